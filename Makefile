@@ -50,10 +50,10 @@ bench-peers: build ## compare with the media servers that Debian has, as root; Q
 	$(TARGET)/release/millrace bench peers $(if $(QUICK),--quick) $(if $(CHECK),--check)
 
 crash: toolchain ## power cuts and failing disks under the store, far more of them; SEEDS=100
-	MILLRACE_CRASH_SEEDS=$(or $(SEEDS),100) cargo test --release --locked --package millrace-store --test 'crash_*'
+	MILLRACE_CRASH_SEEDS=$(or $(SEEDS),100) cargo test --release --locked --package millrace-store --test crash crash_
 
 soak-toe: toolchain ## the TCP offload engine by AF_XDP through loss and kills for so long, as root; MINUTES=60
-	MILLRACE_SOAK_SECONDS=$$((60 * $(or $(MINUTES),60))) cargo test --release --locked --package millrace-lab --test toe_soak -- --nocapture
+	MILLRACE_SOAK_SECONDS=$$((60 * $(or $(MINUTES),60))) cargo test --release --locked --package millrace-lab --test kernel toe_soak:: -- --nocapture
 
 arm: toolchain ## tests of framing, sums and parity code on an emulated arm64: the NEON kernels too
 	@scripts/deps.sh arm

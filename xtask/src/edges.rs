@@ -125,6 +125,12 @@ const RULES: &[Rule] = &[
         why: "the control side: it reaches engine and packet I/O through offload only",
     },
     Rule {
+        krate: "millrace-testkit",
+        ours: &["millrace-core", "millrace-engine", "millrace-store"],
+        theirs: Some(&[]),
+        why: "what tests of several crates share: only dev-dependencies lead to it",
+    },
+    Rule {
         krate: "xtask",
         ours: &[],
         theirs: Some(&["serde_json"]),

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         };
         let found =
             fuzzed(rust).into_iter().filter(|t| names.is_empty() || names.iter().any(|n| t.contains(n)));
-        tests.entry(folder).or_default().extend(found);
+        tests.entry(folder).or_default().extend(found.map(|name| filter(&file.path, &name)));
     }
     tests.retain(|_, found| !found.is_empty());
     if tests.is_empty() {
@@ -32,7 +32,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     let mut failed = Vec::new();
     for (folder, found) in &tests {
-        println!("\n== {folder}: {} for {seconds} s each", found.join(", "));
+        let shown: Vec<_> = found.iter().map(|filter| filter.trim_start_matches("::")).collect();
+        println!("\n== {folder}: {} for {seconds} s each", shown.join(", "));
         let status = cargo()
             .args(["test", "--release", "--locked", "--package", &format!("millrace-{folder}"), "--"])
             .args(["--nocapture", "--test-threads=1"])
@@ -63,6 +64,13 @@ fn parse(args: &[String]) -> Result<(u64, Vec<String>), String> {
         }
     }
     Ok((seconds, names))
+}
+
+/// What libtest takes for the test `name` of a file. A module whose name contains it, such as `add_server` for `server`, is not
+/// meant.
+fn filter(path: &str, name: &str) -> String {
+    let is_root = path.ends_with("/main.rs") || path.rsplit('/').nth(1) == Some("tests");
+    if is_root && !path.contains("/src/") { name.to_owned() } else { format!("::{name}") }
 }
 
 /// Names of the test functions that feed themselves random input.
@@ -109,6 +117,15 @@ mod tests {
             fn helper() { bolero::check!(); }
         ";
         assert_eq!(fuzzed(&RustText::new(source)), ["parser_never_panics", "round_trip"]);
+    }
+
+    #[test]
+    fn tests_in_modules_are_not_taken_for_their_modules() {
+        assert_eq!(filter("crates/a/tests/control/fuzz_rtsp.rs", "server"), "::server");
+        assert_eq!(filter("crates/a/src/tests/x.rs", "server"), "::server");
+        assert_eq!(filter("crates/a/src/lib.rs", "server"), "::server");
+        assert_eq!(filter("crates/a/tests/alone.rs", "server"), "server");
+        assert_eq!(filter("crates/a/tests/control/main.rs", "server"), "server");
     }
 
     #[test]

@@ -10,13 +10,11 @@ use millrace_engine::{
     Engine, EngineConfig, LeaseFailure, Numbering, RunSpec, Start, StopReason, StreamEvent, StreamSpec,
 };
 
-#[path = "support/film.rs"]
-mod film;
-use film::Film;
+use millrace_testkit::counting::{Counting, calls};
+use millrace_testkit::film::Film;
 
-#[path = "../../core/tests/support/counting.rs"]
-mod counting;
-use counting::calls;
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const STREAMS: u32 = 64;
 const MS: u64 = 1_000_000;

@@ -1,5 +1,6 @@
 //! Once it runs, the loop neither allocates nor frees: counted on its thread, with a real cache beside it.
 
+#[allow(dead_code)] // the other test program uses the rest of it
 mod support;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -13,11 +14,11 @@ use millrace_netio::KernelRx;
 use millrace_netio::null::NullTx;
 use millrace_netio::recv::UdpRxConfig;
 use millrace_offload::reception::{LoopRx, Reception, RxSink};
+use millrace_testkit::counting::{Counting, calls};
 use support::{Stage, WithoutConns};
 
-#[path = "../../core/tests/support/counting.rs"]
-mod counting;
-use counting::calls;
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// A device that sends itself a datagram for each one that it receives.
 struct Echo(KernelRx, UdpSocket, SocketAddr);

@@ -1,16 +1,16 @@
 //! A client that causes thousands of log lines: at most ten a second are written, and the others are counted. The log of a whole
 //! process is caught here, so this test program has one test.
 
-#[path = "rtsp_support/live.rs"]
-mod live;
+#[allow(dead_code)] // the program `control` uses the rest of it
+#[path = "control/rtsp_support/mod.rs"]
 mod rtsp_support;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use live::{Live, viewer_ports};
 use millrace_server::limits::MAX_CLIENT_LINES_PER_S;
+use rtsp_support::live::{Live, viewer_ports};
 
 /// The logged text.
 #[derive(Clone, Default)]

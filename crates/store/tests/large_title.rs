@@ -2,13 +2,10 @@
 //! range sums, 1.1 GB together, only the requested parts are read. The files are sparse: they
 //! contain only the blocks that are examined.
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Film, SIZE};
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_store::cache::TitleSource;
@@ -18,6 +15,7 @@ use millrace_store::format::meta::{META_BLOCK_BYTES, MetaHeader, RECORDS_PER_BLO
 use millrace_store::format::sums::{self, SUMS_BLOCK_BYTES, SumsHeader};
 use millrace_store::index::{TIME_STEP_PACKETS, TitleIndex};
 use millrace_store::volume::{TitleInfo, Volume};
+use millrace_testkit::titles::{Film, SIZE};
 
 /// 64 GiB in whole packets, with a short last one.
 const BYTES: u64 = (64 << 30) / 188 * 188;

@@ -11,10 +11,10 @@ use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, Template};
+use millrace_testkit::counting::{Counting, calls};
 
-#[path = "../../core/tests/support/counting.rs"]
-mod counting;
-use counting::calls;
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 const MS: u64 = 1_000_000;
 const BACKLOG: u32 = 256;

@@ -1,7 +1,8 @@
 //! Teletext subtitles for films; their text gives the times of their display, so a player's output
 //! can be judged by the text alone.
 
-#[path = "../../../crates/ts/tests/support/teletext.rs"]
+#[path = "../../../crates/testkit/src/teletext.rs"]
+#[allow(dead_code, unreachable_pub)] // the tests use the rest of it
 mod teletext;
 
 use self::teletext::{Named, SUBTITLES, mux, page};

@@ -1,21 +1,23 @@
 //! The test programs of the workspace, as cargo names them after building.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::order;
 use crate::workspace::cargo;
 
 /// One program with tests in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Binary {
-    /// Crate folder and target, `server/e2e_serve`; the unit tests of a library are `store/lib`.
+    /// Crate folder and target, `server/program`; the unit tests of a library are `store/lib`.
     pub(super) name: String,
     /// The package as cargo calls it.
     pub(super) package: String,
     pub(super) version: String,
-    /// What chooses it: `--lib`, `--test e2e_serve`.
+    /// What chooses it: `--lib`, `--test program`.
     pub(super) choice: String,
     pub(super) program: PathBuf,
     /// Where its `Cargo.toml` lies; its tests run there.
@@ -73,13 +75,33 @@ fn package(id: &str, folder: &str) -> Option<(String, String)> {
     Some((name.to_owned(), version.to_owned()))
 }
 
+/// Tests of one program that run in one process.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Crate folder and module, `server/e2e_serve`, or the name of the program.
+    pub(super) name: String,
+    pub(super) again: String,
+    /// Their names; none stands for all of the program.
+    pub(super) tests: Vec<String>,
+    /// How many there are.
+    pub(super) listed: usize,
+}
+
 impl Binary {
-    /// A command that runs its tests as `cargo test` would. What passing tests print is shown too: some of them say that they
-    /// have done nothing.
-    pub(super) fn command(&self) -> Command {
+    /// A command that runs these tests, or all of them if none is named, as `cargo test` would. What passing tests print is
+    /// shown too: some of them say that they have done nothing.
+    pub(super) fn command(&self, tests: &[String]) -> Command {
+        let mut command = self.start();
+        command.arg("--show-output");
+        if !tests.is_empty() {
+            command.arg("--exact").args(tests);
+        }
+        command
+    }
+
+    fn start(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .arg("--show-output")
             .current_dir(&self.dir)
             .env("CARGO_MANIFEST_DIR", &self.dir)
             .env("CARGO_MANIFEST_PATH", self.dir.join("Cargo.toml"))
@@ -89,8 +111,47 @@ impl Binary {
     }
 
     /// Returns the command that a person types to run it again.
-    pub(super) fn again(&self) -> String {
+    fn again(&self) -> String {
         format!("cargo test --package {} {}", self.package, self.choice)
+    }
+
+    /// Asks the program for the names of its tests, ignored ones too.
+    pub(super) fn tests(&self) -> Result<Vec<String>, String> {
+        let mut command = self.start();
+        let output = command.args(["--list", "--format", "terse"]).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|e| format!("{} could not be started: {e}", self.program.display()))?;
+        if !output.status.success() {
+            return Err(format!("{}: {} --list", output.status, self.program.display()));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+
+    /// Returns the parts that run as processes of their own: each module of a program of integration tests, so that it has
+    /// the process, the place in the order and the log that it would have as a program.
+    pub(super) fn parts(&self, tests: &[String]) -> Vec<Part> {
+        let whole =
+            Part { name: self.name.clone(), again: self.again(), tests: Vec::new(), listed: tests.len() };
+        if !self.choice.starts_with("--test ") || order::is_whole(&self.name) {
+            return vec![whole];
+        }
+        let mut modules: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
+        for test in tests {
+            let module = test.split_once("::").map(|(module, _)| module);
+            modules.entry(module).or_default().push(test.clone());
+        }
+        if modules.keys().all(Option::is_none) {
+            return vec![whole];
+        }
+        let folder = self.name.split_once('/').map_or("", |(folder, _)| folder);
+        let part = |(module, tests): (Option<&str>, Vec<String>)| {
+            let (name, again) = match module {
+                Some(module) => (format!("{folder}/{module}"), format!("{} {module}::", self.again())),
+                None => (self.name.clone(), self.again()),
+            };
+            Part { name, again, listed: tests.len(), tests }
+        };
+        modules.into_iter().map(part).collect()
     }
 }
 
@@ -117,18 +178,59 @@ mod tests {
             artifact("lib", "millrace_server", false, None),
             artifact("lib", "millrace_server", true, Some("/t/millrace_server-1")),
             artifact("bin", "millrace", false, Some("/t/millrace")),
-            artifact("test", "e2e_serve", true, Some("/t/e2e_serve-2")),
+            artifact("test", "program", true, Some("/t/program-2")),
             json!({ "reason": "build-finished", "success": true }),
         ];
         let found = binaries(&messages);
         let shown: Vec<_> = found.iter().map(|b| (b.name.as_str(), b.again())).collect();
         let lib = "cargo test --package millrace-server --lib".to_owned();
-        let test = "cargo test --package millrace-server --test e2e_serve".to_owned();
-        assert_eq!(shown, [("server/lib", lib), ("server/e2e_serve", test)]);
+        let test = "cargo test --package millrace-server --test program".to_owned();
+        assert_eq!(shown, [("server/lib", lib), ("server/program", test)]);
         assert_eq!(found[0].dir, Path::new("/w/crates/server"));
-        assert_eq!(found[0].command().get_current_dir(), Some(Path::new("/w/crates/server")));
+        assert_eq!(found[0].command(&[]).get_current_dir(), Some(Path::new("/w/crates/server")));
         assert_eq!(program(&messages, "millrace"), Some(PathBuf::from("/t/millrace")));
-        assert_eq!(program(&messages, "e2e_serve"), None);
+        assert_eq!(program(&messages, "program"), None);
+    }
+
+    #[test]
+    fn each_module_of_a_test_program_is_a_part() {
+        let of = |kind, name| binary(&artifact(kind, name, true, Some("/t/x"))).unwrap();
+        let listed = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let tests = listed(&["serve::plays", "load::a::b", "apart", "serve::stops", "serve_twice::plays"]);
+        let parts = of("test", "program").parts(&tests);
+        let shown: Vec<_> = parts.iter().map(|part| (part.name.as_str(), part.tests.join(" "))).collect();
+        let expected = [
+            ("server/program", "apart"),
+            ("server/load", "load::a::b"),
+            ("server/serve", "serve::plays serve::stops"),
+            ("server/serve_twice", "serve_twice::plays"),
+        ];
+        assert_eq!(shown, expected.map(|(name, tests)| (name, tests.to_owned())));
+        assert_eq!(parts.iter().map(|part| part.listed).sum::<usize>(), tests.len());
+        assert_eq!(parts[2].again, "cargo test --package millrace-server --test program serve::");
+        let command = of("test", "program").command(&parts[2].tests);
+        let args: Vec<_> = command.get_args().collect();
+        assert_eq!(args, ["--show-output", "--exact", "serve::plays", "serve::stops"]);
+
+        // Unit tests, a program without modules, and one without tests are run without names.
+        for (kind, names) in [("lib", &["a::b", "c::d"][..]), ("test", &["a", "b"]), ("test", &[])] {
+            let parts = of(kind, "one").parts(&listed(names));
+            assert_eq!(parts.len(), 1, "{kind} {names:?}");
+            assert_eq!((parts[0].tests.len(), parts[0].listed), (0, names.len()), "{kind} {names:?}");
+        }
+    }
+
+    #[test]
+    fn tests_are_listed_by_their_program() {
+        let own = std::env::current_exe().unwrap();
+        let this =
+            binary(&artifact("bin", "xtask", true, own.to_str())).map(|of| Binary { dir: "/".into(), ..of });
+        let tests = this.unwrap().tests().unwrap();
+        assert!(
+            tests.iter().any(|test| test.ends_with("binaries::tests::tests_are_listed_by_their_program"))
+        );
+        let gone = binary(&artifact("test", "one", true, Some("/no/such-program"))).unwrap();
+        assert!(gone.tests().unwrap_err().contains("such-program could not be started: "));
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! All tests of the workspace, several test programs at a time: most of them wait for a film to play, a clock or another
-//! program. `cargo test` runs the same programs one after another, which takes three times as long.
+//! All tests of the workspace, several processes at a time: most of them wait for a film to play, a clock or another
+//! program. `cargo test` runs one test program after another, which takes three times as long. Here each module of a program
+//! of integration tests is a process of its own, because few programs are linked faster than many, and many processes are
+//! better spread than few.
 
 mod binaries;
 mod order;
@@ -12,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use binaries::Part;
 pub(crate) use binaries::{build, program};
 use outcome::{Counts, Skip};
 
@@ -36,17 +39,25 @@ const SECOND_TRIES: usize = 3;
 const HELP: &str = "\
 usage: cargo xtask test [--at-once N] [TEXT...]
 
-Builds all tests of the workspace and runs them, several test programs at a time. Tests with real sockets and
-clocks that fail beside others run once more, alone; those that pass then are named at the end.
+Builds all tests of the workspace and runs them, several at a time: the unit tests of a crate are one process, and
+each module of its integration tests is one. Tests with real sockets and clocks that fail beside others run once
+more, alone; those that pass then are named at the end.
 
-  --at-once N   test programs at a time [default: twice the processors]
-  TEXT          only test programs with TEXT in their name, such as store/ or e2e_serve
+  --at-once N   processes at a time [default: twice the processors]
+  TEXT          only modules and programs with TEXT in their name, such as store/ or e2e_serve
 ";
+
+/// A command that runs the tests of these names, or all if there are none.
+type Start = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
 
 /// Something to run, and how a person runs it again.
 struct Job {
     name: String,
-    command: Box<dyn Fn() -> Command + Send + Sync>,
+    command: Start,
+    /// The names for the first run.
+    tests: Vec<String>,
+    /// How many tests it has, if that is known.
+    listed: usize,
     again: String,
 }
 
@@ -83,7 +94,7 @@ pub(crate) fn run_telling(args: &[String], report: &mut Vec<String>) -> Result<(
         return Ok(());
     }
     let options = parse(args)?;
-    let mut jobs = jobs(&build()?);
+    let mut jobs = jobs(&build()?)?;
     jobs.retain(|job| options.texts.is_empty() || options.texts.iter().any(|text| job.name.contains(text)));
     if jobs.is_empty() {
         return Err("no test program has such a name".into());
@@ -127,24 +138,39 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 /// In the order in which they should begin. The doc tests are one job: cargo compiles and runs them itself.
-fn jobs(messages: &[serde_json::Value]) -> Vec<Job> {
-    let mut binaries = binaries::binaries(messages);
-    binaries.sort_by_key(|binary| order::rank(&binary.name));
+fn jobs(messages: &[serde_json::Value]) -> Result<Vec<Job>, String> {
     let mut jobs = vec![Job {
         name: "doc tests".into(),
-        command: Box::new(|| {
+        command: Box::new(|_| {
             let mut command = cargo();
             command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
             command
         }),
+        tests: Vec::new(),
+        listed: 0,
         again: "cargo test --workspace --doc".into(),
     }];
-    jobs.extend(binaries.into_iter().map(|binary| Job {
-        name: binary.name.clone(),
-        again: binary.again(),
-        command: Box::new(move || binary.command()),
-    }));
-    jobs
+    for binary in binaries::binaries(messages) {
+        for Part { name, again, tests, listed } in binary.parts(&binary.tests()?) {
+            let binary = binary.clone();
+            jobs.push(Job {
+                name,
+                command: Box::new(move |tests| binary.command(tests)),
+                tests,
+                listed,
+                again,
+            });
+        }
+    }
+    jobs[1..].sort_by_key(|job| order::rank(&job.name));
+    let mut names = BTreeSet::new();
+    match jobs.iter().find(|job| !names.insert(&job.name)) {
+        Some(twice) => Err(format!(
+            "two test programs have a part {}: rename one, its log and its failures have that name",
+            twice.name
+        )),
+        None => Ok(jobs),
+    }
 }
 
 /// Runs them; the output of each is printed whole when it has ended.
@@ -157,8 +183,8 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
         |job| {
             let log = log_of(job, logs, "");
             let start = Instant::now();
-            let (output, worked, result) = run_one((job.command)(), &log, LIMIT);
-            let one = judge(job, &output, result, (start.elapsed(), worked));
+            let (output, worked, result) = run_one((job.command)(&job.tests), &log, LIMIT);
+            let one = judge(job, job.listed, &output, result, (start.elapsed(), worked));
             let mut ended = ended.lock().expect("printing does not panic");
             print!("\n-- {}\n{}\n", heading(&one), outcome::without_captured(&output).trim());
             ended.push(one);
@@ -188,12 +214,11 @@ fn second_try(job: &Job, ended: &mut Ended, logs: &Path) {
     if ended.failed.is_empty() {
         return;
     }
-    let mut command = (job.command)();
-    command.arg("--exact").args(&ended.failed);
+    let command = (job.command)(&ended.failed);
     let log = log_of(job, logs, "-alone");
     let start = Instant::now();
     let (output, worked, result) = run_one(command, &log, LIMIT);
-    let again = judge(job, &output, result, (start.elapsed(), worked));
+    let again = judge(job, ended.failed.len(), &output, result, (start.elapsed(), worked));
     print!("\n-- alone: {}\n{}\n", heading(&again), outcome::without_captured(&output).trim());
     if again.fault.is_none() && again.counts.passed == ended.failed.len() {
         ended.fault = None;
@@ -252,7 +277,13 @@ fn processor_time(stat: &str) -> Option<Duration> {
     (ticks.len() == 4).then(|| Duration::from_millis(ticks.iter().sum::<u64>() * 10))
 }
 
-fn judge(job: &Job, output: &str, result: Result<(), String>, (took, worked): (Duration, Duration)) -> Ended {
+fn judge(
+    job: &Job,
+    listed: usize,
+    output: &str,
+    result: Result<(), String>,
+    (took, worked): (Duration, Duration),
+) -> Ended {
     let said = outcome::without_captured(output);
     let (counts, failed) = (Counts::of(&said), outcome::failed(&said));
     let fault = match result {
@@ -260,6 +291,9 @@ fn judge(job: &Job, output: &str, result: Result<(), String>, (took, worked): (D
         Err(_) => Some(failed.join(" ")),
         // Whoever makes a test program end with 0 early must not make its tests disappear.
         Ok(()) if !said.contains("test result: ") => Some("it ended well but ran no test to its end".into()),
+        Ok(()) if counts.ended() < listed => {
+            Some(format!("it ended well but ran only {} of its {listed} tests", counts.ended()))
+        }
         Ok(()) => None,
     };
     let skips = outcome::skips(output);
@@ -341,21 +375,22 @@ mod tests {
 
     fn shell(name: &str, script: &str) -> Job {
         let script = script.to_owned();
-        let command = move || {
+        let command = move |tests: &[String]| {
             let mut command = Command::new("sh");
-            command.args(["-c", &script, "sh"]);
+            command.args(["-c", &script, "sh"]).args(tests);
             command
         };
-        Job { name: name.into(), command: Box::new(command), again: "cargo test one".into() }
+        let (tests, listed, again) = (Vec::new(), 1, "cargo test one".into());
+        Job { name: name.into(), command: Box::new(command), tests, listed, again }
     }
 
     fn ended(script: &'static str, limit: Duration) -> Ended {
         let name = format!("millrace-xtask-suite-{}-{:?}", std::process::id(), std::thread::current().id());
         let log = std::env::temp_dir().join(name);
         let job = shell("crate/one", script);
-        let (output, worked, result) = run_one((job.command)(), &log, limit);
+        let (output, worked, result) = run_one((job.command)(&job.tests), &log, limit);
         std::fs::remove_file(&log).unwrap();
-        judge(&job, &output, result, (Duration::from_millis(1500), worked))
+        judge(&job, job.listed, &output, result, (Duration::from_millis(1500), worked))
     }
 
     #[test]
@@ -371,6 +406,8 @@ mod tests {
         assert_eq!(ended("exit 3", LIMIT).fault.as_deref(), Some("exit status: 3"));
         let silent = ended("exit 0", LIMIT);
         assert_eq!(silent.fault.as_deref(), Some("it ended well but ran no test to its end"));
+        let fewer = ended("echo 'test result: ok. 0 passed; 0 failed; 0 ignored'", LIMIT);
+        assert_eq!(fewer.fault.as_deref(), Some("it ended well but ran only 0 of its 1 tests"));
         let hangs = ended("exec sleep 60", Duration::from_millis(100));
         assert_eq!(hangs.fault.as_deref(), Some("did not end within 0.1 s and was killed"));
 
@@ -387,7 +424,7 @@ mod tests {
     #[test]
     fn second_try_clears_only_tests_that_pass_alone() {
         let logs = tempfile::tempdir().unwrap();
-        // `$1` is `--exact` in the second try.
+        // The second try names the test.
         let first = "echo 'test a ... FAILED'; echo 'test result: FAILED. 4 passed; 1 failed'; exit 101";
         let after = |name: &str, second: &str| {
             let jobs = [shell(name, &format!("[ $# -eq 0 ] || {{ {second}; }}; {first}"))];
@@ -395,8 +432,7 @@ mod tests {
             second_tries(&jobs, &mut all, logs.path());
             all.remove(0)
         };
-        let passes =
-            "[ \"$1 $2\" = '--exact a' ] || exit 9; echo 'test result: ok. 1 passed; 0 failed'; exit 0";
+        let passes = "[ \"$1\" = a ] || exit 9; echo 'test result: ok. 1 passed; 0 failed'; exit 0";
         let unsteady = after("server/e2e_one", passes);
         assert_eq!((unsteady.fault.as_deref(), unsteady.counts.passed, unsteady.counts.failed), (None, 5, 0));
         let line = "UNSTEADY, failed beside other tests and passed alone: server/e2e_one a";

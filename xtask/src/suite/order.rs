@@ -1,7 +1,8 @@
-//! Which test programs begin first, and which must have the machine to themselves.
+//! Which modules and programs of tests begin first, and which must have the machine to themselves.
 
 /// The longest, longest first: what takes a minute should not begin last. `cargo xtask test` ends with the figures of its
-/// run. A name that is not here takes a few seconds, and one that leads nowhere is a failing test.
+/// run. A module of a program is named as a program is, `crate/module`. A name that is not here takes a few seconds, and
+/// one that leads nowhere is a failing test.
 pub(super) const LONG: &[&str] = &[
     "server/e2e_serve",
     "server/e2e_packet_sizes",
@@ -41,6 +42,10 @@ pub(super) const ALONE: &[(&str, &str)] = &[
     ),
 ];
 
+/// Programs that run in one process, all modules together: those of `web` share titles that are made once for a process,
+/// those of the engine need seconds.
+const WHOLE: &[&str] = &["engine/virtual_time", "web/web"];
+
 /// Crates whose test programs have real sockets and real clocks, and sometimes starve beside others on a busy machine.
 const REAL_TIME: &[&str] = &["client", "lab", "netio", "offload", "preload", "server", "stream", "web"];
 
@@ -50,7 +55,12 @@ pub(super) fn is_real_time(name: &str) -> bool {
     name.split_once('/').is_some_and(|(folder, target)| REAL_TIME.contains(&folder) && target != "lib")
 }
 
-/// Where a program stands: by its place among the long ones, else behind them.
+/// Whether its modules stay together.
+pub(super) fn is_whole(name: &str) -> bool {
+    WHOLE.contains(&name)
+}
+
+/// Where one stands: by its place among the long ones, else behind them.
 pub(super) fn rank(name: &str) -> usize {
     LONG.iter().position(|long| *long == name).unwrap_or(LONG.len())
 }
@@ -62,22 +72,45 @@ pub(super) fn alone(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
     use crate::workspace::root;
 
     #[test]
     fn every_name_is_a_test_program() {
-        for name in LONG.iter().chain(ALONE.iter().map(|(name, _)| name)) {
-            let (folder, target) = name.split_once('/').expect("crate/target");
-            let dir = root().join("crates").join(folder);
-            let paths = match target {
-                "lib" => vec![dir.join("src/lib.rs")],
-                _ => {
-                    vec![dir.join(format!("tests/{target}.rs")), dir.join(format!("tests/{target}/main.rs"))]
-                }
-            };
-            assert!(paths.iter().any(|path| path.is_file()), "{name} is no test program");
+        for name in LONG.iter().chain(ALONE.iter().map(|(name, _)| name)).chain(WHOLE) {
+            assert!(is_run(name), "{name} is no test program and no module of one");
         }
+        // A program that only has modules, a module without tests, a file of a crate that is no module of a program.
+        for name in ["netio/packets", "server/support", "server/no_such", "web/hls", "engine/ahead"] {
+            assert!(!is_run(name), "{name}");
+        }
+    }
+
+    /// Whether there is a process of tests with this name.
+    fn is_run(name: &str) -> bool {
+        let (folder, target) = name.split_once('/').expect("crate/target");
+        let dir = root().join("crates").join(folder);
+        let has_tests = |path: PathBuf| fs::read_to_string(path).is_ok_and(|text| text.contains("#[test]"));
+        let tests = dir.join("tests");
+        if target == "lib" {
+            return dir.join("src/lib.rs").is_file();
+        }
+        if is_whole(name) {
+            return tests.join(target).join("main.rs").is_file();
+        }
+        let programs =
+            fs::read_dir(&tests).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+        let is_split = |program: &PathBuf| {
+            let own = program.file_name().expect("a name").to_string_lossy();
+            program.join("main.rs").is_file() && !is_whole(&format!("{folder}/{own}"))
+        };
+        let module = |program: PathBuf| {
+            has_tests(program.join(format!("{target}.rs"))) || has_tests(program.join(target).join("mod.rs"))
+        };
+        has_tests(tests.join(format!("{target}.rs"))) || programs.filter(is_split).any(module)
     }
 
     #[test]

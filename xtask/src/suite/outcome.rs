@@ -23,6 +23,11 @@ impl Counts {
         sum
     }
 
+    /// Tests that were run, or passed over as ignored.
+    pub(super) fn ended(self) -> usize {
+        self.passed + self.failed + self.ignored
+    }
+
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
             passed: self.passed + other.passed,

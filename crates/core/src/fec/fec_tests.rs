@@ -61,7 +61,7 @@ fn parities_that_were_stored_once_stay_the_same() {
     assert_eq!(parity, EXPECTED_PARITY);
 }
 
-/// ISA-L's results for the same matrix (`tests/isal.py`).
+/// ISA-L's results for the same matrix (`tests/reference/isal.py`).
 const EXPECTED_4_4: [[u8; 4]; 4] = [[1; 4], [166, 70, 187, 123], [245, 104, 143, 82], [210, 143, 245, 200]];
 const EXPECTED_PARITY: [[u8; 3]; 4] =
     [[0x0f, 0, 0], [0x03, 0x08, 0x36], [0x89, 0x10, 0xac], [0x2c, 0x18, 0x9a]];

@@ -6,8 +6,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::LATE_NS;
 use millrace_engine::{Cut, FailReason, Numbering, Refusal, StopReason, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, id, stop_of, tcp, udp};
+use millrace_testkit::film::Film;
 
 const AHEAD_NS: u64 = 2 * S;
 const PACKETS: u32 = 10_000;

@@ -8,8 +8,8 @@ use millrace_engine::{
     EngineConfig, FailReason, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
 };
 
-use crate::film::Film;
 use crate::world::{MS, S, World, id, udp};
+use millrace_testkit::film::Film;
 
 const PACKETS: u32 = 1_000;
 const SIZE: u64 = 1316;

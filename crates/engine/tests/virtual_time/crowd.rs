@@ -5,8 +5,8 @@ use millrace_core::limits::{DEFAULT_BURST_NS, TCP_BURST_RATIO};
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{EngineConfig, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, id, tcp, udp};
+use millrace_testkit::film::Film;
 
 const VIEWERS: u32 = 10_000;
 

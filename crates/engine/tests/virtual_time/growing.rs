@@ -12,8 +12,8 @@ use millrace_engine::{
     Engine, EngineConfig, FailReason, LeaseFailure, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec,
 };
 
-use crate::film::Film;
 use crate::world::{MS, S, START, stop_of, udp};
+use millrace_testkit::film::Film;
 
 const PER_EXTENT: u32 = 196;
 const STREAM: StreamId = StreamId { index: 0, generation: 0 };

@@ -11,8 +11,8 @@ use millrace_engine::limits::MAX_HELD_PER_STREAM;
 use millrace_engine::{EngineConfig, FailReason, StopReason, StreamEvent};
 use proptest::prelude::*;
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, id, stop_of, tcp, udp};
+use millrace_testkit::film::Film;
 
 const PER_EXTENT: u64 = 196;
 /// Most packets that a stream may send before the device is done with any.

@@ -7,8 +7,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::LATE_NS;
 use millrace_engine::{LeaseFailure, Refusal, StopReason, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, id, stop_of, tcp, udp};
+use millrace_testkit::film::Film;
 
 /// 8 Mb/s, six extents and a bit, the last packet short.
 fn film() -> Film {

@@ -3,8 +3,6 @@
 mod ahead;
 mod bytes;
 mod crowd;
-#[path = "../support/film.rs"]
-mod film;
 mod growing;
 mod lent;
 mod life;

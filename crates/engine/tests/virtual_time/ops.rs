@@ -11,8 +11,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{Cut, EngineConfig, LeaseFailure, Numbering, StreamEvent};
 use proptest::prelude::*;
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, World, tcp, udp};
+use millrace_testkit::film::Film;
 
 const STREAMS: u32 = 4;
 

@@ -7,8 +7,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::EngineConfig;
 use millrace_engine::limits::START_READ_NS;
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, tcp, udp};
+use millrace_testkit::film::Film;
 
 /// A title whose rate changes every second between 200 kb/s and 150 Mb/s.
 fn variable(title: u32, packets: u32) -> Film {

@@ -5,8 +5,8 @@ use millrace_core::ids::StreamId;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::{Cut, FailReason, LeaseFailure, Numbering, Refusal, StopReason, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, S, World, stop_of, udp};
+use millrace_testkit::film::Film;
 
 /// 8 Mb/s, six extents and a bit.
 fn film() -> Film {

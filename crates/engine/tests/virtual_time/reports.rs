@@ -6,8 +6,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::{FIRST_REPORT_NS, RTCP_INTERVAL_NS};
 use millrace_engine::{EngineConfig, StopReason, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, Reported, S, START, World, stop_of, tcp, udp};
+use millrace_testkit::film::Film;
 
 fn report_of(reported: &Reported) -> SenderReport {
     match reported.packets[0] {

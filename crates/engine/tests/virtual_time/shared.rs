@@ -9,8 +9,8 @@ use millrace_core::time::Instant;
 use millrace_engine::EngineConfig;
 use millrace_engine::limits::SHARED_WAKE_NS;
 
-use crate::film::Film;
 use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, id, tcp, udp};
+use millrace_testkit::film::Film;
 
 fn sharing(streams: u32) -> World {
     let config = EngineConfig { streams: streams as usize, shares_wakes: true, ..EngineConfig::default() };

@@ -3,8 +3,8 @@
 
 use millrace_core::wire::rtp::sequence_of;
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, World, udp};
+use millrace_testkit::film::Film;
 
 const PACKETS: u32 = 3_000;
 

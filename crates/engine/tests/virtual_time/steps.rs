@@ -13,8 +13,8 @@ use millrace_engine::{
 };
 use proptest::prelude::*;
 
-use crate::film::Film;
 use crate::world::{MS, S, START, udp};
+use millrace_testkit::film::Film;
 
 const PER_EXTENT: u32 = 196;
 const PACKETS: u32 = 3_000;

@@ -14,8 +14,8 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::{MAX_UNREACHABLE_NS, TCP_PARK_NS};
 use millrace_engine::{Cut, FailReason, LeaseFailure, Numbering, StopReason, StreamEvent};
 
-use crate::film::Film;
 use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, stop_of, tcp, udp};
+use millrace_testkit::film::Film;
 
 fn is_tcp(transmit: &Transmit<'_>) -> bool {
     transmit.dest.conn().is_some()

@@ -20,7 +20,7 @@ use millrace_engine::{
     StreamEvent, StreamSpec,
 };
 
-use crate::film::Film;
+use millrace_testkit::film::Film;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const S: u64 = 1_000_000_000;

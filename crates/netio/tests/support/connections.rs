@@ -1,7 +1,6 @@
 //! Connections over the loopback device, with small buffers, and the helpers a test needs to drive
 //! them.
-// Each test program uses a part of this, and none exports it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,9 +1,10 @@
 //! Helpers of the integration tests: entries, senders, receivers, and network namespaces that clean
 //! up after themselves.
-// Each test program uses a part of this, and none exports it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
+pub mod connections;
 pub mod films;
+pub mod xdp;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Output};

@@ -1,7 +1,6 @@
 //! Helpers of the AF_XDP tests: titles in arenas, entries that state their place, devices on one
 //! end of a veth pair.
-// Each test program uses a part of this, and none exports it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

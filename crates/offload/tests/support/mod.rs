@@ -1,5 +1,5 @@
 //! A title on disk, a cache over it and a loop on top, for tests of the whole way.
-#![allow(dead_code, unreachable_pub)] // every test file uses its part
+#![allow(unreachable_pub)]
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;

@@ -540,10 +540,5 @@ impl Library for Reader {
 }
 
 #[cfg(test)]
-#[path = "../../../store/tests/ingest_support/mux.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs)] // each test uses a part of it
-mod mux;
-
-#[cfg(test)]
 #[path = "reader_tests.rs"]
 mod tests;

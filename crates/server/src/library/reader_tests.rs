@@ -6,6 +6,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::CacheConfig;
 use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_testkit::mux;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Every operation of the store that must survive a power cut, behind one cheap handle.
 //!
 //! [`Disk`] uses the operating system's files by default and then costs one test of a pointer per
-//! operation. A test puts a [`Watch`] in its place: the simulated disk in `tests/sim` records the
+//! operation. A test puts a [`Watch`] in its place: the simulated disk in `tests/crash/sim` records the
 //! operations, refuses those it is configured to refuse, and rebuilds in a fresh directory the
 //! state that a power cut may have left (`docs/design/0009-power-cuts.md`). [`ReadFaults`] is the
 //! same for readers.

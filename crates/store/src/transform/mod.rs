@@ -387,10 +387,5 @@ pub fn timeline_of(timeline: Timeline, number: u8) -> Timeline {
 }
 
 #[cfg(test)]
-#[path = "../../tests/ingest_support/mux.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs)] // each test uses a part of it
-mod mux;
-
-#[cfg(test)]
 #[path = "transform_tests.rs"]
 mod tests;

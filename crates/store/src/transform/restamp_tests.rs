@@ -1,7 +1,7 @@
 use super::super::Transforms;
-use super::super::mux::{Adapt, Film, IDR, Mux, VIDEO, WRAP, film};
 use super::*;
 use crate::ingest::ts_packet::PesStart;
+use millrace_testkit::mux::{Adapt, Film, IDR, Mux, VIDEO, WRAP, film};
 
 fn restamp(spec: &str) -> Restamp {
     let all = Transforms::parse(&[format!("x=restamp:{spec}")]).unwrap();

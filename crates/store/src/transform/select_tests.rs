@@ -1,7 +1,7 @@
 use super::super::Transforms;
-use super::super::mux::{Adapt, Mux, PMT, VIDEO};
 use super::*;
 use crate::ingest::psi::SectionAssembler;
+use millrace_testkit::mux::{Adapt, Mux, PMT, VIDEO};
 
 const ENGLISH: u16 = 0x101;
 const GERMAN: u16 = 0x102;

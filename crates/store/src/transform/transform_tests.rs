@@ -2,8 +2,8 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::time::MediaTicks;
 
-use super::mux::usual_film;
 use super::*;
+use millrace_testkit::mux::usual_film;
 
 /// Changes everything, and fails if the flag is set.
 struct Invert(bool);

@@ -19,7 +19,5 @@ mod pictures;
 mod rights;
 mod site;
 mod subtitles;
-#[path = "../../../ts/tests/support/teletext.rs"]
-mod teletext;
 mod tls;
 mod uploads;

@@ -10,7 +10,7 @@ use super::client::{Client, Response};
 use super::hls::{films, run};
 use super::rights::rights;
 use super::site::{Film, MadeUp, Manner, serve, serve_to};
-use super::teletext::{HEARING_IMPAIRED, Named, SUBTITLES, mux, page};
+use millrace_testkit::teletext::{HEARING_IMPAIRED, Named, SUBTITLES, mux, page};
 
 /// Times of sending in seconds, and the lines; without any the page shows nothing.
 pub(crate) type Sent = &'static [(f64, &'static [&'static str])];

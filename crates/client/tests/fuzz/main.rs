@@ -1,0 +1,5 @@
+//! Arbitrary and mutated responses against everything in the client that reads them.
+
+mod fuzz;
+mod fuzz_support;
+mod fuzz_web;

@@ -1,0 +1,89 @@
+//! A loop that sleeps goes on when a full connection can be written again.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{Stage, WithoutConns};
+use millrace_core::ids::ConnId;
+use millrace_core::seam::{PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::time::MediaTicks;
+use millrace_netio::null::NullTx;
+use millrace_offload::TxCounters;
+use millrace_offload::bell::EventBell;
+use millrace_offload::command::{Command, ConnSocket};
+use millrace_offload::core_loop::LoopTx;
+
+/// A loop that is woken only by the limit of its sleep takes three times [`TIMEOUT`] for this many
+/// looks.
+const LOOKS: u32 = 1000;
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A sender of whose connections one is full, and can always be written again.
+struct Full {
+    others: WithoutConns<NullTx>,
+    writable: EventBell,
+    looks: Arc<AtomicU32>,
+}
+
+impl PacketTx for Full {
+    fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
+        self.others.send(batch, outcomes);
+    }
+}
+
+impl LoopTx for Full {
+    fn flush_conns(&mut self) -> bool {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.writable.fd())
+    }
+    fn counters(&self) -> &TxCounters {
+        LoopTx::counters(&self.others)
+    }
+    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
+        self.others.add_conn(conn, socket)
+    }
+    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
+        self.others.write_control(conn, bytes)
+    }
+    fn return_conn(&mut self, conn: ConnId) -> bool {
+        self.others.return_conn(conn)
+    }
+    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
+        self.others.poll_conn_returned()
+    }
+    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
+        self.others.remove_conn(conn)
+    }
+    fn poll_conn_writable(&mut self) -> Option<ConnId> {
+        self.others.poll_conn_writable()
+    }
+    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        self.others.poll_conn_gone()
+    }
+}
+
+#[test]
+fn a_loop_that_sleeps_watches_full_connections() {
+    let (writable, looks) = (EventBell::new().unwrap(), Arc::new(AtomicU32::new(0)));
+    writable.announce_sleep();
+    writable.ring();
+    let tx = Full { others: WithoutConns(NullTx::default()), writable, looks: Arc::clone(&looks) };
+    let mut stage = Stage::new(10, MediaTicks(90_000), tx);
+    let (bell, core) = (Arc::clone(&stage.core.bell), &mut stage.core);
+    std::thread::scope(|scope| {
+        scope.spawn(move || core.run());
+        let begun = Instant::now();
+        while looks.load(Ordering::Relaxed) < LOOKS && begun.elapsed() < TIMEOUT {
+            std::thread::yield_now();
+        }
+        let seen = looks.load(Ordering::Relaxed);
+        stage.commands.push(Command::Stop).unwrap();
+        bell.ring();
+        assert!(seen >= LOOKS, "{seen} looks: it sleeps although there is room");
+    });
+}

@@ -1,0 +1,120 @@
+//! Bytes of titles in connections, in virtual time, without a protocol: ordered, sent, taken back; viewers and engines that go, ceilings.
+
+use crate::rtsp_support::SECOND;
+use crate::service_support::*;
+use millrace_offload::command::StopReason;
+use millrace_server::service::{ConnKey, EndReason, Event, Path, Refusal, StreamKey};
+
+/// A film's default packet.
+const SIZE: u64 = 1316;
+
+fn order(desk: &mut Desk, conn: ConnKey) -> Result<StreamKey, Refusal> {
+    let request = desk.request("film", conn, Path::Bytes { conn });
+    desk.admit(request).map(|admitted| admitted.stream)
+}
+
+fn send(desk: &mut Desk, key: StreamKey, bytes: std::ops::Range<u64>) -> Result<(), Refusal> {
+    let played = desk.service.play_bytes(desk.now, key, &bytes, 0);
+    desk.settle();
+    played
+}
+
+fn has(desk: &Desk, wanted: impl Fn(&Event) -> bool) -> usize {
+    desk.events.iter().filter(|event| wanted(event)).count()
+}
+
+#[test]
+fn a_connection_is_sent_bytes_and_comes_back_and_is_used_again() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    for round in 1..=3 {
+        let key = order(&mut desk, conn).unwrap();
+        assert_eq!(desk.service.reserve_bytes(desk.now, key, &(5..5)), Err(Refusal::EmptyRange));
+        assert_eq!(desk.service.reserve_bytes(desk.now, key, &(0..u64::MAX)), Err(Refusal::EmptyRange));
+        assert_eq!(desk.service.reserved_streams(), 0);
+        assert_eq!(send(&mut desk, key, 4 * SIZE + 7..400 * SIZE), Ok(()));
+        assert_eq!(desk.service.reserved_streams(), 1);
+        assert_eq!(send(&mut desk, key, 0..SIZE), Err(Refusal::Busy), "a stream of bytes has one run");
+        desk.wait(3 * SECOND);
+        assert_eq!(has(&desk, |event| *event == Event::BytesSent { conn }), round);
+        desk.service.close(desk.now, key, EndReason::Sent);
+        assert!(desk.service.take_back(conn));
+        desk.settle();
+        assert_eq!(has(&desk, |event| *event == Event::ConnectionReturned { conn }), round);
+        assert!(!desk.service.take_back(conn), "no engine writes to it");
+        assert_eq!(desk.take_commands(), ["open", "play 4..400", "close", "return conn"]);
+        desk.writes_itself(conn);
+    }
+    assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), (3, 0));
+    // They belong to no session.
+    assert_eq!((desk.counters.sessions_started, desk.counters.titles_finished), (0, 0));
+    desk.hang_up(conn);
+    desk.assert_empty();
+    assert!(desk.take_commands().is_empty(), "nothing of it is left in the engine");
+}
+
+#[test]
+fn a_viewer_that_hangs_up_ends_its_order_whatever_it_is_at() {
+    for wait in [false, true] {
+        let mut desk = Desk::new();
+        let conn = desk.conn();
+        let key = order(&mut desk, conn).unwrap();
+        send(&mut desk, key, 0..400 * SIZE).unwrap();
+        if wait {
+            desk.wait(3 * SECOND);
+            desk.service.close(desk.now, key, EndReason::Sent);
+            // Asked for, and not answered when the viewer goes.
+            assert!(desk.service.take_back(conn));
+        }
+        desk.hang_up(conn);
+        desk.assert_empty();
+        let ends = if wait { (1, 0) } else { (0, 1) };
+        assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), ends);
+    }
+}
+
+#[test]
+fn orders_count_against_the_ceilings_and_are_refused_before_anything_is_written() {
+    let mut desk = Desk::with(|config| config.max_streams = 1);
+    let film = desk.udp("film", 5000);
+    desk.play(film, None).unwrap();
+    desk.take_commands();
+    let conn = desk.conn();
+    assert_eq!(order(&mut desk, conn), Err(Refusal::Streams { max: 1 }));
+    assert!(desk.take_commands().is_empty());
+    desk.close(film);
+    let key = order(&mut desk, conn).unwrap();
+    // Another one has come first.
+    let other = desk.udp("film", 5000);
+    desk.play(other, None).unwrap();
+    assert_eq!(desk.service.reserve_bytes(desk.now, key, &(0..SIZE)), Err(Refusal::Streams { max: 1 }));
+}
+
+#[test]
+fn an_order_that_has_to_end_early_ends_without_a_word_among_its_bytes() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let key = order(&mut desk, conn).unwrap();
+    send(&mut desk, key, 0..400 * SIZE).unwrap();
+    desk.take_commands();
+    assert_eq!(desk.service.end_newest(desk.now, 0, 1), 1);
+    desk.settle();
+    assert_eq!(desk.take_commands(), ["close"]);
+    assert_eq!((desk.ends(), desk.counters.deliveries_broken), (vec![EndReason::Overloaded], 1));
+    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    desk.hang_up(conn);
+    desk.assert_empty();
+}
+
+#[test]
+fn a_server_that_stops_does_not_call_half_an_order_whole() {
+    let mut desk = Desk::new();
+    let conn = desk.conn();
+    let key = order(&mut desk, conn).unwrap();
+    send(&mut desk, key, 0..400 * SIZE).unwrap();
+    let place = *desk.engine.streams.keys().next().unwrap();
+    desk.engine.end_run(place, StopReason::ShutDown);
+    desk.settle();
+    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    assert_eq!(desk.ends(), [EndReason::Shutdown]);
+}

@@ -1,0 +1,13 @@
+//! From a source file to an index and packets, and transformations of streams.
+
+mod fuzz_ts;
+mod ingest_bounds;
+mod ingest_containers;
+mod ingest_failures;
+mod ingest_films;
+mod ingest_index;
+mod ingest_presentation;
+mod ingest_subtitles;
+mod ingest_support;
+#[cfg(feature = "wasm")]
+mod transform_example;
