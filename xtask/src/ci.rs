@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_is_named_with_its_status() {
+    fn step_with_failing_command_reports_status() {
         assert!(matches!(step(&mut command("true", &[])), Outcome::Passed));
         let Outcome::Failed(note) = step(&mut command("false", &["a"])) else { panic!("false passed") };
         assert!(note.contains("exit status: 1") && note.contains("false a"), "{note}");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_every_part() {
+    fn table_lists_all_parts_with_outcome() {
         let part = |word| PARTS.iter().find(|part| part.word == word).unwrap();
         let report = [
             (part("fmt"), Outcome::Passed, Duration::from_millis(1500)),

@@ -227,19 +227,19 @@ mod tests {
     }
 
     #[test]
-    fn the_workspace_has_only_the_listed_arrows() {
+    fn workspace_dependencies_match_allowed_edges() {
         let packages = packages(&workspace::metadata().unwrap()).unwrap();
         assert!(packages.len() >= 10, "cargo metadata sees {} crates", packages.len());
         assert_eq!(check(&packages), Vec::<String>::new());
     }
 
     #[test]
-    fn what_the_list_allows_passes() {
+    fn check_of_allowed_edges_finds_nothing() {
         assert_eq!(check(&as_ruled()), Vec::<String>::new());
     }
 
     #[test]
-    fn a_wrong_arrow_is_named_with_the_reason() {
+    fn check_of_forbidden_edge_reports_reason() {
         let mut packages = as_ruled();
         let engine = packages.iter_mut().find(|p| p.name == "millrace-engine").unwrap();
         engine.uses.insert("millrace-store".into());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_normal_dependencies_count() {
+    fn packages_ignores_dev_and_build_dependencies() {
         let metadata: Value = serde_json::from_str(
             r#"{"packages":[{"name":"millrace-core","dependencies":[
                 {"name":"proptest","kind":"dev"},{"name":"cc","kind":"build"},{"name":"libc","kind":null}]}]}"#,

@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_the_code_says() {
+    fn errors_page_matches_code() {
         run(&["--check".into()]).unwrap();
     }
 

@@ -56,7 +56,7 @@ fn tests_are_told_from_the_rest() {
 }
 
 #[test]
-fn every_form_of_test_item_is_seen() {
+fn in_test_recognizes_all_test_item_forms() {
     for source in [
         "#[cfg(test)]\n#[path = \"x[1].rs\"]\nmod tests;\nlast",
         "#[cfg(all(test, unix))]\nuse a::{b, c};\nlast",

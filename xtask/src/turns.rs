@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_as_allowed_run_together_and_each_once() {
+    fn take_turns_runs_allowed_number_at_once_and_each_once() {
         let (barrier, seen) = (Barrier::new(3), Mutex::new(Vec::new()));
         // No thread passes the barrier unless three are there.
         take_turns(

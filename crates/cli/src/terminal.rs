@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_seen_enough_is_no_error() {
+    fn text_out_with_closed_pipe_discards_rest_without_error() {
         static CLOSED: AtomicBool = AtomicBool::new(false);
         let mut out = TextOut { to: Pipe(Vec::new(), 16), closed: &CLOSED };
         for line in 0..10 {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_what_the_line_has() {
+    fn json_lines_event_has_level_message_and_fields() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber =
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_line_is_one_printable_line() {
+    fn log_fields_with_control_characters_print_one_line() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()

@@ -27,7 +27,7 @@ fn percentiles_against_a_baseline_that_comes_late() {
 }
 
 #[test]
-fn a_uniform_spread_has_its_own_percentiles() {
+fn lateness_of_uniform_spread_has_matching_percentiles() {
     let mut l = Lateness::default();
     run(&mut l, 0, u32::MAX - 50_000, (0..10_000).map(|n| n * 7919 % 10_000));
     let s = l.summary();
@@ -36,7 +36,7 @@ fn a_uniform_spread_has_its_own_percentiles() {
 }
 
 #[test]
-fn a_slowly_falling_baseline_keeps_its_shape() {
+fn lateness_with_falling_baseline_keeps_distribution() {
     // A sender that is 100 ppm fast: every packet comes sooner than all before it. The first is the latest at the end.
     let mut l = Lateness::default();
     for number in 0..20_000u64 {
@@ -92,7 +92,7 @@ fn reordered_packets_and_wraps_of_the_timestamp() {
 }
 
 #[test]
-fn the_light_meter_agrees_and_says_by_how_much_it_may_err() {
+fn light_lateness_agrees_with_full_meter_and_reports_its_error() {
     let mut shared = histogram_us();
     let mut light = LightLateness::default();
     let mut full = Lateness::default();
@@ -117,7 +117,7 @@ fn the_light_meter_agrees_and_says_by_how_much_it_may_err() {
 
 /// Any arrivals and timestamps: no panic, and the maximum is that of the exact arithmetic.
 #[test]
-fn any_arrivals_agree_with_exact_arithmetic() {
+fn lateness_of_arbitrary_arrivals_matches_exact_arithmetic() {
     bolero::check!().with_type::<Vec<(u32, i16)>>().with_iterations(500).for_each(|packets| {
         let mut l = Lateness::default();
         let (mut arrival, mut ticks, mut offsets) = (1u64 << 40, 0i64, Vec::new());
@@ -170,7 +170,7 @@ fn senseless_clocks_are_survived() {
 }
 
 #[test]
-fn a_light_run_begins_with_a_baseline_of_its_own() {
+fn light_lateness_begin_run_starts_new_baseline() {
     let (mut light, mut shared) = (LightLateness::default(), histogram_us());
     light.set_clock(48_000);
     // 10 ms of media each 10 ms, the third packet 5 ms late.

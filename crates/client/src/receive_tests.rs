@@ -38,7 +38,7 @@ fn reorder_across_the_wrap_and_before_the_first() {
 }
 
 #[test]
-fn a_long_outage_is_loss() {
+fn sequence_tracker_counts_long_outage_as_loss() {
     let mut t = SequenceTracker::default();
     feed(&mut t, 0..100);
     let verdicts = feed(&mut t, [20_000, 20_001, 20_002]);
@@ -65,7 +65,7 @@ fn steps_at_the_edge_of_belief() {
 }
 
 #[test]
-fn a_sender_that_starts_anew_is_a_restart_not_loss() {
+fn sequence_tracker_counts_sender_restart_not_loss() {
     let mut t = SequenceTracker::default();
     feed(&mut t, 30_000..30_010);
     let verdicts = feed(&mut t, [5, 6, 7]);
@@ -81,7 +81,7 @@ fn lone_strays_change_nothing() {
 }
 
 #[test]
-fn an_announced_start_shows_loss_before_the_first_packet() {
+fn sequence_tracker_announced_start_reveals_loss_before_first_packet() {
     let mut t = SequenceTracker::default();
     t.begin_run(Some(65_535));
     feed(&mut t, [2, 1, 3]);
@@ -97,7 +97,7 @@ fn an_announced_start_shows_loss_before_the_first_packet() {
 }
 
 #[test]
-fn a_wrong_announcement_does_not_lose_the_run() {
+fn sequence_tracker_with_wrong_announcement_keeps_run() {
     let mut t = SequenceTracker::default();
     t.begin_run(Some(40_000));
     feed(&mut t, [7, 8, 9]);
@@ -175,7 +175,7 @@ fn random_links_against_a_model() {
 
 /// No order of calls and numbers makes it panic or miscount its input.
 #[test]
-fn any_input_is_accounted_for() {
+fn sequence_tracker_accounts_for_any_input() {
     bolero::check!().with_type::<Vec<(u8, u16)>>().with_iterations(2000).for_each(|steps| {
         let mut tracker = SequenceTracker::default();
         let mut packets = 0;

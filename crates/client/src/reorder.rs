@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_bounded_in_packets() {
+    fn reorder_window_is_bounded_in_packets() {
         let (mut r, mut log) = (Reorder::new(4, 100), Log::default());
         for ext in [1, 3, 4, 5, 6] {
             push(&mut r, &mut log, 0, ext); // 6 does not fit beside the missing 2
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_begins_where_it_was_announced() {
+    fn reorder_begin_starts_run_at_announced_number() {
         let (mut r, mut log) = (Reorder::new(8, 100), Log::default());
         r.begin(10, &mut log);
         push(&mut r, &mut log, 0, 11);
@@ -200,7 +200,7 @@ mod tests {
 
     /// Whatever comes: numbers go out in rising order, each payload or gap once, nothing twice.
     #[test]
-    fn any_arrival_order_goes_out_in_order() {
+    fn reorder_of_any_arrivals_outputs_in_order() {
         struct Rising(u64);
         impl InOrder for Rising {
             fn payload(&mut self, ext: u64, bytes: &[u8]) {

@@ -51,7 +51,7 @@ fn problems(change: impl FnOnce(&mut Report)) -> Vec<String> {
 }
 
 #[test]
-fn a_clean_report_has_no_problem_and_reads_well() {
+fn report_of_clean_session_lists_no_problem() {
     assert!(problems(|_| {}).is_empty());
     let text = clean().to_string();
     for line in [
@@ -70,7 +70,7 @@ fn a_clean_report_has_no_problem_and_reads_well() {
 }
 
 #[test]
-fn every_problem_is_named() {
+fn report_problems_name_each_fault() {
     type Change = fn(&mut Report);
     let cases: [(&str, Change); 17] = [
         ("no packet came", |r| r.packets = 0),
@@ -114,7 +114,7 @@ fn every_problem_is_named() {
 }
 
 #[test]
-fn a_difference_is_shown_with_its_place() {
+fn byte_check_difference_is_reported_with_position() {
     let mut report = clean();
     report.byte_check = Some(ByteCheck {
         checked_bytes: 100,

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_payload_type_behind_another_stream() {
+    fn sdp_parse_finds_dynamic_payload_type_after_other_stream() {
         let sdp = b"v=0\r\ns=-\r\nm=audio 0 RTP/AVP 97\r\na=rtpmap:97 MPEG4-GENERIC/48000\r\na=control:a\r\n\
             m=video 0 RTP/AVP 98 99\r\na=rtpmap:98 H264/90000\r\na=rtpmap:99 mp2t/90000\r\na=control:v\r\n";
         let found = parse(sdp, Take::TransportStream).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_instead_is_named() {
+    fn sdp_parse_without_transport_stream_names_offered_codec() {
         let sdp = b"v=0\r\ns=-\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n";
         let error = parse(sdp, Take::TransportStream).unwrap_err();
         assert!(error.contains("H264/90000") && error.contains("33"), "{error}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_anything_gets_the_transport_stream_or_the_first_video() {
+    fn sdp_take_any_prefers_transport_stream_over_first_video() {
         let h264 = "v=0\r\ns=-\r\na=control:*\r\nm=audio 0 RTP/AVP 97\r\na=rtpmap:97 MPEG4-GENERIC/48000/2\r\n\
             a=control:stream=1\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=control:stream=0\r\n";
         let found = parse(h264.as_bytes(), Take::Any).unwrap();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consistent_sender_and_one_that_drifts() {
+    fn sender_watch_measures_packet_difference_and_clock_drift() {
         let mut clock = RunClock::default();
         clock.observe(1_000 * S, 500);
         let received =

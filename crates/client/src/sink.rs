@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_pauses_fills_the_output_and_loses_nothing() {
+    fn sink_with_paused_reader_fills_up_and_loses_nothing() {
         use std::io::Read;
         let (mut reader, mut sink) = pipe();
         let (mut given, mut ext) = (Vec::new(), 0u64);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_is_an_end_and_not_an_error() {
+    fn sink_with_closed_pipe_finishes_without_error() {
         let (reader, mut sink) = pipe();
         drop(reader);
         sink.payload(0, &[0x47; 188]);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_that_takes_nothing_does_not_hang_the_end() {
+    fn sink_finish_with_blocked_output_times_out() {
         let (reader, mut sink) = pipe();
         sink.payload(0, &vec![0x47; 188 * 1000]); // more than a pipe holds
         let error = sink.finish(Duration::from_millis(100)).unwrap_err().to_string();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_in_words() {
+    fn sink_on_full_disk_reports_path_and_cause() {
         let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
         sink.payload(0, &[0x47; 188]);
         let error = sink.finish(TIMEOUT).unwrap_err().to_string();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loop_learns_that_the_output_failed() {
+    fn sink_is_gone_after_output_failure() {
         let mut sink = SinkWriter::start(&Output::File("/dev/full".into()), None).unwrap();
         let deadline = std::time::Instant::now() + TIMEOUT;
         while !sink.is_gone() {
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_is_missing_or_the_output_itself_empties_nothing() {
+    fn sink_start_with_invalid_reference_keeps_existing_recording() {
         let dir = tempfile::tempdir().unwrap();
         let recording = dir.path().join("copy.ts");
         std::fs::write(&recording, b"an earlier recording").unwrap();

@@ -8,7 +8,7 @@ fn verdict(change: impl FnOnce(&mut Report)) -> Verdict {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_no_success() {
+fn verdict_with_missing_or_wrong_data_is_not_right() {
     assert_eq!(verdict(|_| {}), Verdict::Right);
     type Change = fn(&mut Report);
     let damaged: [Change; 7] = [
@@ -50,7 +50,7 @@ fn ends_at(scale: i16, end: EndReason, start: u64, reached: u64, announced: u64)
 }
 
 #[test]
-fn a_stream_that_ends_before_its_end_is_cut_off() {
+fn verdict_of_stream_ending_early_is_cut_off() {
     use EndReason::{Bye, Cancelled, Duration, OutputClosed, ServerClosed, Silence};
     for (end, start, reached, announced, expected) in [
         (Bye, 0, 60_000, 60_000, Verdict::Right),
@@ -91,7 +91,7 @@ fn a_stream_that_ends_before_its_end_is_cut_off() {
 }
 
 #[test]
-fn without_an_announced_end_only_bye_is_an_end() {
+fn verdict_without_announced_end_requires_bye() {
     let (silence, bye) = (EndReason::Silence, EndReason::Bye);
     assert_eq!(verdict(|r| (r.end, r.place) = (bye, EndPlace::default())), Verdict::Right);
     assert_eq!(verdict(|r| (r.end, r.place) = (silence, EndPlace::default())), Verdict::CutOff);
@@ -104,7 +104,7 @@ fn without_an_announced_end_only_bye_is_an_end() {
 }
 
 #[test]
-fn a_whole_film_has_all_bytes_of_its_reference() {
+fn verdict_of_whole_title_requires_all_reference_bytes() {
     let compared = |asked: Option<&str>, end, longer: u64| {
         verdict(|r| {
             r.end = end;

@@ -34,7 +34,7 @@ fn send(verifier: &mut Verifier, film: &[u8], from: usize, ext: u64, packets: us
 }
 
 #[test]
-fn a_whole_film_with_a_short_last_packet() {
+fn verifier_accepts_title_with_short_last_packet() {
     let film = film(703);
     let file = file(&film);
     let mut v = Verifier::open(file.path()).unwrap();
@@ -45,7 +45,7 @@ fn a_whole_film_with_a_short_last_packet() {
 }
 
 #[test]
-fn one_flipped_byte_is_found_wherever_it_is() {
+fn verifier_locates_single_flipped_byte() {
     let film = film(700);
     let file = file(&film);
     for position in [0, 5, 1316 * 3 + 7, film.len() - 1] {
@@ -66,7 +66,7 @@ fn one_flipped_byte_is_found_wherever_it_is() {
 }
 
 #[test]
-fn a_start_in_the_middle_by_number_and_by_content() {
+fn verifier_locates_start_by_sequence_number_and_by_content() {
     let film = film(7000);
     let file = file(&film);
     let mut v = Verifier::open(file.path()).unwrap();
@@ -81,7 +81,7 @@ fn a_start_in_the_middle_by_number_and_by_content() {
 }
 
 #[test]
-fn a_damaged_first_packet_does_not_mislead() {
+fn verifier_with_damaged_first_packet_finds_start() {
     let film = film(7000);
     let file = file(&film);
     let mut damaged = film.clone();
@@ -126,7 +126,7 @@ fn stuffing_at_the_start_is_told_apart_by_what_follows() {
 }
 
 #[test]
-fn what_is_not_in_the_reference_is_said_to_be_unaligned_and_beyond_its_end_different() {
+fn verifier_counts_unknown_bytes_unaligned_and_excess_different() {
     let film = film(70);
     let file = file(&film);
     let mut v = Verifier::open(file.path()).unwrap();

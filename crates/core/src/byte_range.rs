@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_keeps_its_place() {
+    fn byte_range_pieces_equal_bytes_of_the_title() {
         let rtp = WireLayout::new(1316).unwrap();
         for layout in [rtp, rtp.raw().unwrap(), WireLayout::new(8084).unwrap()] {
             let (_arena, lease, title) = film(layout);

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declaration_says_everything_of_a_counter() {
+    fn counters_macro_derives_name_kind_unit_and_help() {
         let kinds: Vec<_> = Probe::COUNTERS.iter().map(|c| (c.name, c.kind, c.unit())).collect();
         let expected = [
             ("sent_bytes", Kind::Sum, Unit::Bytes),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_read() {
+    fn sheet_read_returns_last_published_counters() {
         let sheet = Sheet::<Probe>::default();
         assert_eq!(sheet.read(), Probe::default());
         let probe = Probe { sent_bytes: 1, bytes: 2, open: 3, longest_turn_ns: 4, lenns: u64::MAX };
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_reads_every_group_with_its_label() {
+    fn registry_read_yields_all_groups_with_their_labels() {
         let sheet = Arc::new(Sheet::<Probe>::default());
         let mut registry = Registry::default();
         let shown = Arc::clone(&sheet);

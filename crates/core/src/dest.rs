@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn with_source_is_kept_beside_and_at_another_viewer() {
+    fn dest_source_is_kept_by_beside_at_and_with_conn() {
         let source = crate::source::SourceTable::default().row_of([192, 0, 2, 1].into());
         let dest: Dest = Dest::udp(addr("192.0.2.7:5000"), Some(5001)).with_source(source);
         let beside: Dest = dest.beside(5002).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_an_address_by_a_socket_of_its_own() {
+    fn multicast_dest_has_group_addresses_and_ignores_viewer_address() {
         let (group, via) = ("239.1.2.3".parse().unwrap(), MulticastId(2));
         let dest: Dest = Dest::Multicast { group, port: 5000, rtcp_port: Some(5001), via };
         let addresses = [dest.address(false), dest.address(true)];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_the_viewer_but_not_the_connection() {
+    fn dest_at_changes_udp_address_but_not_tcp() {
         let dest: Dest = Dest::udp(addr("192.0.2.7:5000"), Some(5001));
         assert_eq!(dest.at(addr("[fe80::9%2]:99")), Dest::udp(addr("[fe80::9%2]:5000"), Some(5001)));
         let conn: Dest<u64> = Dest::Interleaved { conn: 9, rtp_channel: 2, rtcp_channel: 3 };

@@ -14,7 +14,7 @@ fn content(packets: u32, last: u16) -> ExtentContent {
 }
 
 #[test]
-fn an_extent_is_written_by_one_and_read_by_many() {
+fn extent_allows_single_writer_or_many_readers() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(2)));
     let mut fill = arena.fill(0).unwrap();
     assert!(arena.fill(0).is_none(), "two writers");
@@ -32,7 +32,7 @@ fn an_extent_is_written_by_one_and_read_by_many() {
 }
 
 #[test]
-fn a_dropped_fill_frees_the_extent() {
+fn fill_dropped_before_publish_frees_extent() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     drop(arena.fill(0));
     assert!(arena.lend(0, content(1, 1316)).is_none());
@@ -121,7 +121,7 @@ fn add(growing: &mut Growing, packets: usize, value: u8) {
 }
 
 #[test]
-fn of_an_extent_that_grows_a_lease_covers_what_could_be_read() {
+fn lease_of_growing_extent_covers_readable_packets() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     let whole = content(196, 1316);
     let mut growing = arena.fill(0).unwrap().grow(whole.layout);

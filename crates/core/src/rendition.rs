@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_be_a_speed_or_stand_in_no_name_is_refused() {
+    fn rendition_name_like_speed_or_with_bad_character_is_rejected() {
         for text in
             ["", "4", "-16", "0.5", "32.00", "720P", "720 p", "a@b", "a/b", "ä", "12345678901234567", "a\0"]
         {
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_stays_as_it_is(text in ".{0,20}") {
+        fn rendition_name_of_any_text_is_rejected_or_unchanged(text in ".{0,20}") {
             if let Ok(name) = text.parse::<RenditionName>() {
                 prop_assert_eq!(name.as_str(), text);
             }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_speed_is_read_and_written_alike() {
+    fn scale_parse_and_display_round_trip() {
         for (text, hundredths) in
             [("4", 400), ("-32", -3_200), ("0.5", 50), ("0.25", 25), ("-1", -100), ("1", 100)]
         {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_speed_is_refused() {
+    fn scale_parse_of_invalid_speed_returns_error() {
         for text in
             ["", "0", "0.2", "33", "-33", "999", "+4", "4x", "1e1", "0.125", "--4", "-", ".5", "32768", "4 "]
         {

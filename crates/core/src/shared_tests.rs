@@ -11,7 +11,7 @@ fn ring(entries: u32) -> (RingProducer, RingConsumer, Words) {
 }
 
 #[test]
-fn the_first_word_begins_a_cache_line() {
+fn words_start_at_cache_line_boundary() {
     for _ in 0..8 {
         assert_eq!(Words::new(5).words().as_ptr().addr() % 64, 0);
     }
@@ -38,7 +38,7 @@ fn bytes_come_back_and_their_neighbours_stay() {
 }
 
 #[test]
-fn nothing_lies_outside() {
+fn words_access_out_of_bounds_is_rejected() {
     let words = Words::new(2);
     for (at, len) in [(0, 17), (16, 1), (usize::MAX, 1), (usize::MAX - 3, 8), (24, 0)] {
         assert!(!words.write(at, &vec![1; len]), "{len} at {at}");
@@ -86,7 +86,7 @@ fn garbage_in_the_memory_hurts_nobody() {
 }
 
 #[test]
-fn two_threads_hand_over_many() {
+fn ring_between_two_threads_keeps_order() {
     const RECORDS: u64 = 100_000;
     let (mut producer, mut consumer, _) = ring(64);
     let thread = std::thread::spawn(move || {
@@ -110,7 +110,7 @@ fn two_threads_hand_over_many() {
 
 /// Words owned by another party behave like any others.
 #[test]
-fn a_region_of_somebody_else_holds_a_ring() {
+fn ring_in_foreign_region_passes_records() {
     struct Shared([AtomicU64; 20]);
     impl Region for Shared {
         fn words(&self) -> &[AtomicU64] {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_terminals_obey_is_escaped() {
+    fn printable_escapes_terminal_control_characters() {
         for (text, shown) in [
             ("plain film, ünïcödé, 映画, \\u{1b}", "plain film, ünïcödé, 映画, \\u{1b}"),
             ("\u{1b}[2J\u{1b}]0;title\u{7}", "\\u{1b}[2J\\u{1b}]0;title\\u{7}"),
@@ -98,7 +98,7 @@ mod tests {
 
     /// Every character by itself: it stays as it is, or becomes ASCII.
     #[test]
-    fn every_character() {
+    fn printable_of_any_character_is_unchanged_or_escaped() {
         for c in '\0'..=char::MAX {
             let shown = Printable(c).to_string();
             assert!(shown.chars().all(is_printable), "{c:?}");

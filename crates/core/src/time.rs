@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_ticks_has_no_drift() {
+    fn media_ticks_of_one_day_convert_without_drift() {
         let day = MediaTicks(90_000 * 86_400);
         assert_eq!(day.to_ns(), 86_400 * NS_PER_S);
     }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_refused_with_the_remedy() {
+    fn parse_number_without_unit_returns_error_with_remedy() {
         let error = "512".parse::<ByteLen>().unwrap_err().to_string();
         assert!(error.contains("512") && error.contains("MiB"), "{error}");
         assert!("10".parse::<HumanDuration>().is_err());

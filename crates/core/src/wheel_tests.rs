@@ -198,12 +198,12 @@ fn timers_of_one_moment_fire_in_the_order_they_were_set() {
 
 #[test]
 #[should_panic(expected = "timer 3 of 3")]
-fn an_owner_beyond_the_table_is_a_mistake_of_the_caller() {
+fn set_with_owner_out_of_range_panics() {
     Wheel::new(3).set(3, Instant(0), Instant(0));
 }
 
 #[test]
-fn a_timer_that_waits_in_the_last_slot_does_not_hide_a_nearer_one() {
+fn timer_in_last_far_slot_does_not_hide_nearer_timer() {
     let mut wheel = Wheel::new(2);
     let round = (FAR_SLOTS as u64) << FAR_SHIFT;
     wheel.set(0, Instant(1_000 * round), Instant(0));

@@ -40,7 +40,7 @@ fn read(lease: &Lease) -> u8 {
 }
 
 #[test]
-fn whoever_borrows_sees_what_was_filled() {
+fn lend_during_fill_returns_none_or_filled_data() {
     loom::model(|| {
         let arena = arena();
         let reader = Arc::clone(&arena);
@@ -51,7 +51,7 @@ fn whoever_borrows_sees_what_was_filled() {
 }
 
 #[test]
-fn an_extent_is_written_again_only_after_its_last_reader() {
+fn reclaim_succeeds_only_after_last_lease_is_dropped() {
     loom::model(|| {
         let arena = arena();
         assert!(fill(&arena, 1));
@@ -74,7 +74,7 @@ fn an_extent_is_written_again_only_after_its_last_reader() {
 }
 
 #[test]
-fn of_two_who_want_to_fill_one_does() {
+fn fill_from_two_threads_succeeds_once() {
     loom::model(|| {
         let arena = arena();
         let other = Arc::clone(&arena);
@@ -89,7 +89,7 @@ fn of_two_who_want_to_fill_one_does() {
 /// The readable part of an extent only grows, and is the data written. The model knows for each
 /// packet which thread reads and which thread writes it.
 #[test]
-fn what_can_be_read_of_an_extent_that_grows_has_been_written() {
+fn lease_of_growing_extent_exposes_only_written_packets() {
     loom::model(|| {
         let arena = arena();
         let layout = content().layout;
@@ -121,7 +121,7 @@ fn what_can_be_read_of_an_extent_that_grows_has_been_written() {
 }
 
 #[test]
-fn an_extent_that_grows_is_written_again_only_after_its_writer() {
+fn reclaim_of_growing_extent_succeeds_only_after_its_writer() {
     loom::model(|| {
         let arena = arena();
         let mut growing = arena.fill(0).unwrap().grow(content().layout);
@@ -163,7 +163,7 @@ impl Wake {
 
 /// If a ring were lost, the sleeper would sleep for ever, which the model reports as a deadlock.
 #[test]
-fn no_ring_is_lost() {
+fn sleep_flag_with_two_wakers_loses_no_wakeup() {
     loom::model(|| {
         let shared = Arc::new((SleepFlag::default(), AtomicU32::new(0), Wake::default()));
         let ringers = [1, 2].map(|_| {
@@ -195,7 +195,7 @@ fn no_ring_is_lost() {
 /// were written before it are there. The consumer is the other thread, so that the model lets it
 /// read old values where there is no order.
 #[test]
-fn a_record_comes_whole_and_with_the_bytes_before_it() {
+fn ring_record_arrives_whole_after_earlier_writes() {
     loom::model(|| {
         const ENTRIES: usize = 2;
         const AREA: usize = ENTRIES * ENTRY_WORDS;

@@ -100,7 +100,7 @@ mod tests {
     proptest! {
         /// Streams come and go; connections 1, 9 and 17 share a list.
         #[test]
-        fn every_connection_has_its_streams(ops in proptest::collection::vec((0u32..7, 0usize..5), 0..100)) {
+        fn conn_lists_after_any_operations_match_model(ops in proptest::collection::vec((0u32..7, 0usize..5), 0..100)) {
             let conns = [0, 1, 9, 17, u32::MAX].map(ConnId);
             let mut lists = ConnLists::new(7);
             let mut model = [const { BTreeSet::new() }; 5];

@@ -38,7 +38,7 @@ Closing     !        ?        ?        ?        .        ?        .        .    
 ";
 
 #[test]
-fn every_transition_is_as_drawn() {
+fn state_transitions_match_expected_table() {
     let mut rows = EXPECTED.lines().filter(|line| !line.is_empty());
     let columns: Vec<_> = rows.next().unwrap().split_whitespace().map(str::to_owned).collect();
     assert_eq!(columns, ALL_INPUTS.map(|input| format!("{input:?}")));
@@ -85,7 +85,7 @@ fn opened() -> Stream {
 }
 
 #[test]
-fn a_run_may_need_two_extents_and_no_more() {
+fn stream_needs_at_most_two_extents_within_its_run() {
     let mut stream = opened();
     stream.seek(196 + 7);
     stream.until = PACKETS;
@@ -106,7 +106,7 @@ fn a_run_may_need_two_extents_and_no_more() {
 /// Whole extents may have holes, those that the run cuts may not, and and those that are always
 /// incomplete always may.
 #[test]
-fn what_may_be_missing_in_an_extent() {
+fn spare_of_cut_extents_is_zero_unless_always_incomplete() {
     for (spare, from, until, expected) in [
         (2, 0, PACKETS, [2, 2, 2, 2]),
         (2, 196, PACKETS, [0, 2, 2, 2]),
@@ -144,7 +144,7 @@ fn headers_are_patched_where_the_numbers_differ() {
 }
 
 #[test]
-fn a_run_is_numbered_as_it_says() {
+fn cold_begin_numbers_run_by_its_numbering() {
     let spec = |numbering| RunSpec {
         run: RunSerial(1),
         media: media(0),
@@ -168,7 +168,7 @@ fn a_run_is_numbered_as_it_says() {
 
 /// Also where its numbers are by chance those that lie in the extent.
 #[test]
-fn a_run_with_a_timeline_of_its_own_is_always_written() {
+fn numbering_own_always_sets_patched_flag() {
     let (own, mut stream, mut cold) = (media(0).timeline, opened(), Cold::new());
     for (sequence, base) in [(11, 0), (5, 5u16.wrapping_sub(11))] {
         let spec = RunSpec {

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_encodes_and_inverts_as_we_do() {
+    fn isal_encode_and_invert_match_own_code() {
         let Some(isal) = Isal::open() else {
             println!("skipped: no libisal.so.2 (apt-get install libisal2)");
             return;

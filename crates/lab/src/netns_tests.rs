@@ -37,7 +37,7 @@ fn settled(hosts: &TwoHosts) -> [LinkStats; 2] {
 }
 
 #[test]
-fn two_hosts_reach_each_other_and_vanish() {
+fn netns_hosts_reach_each_other_and_are_removed_on_drop() {
     // All at once: the same addresses in different worlds.
     let Some(pairs) = pairs() else { return };
     for hosts in &pairs {
@@ -75,7 +75,7 @@ fn threads_started_on_the_client_live_there() {
 }
 
 #[test]
-fn a_client_has_as_many_addresses_as_it_likes() {
+fn add_client_addresses_assigns_600_usable_addresses() {
     let Some(pairs) = pairs() else { return };
     for hosts in &pairs {
         let all = hosts.add_client_addresses(600).unwrap();

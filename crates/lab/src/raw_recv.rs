@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_comes_in_order_and_then_nothing() {
+    fn raw_receiver_returns_queued_datagrams_in_order_then_none() {
         let rx = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (to, tx) = (rx.local_addr().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         let mut rx = RawReceiver::new(rx, 4, 100);

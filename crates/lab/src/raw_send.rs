@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_without_a_copy_arrives_and_is_reported() {
+    fn send_zero_copy_delivers_and_reports_completions() {
         let (a, to) = receiver("127.0.0.1");
         let mut sender = RawSender::new(UdpSocket::bind("127.0.0.1:0").unwrap(), 8);
         sender.offer_zero_copy().unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_and_nothing_at_all() {
+    fn raw_send_handles_ipv6_and_empty_list() {
         let (six, to) = receiver("::1");
         let mut sender = RawSender::new(UdpSocket::bind("[::1]:0").unwrap(), 4);
         assert_eq!(sender.send(&[]).unwrap(), 0);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_an_error() {
+    fn raw_send_of_oversized_datagram_returns_emsgsize() {
         let (_a, to) = receiver("127.0.0.1");
         let mut sender = RawSender::new(UdpSocket::bind("127.0.0.1:0").unwrap(), 4);
         let too_long = vec![0; 70_000];

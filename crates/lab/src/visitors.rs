@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hangs_up_is_counted_as_failed() {
+    fn visit_to_server_closing_connection_counts_as_failed() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (server, stop) = (listener.local_addr().unwrap(), AtomicBool::new(false));
         let visits = std::thread::scope(|scope| {

@@ -21,7 +21,7 @@ fn receive<T>(rx: &mut KernelRx, count: usize, mut of: impl FnMut(&Received<'_>)
 }
 
 #[test]
-fn a_socket_for_both_families_says_where_each_datagram_was_sent() {
+fn dual_stack_socket_reports_destination_of_each_datagram() {
     let (mut rx, port) = receiver("[::]:0", UdpRxConfig::default());
     let [v4, v6] = ["127.0.0.1:0", "[::1]:0"].map(|at| UdpSocket::bind(at).unwrap());
     let targets = [SocketAddr::from(([127, 0, 0, 9], port)), SocketAddr::new("::1".parse().unwrap(), port)];
@@ -42,7 +42,7 @@ fn a_socket_for_both_families_says_where_each_datagram_was_sent() {
 }
 
 #[test]
-fn a_bound_address_needs_no_telling() {
+fn bound_address_is_used_as_destination() {
     let (mut rx, port) = receiver("127.0.0.1:0", UdpRxConfig::default());
     let target = SocketAddr::from(([127, 0, 0, 1], port));
     UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"", target).unwrap();
@@ -50,7 +50,7 @@ fn a_bound_address_needs_no_telling() {
 }
 
 #[test]
-fn what_a_batch_has_no_room_for_comes_with_the_next() {
+fn batch_without_room_leaves_rest_of_train_for_next() {
     let config = UdpRxConfig { gro: true, batch: 4, ..UdpRxConfig::default() };
     let (mut rx, port) = receiver("127.0.0.1:0", config);
     let target = SocketAddr::from(([127, 0, 0, 1], port));
@@ -74,7 +74,7 @@ fn what_a_batch_has_no_room_for_comes_with_the_next() {
 }
 
 #[test]
-fn a_batch_of_nothing_but_too_long_datagrams_is_not_nothing() {
+fn batch_of_truncated_datagrams_only_still_counts_as_work() {
     let config = UdpRxConfig { datagram_bytes: 10, batch: 2, ..UdpRxConfig::default() };
     let (mut rx, port) = receiver("127.0.0.1:0", config);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -114,7 +114,7 @@ fn arrivals_are_the_kernels_in_order_and_never_in_the_future() {
 }
 
 #[test]
-fn a_socket_that_cannot_receive_is_a_device_that_is_gone() {
+fn receive_on_unusable_socket_reports_device_gone() {
     // A socket that waits for connections has no datagrams, now or later.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = UdpSocket::from(std::os::fd::OwnedFd::from(listener));

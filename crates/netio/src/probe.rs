@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_what_to_do_about_what_is_missing() {
+    fn survey_display_lists_remedy_for_missing_feature() {
         let mut survey = survey();
         assert_eq!(survey.findings.len(), 6);
         survey.findings[0].works = false;

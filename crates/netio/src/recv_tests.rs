@@ -14,7 +14,7 @@ fn now_unix_ns() -> u64 {
 const SOON: Option<Duration> = Some(Duration::from_secs(5));
 
 #[test]
-fn a_batch_has_bytes_senders_and_kernel_times_in_order() {
+fn recv_batch_has_bytes_senders_and_timestamps_in_order() {
     let (mut rx, addr, sender) = receiver(UdpRxConfig { batch: 8, ..UdpRxConfig::default() });
     let before = now_unix_ns();
     for n in 0..10u8 {
@@ -37,7 +37,7 @@ fn a_batch_has_bytes_senders_and_kernel_times_in_order() {
 }
 
 #[test]
-fn it_waits_as_long_as_told() {
+fn recv_timeout_is_respected() {
     let (mut rx, addr, sender) = receiver(UdpRxConfig::default());
     let start = Instant::now();
     assert_eq!(rx.recv(Some(Duration::from_millis(30))).unwrap().count(), 0);
@@ -86,7 +86,7 @@ fn drain(rx: &mut UdpRx) -> usize {
 }
 
 #[test]
-fn the_drop_count_goes_past_32_bits() {
+fn drop_count_continues_past_32_bits() {
     let mut count = DropCount::default();
     count.update(u32::MAX - 1);
     count.update(3);
@@ -117,7 +117,7 @@ fn trains_are_cut_up_again() {
 }
 
 #[test]
-fn an_icmp_error_is_no_failure() {
+fn recv_ignores_icmp_error() {
     let (mut rx, addr, sender) = receiver(UdpRxConfig::default());
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap();
     let nobody = closed.local_addr().unwrap();

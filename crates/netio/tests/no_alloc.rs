@@ -63,7 +63,7 @@ fn allocations(f: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_counts_one_box() {
     assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
     assert_eq!(allocations(|| ()), 0);
 }

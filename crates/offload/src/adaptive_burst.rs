@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_look_is_not_a_busy_core() {
+    fn adaptive_burst_after_single_busy_sample_is_unchanged() {
         let mut adaptive_burst = AdaptiveBurst::new(10 * MS, 18 * MS, Instant(0));
         settled(&mut adaptive_burst, 100, 100);
         assert_eq!(settled(&mut adaptive_burst, 1, 1000), 10 * MS);

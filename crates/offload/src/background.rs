@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_yields_and_no_other_does() {
+    fn yield_to_all_lowers_priority_of_calling_thread_only() {
         // SAFETY: takes two numbers and touches no memory (ioprio_get(2)).
         let class = || unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_THREAD, 0) } >> 13;
         let before = class();

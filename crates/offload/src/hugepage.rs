@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_is_zeroed_writable_and_whole_pages() {
+    fn page_region_is_zeroed_writable_and_whole_pages() {
         let region = PageRegion::new(1).unwrap();
         assert_eq!((region.len(), region.base().as_ptr() as usize % 4096), (HUGE_PAGE_BYTES, 0));
         let arena = ExtentArena::new(Box::new(region));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_present_until_it_is_touched_and_what_is_written_stays() {
+    fn touching_makes_pages_present_and_keeps_data() {
         let len = 16 * HUGE_PAGE_BYTES;
         let arena = ExtentArena::new(Box::new(PageRegion::new(len as u64).unwrap()));
         assert_eq!(present(&arena), 0, "before anybody has used it");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_stopped_at_any_time() {
+    fn touching_dropped_early_stops_its_thread() {
         let arena = ExtentArena::new(Box::new(PageRegion::new(1 << 30).unwrap()));
         drop(Touching::start(Arc::clone(&arena)).unwrap());
         assert_eq!(Arc::strong_count(&arena), 1, "the thread has gone");

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_nanosecond_is_busy_or_idle() {
+    fn load_meter_counts_all_time_as_busy_or_idle() {
         let sheets = LoopSheets::default();
         let mut meter = LoadMeter::new(sheets.clone(), Instant(0));
         let engine =

@@ -65,7 +65,7 @@ fn datagrams() -> Reception {
 }
 
 #[test]
-fn a_running_loop_never_calls_the_allocator() {
+fn loop_turns_while_streaming_never_allocate() {
     const STREAMS: u32 = 200;
     const PACKETS: u32 = 6_000;
     let mut stage = Stage::new(PACKETS as usize, MediaTicks(8 * 90_000), WithoutConns(NullTx::default()));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_with_what_could() {
+    fn config_with_invalid_values_reports_fault_with_remedy() {
         let (given, faults) = config(&[
             ("MILLRACE_LISTEN", "80,http,0,70000"),
             ("MILLRACE_CONNECT", "10.0.0.0/33,here,::/129,10.0.0.1"),

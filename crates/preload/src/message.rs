@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_twice_and_not_without_end() {
+    fn is_new_rejects_repeated_and_excess_messages() {
         assert!(is_new("splice: no"));
         assert!(!is_new("splice: no"));
         let new = (0..1000).filter(|number| is_new(&number.to_string())).count();

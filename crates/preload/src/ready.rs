@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_said_as_long_as_it_holds() {
+    fn level_triggered_event_repeats_while_ready() {
         let mut set = Set::default();
         set.add((5, 0), IN, 55).unwrap();
         assert_eq!(take(&mut set, 8, &[]), []);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_is_said_once_each_time() {
+    fn edge_triggered_event_is_reported_once_per_mark() {
         let mut set = Set::default();
         set.add((5, 0), IN | OUT | EDGE, 1).unwrap();
         assert_eq!(take(&mut set, 8, &[(0, OUT)]), [(OUT, 1)]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_shot_is_off_until_it_is_changed() {
+    fn epoll_one_shot_event_is_disabled_until_modify() {
         let mut set = Set::default();
         set.add((5, 0), IN | ONE_SHOT, 1).unwrap();
         assert_eq!(take(&mut set, 8, &[(0, IN)]), [(IN, 1)]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn many_that_are_ready_take_turns() {
+    fn ready_sockets_take_turns_when_limit_is_small() {
         let mut set = Set::default();
         let ready: Vec<(u32, u32)> = (0..5).map(|socket| (socket, IN)).collect();
         (0..5).for_each(|socket| set.add((socket as i32, socket), IN, u64::from(socket)).unwrap());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_twice_or_not_at_all_is_an_error() {
+    fn set_operations_on_duplicate_or_missing_entries_return_errno() {
         let mut set = Set::default();
         set.add((5, 0), IN, 1).unwrap();
         assert_eq!(set.add((5, 0), IN, 1), Err(Errno::EXIST));

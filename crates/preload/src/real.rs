@@ -266,7 +266,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn the_c_library_answers() {
+    fn libc_socket_options_and_close_return_results() {
         let fd = placeholder(libc::AF_INET, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
         assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_TYPE), Ok(libc::SOCK_STREAM));
         assert_eq!(option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN), Ok(libc::AF_INET));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_ends_by_its_limit_and_by_what_is_readable() {
+    fn poll_fds_ends_by_timeout_or_readable_descriptor() {
         let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut fds = [pollfd { fd: a.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         assert_eq!(poll_fds(&mut fds, Some(Duration::from_millis(1)), Mask::NONE), Ok(0));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_from_where_it_stands_and_from_anywhere() {
+    fn read_file_reads_from_position_or_offset() {
         let file = std::fs::File::open("Cargo.toml").unwrap();
         let (mut begin, mut again) = ([0; 9], [0; 9]);
         assert_eq!(read_file(file.as_raw_fd(), &mut begin, None), Ok(9));

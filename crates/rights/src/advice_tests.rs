@@ -52,7 +52,7 @@ fn later(ns: u64) -> Now {
 }
 
 #[test]
-fn an_answer_is_for_all_who_wait_and_is_kept_for_its_time() {
+fn ask_by_several_waiters_shares_one_answer_until_expiry() {
     let (asks, advised, told) = site(false);
     for (answer, advice, time) in [
         (Ok(true), Advice::Allow, ADVICE_GIVEN_NS),
@@ -78,7 +78,7 @@ fn an_answer_is_for_all_who_wait_and_is_kept_for_its_time() {
 }
 
 #[test]
-fn without_an_answer_the_operator_has_said_what_holds() {
+fn look_again_after_failed_answer_applies_configured_default() {
     for (lets_in, advice) in [(true, Advice::Allow), (false, Advice::Unanswered)] {
         let (asks, advised, told) = site(lets_in);
         ask(&advised, 1, &told);
@@ -154,7 +154,7 @@ fn answers_that_are_kept_have_a_bound_for_all_and_for_each_address() {
 }
 
 #[test]
-fn a_question_is_of_everything_that_it_tells() {
+fn question_of_other_visitor_title_address_or_link_differs() {
     let address = IpAddr::from([192, 0, 2, 1]);
     let anybody = Question::of(&Visitor::Anybody, "film", address);
     let mapped = IpAddr::from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x201]);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_of_both_parts() {
+    fn pair_with_moved_boundary_or_other_key_differs() {
         let pair = |user, password| Checked::pair(&[0; 32], user, password);
         assert_ne!(pair("anna", "x"), pair("ann", "ax"));
         assert_ne!(pair("anna", "x"), Checked::pair(&[1; 32], "anna", "x"));

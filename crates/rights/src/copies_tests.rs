@@ -192,7 +192,7 @@ fn file_of_an_earlier_version_on_one_member_is_taken_over() {
 }
 
 #[test]
-fn nothing_is_created_where_a_member_is_not_mounted() {
+fn open_or_create_copies_skips_unmounted_member() {
     let members = Members::new();
     fs::remove_file(members.root.path().join("0").join(MEMBER_FILE)).unwrap();
     add(&mut RightsFile::open_or_create_copies(&members.with(&[0, 1, 2])).unwrap(), "anna");

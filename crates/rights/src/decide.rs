@@ -192,7 +192,7 @@ mod tests {
 
     /// Every row of the table in `docs/design/0039-rights.md`.
     #[test]
-    fn the_whole_table() {
+    fn decide_for_every_table_row_returns_documented_decision() {
         let viewer = User::for_test("viewer", &["film"], false);
         let manager = User::for_test("manager", &[], true);
         let uploader = User { uploads: true, ..User::for_test("uploader", &[], false) };

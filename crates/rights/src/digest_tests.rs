@@ -24,7 +24,7 @@ fn example(algorithm: &str, response: &str) -> Response {
 }
 
 #[test]
-fn the_examples_of_the_rfc() {
+fn is_right_accepts_rfc_7616_examples() {
     let (md5, sha256) = (
         "8ca523f5e9506fed4657c9700eebdbec",
         "753927fa0e85d155564e2e272a28d1802ca10daf4496794697cf8db5856cb6c1",
@@ -40,7 +40,7 @@ fn the_examples_of_the_rfc() {
 
 /// As RFC 2069 has it; players that do not know `qop` still answer so.
 #[test]
-fn an_answer_without_qop() {
+fn response_without_qop_verifies_as_in_rfc_2069() {
     let text = "username=\"Mufasa\", realm=\"testrealm@host.com\", nonce=\"dcd98b7102dd2f0e8b11d0f600bfb0c093\", \
                 uri=\"/dir/index.html\", response=\"1949323746fe6a43ef61f9606e7febea\"";
     let of = "Mufasa:testrealm@host.com:CircleOfLife";
@@ -92,7 +92,7 @@ fn nonce_from_another_address_is_refused_with_and_without_qop() {
 }
 
 #[test]
-fn a_nonce_is_ours_and_young() {
+fn nonces_take_rejects_foreign_and_expired_nonces() {
     let mut nonces = Nonces::new([1; 32]);
     let nonce = nonces.issue(HERE, at(0));
     assert_ne!(nonce, nonces.issue(HERE, at(0)));
@@ -108,7 +108,7 @@ fn a_nonce_is_ours_and_young() {
 }
 
 #[test]
-fn a_count_comes_once() {
+fn nonces_take_rejects_repeated_count() {
     let mut nonces = Nonces::new([1; 32]);
     let nonce = nonces.issue(HERE, at(0));
     let mut take = |count| nonces.take(&nonce, HERE, Some(count), at(1));
@@ -132,7 +132,7 @@ fn a_count_comes_once() {
 }
 
 #[test]
-fn when_there_are_too_many_the_oldest_are_stale() {
+fn nonces_over_limit_drop_the_oldest() {
     let mut nonces = Nonces { most: 3, ..Nonces::new([1; 32]) };
     let made: Vec<_> = (0..6).map(|_| nonces.issue(HERE, at(0))).collect();
     for nonce in &made[1..5] {

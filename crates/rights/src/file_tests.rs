@@ -16,7 +16,7 @@ fn new_file() -> (tempfile::TempDir, RightsFile) {
 }
 
 #[test]
-fn it_is_for_its_owner_only() {
+fn open_of_file_accessible_to_others_returns_error() {
     let (dir, mut file) = new_file();
     file.add_user(&user("anna"), 7).unwrap();
     let path = dir.path().join(RIGHTS_FILE);
@@ -31,7 +31,7 @@ fn it_is_for_its_owner_only() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn read_after_changes_returns_current_rights() {
     let (_dir, mut file) = new_file();
     assert!(file.read().unwrap().users.is_empty());
     file.add_user(&user("anna"), 7).unwrap();
@@ -76,7 +76,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn what_belongs_to_a_user_goes_with_it() {
+fn remove_user_deletes_its_grants_and_tokens() {
     let (_dir, mut file) = new_file();
     file.add_user(&user("anna"), 0).unwrap();
     file.grant("anna", "*").unwrap();
@@ -88,7 +88,7 @@ fn what_belongs_to_a_user_goes_with_it() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn rights_file_invalid_change_returns_specific_error() {
     let (_dir, mut file) = new_file();
     file.add_user(&user("anna"), 0).unwrap();
     let said = |result: Result<(), FileError>, part: &str| {
@@ -116,7 +116,7 @@ fn what_cannot_be_done_is_said() {
 }
 
 #[test]
-fn a_new_key_ends_all_links() {
+fn renew_links_replaces_link_key_and_keeps_token_key() {
     let (_dir, mut file) = new_file();
     let before = file.read().unwrap().keys.unwrap();
     file.renew_links().unwrap();
@@ -126,7 +126,7 @@ fn a_new_key_ends_all_links() {
 }
 
 #[test]
-fn what_is_no_such_file_is_left_alone() {
+fn open_of_foreign_file_returns_error_and_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     assert!(matches!(RightsFile::open(&path), Err(FileError::Missing(_))));

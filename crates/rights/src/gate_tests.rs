@@ -73,7 +73,7 @@ fn is_user(verdict: &Verdict, name: &str) -> bool {
 }
 
 #[test]
-fn a_password_is_checked_once() {
+fn password_check_is_reused_until_expiry_or_rights_change() {
     let gate = gate();
     let right = basic("anna", PASSWORD);
     let asked = asked(What::Watch("film1"), Some(&right));
@@ -90,7 +90,7 @@ fn a_password_is_checked_once() {
 }
 
 #[test]
-fn a_check_of_what_has_changed_meanwhile_counts_for_nothing() {
+fn password_check_overtaken_by_rights_change_is_discarded() {
     let gate = gate();
     let right = basic("anna", PASSWORD);
     let asked = asked(What::Watch("film1"), Some(&right));
@@ -114,7 +114,7 @@ fn wrong_passwords_and_unknown_users_look_the_same() {
 }
 
 #[test]
-fn after_ten_wrong_ones_no_password_is_looked_at() {
+fn ask_after_ten_wrong_passwords_returns_too_many() {
     let gate = gate();
     for number in 0..10 {
         let wrong = basic("anna", &format!("wrong-word-{number}"));
@@ -137,7 +137,7 @@ fn after_ten_wrong_ones_no_password_is_looked_at() {
 }
 
 #[test]
-fn a_player_that_repeats_a_wrong_password_costs_nothing() {
+fn ask_with_repeated_wrong_password_checks_it_once() {
     let gate = gate();
     let wrong = basic("anna", "wrong-word");
     for _ in 0..5 {
@@ -213,7 +213,7 @@ fn links() {
 }
 
 #[test]
-fn a_connection_is_who_it_was() {
+fn ask_with_previous_visitor_keeps_its_identity() {
     let gate = gate();
     let anna = Visitor::User("anna".into());
     let link = Visitor::Link(Arc::new(Link::sign(&[1; 32], "film1", 1_000_010)));
@@ -311,7 +311,7 @@ fn digest() {
 }
 
 #[test]
-fn the_thread_checks_passwords_and_ends_with_the_gate() {
+fn gate_thread_checks_passwords_and_exits_on_drop() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
     let mut file = RightsFile::open_or_create(&path).unwrap();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_for_its_title_and_time() {
+    fn link_for_other_title_or_past_expiry_is_refused() {
         let link = Link::sign(&KEY, "film", 1000);
         let query = link.query();
         for title in ["film", "film@540p", "film@trick-8x"] {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_twice_or_in_part_is_none() {
+    fn link_with_repeated_or_missing_parameter_is_refused() {
         let query = Link::sign(&KEY, "film", 1000).query().to_owned();
         let (until, sign) = query.split_once('&').unwrap();
         for bad in [
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>(), until in 0u64..u64::MAX) {
+        fn link_with_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>(), until in 0u64..u64::MAX) {
             let query = Link::sign(&KEY, "film", until).query().to_owned();
             let mut bytes = query.clone().into_bytes();
             let at = at.index(bytes.len());
@@ -171,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn a_bit_of_the_signature_more_or_less_is_refused(at in 0usize..256) {
+        fn link_signature_with_flipped_bit_is_refused(at in 0usize..256) {
             let link = Link::sign(&KEY, "film", 1000);
             let (until, sign) = link.query().split_once("&sign=").unwrap();
             let mut bytes = Base64UrlUnpadded::decode_vec(sign).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     const CHEAP: Cost = Cost { kib: 8, passes: 1 };
 
     #[test]
-    fn a_password_is_its_own_only() {
+    fn is_password_accepts_only_the_hashed_password() {
         let hash = hash_password("correct horse", CHEAP).unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=8,t=1,p=1$"), "{hash}");
         assert!(is_password("correct horse", &hash));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_a_password() {
+    fn hash_password_of_invalid_password_returns_error() {
         for bad in ["", "seven77", &"x".repeat(257), "tabs\tare not"] {
             assert_eq!(hash_password(bad, CHEAP), Err(SecretError::Password), "{bad}");
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_one_spelling() {
+    fn hash_token_of_altered_token_does_not_match() {
         let key = [7; 32];
         let token = new_token().unwrap();
         assert_eq!(token.len(), 3 + 43);

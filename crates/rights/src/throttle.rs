@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded() {
+    fn throttle_with_many_failing_addresses_stays_bounded() {
         let mut throttle = Throttle { most: 16, ..Throttle::default() };
         for number in 0..1000u128 {
             throttle.fail(IpAddr::V6((number << 64).into()), Instant(0));

@@ -41,7 +41,7 @@ fn changes_of_the_file_are_seen() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_no_start() {
+fn gate_start_with_unreadable_file_returns_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
     std::fs::write(&path, "x").unwrap();

@@ -48,7 +48,7 @@ fn entry(name: &str) -> Entry {
 }
 
 #[test]
-fn the_whole_text() {
+fn describe_plain_title_returns_complete_sdp() {
     let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), &[], &Asked::default());
     let expected = "v=0\r\no=- 77 1 IN IP4 192.0.2.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
                     a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
@@ -58,7 +58,7 @@ fn the_whole_text() {
 
 /// The last picture is shown after the last packet has come; players that end by the clock need to know.
 #[test]
-fn the_end_is_that_of_the_last_picture() {
+fn describe_range_extends_to_end_of_last_picture() {
     let presentation = Presentation::new(Some(MediaTicks(90_000 * 84 + 22_500)), Vec::new());
     let entry = Entry { presentation, ..entry("film") };
     let text = describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked::default());
@@ -71,7 +71,7 @@ fn the_end_is_that_of_the_last_picture() {
 }
 
 #[test]
-fn a_protected_title_has_one_more_line() {
+fn describe_title_with_fec_adds_fec_attribute() {
     let fec = Some(FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 });
     let entry = Entry { fec, ..entry("film") };
     let text = describe(
@@ -88,7 +88,7 @@ fn a_protected_title_has_one_more_line() {
 }
 
 #[test]
-fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
+fn describe_transformed_title_names_transform_in_control_url() {
     let transform = Some(Transformed { name: "deu".into(), number: 3 });
     let entry = Entry { transform, ..entry("film") };
     let text = |fec| describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, ..Asked::default() });
@@ -98,7 +98,7 @@ fn a_transformed_title_names_the_transformation_in_its_tracks_url() {
 }
 
 #[test]
-fn a_title_with_renditions_lists_them() {
+fn describe_title_with_renditions_lists_them() {
     let rendition = |name: &str, mean, peak| Rendition {
         name: name.parse().unwrap(),
         title: String::new(),

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_blocks_nobody() {
+    fn ring_on_unread_socket_does_not_block() {
         let [[_ours, to_them], [theirs, _to_us]] = apart();
         // Whatever the other side makes of its end: ours does not wait.
         for _ in 0..100_000 {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_before_sleep_is_not_lost() {
+    fn ring_before_sleep_is_not_lost() {
         let bell = EventBell::new().unwrap();
         bell.announce_sleep();
         bell.ring();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_ends_a_rest_but_its_limit_and_the_others() {
+    fn rest_ignores_own_ring_and_ends_by_limit_or_other_bell() {
         let (bell, other) = (EventBell::new().unwrap(), EventBell::new().unwrap());
         bell.announce_sleep();
         bell.ring();
@@ -276,7 +276,7 @@ mod tests {
 
     /// One side adds work and rings, the other sleeps whenever it sees none: every piece of work must be seen.
     #[test]
-    fn no_wake_up_is_lost_between_two_threads() {
+    fn event_bell_between_two_threads_loses_no_wakeup() {
         const WORK: u64 = 20_000;
         let bell = Arc::new(EventBell::new().unwrap());
         let work = Arc::new(AtomicU64::new(0));

@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(numbers: Vec<u32>, signed: Vec<i16>) {
+        fn bits_out_exp_golomb_codes_round_trip(numbers: Vec<u32>, signed: Vec<i16>) {
             let mut out = BitsOut::default();
             numbers.iter().for_each(|&n| out.ue(n % (1 << 31)));
             signed.iter().for_each(|&n| out.se(n.into()));
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn no_start_code_is_left_in_a_payload(payload in proptest::collection::vec(0u8..5, 0..200)) {
+        fn escape_of_any_payload_leaves_no_start_code(payload in proptest::collection::vec(0u8..5, 0..200)) {
             let mut nal = Vec::new();
             escape(&payload, &mut nal);
             prop_assert!(!nal.windows(3).any(|w| w[0] == 0 && w[1] == 0 && w[2] <= 2));

@@ -35,7 +35,7 @@ fn calls_bring_their_results_and_one_thread_is_kept() {
 }
 
 #[test]
-fn who_is_given_up_keeps_others_away_until_it_comes_back() {
+fn send_while_timed_out_call_hangs_returns_timeout() {
     let blocking = BlockingCalls::default();
     let (go, work) = hanging();
     assert_eq!(blocking.begin(Timeout::Call, work).unwrap().take(Timeout::Call), Err(TimedOut));
@@ -63,7 +63,7 @@ fn brief_timeout_says_nothing_of_the_disk_but_is_asked_for_once() {
 }
 
 #[test]
-fn who_has_a_result_may_send_the_next_at_once() {
+fn send_right_after_result_succeeds() {
     let blocking = BlockingCalls::default();
     for n in 0..1000 {
         assert_eq!(blocking.send(Timeout::Call, move || n), Ok(n));
@@ -76,7 +76,7 @@ fn who_has_a_result_may_send_the_next_at_once() {
 }
 
 #[test]
-fn no_more_than_so_many_threads_are_sent() {
+fn begin_beyond_max_disk_calls_returns_timeout() {
     let blocking = BlockingCalls::default();
     let (mut handles, mut pending) = (Vec::new(), Vec::new());
     for _ in 0..MAX_DISK_CALLS {
@@ -94,7 +94,7 @@ fn no_more_than_so_many_threads_are_sent() {
 }
 
 #[test]
-fn who_only_looks_gives_nothing_up() {
+fn look_at_pending_call_does_not_abandon_it() {
     let blocking = BlockingCalls::default();
     let (go, work) = hanging();
     let pending = blocking.begin(Timeout::Brief, work).unwrap();
@@ -105,7 +105,7 @@ fn who_only_looks_gives_nothing_up() {
 }
 
 #[test]
-fn one_that_panics_counts_as_back() {
+fn send_of_panicking_call_returns_timeout_and_frees_its_slot() {
     let blocking = BlockingCalls::default();
     let silent = || -> u32 { std::panic::resume_unwind(Box::new("on purpose")) };
     assert_eq!(blocking.send(Timeout::Call, silent), Err(TimedOut));
@@ -115,7 +115,7 @@ fn one_that_panics_counts_as_back() {
 
 /// A thread that has had no processor yet has asked no disk.
 #[test]
-fn a_thread_that_has_not_begun_is_waited_for_longer() {
+fn wait_for_thread_not_yet_started_extends_timeout() {
     let pending = |has_begun| {
         let (sender, result) = sync_channel(1);
         let fate = Arc::new(AtomicU8::new(AWAITED));

@@ -292,7 +292,7 @@ mod tests {
     use super::{StoreError, catalogue_advice};
 
     #[test]
-    fn a_full_disk_does_not_lack_zero_bytes() {
+    fn write_error_on_full_disk_omits_needed_bytes_when_zero() {
         let full = |needed| {
             let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
             StoreError::write("sync", std::path::Path::new("/s/data.ts"), 12, needed, error).to_string()
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_catalogue_that_may_not_be_written_is_not_to_be_deleted() {
+    fn catalogue_error_without_permission_does_not_advise_deletion() {
         let failure = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
         for code in
             [rusqlite::ffi::SQLITE_READONLY, rusqlite::ffi::SQLITE_PERM, rusqlite::ffi::SQLITE_CANTOPEN]

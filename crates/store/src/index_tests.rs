@@ -75,7 +75,7 @@ fn media_time_runs_on_straight_lines_between_clock_pieces() {
 }
 
 #[test]
-fn a_line_and_its_inverse() {
+fn clock_piece_byte_at_is_inverse_of_time_of() {
     let (a, b) = (piece(100, 10), piece(200, 13));
     assert_eq!(a.time_of(&b, 0), MediaTicks(10));
     assert_eq!(a.time_of(&b, 133), MediaTicks(10));

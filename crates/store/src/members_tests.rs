@@ -57,7 +57,7 @@ impl Three {
 }
 
 #[test]
-fn any_member_leads_to_all() {
+fn find_from_any_member_opens_all_members() {
     let three = Three::new();
     for i in 0..3 {
         let members = Members::find(&three.at(i)).unwrap();
@@ -68,7 +68,7 @@ fn any_member_leads_to_all() {
 }
 
 #[test]
-fn the_highest_generation_wins_wherever_it_is() {
+fn find_uses_record_of_highest_generation() {
     let three = Three::new();
     let mut newer = three.record.clone();
     newer.generation = 2;
@@ -81,7 +81,7 @@ fn the_highest_generation_wins_wherever_it_is() {
 }
 
 #[test]
-fn two_truths_in_one_generation_are_an_error() {
+fn find_with_conflicting_records_of_one_generation_fails() {
     let three = Three::new();
     let mut other = three.record.clone();
     other.members[0].state = MemberState::Stale;
@@ -101,7 +101,7 @@ fn alone(three: &Three, alone: usize, generation: u64) -> MembersRecord {
 }
 
 #[test]
-fn the_longer_of_two_truths_does_not_win() {
+fn find_with_diverged_members_fails_despite_higher_generation() {
     let three = Three::new();
     three.say(0, &alone(&three, 0, 2));
     three.say(2, &alone(&three, 2, 3));
@@ -112,7 +112,7 @@ fn the_longer_of_two_truths_does_not_win() {
 }
 
 #[test]
-fn who_runs_does_not_hear_a_member_that_was_used_apart() {
+fn refresh_ignores_returning_member_that_diverged() {
     let three = Three::new();
     three.say(0, &alone(&three, 0, 2));
     three.rename("m2", "away");
@@ -125,7 +125,7 @@ fn who_runs_does_not_hear_a_member_that_was_used_apart() {
 }
 
 #[test]
-fn a_member_that_was_filled_while_another_was_away_is_believed() {
+fn find_accepts_member_rebuilt_while_another_was_absent() {
     let three = Three::new();
     let mut before = three.record.clone();
     before.generation = 2;
@@ -164,7 +164,7 @@ fn explicit_directories_override_the_hints() {
 }
 
 #[test]
-fn a_directory_that_was_named_in_another_way_is_the_same_when_it_is_gone() {
+fn members_dir_under_alternative_path_is_kept_when_absent() {
     let three = Three::new();
     let odd = |i: usize| three.dir.path().join(".").join(format!("x/../m{i}"));
     fs::create_dir(three.dir.path().join("x")).unwrap();
@@ -245,7 +245,7 @@ fn refresh_does_not_hear_a_member_with_a_history_of_its_own() {
 }
 
 #[test]
-fn a_member_without_its_list_is_found_by_the_others_only() {
+fn find_of_member_without_list_works_only_from_others() {
     let three = Three::new();
     fs::remove_file(three.at(1).join(MEMBERS_FILE)).unwrap();
     assert_eq!(Members::find(&three.at(0)).unwrap().usable(), [0, 1, 2]);
@@ -257,7 +257,7 @@ fn a_member_without_its_list_is_found_by_the_others_only() {
 }
 
 #[test]
-fn a_member_whose_titles_cannot_be_listed_counts_as_missing() {
+fn find_with_unlistable_titles_reports_member_missing() {
     let three = Three::new();
     for i in 0..3 {
         fs::create_dir_all(three.at(i).join("titles")).unwrap();
@@ -295,7 +295,7 @@ fn hang(members: &Members, i: usize) -> std::sync::mpsc::Sender<()> {
 }
 
 #[test]
-fn a_member_that_does_not_answer_is_missing_until_it_does() {
+fn hung_member_is_missing_until_it_responds() {
     let three = Three::new();
     let members = Members::find(&three.at(0)).unwrap();
     let epoch = members.epoch(1);
@@ -319,7 +319,7 @@ fn a_member_that_does_not_answer_is_missing_until_it_does() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_named() {
+fn look_at_hung_store_returns_timed_out() {
     let three = Three::new();
     let book = BlockingCallsByDir::default();
     let (go, gate) = std::sync::mpsc::channel::<()>();
@@ -335,7 +335,7 @@ fn a_store_that_does_not_answer_is_named() {
 }
 
 #[test]
-fn a_change_uses_no_member_that_was_not_named() {
+fn install_uses_no_member_outside_named_directories() {
     let three = Three::new();
     let members = Members::among(&[three.at(0), three.at(1)]).unwrap();
     assert_eq!(members.usable(), [0, 1]);

@@ -25,7 +25,7 @@ fn written(dir: &Path, packets: u32) -> PathBuf {
 }
 
 #[test]
-fn any_run_of_records_comes_back() {
+fn meta_file_read_of_any_range_returns_records() {
     let dir = tempfile::tempdir().unwrap();
     let packets = 510 * 130 + 7; // more blocks than one read or one write takes
     let file = MetaFile::open(&written(dir.path(), packets)).unwrap();
@@ -44,7 +44,7 @@ fn any_run_of_records_comes_back() {
 }
 
 #[test]
-fn the_block_range_holds_the_records_and_nothing_more() {
+fn block_range_covers_exactly_the_records() {
     assert_eq!(MetaFile::block_range(0, 1), 4096..8192);
     assert_eq!(MetaFile::block_range(0, 510), 4096..8192);
     assert_eq!(MetaFile::block_range(509, 2), 4096..12288);
@@ -79,7 +79,7 @@ fn damage_is_seen_by_reads_that_touch_it_and_by_no_others() {
 }
 
 #[test]
-fn a_wrong_length_or_header_is_seen_when_opened() {
+fn meta_file_open_with_wrong_length_or_header_fails() {
     let dir = tempfile::tempdir().unwrap();
     let path = written(dir.path(), 600);
     let bytes = fs::read(&path).unwrap();

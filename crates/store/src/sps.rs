@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says() {
+    fn sps_start_read_returns_expected_fields() {
         let expected = SpsStart {
             profile: [100, 0, 40],
             id: 3,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaling_list_steps_within_a_byte() {
+    fn sps_start_read_with_scaling_step_beyond_byte_fails() {
         assert!(with_step(127).is_some() && with_step(-128 + 1).is_some());
         for step in [128, -129, i32::MAX, -i32::MAX] {
             assert_eq!(with_step(step), None, "{step}");

@@ -9,7 +9,7 @@ fn geometry(k: u16, m: u16, unit_packets: u32, members: u16) -> Geometry {
 }
 
 #[test]
-fn the_picture_at_the_top_is_true() {
+fn stripe_layout_matches_documented_example() {
     let stripes = StripeLayout::new(&geometry(4, 2, 2, 3), 24 * PACKET).unwrap();
     let on = |position, stripe| stripes.units_on(position, stripe).collect::<Vec<_>>();
     assert_eq!([on(0, 0), on(1, 0), on(2, 0)], [[0, 3], [1, 4], [2, 5]]);
@@ -19,7 +19,7 @@ fn the_picture_at_the_top_is_true() {
 }
 
 #[test]
-fn one_member_has_the_media_as_it_is() {
+fn stripe_layout_of_one_member_keeps_media_contiguous() {
     let stripes = StripeLayout::new(&geometry(8, 2, 12, 1), 1000 * PACKET - 188).unwrap();
     assert_eq!(stripes.data_range(0, 0..stripes.stripes()), 0..1000 * PACKET - 188);
     assert_eq!(stripes.data_range(0, 2..3), 2 * 96 * PACKET..3 * 96 * PACKET);
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_member_has_the_same_share_of_each_row(n in 1usize..9, each in 1usize..4, stripe: u32) {
+    fn units_on_gives_members_equal_share_of_stripe(n in 1usize..9, each in 1usize..4, stripe: u32) {
         let stripes = StripeLayout::new(&geometry((n * each) as u16, 0, 1, n as u16), 1316).unwrap();
         for position in 0..n {
             let units: Vec<_> = stripes.units_on(position, stripe).collect();

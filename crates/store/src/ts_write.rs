@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_stretched_picture_takes_so_many_packets_and_stays_whole(
+        fn stretch_adds_packets_and_keeps_pes_payload(
             bytes in proptest::collection::vec(any::<u8>(), 40..2000),
             more in 0usize..16,
             is_access: bool,

@@ -92,7 +92,7 @@ fn resident_bytes() -> u64 {
 }
 
 #[test]
-fn a_title_of_64_gib_is_read_in_a_few_megabytes() {
+fn title_of_64_gib_is_read_with_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let info = Film::new(6000, 1).add(&volume, "large");

@@ -40,7 +40,7 @@ fn messages_while_a_circular_buffer_is_full_lose_nothing() {
 }
 
 #[test]
-fn a_connection_that_breaks_ends_the_run_with_what_it_had_taken() {
+fn run_on_broken_connection_reports_exactly_what_was_taken() {
     let mut world = World::new(BOUNDS);
     world.core.tx.breaks_at = Some(123);
     let source = world.plain(&[7; 1_000_000], Pace::at_rate(BitRate(8_000_000), 1000).unwrap());
@@ -61,7 +61,7 @@ fn a_connection_that_breaks_ends_the_run_with_what_it_had_taken() {
 }
 
 #[test]
-fn a_shutdown_ends_all_runs_and_what_they_had_sent_can_be_asked_for_behind_it() {
+fn shutdown_ends_all_runs_and_keeps_their_outcomes() {
     let mut world = World::new(BOUNDS);
     let source = world.plain(&[7; 1_000_000], Pace::at_rate(BitRate(8_000_000), 1000).unwrap());
     world.core.tx.keeps = true;
@@ -91,7 +91,7 @@ fn a_shutdown_ends_all_runs_and_what_they_had_sent_can_be_asked_for_behind_it() 
 }
 
 #[test]
-fn the_end_of_a_linear_buffer_is_sent_wherever_its_writer_was_told_to_wait() {
+fn linear_buffer_of_any_length_publishes_its_last_packet() {
     let world = World::new(BOUNDS);
     for extents in 1..12 {
         let end = extents * 196 * PACKET as u64 + 188;
@@ -145,7 +145,7 @@ impl EnginePort for Script {
 }
 
 #[test]
-fn the_name_of_a_connection_that_is_dropped_while_it_comes_back_is_free_once() {
+fn connection_dropped_while_returning_frees_its_id_once() {
     let mut calls = Calls::new(vec![Script::default()], Bounds { streams: 9, conns: 1, max_rate: None });
     let open = |calls: &mut Calls<Script>| {
         let fd = OwnedFd::from(UnixStream::pair().unwrap().0).into();

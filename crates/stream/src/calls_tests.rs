@@ -272,7 +272,7 @@ fn datagrams(source: &Source) -> StreamContext {
 }
 
 #[test]
-fn an_hour_from_a_writer_through_a_circular_buffer() {
+fn circular_buffer_plays_one_hour_without_loss() {
     let mut world = World::new(BOUNDS);
     let rate = BitRate(1_000_000);
     let (source, writer) = world.buffer(Buffer::circular(rate, 2 << 20, WhenFull::Wait).raw());
@@ -303,7 +303,7 @@ fn an_hour_from_a_writer_through_a_circular_buffer() {
 }
 
 #[test]
-fn a_writer_that_laps_its_reader_ends_the_run_and_the_next_begins_at_the_newest() {
+fn circular_buffer_lapped_by_writer_ends_run_and_restarts_at_newest() {
     let mut world = World::new(BOUNDS);
     let buffer = Buffer::circular(BitRate(8_000_000), 2 << 20, WhenFull::Overwrite).raw();
     let (source, mut writer) = world.buffer(buffer);
@@ -357,7 +357,7 @@ fn a_writer_that_laps_its_reader_ends_the_run_and_the_next_begins_at_the_newest(
 }
 
 #[test]
-fn a_linear_buffer_ends_at_its_end_position() {
+fn linear_buffer_run_finishes_at_end_position() {
     let mut world = World::new(BOUNDS);
     let end = 200 * PACKET as u64 + 188;
     let (source, mut writer) = world.buffer(Buffer::linear(BitRate(8_000_000), end).raw());
@@ -393,7 +393,7 @@ fn a_linear_buffer_ends_at_its_end_position() {
 }
 
 #[test]
-fn a_step_sends_the_first_blocks_of_each_stride_without_a_gap_in_time() {
+fn assembly_step_sends_first_blocks_of_each_stride_without_gap() {
     let mut world = World::new(BOUNDS);
     world.core.tx.keeps = true;
     let bytes: Vec<u8> = (0..1000).flat_map(|packet| [packet as u8; 1000]).collect();
@@ -454,7 +454,7 @@ fn runs_are_refused_beyond_the_rate_and_the_places_and_accepted_when_there_is_ro
 }
 
 #[test]
-fn a_file_that_is_cut_off_while_it_is_sent_ends_the_run_where_it_ends() {
+fn run_on_truncated_file_ends_with_read_error() {
     let mut world = World::new(BOUNDS);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![5; 4 << 20]).unwrap();
@@ -503,7 +503,7 @@ proptest! {
     /// Whatever is stopped when: the data sent is the file's data between the first start and the
     /// last stop.
     #[test]
-    fn any_sequence_of_runs_and_stops_sends_exactly_the_bytes_of_the_file(
+    fn runs_with_arbitrary_stops_send_exact_bytes_of_file(
         length in 1usize..900_000,
         block in 200usize..2000,
         begin in 0.0f64..1.0,

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_beside_a_descriptor_is_found_again() {
+    fn ready_round_trips_through_event_data() {
         for what in [Ready::Engine(63), Ready::Control(u32::MAX, 0xff_ffff), Ready::Udp(3), Ready::Wake] {
             assert_eq!(Ready::of(what.data()), what);
         }

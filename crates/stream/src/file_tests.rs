@@ -19,13 +19,13 @@ proptest! {
 }
 
 #[test]
-fn an_interval_is_a_rate() {
+fn pace_every_interval_yields_matching_rate() {
     let pace = Pace::every(Duration::from_millis(20), 1000).unwrap();
     assert_eq!((pace.rate(), pace.time_of(50)), (BitRate(400_000), MediaTicks(90_000)));
 }
 
 #[test]
-fn the_same_file_paced_alike_has_one_name_and_a_changed_one_another() {
+fn identity_id_changes_with_pace_or_file_content() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), [1; 5000]).unwrap();
     let id = |rate| {
@@ -40,7 +40,7 @@ fn the_same_file_paced_alike_has_one_name_and_a_changed_one_another() {
 }
 
 #[test]
-fn what_is_no_transport_stream_is_said_to_be_none() {
+fn transport_stream_opening_of_other_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.ts");
     let refused = |bytes: &[u8]| {

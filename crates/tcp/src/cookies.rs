@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_taken_in_its_slot_and_the_next() {
+    fn cookie_opens_in_its_slot_and_the_next() {
         let given = cookies().seq(&flow(1), Seq(5), 1460, Instant(40 * SLOT + 9)).unwrap();
         let open = |at| cookies().open(&flow(1), given, Seq(5), None, Instant(at));
         let mss = |mss| Some(Offered { mss, ..Offered::default() });
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_of_one_connection_one_syn_and_one_key() {
+    fn cookie_with_other_flow_syn_or_key_is_rejected() {
         let given = cookies().seq(&flow(1), Seq(5), 1460, Instant(0)).unwrap();
         let open = |cookies: Cookies, port, seq, peer| {
             cookies.open(&flow(port), seq, Seq(peer), None, Instant(0)).is_some()
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_size_is_rounded_down() {
+    fn cookie_mss_is_rounded_down_to_table_value() {
         let through = |mss| {
             let seq = cookies().seq(&flow(1), Seq(5), mss, Instant(0))?;
             Some(cookies().open(&flow(1), seq, Seq(5), None, Instant(0)).unwrap().mss)

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_sip_hash_of_the_standard_library() {
+    fn hash_key_strong_equals_siphash_of_std() {
         let mut random = millrace_core::random::SplitMix(3);
         for count in 0..12 {
             let (key, words) =
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fast_one_depends_on_each_bit_of_key_and_words() {
+    fn hash_key_fast_depends_on_all_bits_of_key_and_words() {
         let (key, words) = ([1, 2], [3, 4, 5]);
         let hash = HashKey::new(key).fast(&words);
         for bit in 0..64 {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_not_printed() {
+    fn hash_key_debug_hides_key() {
         assert_eq!(format!("{:?}", HashKey::new([77, 78])), "HashKey(..)");
     }
 }

@@ -26,7 +26,7 @@ fn search(mtu: &mut Mtu, path: u16, from_s: u64) -> (u16, u32) {
 }
 
 #[test]
-fn the_search_finds_what_passes() {
+fn mtu_search_finds_path_limit_within_step() {
     for (path, most_lost) in [(8948, 0), (4000, 27), (1448, 27)] {
         let mut mtu = Mtu::new(1448, 8948, at_s(0));
         let (found, lost) = search(&mut mtu, path, 1);
@@ -41,7 +41,7 @@ fn the_search_finds_what_passes() {
 //# reset to its initial value (described above) so that probing can
 //# resume.
 #[test]
-fn the_search_is_repeated_after_ten_minutes() {
+fn mtu_search_is_repeated_after_ten_minutes() {
     let mut mtu = Mtu::new(1448, 8948, at_s(0));
     assert!(search(&mut mtu, 4000, 1).0 <= 4000);
     assert_eq!(mtu.wants(&chance(550)), Wish::Nothing);
@@ -53,7 +53,7 @@ fn the_search_is_repeated_after_ten_minutes() {
 //# Before sending a probe, the flow MUST meet at least the following
 //# conditions:
 #[test]
-fn a_probe_waits_for_data_room_quiet_and_the_last_probe() {
+fn mtu_probe_waits_for_data_window_quiet_and_previous_probe() {
     let mut mtu = Mtu::new(1448, 8948, at_s(0));
     let good = chance(1);
     for bad in [
@@ -96,7 +96,7 @@ fn reports_lower_and_never_raise() {
 }
 
 #[test]
-fn a_path_that_swallows_large_segments_is_noticed() {
+fn mtu_timed_out_detects_black_hole_and_lowers_mss() {
     let mut mtu = Mtu::new(1448, 1448, at_s(0));
     assert!(!mtu.timed_out(1, at_s(10)));
     assert!(mtu.timed_out(2, at_s(12)));
@@ -109,7 +109,7 @@ fn a_path_that_swallows_large_segments_is_noticed() {
 }
 
 #[test]
-fn a_report_about_a_probe_says_what_to_probe_with_next() {
+fn too_big_about_probe_sets_next_probe_size() {
     let mut mtu = Mtu::new(1448, 8948, at_s(0));
     assert_eq!(mtu.wants(&chance(1)), Wish::Probe(8948));
     assert!(mtu.sent(8948) && mtu.too_big(4000, at_s(1)));
@@ -125,7 +125,7 @@ fn a_report_about_a_probe_says_what_to_probe_with_next() {
 }
 
 #[test]
-fn the_size_from_before_a_black_hole_is_tried_first_and_then_what_lies_between() {
+fn mtu_search_after_black_hole_tries_previous_size_first() {
     let mut mtu = Mtu::new(1448, 8948, at_s(0));
     assert_eq!(search(&mut mtu, 8948, 1), (8948, 0));
     assert!(mtu.timed_out(2, at_s(700)));
@@ -135,7 +135,7 @@ fn the_size_from_before_a_black_hole_is_tried_first_and_then_what_lies_between()
 }
 
 #[test]
-fn a_report_of_just_the_probe_s_size_is_not_about_the_probe() {
+fn too_big_with_exact_probe_size_does_not_end_probe() {
     for (less, found) in [(0, 5198), (1, 1448)] {
         let mut mtu = Mtu::new(1448, 8948, at_s(0));
         let probes = (1..20).map(|step| {

@@ -18,7 +18,7 @@ fn sent_within(pace: &mut Pace, from: Instant, ns: u64, rate: &Rate) -> u64 {
 }
 
 #[test]
-fn the_rate_is_a_fifth_more_than_the_window_in_a_round_trip() {
+fn pacing_rate_is_120_percent_of_cwnd_or_200_in_slow_start() {
     let mut pace = Pace::new(Instant(0));
     sent_within(&mut pace, Instant(0), 1, &RATE);
     let bytes = sent_within(&mut pace, Instant(1_000_000), 1_000_000_000, &RATE);
@@ -29,7 +29,7 @@ fn the_rate_is_a_fifth_more_than_the_window_in_a_round_trip() {
 }
 
 #[test]
-fn a_burst_is_ten_segments_after_any_pause() {
+fn pacing_burst_after_any_pause_is_ten_segments() {
     let mut pace = Pace::new(Instant(0));
     for pause_s in [0, 1, 3600] {
         let now = Instant(1_000_000_000 * (10 + pause_s));
@@ -43,7 +43,7 @@ fn a_burst_is_ten_segments_after_any_pause() {
 }
 
 #[test]
-fn nothing_is_spread_where_the_round_trip_is_not_known() {
+fn pacing_with_unknown_rtt_does_not_delay() {
     let mut unknown = Pace::new(Instant(5));
     for _ in 0..100 {
         unknown.sent(Instant(5), 1000, &Rate { srtt_ns: 0, ..RATE });

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_port_comes_up_once_before_one_returns() {
+    fn pick_returns_all_ports_before_repeating() {
         let mut ports = Ports::new(HashKey::new([1, 2]), 3, (50_000..=50_099).into());
         let flow = flow("198.51.100.7:80");
         let first: Vec<u16> = (0..100).map(|_| ports.pick(&flow, |_| true).unwrap()).collect();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_free_port_is_found_also_where_the_counter_wraps() {
+    fn pick_finds_single_free_port_when_counter_wraps() {
         let mut ports = Ports::new(HashKey::new([1, 2]), 3, (49_152..=u16::MAX).into());
         let flow = flow("198.51.100.7:80");
         for counter in [0, u16::MAX - 1, u16::MAX] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_offset_and_counter_are_added_without_an_overflow() {
+    fn pick_with_largest_offset_and_counter_does_not_overflow() {
         let (flow, ports) = (flow("198.51.100.7:80"), PortSet::from(0..=u16::MAX));
         let [a, b, c, d, rest] = *flow.words();
         let offset = |key: u64| HashKey::new([key, 2]).strong(&[a, b, c, d, rest, OFFSET]) as u32;

@@ -10,7 +10,7 @@ fn rtt() -> Rtt {
 //= type=test
 //# When the first RTT measurement R is made, the host MUST set
 #[test]
-fn the_first_measurement_sets_all() {
+fn rtt_first_sample_sets_srtt_and_rto() {
     let mut rtt = rtt();
     assert_eq!(rtt.rto_ns(), RTO_FIRST_NS);
     rtt.sample(ticks(400 * MS), 1);
@@ -26,7 +26,7 @@ fn the_first_measurement_sets_all() {
 //# is, updating RTTVAR and SRTT MUST be computed in the above
 //# order.
 #[test]
-fn the_next_measurements_move_it_by_an_eighth_and_a_quarter() {
+fn sample_moves_srtt_by_an_eighth_and_rttvar_by_a_quarter() {
     let mut rtt = rtt();
     rtt.sample(ticks(400 * MS), 1);
     rtt.sample(ticks(800 * MS), 1);
@@ -37,7 +37,7 @@ fn the_next_measurements_move_it_by_an_eighth_and_a_quarter() {
 }
 
 #[test]
-fn a_shorter_round_trip_is_variation_as_well() {
+fn sample_with_shorter_rtt_increases_variation() {
     let mut rtt = rtt();
     rtt.sample(ticks(800 * MS), 1);
     rtt.sample(ticks(200 * MS), 1);
@@ -46,7 +46,7 @@ fn a_shorter_round_trip_is_variation_as_well() {
 }
 
 #[test]
-fn many_samples_in_a_window_weigh_as_much_as_one() {
+fn samples_in_one_window_weigh_as_much_as_single_sample() {
     let (mut one, mut many) = (rtt(), rtt());
     for rtt in [&mut one, &mut many] {
         rtt.sample(ticks(100 * MS), 1);
@@ -60,7 +60,7 @@ fn many_samples_in_a_window_weigh_as_much_as_one() {
 }
 
 #[test]
-fn the_time_out_has_a_least_and_a_greatest_value() {
+fn rto_ns_is_clamped_to_minimum_and_maximum() {
     let mut rtt = rtt();
     for _ in 0..200 {
         rtt.sample(ticks(10 * MS), 1);
@@ -77,7 +77,7 @@ fn the_time_out_has_a_least_and_a_greatest_value() {
 }
 
 #[test]
-fn the_least_is_forgotten_after_two_spans() {
+fn min_rtt_is_forgotten_after_two_spans() {
     let mut rtt = rtt();
     let at = |s: u64| Tick::at(Instant(s * 1_000 * MS));
     assert_eq!(rtt.min(), 0);
@@ -91,7 +91,7 @@ fn the_least_is_forgotten_after_two_spans() {
 }
 
 #[test]
-fn a_time_stamp_follows_from_a_time_of_departure_across_the_wrap() {
+fn stamp_of_departure_tick_is_exact_across_wrap() {
     for now in [1 << 30, (1_u64 << 42) + 12_345_678, (9 << 42) + 5] {
         let sent = Instant(now - 300 * MS);
         assert_eq!(stamp_of(Tick::at(sent), Instant(now)), stamp(sent));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_may_wrap_and_may_be_empty() {
+    fn is_within_handles_wrapped_and_empty_windows() {
         let first = Seq(u32::MAX - 1);
         assert!(Seq(u32::MAX).is_within(first, 4) && Seq(1).is_within(first, 4));
         assert!(!Seq(2).is_within(first, 4) && !(first - 1).is_within(first, 4));

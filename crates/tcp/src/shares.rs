@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_what_is_used_and_what_is_kept() {
+    fn shares_held_equals_used_plus_reserved() {
         let (mut shares, mut random) = (Shares::new(41, 4), SplitMix(5));
         for _ in 0..10_000 {
             let group = (random.next() % 5) as u8;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_divided_is_everybodys() {
+    fn shares_default_is_unlimited_for_any_group() {
         let mut shares = Shares::default();
         (0..1000).for_each(|_| shares.take(3));
         assert!(shares.has_room(3));

@@ -15,7 +15,7 @@ fn table(capacity: u32) -> Table {
 }
 
 #[test]
-fn what_was_put_in_is_found_until_it_is_taken_out() {
+fn table_find_returns_number_until_removed() {
     let mut table = table(2);
     assert!(table.is_empty() && table.insert(&flow(5), 1));
     assert_eq!((table.find(&flow(5)), table.find(&flow(6)), table.len()), (Some(1), None, 1));
@@ -31,7 +31,7 @@ fn what_was_put_in_is_found_until_it_is_taken_out() {
 }
 
 #[test]
-fn at_most_seven_places_in_eight_are_taken_and_the_last_connection_fits() {
+fn table_at_capacity_uses_at_most_seven_eighths_of_slots() {
     for capacity in [0, 1, 2, 6, 7, 8, 14, 15, 100, 1000, 7168, 7169] {
         let mut table = table(capacity);
         assert!(u64::from(capacity) * 8 <= table.places.len() as u64 * 7, "{capacity}");
@@ -44,7 +44,7 @@ fn at_most_seven_places_in_eight_are_taken_and_the_last_connection_fits() {
 }
 
 #[test]
-fn a_million_connections_have_less_than_60_bytes_each() {
+fn table_of_million_connections_uses_under_60_bytes_each() {
     let table = table(1_000_000);
     assert!(size_of_val(&*table.places) + size_of_val(&*table.flows) < 60_000_000);
 }
@@ -76,7 +76,7 @@ fn searches_do_not_grow_with_what_has_been_taken_out() {
 
 proptest! {
     #[test]
-    fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..12), 0..300)) {
+    fn table_after_random_operations_equals_hash_map(steps in prop::collection::vec((any::<bool>(), 0u32..12), 0..300)) {
         // Eight places for up to seven: every search goes through neighbours of others.
         let (mut table, mut model) = (table(7), HashMap::new());
         for (is_insert, wanted) in steps {

@@ -66,7 +66,7 @@ fn records_stay_for_two_lifetimes_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn the_oldest_makes_room_and_the_same_ends_are_one_connection() {
+fn insert_into_full_time_waits_evicts_oldest_record() {
     let (mut waits, ended) = with_one(None);
     for port in 2..=5 {
         waits.insert(
@@ -99,7 +99,7 @@ fn the_oldest_makes_room_and_the_same_ends_are_one_connection() {
 //# retransmission of the remote FIN.  Acknowledge it, and
 //# restart the 2 MSL timeout.
 #[test]
-fn a_fin_that_comes_again_is_acknowledged_and_the_time_begins_anew() {
+fn fin_repeated_in_time_wait_is_acknowledged_and_restarts_timer() {
     let (mut waits, ended) = with_one(Some(70));
     waits.insert(&flow(2), ended, Instant(0));
     let fin = Flags::FIN.with(Flags::ACK);
@@ -122,7 +122,7 @@ fn a_fin_that_comes_again_is_acknowledged_and_the_time_begins_anew() {
 //# If the RST bit is set, then enter the CLOSED state, delete
 //# the TCB, and return.
 #[test]
-fn nothing_old_ends_the_state() {
+fn time_wait_is_not_ended_by_rst_or_old_segment() {
     let (mut waits, ended) = with_one(Some(70));
     for flags in [Flags::RST, Flags::RST.with(Flags::ACK), Flags::RST.with(Flags::SYN), Flags::FIN, Flags(0)]
     {
@@ -147,7 +147,7 @@ fn nothing_old_ends_the_state() {
 //# incarnation of the connection (for that direction of the data
 //# transfer), honor the connection request
 #[test]
-fn a_syn_begins_anew_if_stamp_or_number_say_that_it_is_later() {
+fn syn_in_time_wait_reopens_if_stamp_or_sequence_is_newer() {
     // Number of the last byte, the FIN: 999.
     for (had, has, seq, reopens) in [
         (Some(70), Some(71), 5, true),

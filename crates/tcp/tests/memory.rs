@@ -169,7 +169,7 @@ fn syn(number: u32, bytes: &mut [u8; 60]) -> (SocketAddr, usize) {
 }
 
 #[test]
-fn a_flood_of_syns_takes_no_memory_and_lets_others_in() {
+fn syn_flood_allocates_nothing_and_admits_other_clients() {
     let syns = count("MILLRACE_TCP_SYNS", 1_000_000);
     let mut pair = Pair::new();
     let (mut clients, mut bytes) = (0, [0; 60]);

@@ -52,7 +52,7 @@ fn hello() -> Vec<u8> {
 }
 
 #[test]
-fn both_versions_are_spoken_and_protocols_are_chosen() {
+fn acceptor_completes_tls_1_2_and_1_3_handshakes() {
     let (files, certificates, trusted) = Made::ready();
     let acceptor = Acceptor::new(&certificates, &["h2", "http/1.1"], &files.totals).unwrap();
     runtime().block_on(async {
@@ -75,7 +75,7 @@ fn both_versions_are_spoken_and_protocols_are_chosen() {
 }
 
 #[test]
-fn what_is_no_handshake_and_who_does_not_trust_are_counted() {
+fn acceptor_counts_failed_handshakes() {
     let (files, certificates, _) = Made::ready();
     let other = made::certificate();
     let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
@@ -96,7 +96,7 @@ fn what_is_no_handshake_and_who_does_not_trust_are_counted() {
 }
 
 #[test]
-fn a_handshake_has_its_time() {
+fn acceptor_drops_handshake_beyond_time_limit() {
     let (files, certificates, _) = Made::ready();
     let mut acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     acceptor.limit = Duration::from_millis(20);

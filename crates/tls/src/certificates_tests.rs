@@ -13,7 +13,7 @@ fn current(certificates: &Certificates) -> Vec<u8> {
 }
 
 #[test]
-fn a_new_certificate_is_used_and_a_broken_one_changes_nothing() {
+fn reload_uses_new_certificate_and_ignores_broken_one() {
     let (files, first, second) = (Made::new(), certificate(), certificate());
     files.write(&first);
     let certificates = read(&files).unwrap();
@@ -37,7 +37,7 @@ fn a_new_certificate_is_used_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_certificate_is_said() {
+fn read_of_invalid_certificate_files_names_the_fault() {
     let files = Made::new();
     assert!(read(&files).unwrap_err().to_string().contains("cert.pem: No such file"));
     files.write(&certificate());

@@ -65,7 +65,7 @@ fn connect(trust: &Trust, host: &str, address: SocketAddr) -> Result<String, Con
 }
 
 #[test]
-fn a_server_is_believed_by_its_authority_or_by_its_own_certificate() {
+fn trust_accepts_server_by_authority_or_own_certificate() {
     let files = Made::new();
     let (issuer, ca) = authority(&files);
     let made = signed(&issuer, |_| ());
@@ -92,7 +92,7 @@ fn a_server_is_believed_by_its_authority_or_by_its_own_certificate() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_and_what_to_do() {
+fn connect_with_invalid_certificate_returns_specific_advice() {
     let files = Made::new();
     let (issuer, ca) = authority(&files);
     let (other_files, trust) = (Made::new(), Trust::read(Some(&ca), "--ca").unwrap());
@@ -130,7 +130,7 @@ fn what_is_wrong_with_a_certificate_is_said_and_what_to_do() {
 }
 
 #[test]
-fn what_speaks_no_tls_is_named() {
+fn connect_to_server_without_tls_names_the_cause() {
     let files = Made::new();
     let (_, ca) = authority(&files);
     let trust = Trust::read(Some(&ca), "--ca").unwrap();

@@ -91,7 +91,7 @@ fn bytes_go_both_ways_unchanged_and_ends_are_passed_on() {
 }
 
 #[test]
-fn the_end_inside_is_told_behind_the_last_byte() {
+fn relay_sends_close_notify_after_last_byte() {
     let mut site = Site::new(LONG);
     let (mut client, mut inside) = site.open();
     inside.write_all(b"the last reply").unwrap();
@@ -107,7 +107,7 @@ fn the_end_inside_is_told_behind_the_last_byte() {
 /// Encryption accepts more data than a full connection does, and no later data would push the rest
 /// out: these are the last bytes for now.
 #[test]
-fn what_a_full_connection_did_not_take_follows_when_it_does() {
+fn relay_sends_buffered_bytes_when_full_connection_drains() {
     let mut site = Site::new(LONG);
     let (mut client, mut inside) = site.open();
     let (mut other, mut beside) = site.open();
@@ -127,7 +127,7 @@ fn what_a_full_connection_did_not_take_follows_when_it_does() {
 }
 
 #[test]
-fn a_viewer_that_takes_nothing_holds_up_the_writer_and_is_closed() {
+fn relay_applies_backpressure_and_closes_viewer_that_stops_reading() {
     let mut site = Site::new(Duration::from_millis(300));
     let (client, inside) = site.open();
     let (mut other, mut beside) = site.open();
@@ -153,7 +153,7 @@ fn a_viewer_that_takes_nothing_holds_up_the_writer_and_is_closed() {
 }
 
 #[test]
-fn a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
+fn relay_shows_new_certificate_to_new_connections_only() {
     let mut site = Site::new(LONG);
     let (mut before, mut inside) = site.open();
     let second = made::certificate();
@@ -176,7 +176,7 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
 }
 
 #[test]
-fn two_hundred_stalled_handshakes_are_beside_a_client_that_works() {
+fn relay_with_200_stalled_handshakes_serves_other_client() {
     let mut site = Site::new(LONG);
     let address = site.relay.addresses()[0];
     let stalled: Vec<_> = (0..200)

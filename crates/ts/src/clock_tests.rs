@@ -22,7 +22,7 @@ fn steady(count: u64, change: impl Fn(u64) -> i64) -> Vec<(u64, u64, bool)> {
 }
 
 #[test]
-fn a_wrap_is_no_jump() {
+fn clock_wrap_is_not_reported_as_jump() {
     let start = (300u64 << 33) - 5 * STEP;
     let values = (0..40).map(|n| (n * PACKETS, (start + n * STEP) % (300 << 33), false));
     let (clock, whats, _) = run(values);
@@ -33,7 +33,7 @@ fn a_wrap_is_no_jump() {
 }
 
 #[test]
-fn a_gap_is_told_from_a_jump_by_the_packets_between() {
+fn clock_gap_is_distinguished_from_jump_by_packet_count() {
     // One second without references, the packets went on.
     let (clock, whats, _) = run(steady(100, |_| 0)
         .into_iter()
@@ -56,7 +56,7 @@ fn a_gap_is_told_from_a_jump_by_the_packets_between() {
 }
 
 #[test]
-fn an_announced_jump_is_a_note() {
+fn clock_announced_jump_is_reported_as_announced() {
     let mut values = steady(100, |n| if n >= 50 { 27_000_000_000 } else { 0 });
     values[50].2 = true;
     let (clock, whats, steps) = run(values);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_counts_for_the_version_it_was_meant_for() {
+    fn range_counts_only_if_version_matches_if_range() {
         for (value, counts) in [
             ("\"abc\"", true),
             ("W/\"abc\"", false),

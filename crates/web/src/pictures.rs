@@ -146,7 +146,7 @@ mod tests {
     proptest! {
         /// Every time of the title has one picture, and each lies within the sheet, none on another.
         #[test]
-        fn the_list_covers_the_title_and_stays_on_the_sheet(
+        fn vtt_of_sprites_covers_title_within_sheet(
             steps in proptest::collection::vec(1u64..4_000_000, 1..=100), rest in 1u64..1_000_000, link in proptest::bool::ANY,
         ) {
             let times: Vec<u64> = steps.iter().scan(0, |at, step| { *at += step; Some(*at) }).collect();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_players_ask_for() {
+    fn range_header_forms_select_part_whole_or_unsatisfiable() {
         for (value, expected) in [
             ("bytes=0-", Some(0..1000)),
             ("bytes=0-0", Some(0..1)),
@@ -96,7 +96,7 @@ mod tests {
         /// For any request: the range returned lies within the existing bytes, and matches a plain
         /// reading of the two numbers.
         #[test]
-        fn a_part_is_what_its_numbers_say(first in 0u64..2000, more in 0u64..2000, len in 0u64..1500) {
+        fn range_part_lies_within_existing_bytes(first in 0u64..2000, more in 0u64..2000, len in 0u64..1500) {
             let expected = (first..first + more + 1).start..(first + more + 1).min(len);
             match wanted(&format!("bytes={first}-{}", first + more), len) {
                 Wanted::Part(part) => prop_assert_eq!(part, expected),

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_this_machine() {
+    fn local_request_with_local_host_is_here() {
         let here = "127.0.0.1:5000";
         assert_eq!(asked(here, &[]), Place::Here);
         for host in ["localhost", "LocalHost:8080", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:8080"] {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_or_a_page_of_others_is_not() {
+    fn local_request_by_proxy_or_foreign_page_is_elsewhere() {
         let here = "[::1]:5000";
         for host in
             ["tv.example", "127.0.0.1.example:80", "localhost.example", "example:localhost", "", "0.0.0.0"]

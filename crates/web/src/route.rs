@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_has_one_spelling() {
+    fn number_accepts_only_canonical_decimal() {
         assert_eq!(number("0"), Some(0));
         assert_eq!(number("17"), Some(17));
         for text in ["", "+1", "01", "-1", "1e3", "99999999999", "0x1"] {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_has_two_routes() {
+    fn route_paths_are_unique() {
         let paths: Vec<_> = ROUTES
             .iter()
             .map(|r| {

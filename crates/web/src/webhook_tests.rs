@@ -52,7 +52,7 @@ fn ask_once(webhook: &Webhook) -> Result<bool, String> {
 }
 
 #[test]
-fn the_status_is_the_answer() {
+fn webhook_status_decides_access() {
     for (answer, expected) in [
         (&b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"[..], Ok(true)),
         (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(true)),
@@ -83,7 +83,7 @@ fn the_status_is_the_answer() {
 }
 
 #[test]
-fn a_program_that_stalls_or_is_not_there_gives_no_answer() {
+fn webhook_without_reply_returns_error() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}/", silent.local_addr().unwrap());
     let webhook = Webhook::start(&address, Duration::from_millis(50), None).unwrap();
@@ -94,7 +94,7 @@ fn a_program_that_stalls_or_is_not_there_gives_no_answer() {
 }
 
 #[test]
-fn a_program_that_never_ends_its_head_is_given_up() {
+fn webhook_with_endless_head_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -139,7 +139,7 @@ fn behind_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>, dir: &Path) -> SocketA
 }
 
 #[test]
-fn a_program_behind_tls_is_asked_if_its_certificate_is_trusted() {
+fn webhook_by_tls_requires_trusted_certificate() {
     let names = ["127.0.0.1".to_owned()];
     let (here, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let address = behind_tls(&rcgen::generate_simple_self_signed(names.clone()).unwrap(), here.path());

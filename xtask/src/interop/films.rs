@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_found_only_without_gaps() {
+    fn position_finds_only_contiguous_part() {
         let whole = list("abcdef");
         assert_eq!(position(&whole, &list("cde")), Some(2));
         assert_eq!(position(&whole, &whole), Some(0));
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_may_be_ragged() {
+    fn to_the_end_tolerates_damage_only_at_end() {
         let whole = list("abcdefgh");
         for (good, at) in [("abcdefgh", 0), ("abcdefg", 0), ("abcdefh", 0), ("abcdfgh", 0), ("cdefg", 2)] {
             assert_eq!(to_the_end(&whole, &list(good), 4), Some(at), "{good}");
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_in_figures() {
+    fn difference_reports_counts_and_first_position() {
         assert_eq!(
             difference(&list("abcd"), &list("abx")),
             "3 of 4 frames arrived, 1 of them damaged or foreign, first difference at frame 2"

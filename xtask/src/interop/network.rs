@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_is_told_with_its_words() {
+    fn command_failure_reports_arguments() {
         assert!(command("ls /no/such/folder").unwrap_err().contains("/no/such/folder"));
         assert_eq!(command("echo a b").unwrap(), "a b\n");
     }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_longer_than_allowed() {
+    fn run_ends_program_after_timeout() {
         let log = log("bounded");
         let ended = Program::new("sleep").arg("30").run(&log, 0.2).unwrap();
         assert!(ended.status.is_none() && ended.seconds < 10.0, "{} s", ended.seconds);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_program_ends() {
+    fn interrupt_ends_running_program() {
         let log = log("interrupted");
         let script = "trap 'echo bye; exit 0' INT; echo up; while :; do sleep 0.05; done";
         // A shell cannot trap a signal that was ignored when it began, as it is for whatever a script runs with "&".

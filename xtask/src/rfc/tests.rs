@@ -74,7 +74,7 @@ fn quotes_are_read_with_their_kind_and_place() {
 }
 
 #[test]
-fn what_a_script_quotes_is_tested() {
+fn quote_in_packet_script_counts_as_tested() {
     let (mut found, mut findings) = (Vec::new(), Vec::new());
     let text = "//= RFC 9293 section 3.1\n//# One\n0 socket(...) = 3\n";
     quote::read("crates/tcp/a.pkt", text, &mut found, &mut findings);
@@ -82,7 +82,7 @@ fn what_a_script_quotes_is_tested() {
 }
 
 #[test]
-fn what_is_wrong_in_the_form_of_a_quote_is_said() {
+fn quote_with_invalid_form_is_reported() {
     for (text, part) in [
         ("//# One\n", "without a source"),
         ("//= RFC 9293 section 3.1\nfn a() {}\n", "without a quote"),
@@ -100,7 +100,7 @@ fn what_is_wrong_in_the_form_of_a_quote_is_said() {
 }
 
 #[test]
-fn a_quote_is_looked_for_in_its_section_whatever_the_white_space() {
+fn rfc_find_ignores_whitespace_within_section() {
     let rfc = Rfc::new(TEXT);
     let find = |section: &str, quote: &str| rfc.find(section, &quote.replace([' ', '\n'], ""));
     assert_eq!(
@@ -130,7 +130,7 @@ fn headings_of_old_texts_are_indented() {
 }
 
 #[test]
-fn each_requirement_of_the_table_is_listed_once_with_what_has_become_of_it() {
+fn requirements_are_listed_once_with_status() {
     let source = "\
 //= RFC 9293 section 3.1.1
 //# it will not work (MUST-1).
@@ -171,7 +171,7 @@ fn each_requirement_of_the_table_is_listed_once_with_what_has_become_of_it() {
 }
 
 #[test]
-fn a_text_that_is_not_there_is_said_once() {
+fn missing_rfc_text_is_reported_once() {
     let (quotes, mut findings) = quotes("//= RFC 1 section 1\n//# One\n//= RFC 1 section 2\n//# Two\n");
     let texts = texts(Path::new("/nonexistent"), &quotes, &mut findings);
     assert_eq!(findings.len(), 2, "{findings:?}");
@@ -181,7 +181,7 @@ fn a_text_that_is_not_there_is_said_once() {
 }
 
 #[test]
-fn a_requirement_without_a_number_in_the_text_is_known_by_its_words() {
+fn requirement_without_number_is_matched_by_words() {
     let (quotes, mut findings) = quotes(
         "//= RFC 9293 section 3.1.1\n//# SYN retransmissions MUST be handled in the general way just\n//# described.\n",
     );
@@ -191,7 +191,7 @@ fn a_requirement_without_a_number_in_the_text_is_known_by_its_words() {
 }
 
 #[test]
-fn the_page_has_a_row_for_each_requirement_left_out_and_for_no_other() {
+fn check_page_requires_row_for_each_exception_only() {
     let exception = "//= RFC 9293 section 3.1.1\n//= type=exception\n//= reason=so\n//# work (MUST-1).\n";
     let implemented = "//= RFC 9293 section 3.1.1\n//# More follows (MUST-9).\n";
     let (quotes, mut findings) = quotes(&format!("{exception}fn a() {{}}\n{implemented}fn b() {{}}\n"));

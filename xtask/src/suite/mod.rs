@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_judged_by_its_end_and_by_what_it_says() {
+    fn program_result_follows_exit_status_and_output() {
         let said = "echo 'test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured'";
         let passed = ended(said, LIMIT);
         assert_eq!((passed.fault.as_deref(), passed.counts.passed), (None, 2));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_on_processors_is_read_from_the_kernels_words() {
+    fn processor_time_is_parsed_from_proc_stat() {
         let stat = "17 (a ) b) S 1 17 17 0 -1 4194304 1 2 3 4 100 20 3 400 20 0 1 0 99";
         assert_eq!(processor_time(stat), Some(Duration::from_millis(5230)));
         assert_eq!(processor_time("17 (a) S 1"), None);
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_named() {
+    fn run_one_of_missing_program_returns_error() {
         let (output, _, result) =
             run_one(Command::new("no-such-program"), Path::new("/dev/null"), Duration::ZERO);
         assert_eq!(output, "");

@@ -79,7 +79,7 @@ mod tests {
     use crate::workspace::root;
 
     #[test]
-    fn every_name_is_a_test_program() {
+    fn order_lists_name_existing_test_programs() {
         for name in LONG.iter().chain(ALONE.iter().map(|(name, _)| name)).chain(WHOLE) {
             assert!(is_run(name), "{name} is no test program and no module of one");
         }

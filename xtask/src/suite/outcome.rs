@@ -164,7 +164,7 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn what_passing_tests_print_is_no_verdict() {
+    fn captured_output_of_passing_tests_is_ignored() {
         let text = without_captured(SHOWN);
         assert_eq!(Counts::of(&text), Counts { passed: 2, failed: 0, ignored: 1 });
         assert!(!text.contains("needs root") && !text.contains("successes") && text.contains("test root"));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_does_not_excuse_another() {
+    fn exception_for_one_rule_does_not_allow_another() {
         let exceptions = Exceptions::new(LISTED);
         assert!(exceptions.allows(Rule::Unsafe, "crates/core/src/pool.rs"));
         assert!(!exceptions.allows(Rule::Clock, "crates/core/src/pool.rs"));

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_listed_and_the_list_is_needed() {
+    fn bound_exceptions_must_match_existing_constants() {
         let given: &[_] = &[("crates/netio/src/a.rs", "MAX_PARTS", "the kernel's")];
         let mut findings = Vec::new();
         let tree = Tree::of(&[("crates/netio/src/a.rs", "const MAX_PARTS: usize = 1024;")]);

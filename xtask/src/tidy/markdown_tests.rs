@@ -15,7 +15,7 @@ fn in_doc(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_document_has_one_title_and_it_comes_first() {
+fn document_must_start_with_single_title() {
     assert_eq!(found(&[("a.md", "# A\n\n## B\n```sh\n# a comment\n```\n")]), Vec::<String>::new());
     assert_eq!(found(&[("a.md", "text\n")]), ["a.md:1 the document has no title"]);
     assert_eq!(found(&[("a.md", "text\n# A\n")]), ["a.md:2 the title is not the first line"]);
@@ -58,7 +58,7 @@ fn paths_in_backticks_exist() {
 }
 
 #[test]
-fn nothing_of_one_machine() {
+fn machine_specific_paths_are_reported() {
     let place = DOCUMENT_PLACES[0];
     let fault = |line: usize| format!("docs/a.md:{line} the path {place} exists on one machine only");
     assert_eq!(in_doc(&format!("see {place}x")), [fault(2)]);

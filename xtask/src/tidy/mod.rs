@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_workspace_is_tidy() {
+    fn workspace_has_no_tidy_findings() {
         let tree = Tree::of_workspace().unwrap();
         assert!(
             tree.files.iter().any(|f| f.path == "xtask/src/tidy/mod.rs"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_names_place_fault_and_remedy() {
+    fn finding_display_has_location_fault_and_remedy() {
         let mut finding = Finding { path: "a.rs".into(), line: 7, what: "x".into(), remedy: "do y".into() };
         assert_eq!(finding.to_string(), "a.rs:7: x; do y");
         finding.line = 0;

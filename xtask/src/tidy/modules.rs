@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_a_file_is_followed() {
+    fn module_declarations_of_every_form_are_followed() {
         let files = [
             ("crates/a/src/lib.rs", "//! A.\npub mod b;\nmod c { mod d; }\n#[cfg(test)]\nmod tests;\n"),
             ("crates/a/src/b/mod.rs", "//! B.\nmod e;\n"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_nobody_declares_is_dead() {
+    fn undeclared_source_file_is_reported() {
         let files = [
             ("crates/a/src/lib.rs", "//! A.\n// mod b;\nconst C: &str = \"mod c;\";\n"),
             ("crates/a/src/b.rs", "//! B.\n"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_what_it_is_for() {
+    fn source_file_without_purpose_is_reported() {
         let files = [("crates/a/src/lib.rs", "use b::c;\n"), ("crates/a/tests/all.rs", "use b::c;\n")];
         assert_eq!(found(&files), ["crates/a/src/lib.rs: the file does not say what it is for"]);
     }

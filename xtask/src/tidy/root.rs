@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_left_there_is_found() {
+    fn unexpected_file_in_root_is_reported() {
         let files = ["Cargo.toml", "auto.key", "crates/core/src/lib.rs", "notes/x.md", "perf.data.old"];
         let tree = Tree::of(&files.map(|path| (path, "")));
         let mut findings = Vec::new();

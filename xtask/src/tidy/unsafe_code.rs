@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_says_why() {
+    fn unsafe_block_without_reason_is_reported() {
         let reason = "// SAFETY: this is a long\n// reason over lines\n";
         for good in [
             format!("{reason}unsafe {{ g() }}\n"),

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn some_words_are_retired_in_one_folder() {
+    fn retired_words_can_apply_to_one_folder() {
         let text = "let film_bytes = 1;\nfn play(films: &[u8]) {}\n// the title\n";
         assert_eq!(found("crates/lab/src/x.rs", text), [1, 2]);
         assert_eq!(found("crates/store/src/x.rs", text).len(), 0);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_knows_no_protocol() {
+    fn service_using_protocol_modules_is_reported() {
         let text = "use crate::rtsp::Reply;\nfn f(_: &rtsp_types::Url) -> crate::session::State {}\n";
         let found_in = |path: &str| found(path, text).into_iter().map(|(line, _)| line).collect::<Vec<_>>();
         assert_eq!(found_in("crates/server/src/service/fec/x.rs"), [1, 2, 2]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_printed_past_the_terminal_module() {
+    fn print_outside_terminal_module_is_reported() {
         for call in ["std::io::stdout().lock();", "let log = io::stderr;", "std::println!(\"{name}\");"] {
             assert_eq!(found("crates/server/src/cmds/x.rs", call).len(), 1, "{call}");
             assert_eq!(found("crates/cli/src/terminal.rs", call), [], "{call}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_commands_print() {
+    fn print_is_allowed_only_in_commands() {
         let text = "println!(\"\");";
         assert_eq!(found("crates/store/src/x.rs", text).len(), 1);
         assert_eq!(found("crates/server/src/session.rs", "eprintln!(\"\");").len(), 1);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_reaches_nothing() {
+    fn engine_using_std_io_or_time_is_reported() {
         let text = "use std::fs::File;\nuse std::time::Duration;\n";
         assert_eq!(found("crates/engine/src/x.rs", text).len(), 2);
         assert_eq!(found("crates/core/src/x.rs", text).len(), 1);

@@ -228,13 +228,13 @@ fn check_all_patterns(shape: Option<CodeShape>, film: &Film, fec: &[Fec]) {
 }
 
 #[test]
-fn every_pattern_of_a_matrix_with_two_parities() {
+fn window_with_two_parities_repairs_all_recoverable_patterns() {
     let film = Film { packets: 8, bytes: 12 };
     check_all_patterns(Some(SHAPE), &film, &columns(&film, SHAPE));
 }
 
 #[test]
-fn every_pattern_of_a_matrix_that_the_film_does_not_fill() {
+fn window_with_short_last_column_repairs_all_recoverable_patterns() {
     let film = Film { packets: 6, bytes: 12 }; // the columns have 2 and 1 packets of 3
     let shape = CodeShape { data_units: 3, parity_units: 3, unit_packets: 2 };
     let film_5 = Film { packets: 5, ..film };
@@ -243,7 +243,7 @@ fn every_pattern_of_a_matrix_that_the_film_does_not_fill() {
 }
 
 #[test]
-fn every_pattern_of_rows_and_columns() {
+fn window_with_rows_and_columns_repairs_all_recoverable_patterns() {
     let film = Film { packets: 9, bytes: 12 };
     let shape = CodeShape { data_units: 3, parity_units: 1, unit_packets: 3 };
     let mut fec = columns(&film, shape);
@@ -298,7 +298,7 @@ fn random_loss_of_large_matrices_in_any_order() {
 /// The table of docs/guide/fec.md: this many consecutive packets, of any streams, may be lost.
 /// After a full last row it is fewer.
 #[test]
-fn every_burst_that_is_promised_is_repaired_wherever_it_begins() {
+fn window_repairs_guaranteed_burst_at_any_offset() {
     for (data_units, parity_units, unit_packets, burst, burst_at_end) in [
         (4, 1, 16, 16, 16),
         (4, 2, 16, 29, 28),
@@ -361,7 +361,7 @@ fn parities_of_columns_that_begin_before_the_run() {
 }
 
 #[test]
-fn no_datagram_is_beyond_reading() {
+fn window_with_arbitrary_datagrams_never_panics() {
     bolero::check!().with_type::<(Vec<(u16, u8)>, Vec<Vec<u8>>, bool)>().for_each(
         |(media, datagrams, coded)| {
             let mut window = Window::new(10, coded.then_some(SHAPE));
@@ -383,7 +383,7 @@ fn no_datagram_is_beyond_reading() {
 
 /// Sound headers with any field, behind media: the bounds hold whatever they say.
 #[test]
-fn no_header_breaks_a_bound() {
+fn window_with_arbitrary_fec_headers_stays_within_bounds() {
     type Field = (i8, u8, u8, u8, u8);
     bolero::check!().with_type::<Vec<Field>>().for_each(|fields| {
         let mut window = Window::new(10, Some(SHAPE));
@@ -416,7 +416,7 @@ fn no_header_breaks_a_bound() {
 }
 
 #[test]
-fn what_no_fec_can_repair_any_more_is_given_up() {
+fn window_gives_up_packet_once_no_fec_can_repair_it() {
     let film = Film { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -439,7 +439,7 @@ fn what_no_fec_can_repair_any_more_is_given_up() {
 }
 
 #[test]
-fn what_a_seek_or_the_end_cuts_off_is_not_lost() {
+fn window_cut_by_seek_or_end_counts_missing_as_unsettled() {
     let film = Film { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -459,7 +459,7 @@ fn what_a_seek_or_the_end_cuts_off_is_not_lost() {
 
 /// The tracker of sequence numbers begins every run in another cycle of 65536.
 #[test]
-fn what_was_lost_before_a_pause_is_repaired_behind_it() {
+fn window_after_pause_repairs_packets_lost_before_it() {
     let film = Film { packets: 16, bytes: 12 };
     let fec = columns(&film, SHAPE);
     for lost_around in [&[1, 3][..], &[4, 5, 6], &[5, 6]] {
@@ -495,7 +495,7 @@ fn what_was_lost_before_a_pause_is_repaired_behind_it() {
 
 /// A seek to the packet after the last one received: the FEC of the missing packets is never sent.
 #[test]
-fn what_was_missing_before_a_seek_is_not_waited_for_however_near_it_leads() {
+fn window_after_seek_does_not_wait_for_packets_missing_before_it() {
     let film = Film { packets: 8, bytes: 12 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -539,7 +539,7 @@ fn fec_that_overtakes_its_film_is_not_needed() {
 
 /// Packets come faster than the wait expires: the ring is the bound.
 #[test]
-fn what_is_missing_is_given_up_before_the_ring_is_full() {
+fn window_gives_up_missing_packet_before_ring_is_full() {
     let film = Film { packets: 5000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -570,7 +570,7 @@ fn silence_gives_up_too() {
 
 /// The last packets of a title are lost: only FEC knows of them.
 #[test]
-fn the_end_of_a_film_comes_back() {
+fn window_repairs_last_packets_of_title_from_fec_alone() {
     let film = Film { packets: 8, bytes: 12 };
     let fec = columns(&film, SHAPE);
     let media: BTreeSet<u64> = (0..5).collect();
@@ -634,7 +634,7 @@ fn fec_without_its_like_and_twice_is_of_no_use() {
 }
 
 #[test]
-fn the_window_grows_with_the_matrix_and_not_beyond() {
+fn window_grows_to_matrix_size_and_rejects_larger_matrix() {
     let film = Film { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, None);
     let mut log = Log::new();

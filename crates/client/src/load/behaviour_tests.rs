@@ -55,7 +55,7 @@ fn bad_texts_say_which_part_and_why() {
 }
 
 #[test]
-fn what_is_printed_can_be_read_back() {
+fn behaviour_display_parses_back_to_same_value() {
     for text in [
         "watch",
         "zap 8s:2.5,watch:1",
@@ -83,7 +83,7 @@ fn habits_are_drawn_by_weight_and_times_by_their_kind() {
 }
 
 #[test]
-fn any_text_never_panics() {
+fn behaviour_parse_of_any_text_never_panics() {
     bolero::check!().with_iterations(3000).for_each(|bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         if let Ok(behaviour) = text.parse::<Behaviour>() {

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_announced_number_parts_the_runs() {
+    fn between_split_at_announced_sequence_separates_runs() {
         assert_eq!(split(&[65_534, 65_535, 0, 1, 2], Some(0)), (2, 3));
         assert_eq!(split(&[8, 9, 11, 12], Some(10)), (2, 2)); // 10 is lost
         assert_eq!(split(&[8, 9], Some(10)), (2, 0));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn between_push_when_full_returns_oldest_packet() {
         let mut between = Between::default();
         for number in 0..MAX_HELD as u16 {
             assert!(between.push(packet(number)).is_none());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_where_the_reply_says() {
+    fn end_timestamp_follows_range_and_scale_of_play_reply() {
         let secs = |secs: u64| MediaTicks(secs * 90_000);
         let info = RtpInfo { url: String::new(), sequence: None, timestamp: Some(u32::MAX) };
         let mut reply = PlayReply { range: None, rtp_info: Some(info), scale: None };

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zap_goes_elsewhere_when_there_is_an_elsewhere() {
+    fn titles_next_picks_another_title_if_there_is_one() {
         let mut rng = Rng::new(3, 0);
         for choice in [TitleChoice::InTurn, TitleChoice::Uniform, TitleChoice::Zipf(5.0)] {
             let titles = Titles::new(choice, 3);

@@ -121,7 +121,7 @@ impl Viewing {
 
 /// However the replies lie between the packets: nothing is late, lost or out of step because of a seek.
 #[test]
-fn any_history_of_seeks_leaves_no_trace() {
+fn meter_after_arbitrary_seeks_reports_no_loss_or_lateness() {
     type Seek = (u16, u16, u8, u8, u8);
     bolero::check!().with_type::<Vec<Seek>>().with_iterations(300).for_each(|seeks| {
         let mut viewing = Viewing::new();
@@ -168,7 +168,7 @@ fn lateness_never_exceeds_the_length_of_a_run() {
 }
 
 #[test]
-fn who_waits_at_the_end_is_not_stalled() {
+fn meter_finish_counts_stall_only_before_end_of_title() {
     let ending_at = |end_secs: u64, hears_bye: bool, at_ns: u64| {
         let (mut meter, mut shared) = (Meter::default(), histogram_us());
         let range = NptRange { start: Some(MediaTicks(0)), end: Some(MediaTicks(end_secs * 90_000)) };
@@ -193,7 +193,7 @@ fn who_waits_at_the_end_is_not_stalled() {
 }
 
 #[test]
-fn a_run_that_brought_nothing_announced_nothing_wrong() {
+fn rtp_info_of_run_without_packets_is_not_judged() {
     let (mut meter, mut shared) = (Meter::default(), histogram_us());
     meter.begin_play(&reply(5, 4500, None), NS_PER_S, &mut shared);
     meter.pause();
@@ -212,7 +212,7 @@ fn a_run_that_brought_nothing_announced_nothing_wrong() {
 
 /// Replies come by another way than packets, and may be ahead of the last ones of the run before.
 #[test]
-fn what_comes_behind_the_reply_that_begins_the_next_run_belongs_to_the_one_before() {
+fn meter_assigns_packets_left_over_from_previous_run() {
     let at = |sequence: u16| (sequence, u32::from(sequence) * 900);
     let run = |announced: (u16, u32), packets: &[(u16, u32)]| {
         let mut meter = Meter { ts: Some(Box::default()), ..Meter::default() };
@@ -246,7 +246,7 @@ fn what_comes_behind_the_reply_that_begins_the_next_run_belongs_to_the_one_befor
 
 /// A server that stamps packets when it sends them is never late by its timestamps.
 #[test]
-fn a_sender_that_stamps_when_it_sends_is_judged_by_the_program_clock() {
+fn meter_with_pcr_clock_detects_lateness_hidden_by_send_timestamps() {
     use crate::load::web::ts_scan::tests::packet as ts_packet;
     let late_by = |clock: MediaClock| {
         let (mut meter, mut shared) = (Meter::default(), histogram_us());

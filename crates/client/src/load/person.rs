@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_counts_from_the_first_play() {
+    fn person_script_times_count_from_first_play() {
         let to = MediaTicks::from_secs_f64(30.0).unwrap();
         assert_eq!(
             deeds("pause@5,play@8,seek@10=30", 1000),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zap_waits_for_the_next_film_to_begin() {
+    fn person_zap_waits_for_next_title_to_begin() {
         let behaviour: Behaviour = "zap 5s fixed".parse().unwrap();
         let mut person = Person::new(&behaviour, Rng::new(1, 1));
         person.begin(at(0), &behaviour);

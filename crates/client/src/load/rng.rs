@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers_and_others_give_others() {
+    fn rng_same_seed_repeats_and_other_seed_differs() {
         let take = |seed, number| {
             let mut rng = Rng::new(seed, number);
             [rng.0.next(), rng.0.next(), rng.0.next()]

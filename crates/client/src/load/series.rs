@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_closes_when_every_thread_has_given_its_part() {
+    fn series_interval_closes_when_all_threads_have_reported() {
         let series = Series::new(2, 1_000_000_000);
         let mut lateness = histogram_us();
         lateness.saturating_record(100);

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_as_many_fields_as_the_header() {
+    fn write_per_stream_rows_have_as_many_fields_as_header() {
         let plain = StreamReport { viewer: 3, title: "rtsp://h/a".to_owned(), ..StreamReport::default() };
         let full = StreamReport {
             failure: Some("SETUP refused: 461".to_owned()),

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_not_an_error_of_the_stream() {
+    fn ts_light_gap_is_not_a_continuity_error() {
         let mut light = TsLight::default();
         light.payload(0, &packet(1, 0));
         light.gap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_s_interval_and_jitter_across_its_wrap() {
+    fn ts_light_measures_pcr_interval_and_jitter_across_wrap() {
         let mut light = TsLight::default();
         let start = PCR_WRAP - 27_000_000 / 100;
         for n in 0..5u8 {

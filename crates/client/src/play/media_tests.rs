@@ -59,7 +59,7 @@ fn another_source_takes_over_with_two_packets_and_not_with_one() {
 }
 
 #[test]
-fn a_stray_that_is_confirmed_reaches_the_output() {
+fn media_confirmed_stray_packets_reach_output() {
     let mut m = media();
     m.begin_play(None, &PlayReply::default(), 0, 0);
     for sequence in [10, 11, 40_000, 40_001, 40_002] {
@@ -94,7 +94,7 @@ fn bye_and_final_report_come_from_the_right_source_only() {
 }
 
 #[test]
-fn a_report_that_was_made_before_the_last_packets_counts_nothing_as_lost() {
+fn sender_report_before_last_packets_counts_no_loss() {
     for (reported, lost) in [(8, 0), (10, 0), (11, 1)] {
         let mut m = media();
         m.begin_play(None, &PlayReply::default(), 0, 0);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_anywhere_is_in_the_report() {
+    fn summary_report_includes_all_counters() {
         let mut summary = summary(EndReason::Bye, FecChoice::All);
         summary.media.rtp(Instant(0), 1, b"not RTP");
         let report = summary.report().unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_fec_nothing_is_said_about_it() {
+    fn summary_without_fec_omits_fec_report() {
         assert_eq!(summary(EndReason::Duration, FecChoice::Off).report().unwrap().fec, None);
     }
 }

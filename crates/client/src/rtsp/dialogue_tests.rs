@@ -125,7 +125,7 @@ fn keep_alive_at_half_the_timeout_by_get_parameter_then_options() {
 }
 
 #[test]
-fn a_refused_transport_can_be_followed_by_another() {
+fn setup_after_refused_transport_accepts_another() {
     let mut d = described();
     assert!(d.setup(Instant(0), UDP));
     status(&mut d, "461 Unsupported Transport");
@@ -138,7 +138,7 @@ fn a_refused_transport_can_be_followed_by_another() {
 }
 
 #[test]
-fn every_way_to_fail_has_words() {
+fn rtsp_failure_events_describe_their_cause() {
     let mut d = dialogue();
     d.start(Instant(0));
     d.handle_timeout(Instant(10 * S));
@@ -171,7 +171,7 @@ fn every_way_to_fail_has_words() {
 }
 
 #[test]
-fn a_failed_session_is_still_torn_down() {
+fn teardown_after_failed_play_is_still_sent() {
     let mut d = ready(UDP, "");
     d.play(Instant(0), None);
     sent(&mut d);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_rtsp_is_refused_with_words() {
+    fn next_item_of_non_rtsp_bytes_returns_descriptive_error() {
         for (bytes, why) in [
             (&b"HTTP/1.1 400 Bad\r\n\r\n"[..], "HTTP/1.1 400 Bad"),
             (b"RTSP/1.0 200 OK\nCSeq: 1\n\n", "LF alone"),

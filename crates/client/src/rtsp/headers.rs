@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_asked_for_in_header_lines() {
+    fn pace_display_writes_scale_and_speed_headers() {
         let pace = Pace { scale: "-4".parse().ok(), speed_permille: Some(2_500) };
         assert_eq!(pace.to_string(), "Scale: -4.00\r\nSpeed: 2.500\r\n");
         assert_eq!(Pace::default().to_string(), "");

@@ -210,7 +210,7 @@ fn dialogue_edited() {
 }
 
 #[test]
-fn the_seeds_are_what_they_should_be() {
+fn fuzz_seeds_cover_valid_and_invalid_inputs() {
     let framing = seeds("framing");
     assert!(framing.len() >= 8);
     for seed in &framing {

@@ -149,7 +149,7 @@ fn addresses() {
 }
 
 #[test]
-fn the_seeds_are_what_they_should_be() {
+fn fuzz_seeds_are_valid_responses_and_playlists() {
     let responses = seeds("http_response");
     assert!(responses.len() >= 5);
     for seed in &responses {

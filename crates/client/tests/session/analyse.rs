@@ -62,7 +62,7 @@ fn loss_is_no_fault_of_the_stream() {
 }
 
 #[test]
-fn what_the_sender_did_is_found() {
+fn analyse_separates_sender_faults_from_network_loss() {
     steady(|| {
         let mut film = film();
         // Two packets of tables at other places: a counter jumps in the middle of a payload that came whole.
@@ -87,7 +87,7 @@ fn what_the_sender_did_is_found() {
 }
 
 #[test]
-fn nothing_is_said_unless_it_is_asked_for() {
+fn analysis_is_absent_unless_requested() {
     let server = Server::start(behaviour(film()));
     let mut options = PlayOptions::new(server.url());
     options.duration = Some(Duration::from_secs(20));

@@ -138,7 +138,7 @@ fn stalls_show_in_gaps_and_lateness_of_the_player_that_had_them() {
 }
 
 #[test]
-fn a_film_that_stops_without_a_word_is_a_stall_up_to_the_end() {
+fn load_counts_stream_stopping_without_bye_as_stalled() {
     steady(|| {
         // At its announced end, 20 s from here, it would only wait for a BYE.
         let stops = Behaviour { bye: None, stop_before: Some(20), ..slow(1000) };
@@ -243,7 +243,7 @@ fn pauses_and_seeks_are_new_runs_and_nothing_is_lost_between_them() {
 }
 
 #[test]
-fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
+fn load_zap_opens_next_title_and_leave_replaced_starts_new_viewer() {
     steady(|| {
         let servers = [Server::start(slow(500)), Server::start(slow(500))];
         let mut options = options(&servers.each_ref(), 3, TransportChoice::Udp);
@@ -284,7 +284,7 @@ fn who_zaps_sees_another_title_and_who_leaves_is_replaced() {
 }
 
 #[test]
-fn the_series_adds_up_to_the_whole() {
+fn load_series_matches_session_totals() {
     steady(|| {
         let server = Server::start(slow(500));
         let mut options = options(&[&server], 4, TransportChoice::Udp);
@@ -308,7 +308,7 @@ fn the_series_adds_up_to_the_whole() {
 }
 
 #[test]
-fn the_same_seed_chooses_the_same_titles_and_times() {
+fn load_with_same_seed_chooses_same_titles() {
     steady(|| {
         let servers = [Server::start(slow(500)), Server::start(slow(500)), Server::start(slow(500))];
         let mut options = options(&servers.each_ref(), 12, TransportChoice::Tcp);
@@ -366,7 +366,7 @@ fn servers_that_say_nothing_or_something_wrong_about_numbers_lose_nothing() {
 }
 
 #[test]
-fn what_was_read_late_over_tcp_is_kept_apart_and_over_udp_need_not_be() {
+fn load_separates_own_read_delay_over_tcp() {
     steady(|| {
         for transport in [TransportChoice::Tcp, TransportChoice::Udp] {
             let server = Server::start(slow(500));

@@ -132,7 +132,7 @@ fn silence_and_taken_ports_are_failures() {
 }
 
 #[test]
-fn what_ffmpeg_sends_is_whole() {
+fn listener_receives_ffmpeg_udp_and_rtp_intact() {
     for (scheme, format, options_of_url) in [("udp", "mpegts", "?pkt_size=1316"), ("rtp", "rtp_mpegts", "")] {
         let port = free_ports(2);
         let url = format!("{scheme}://127.0.0.1:{port}");

@@ -44,7 +44,7 @@ fn film(groups: u64, step_ms: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_is_played_to_its_end_however_its_length_is_told() {
+fn web_load_plays_file_to_end_for_each_body_length_form() {
     let film = film(50, 20); // 980 ms
     for page in [Page::file(&film), Page::file(&film).chunked(777), Page::file(&film).until_close()] {
         let server = Server::start([("/film.ts", page)]);
@@ -63,7 +63,7 @@ fn a_file_is_played_to_its_end_however_its_length_is_told() {
 }
 
 #[test]
-fn a_slow_server_makes_the_picture_stand_still() {
+fn web_load_with_slow_server_counts_rebuffering() {
     let film = film(60, 20); // 1180 ms
     // Half of the film, then nothing for longer than that half plays.
     let page = Page::file(&film).stall_after(film.len() / 2, Duration::from_millis(1500));
@@ -79,7 +79,7 @@ fn a_slow_server_makes_the_picture_stand_still() {
 }
 
 #[test]
-fn a_full_buffer_reads_no_faster_than_it_plays() {
+fn web_load_with_full_buffer_reads_at_playback_rate() {
     let film = film(3000, 20); // a minute, 2.8 MB
     let server = Server::start([("/film.ts", Page::file(&film))]);
     let mut options = options(&[server.url("/film.ts")], 1);
@@ -92,7 +92,7 @@ fn a_full_buffer_reads_no_faster_than_it_plays() {
 }
 
 #[test]
-fn what_fails_is_counted_by_reason() {
+fn web_load_counts_failures_by_reason() {
     let film = film(50, 20);
     let server = Server::start([
         ("/missing.ts", Page::status("404 Not Found")),
@@ -164,7 +164,7 @@ fn redirects_are_followed_and_a_rate_stands_in_for_a_clock() {
 }
 
 #[test]
-fn with_a_rate_viewers_begin_elsewhere_by_byte_range() {
+fn web_load_with_nominal_rate_starts_by_byte_range() {
     let film = film(200, 20);
     let server = Server::start([("/film.ts", Page::file(&film))]);
     let mut options = options(&[server.url("/film.ts")], 1);
@@ -290,7 +290,7 @@ fn segments_that_are_missing_or_break_off_end_the_film_or_are_asked_for_again() 
 }
 
 #[test]
-fn a_server_may_end_kept_connections_as_it_likes() {
+fn web_load_tolerates_server_closing_idle_connections() {
     let segment = film(21, 20);
     let mut pages =
         vec![("/x.m3u8".to_owned(), Page::file(&playlist(0, 3, "#EXT-X-ENDLIST\n")).then_close())];
@@ -332,7 +332,7 @@ fn viewers_pause_and_seek_by_byte_range_and_by_segment() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn web_load_with_silent_server_times_out() {
     let server = Server::start([("/film.ts", Page::raw(b"").hang())]);
     let mut options = options(&[server.url("/film.ts")], 2);
     options.reply_timeout = Duration::from_millis(300);

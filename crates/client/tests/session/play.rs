@@ -53,7 +53,7 @@ fn film_without(behaviour: &Behaviour, missing: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn a_clean_film_over_udp() {
+fn play_over_udp_of_clean_title_is_byte_exact() {
     steady(|| {
         let mut behaviour = Behaviour::new(300);
         behaviour.film.truncate(299 * PAYLOAD + 3 * 188); // a short last packet
@@ -99,7 +99,7 @@ fn a_clean_film_over_udp() {
 }
 
 #[test]
-fn a_clean_film_over_tcp_in_small_pieces() {
+fn play_over_tcp_split_into_small_writes_is_byte_exact() {
     steady(|| {
         for split in [None, Some(1), Some(7), Some(1319)] {
             let mut behaviour = Behaviour::new(if split == Some(1) { 40 } else { 200 });
@@ -165,7 +165,7 @@ fn loss_before_the_first_and_behind_the_last_packet() {
 }
 
 #[test]
-fn a_lost_first_packet_does_not_stop_the_byte_check() {
+fn byte_check_with_lost_first_packet_finds_start() {
     steady(|| {
         let mut behaviour = Behaviour::new(60);
         behaviour.drop = vec![0];
@@ -199,7 +199,7 @@ fn rtp_info_is_held_against_the_first_packet() {
 }
 
 #[test]
-fn one_flipped_byte_is_found() {
+fn byte_check_locates_flipped_byte_over_udp_and_tcp() {
     steady(|| {
         for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
             let mut behaviour = Behaviour::new(100);
@@ -218,7 +218,7 @@ fn one_flipped_byte_is_found() {
 }
 
 #[test]
-fn a_stall_shows_as_gap_and_lateness() {
+fn stalled_server_shows_in_gap_and_lateness() {
     steady(|| {
         let mut behaviour = Behaviour::new(400);
         behaviour.stall = Some((100, Duration::from_millis(300)));
@@ -235,7 +235,7 @@ fn a_stall_shows_as_gap_and_lateness() {
 }
 
 #[test]
-fn every_end_has_its_reason() {
+fn end_reason_matches_how_stream_ended() {
     steady(|| {
         let film = Behaviour::new(60);
         let silent = Behaviour { bye: None, ..film.clone() };
@@ -260,7 +260,7 @@ fn every_end_has_its_reason() {
 
 /// An exit code is made of this.
 #[test]
-fn only_a_whole_film_that_is_one_is_a_success() {
+fn verdict_is_right_only_for_complete_transport_stream() {
     steady(|| {
         let short = Behaviour::new(60);
         let long = Behaviour { interval: Duration::from_millis(20), ..Behaviour::new(200) };
@@ -293,7 +293,7 @@ fn only_a_whole_film_that_is_one_is_a_success() {
 }
 
 #[test]
-fn a_film_that_says_nothing_at_all_ends_too() {
+fn play_without_any_packet_ends_by_silence() {
     steady(|| {
         let behaviour = Behaviour { mute_udp: true, ..Behaviour::new(1000) };
         let server = Server::start(behaviour);
@@ -377,7 +377,7 @@ fn pause_resume_and_seek_by_script() {
 }
 
 #[test]
-fn a_seek_beyond_the_end_is_refused_and_the_session_still_ended() {
+fn seek_beyond_end_is_refused_and_session_torn_down() {
     steady(|| {
         let server = Server::start(Behaviour::new(500));
         let mut options = options(&server, TransportChoice::Udp);
@@ -389,7 +389,7 @@ fn a_seek_beyond_the_end_is_refused_and_the_session_still_ended() {
 }
 
 #[test]
-fn the_session_is_kept_alive_also_when_paused() {
+fn keep_alive_continues_while_paused() {
     steady(|| {
         let behaviour = Behaviour { session_timeout_s: 1, ..Behaviour::new(300) };
         for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
@@ -429,7 +429,7 @@ fn duration_and_cancel_end_a_film_that_goes_on() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_the_farewell_is_left() {
+fn teardown_without_reply_does_not_block_exit() {
     steady(|| {
         let server = Server::start(Behaviour { ignore_teardown: true, ..Behaviour::new(30) });
         let started = Instant::now();
@@ -476,7 +476,7 @@ fn failures_have_words() {
 }
 
 #[test]
-fn a_full_disk_ends_the_session_with_a_clear_error() {
+fn full_disk_ends_session_with_error() {
     steady(|| {
         let server = Server::start(Behaviour::new(2000));
         let mut options = options(&server, TransportChoice::Udp);

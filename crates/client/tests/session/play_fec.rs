@@ -73,7 +73,7 @@ fn xor_repairs_a_packet_of_every_column() {
 }
 
 #[test]
-fn all_parities_repair_as_many_units_and_holes() {
+fn fec_all_parities_repair_as_many_lost_units() {
     steady(|| {
         let mut fec = FecSending::new(4, 3, 10);
         // Parities are lost too: two of three are left for these columns.
@@ -91,7 +91,7 @@ fn all_parities_repair_as_many_units_and_holes() {
 
 /// As many packets one after another as rows of 4 + 2 units of 20 bear, of everything that is sent, around the end of a row.
 #[test]
-fn a_burst_over_the_end_of_a_row_leaves_enough() {
+fn fec_repairs_burst_across_end_of_stripe() {
     steady(|| {
         let (mut fec, spread) = (FecSending::new(4, 2, 20), Spread::new(4, 2, 20));
         let mut sent = Vec::new();
@@ -121,7 +121,7 @@ fn a_burst_over_the_end_of_a_row_leaves_enough() {
 }
 
 #[test]
-fn what_cannot_be_repaired_is_lost_and_said() {
+fn fec_reports_unrepairable_packets_as_lost() {
     steady(|| {
         let fec = FecSending::new(5, 2, 10);
         let mut behaviour = behaviour(fec);
@@ -142,7 +142,7 @@ fn what_cannot_be_repaired_is_lost_and_said() {
 }
 
 #[test]
-fn without_fec_from_the_server_it_plays_on_and_says_why() {
+fn fec_refused_by_server_plays_on_and_reports_reason() {
     steady(|| {
         let mut refused = FecSending::new(5, 2, 10);
         refused.refused = Some("the title is stored without parity");
@@ -232,7 +232,7 @@ fn viewers_of_a_load_repair_and_verify() {
 }
 
 #[test]
-fn a_load_tells_what_fec_could_not_repair() {
+fn load_with_fec_counts_unrepaired_packets() {
     steady(|| {
         let mut behaviour = behaviour(FecSending::new(4, 1, 10));
         behaviour.drop = vec![1, 11, 25];

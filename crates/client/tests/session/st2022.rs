@@ -282,7 +282,7 @@ fn gstreamer_is_repaired_by_rows_and_columns() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn listen_on_occupied_fec_port_reports_error() {
     let (port, _held) = bind_all();
     let mut options = PlayOptions::new(format!("rtp://127.0.0.1:{}", port - 2));
     options.fec = FecChoice::Xor;

@@ -68,7 +68,7 @@ const EXPECTED_PARITY: [[u8; 3]; 4] =
 
 proptest! {
     #[test]
-    fn every_kernel_does_what_the_definition_says(
+    fn encode_with_any_kernel_equals_definition(
         k in 1_usize..=64, m in 0_usize..=8, passed in 0_usize..=64, bytes in 0_usize..700, seed: u64,
     ) {
         let code = Code::new(k, m).unwrap();
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn every_kernel_restores_what_was_lost(
+    fn restore_with_any_kernel_returns_lost_symbols(
         k in 1_usize..=64, m in 1_usize..=8, bytes in 1_usize..400, seed: u64,
     ) {
         let code = Code::new(k, m).unwrap();
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn an_update_is_the_same_as_encoding_again(
+    fn update_with_new_symbol_equals_encoding_again(
         k in 1_usize..=64, m in 0_usize..=8, bytes in 0_usize..400, seed: u64,
     ) {
         let code = Code::new(k, m).unwrap();
@@ -140,7 +140,7 @@ proptest! {
 }
 
 #[test]
-fn every_kernel_does_the_same_with_blocks_beyond_the_first_cache() {
+fn encode_of_blocks_larger_than_l1_cache_equals_scalar() {
     let mut random = SplitMix(9);
     for (k, m) in (1..=8).map(|m| (9 - m % 2, m)) {
         let code = Code::new(k, m).unwrap();
@@ -189,27 +189,27 @@ fn all_patterns(symbols: usize) {
 }
 
 #[test]
-fn all_losses_of_up_to_eleven_symbols() {
+fn restore_of_all_loss_patterns_up_to_11_symbols_succeeds() {
     (1..=11).for_each(all_patterns);
 }
 
 #[test]
-fn all_losses_of_twelve_symbols() {
+fn restore_of_all_loss_patterns_of_12_symbols_succeeds() {
     all_patterns(12);
 }
 
 #[test]
-fn all_losses_of_thirteen_symbols() {
+fn restore_of_all_loss_patterns_of_13_symbols_succeeds() {
     all_patterns(13);
 }
 
 #[test]
-fn all_losses_of_fourteen_symbols() {
+fn restore_of_all_loss_patterns_of_14_symbols_succeeds() {
     all_patterns(14);
 }
 
 #[test]
-fn one_lost_symbol_comes_back_by_xor_alone() {
+fn plan_for_single_loss_uses_xor_parity_only() {
     let code = Code::new(5, 3).unwrap();
     let plan = code.plan(0b0010_1011 | 0b1100_0000).unwrap();
     assert_eq!((plan.sources(), plan.restores()), (&[0, 1, 3, 5, 6][..], &[2, 4][..]));
@@ -222,7 +222,7 @@ fn one_lost_symbol_comes_back_by_xor_alone() {
 }
 
 #[test]
-fn with_nothing_lost_there_is_nothing_to_do() {
+fn plan_without_losses_restores_nothing() {
     let code = Code::new(3, 1).unwrap();
     let plan = code.plan(u128::MAX).unwrap();
     assert_eq!((plan.sources(), plan.restores()), (&[0, 1, 2][..], &[][..]));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_generates_the_field_and_inverses_are_inverse() {
+    fn mul_by_two_generates_field_and_inverse_inverts() {
         let (mut power, mut seen) = (1, [false; 256]);
         for _ in 0..255 {
             assert!(!std::mem::replace(&mut seen[usize::from(power)], true));

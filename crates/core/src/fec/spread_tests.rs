@@ -11,7 +11,7 @@ fn spread(k: u32, m: u32, unit: u32) -> Spread {
 }
 
 #[test]
-fn every_slot_has_every_parity_and_every_column_has_all_of_them() {
+fn spread_place_covers_all_parities_per_slot_and_column() {
     for (k, m, unit) in shapes() {
         let spread = spread(k, m, unit);
         for track in 1..=2 {
@@ -35,7 +35,7 @@ fn every_slot_has_every_parity_and_every_column_has_all_of_them() {
 }
 
 #[test]
-fn a_row_leaves_while_the_next_one_does() {
+fn departs_with_distributes_row_over_next_row() {
     for (k, m, unit) in shapes() {
         let (spread, row) = (spread(k, m, unit), u64::from(k * unit));
         for slot in 0..3 * unit {

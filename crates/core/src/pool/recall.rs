@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_stays_open_for_those_who_may_need_it_again() {
+    fn close_title_with_live_recalls_returns_false() {
         let (arena, lease) = lease(A);
         assert!(lease.recall().is_none(), "it was never open");
         arena.open_title(A);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_that_is_closed_is_recalled_by_nobody() {
+    fn recall_of_forgotten_title_returns_none() {
         let (arena, lease) = lease(A);
         arena.open_title(A);
         let late = lease.recall().unwrap();

@@ -32,7 +32,7 @@ fn headers_of_ffmpeg_are_understood_and_made_byte_for_byte() {
 }
 
 #[test]
-fn a_header_of_gstreamer_is_understood() {
+fn fec_header_from_gstreamer_is_parsed() {
     // Ten equal packets: everything but the timestamps cancels out.
     let bytes = hex("4dda 0000 80 000000 00000123 00 0a 0a 00 aabb");
     let (header, parity) = FecHeader::parse(&bytes).unwrap();
@@ -41,7 +41,7 @@ fn a_header_of_gstreamer_is_understood() {
 }
 
 #[test]
-fn the_eighth_bit_of_reed_solomon_is_kept_and_that_of_xor_is_none() {
+fn payload_type_recovery_keeps_eighth_bit_for_reed_solomon_only() {
     let header = FecHeader {
         payload_type_recovery: 0xa1,
         kind: FecKind::ReedSolomon,
@@ -60,7 +60,7 @@ fn the_eighth_bit_of_reed_solomon_is_kept_and_that_of_xor_is_none() {
 }
 
 #[test]
-fn what_is_no_header_is_refused() {
+fn fec_header_parse_of_invalid_bytes_returns_none() {
     let good = FecHeader { offset: 1, count: 1, ..FecHeader::default() }.emit();
     assert!(FecHeader::parse(&good).is_some());
     assert!((0..16).all(|len| FecHeader::parse(&good[..len]).is_none()));
@@ -73,7 +73,7 @@ fn what_is_no_header_is_refused() {
 }
 
 #[test]
-fn any_bytes_are_refused_or_say_the_same_when_made_again() {
+fn fec_header_parse_and_emit_of_any_bytes_round_trip() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
         if let Some((header, parity)) = FecHeader::parse(bytes) {
             assert_eq!(parity.len(), bytes.len() - 16);
@@ -87,7 +87,7 @@ fn any_bytes_are_refused_or_say_the_same_when_made_again() {
 }
 
 #[test]
-fn the_code_restores_the_fields_of_lost_packets() {
+fn protected_fields_of_lost_packets_are_restored() {
     let code = crate::fec::Code::new(4, 2).unwrap();
     let fields: Vec<[u8; 7]> =
         (0..4).map(|i| protected_fields(1316 - 188 * i as u16, 33, 0xffff_fff0 + 5 * i)).collect();

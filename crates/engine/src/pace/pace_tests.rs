@@ -27,14 +27,14 @@ fn departures_follow_the_film_at_its_speed() {
 }
 
 #[test]
-fn a_day_of_film_takes_a_day() {
+fn departure_after_a_day_of_media_has_no_drift() {
     let day = MediaTicks(90_000 + 90_000 * 86_400);
     assert_eq!(pace(1000).departure(day).0 - 7_000_000_000, 86_400_000_000_000);
     assert_eq!(pace(3000).departure(day).0 - 7_000_000_000, 28_800_000_000_000);
 }
 
 #[test]
-fn a_burst_holds_what_departs_within_its_length() {
+fn count_includes_packets_within_burst_length() {
     // 1 ms apart: packets at 0..9 ms are within 10 ms, the one at 10 ms is not.
     assert_eq!(RULES.count(&pace(1000), every(90, 50)), 10);
     assert_eq!(RULES.count(&pace(2000), every(90, 50)), 20);
@@ -43,14 +43,14 @@ fn a_burst_holds_what_departs_within_its_length() {
 }
 
 #[test]
-fn a_slow_stream_gathers_a_few_packets_but_not_for_long() {
+fn count_for_slow_stream_gathers_up_to_four_packets() {
     assert_eq!(RULES.count(&pace(1000), every(90 * 4, 50)), 4, "4 ms apart: 3 in 10 ms, 4 within 20 ms");
     assert_eq!(RULES.count(&pace(1000), every(90 * 9, 50)), 3, "9 ms apart: 0, 9, 18 ms");
     assert_eq!(RULES.count(&pace(1000), every(90 * 20, 50)), 1, "20 ms apart: the next is too far off");
 }
 
 #[test]
-fn a_burst_never_floods_and_smooth_is_single() {
+fn count_is_limited_to_max_burst_and_to_one_if_smooth() {
     assert_eq!(RULES.count(&pace(1000), every(0, 1000)), MAX_BURST_PACKETS as u32);
     assert_eq!(BurstRules { smooth: true, ..RULES }.count(&pace(1000), every(0, 1000)), 1);
 }
@@ -61,7 +61,7 @@ fn ten_at(left_ms: u64) -> LastBurst {
 }
 
 #[test]
-fn the_next_burst_leaves_on_time_or_at_five_quarters() {
+fn next_leaves_is_on_time_or_at_five_quarters_of_rate() {
     assert_eq!(ten_at(100).next_leaves(Instant(110 * MS)), Instant(110 * MS), "on time");
     assert_eq!(ten_at(101).next_leaves(Instant(110 * MS)), Instant(110 * MS), "a little late");
     assert_eq!(ten_at(500).next_leaves(Instant(110 * MS)), Instant(508 * MS), "behind");
@@ -71,7 +71,7 @@ fn the_next_burst_leaves_on_time_or_at_five_quarters() {
 }
 
 #[test]
-fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
+fn next_leaves_forgives_late_wakeup_but_not_long_gap() {
     // Media of 10 ms in each burst, far behind its time: the next is due 8 ms after this one counts as having left.
     let next = |due_ms: u64, left_ms: u64, packets| {
         let last =
@@ -89,7 +89,7 @@ fn a_late_wake_up_is_forgiven_and_a_hole_is_not() {
 /// However late the loop is, the packets of one stream that leave at one moment fit a player's
 /// buffer.
 #[test]
-fn what_leaves_at_one_moment_is_bounded_in_packets() {
+fn last_burst_room_limits_packets_at_one_instant() {
     for packets in 1..=MAX_BURST_PACKETS as u32 {
         for media_us in [100, 1_000, 10_000, 20_000] {
             let (now, mut due, mut departure) = (Instant(900 * MS), Instant(500 * MS), Instant(100 * MS));
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn both_arithmetics_agree(ticks in 0u64..1 << 40) {
+    fn ns_of_and_ticks_reaching_equal_128_bit_arithmetic(ticks in 0u64..1 << 40) {
         let wide = u64::try_from(u128::from(ticks) * 100_000_000 / 9000).unwrap();
         prop_assert_eq!(ns_of(ticks, 1000), wide);
         let ns = ns_of(ticks, 1000);
@@ -142,7 +142,7 @@ proptest! {
 
     /// From any burst to any later one no more than 5/4 of the title's rate, however late the loop is called.
     #[test]
-    fn no_window_exceeds_the_ratio(gaps in proptest::collection::vec((1u64..40_000_000, 0u64..60_000_000), 3..60)) {
+    fn next_leaves_keeps_any_window_within_five_quarters_of_rate(gaps in proptest::collection::vec((1u64..40_000_000, 0u64..60_000_000), 3..60)) {
         let mut last = LastBurst::NONE;
         let mut departure = Instant(1_000_000_000);
         let mut bursts = Vec::new();

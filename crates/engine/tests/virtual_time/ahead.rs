@@ -34,7 +34,7 @@ fn assert_no_lateness(world: &World) {
 }
 
 #[test]
-fn a_run_begins_with_its_lead_and_keeps_it() {
+fn lead_is_sent_at_start_of_run_and_kept() {
     for (dest, most) in [(udp(0), 8), (tcp(0), 31)] {
         let mut world = viewer(dest);
         world.run_out();
@@ -60,7 +60,7 @@ fn a_run_begins_with_its_lead_and_keeps_it() {
 }
 
 #[test]
-fn others_leave_on_time_beside_it() {
+fn lead_of_other_streams_delays_no_burst() {
     let mut world = World::small();
     let other = world.open(&Film::constant(1, 3_000, 8_000_000), 7, udp(7));
     world.play_from(other, 0);
@@ -82,7 +82,7 @@ fn others_leave_on_time_beside_it() {
 }
 
 #[test]
-fn a_pause_within_the_lead_loses_and_repeats_nothing() {
+fn pause_within_lead_loses_and_repeats_no_packet() {
     for dest in [udp(0), tcp(0)] {
         let mut world = viewer(dest);
         world.run_for(58 * MS);
@@ -121,7 +121,7 @@ fn limit(world: &mut World, packets_per_s: u64) {
 }
 
 #[test]
-fn a_connection_that_is_little_faster_than_the_title_gets_its_lead_in_time() {
+fn lead_on_slightly_faster_connection_is_reached_in_time() {
     let mut world = viewer(tcp(0));
     limit(&mut world, 1_140);
     world.run_out();
@@ -135,7 +135,7 @@ fn a_connection_that_is_little_faster_than_the_title_gets_its_lead_in_time() {
 }
 
 #[test]
-fn a_reader_slower_than_the_title_is_found_out_as_if_there_were_no_lead() {
+fn slow_reader_with_lead_is_dropped_at_same_lateness() {
     let mut world = viewer(tcp(0));
     limit(&mut world, 150);
     world.run_out();
@@ -167,7 +167,7 @@ fn stall(world: &mut World, from_ns: u64, until_ns: u64) {
 }
 
 #[test]
-fn a_lead_that_is_there_is_kept_like_any_pace() {
+fn lead_after_stall_is_restored_at_five_quarters_of_rate() {
     let mut world = viewer(tcp(0));
     stall(&mut world, 4 * S, 5 * S);
     world.run_out();
@@ -184,7 +184,7 @@ fn a_lead_that_is_there_is_kept_like_any_pace() {
 }
 
 #[test]
-fn a_lead_that_cannot_be_had_is_given_up() {
+fn lead_after_early_stall_is_abandoned() {
     let mut world = viewer(tcp(0));
     stall(&mut world, 55 * MS, 2 * S);
     world.run_out();
@@ -194,7 +194,7 @@ fn a_lead_that_cannot_be_had_is_given_up() {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_more_within_its_lead_is_dropped_by_what_is_owed() {
+fn slow_reader_stalled_within_lead_is_dropped_by_due_media() {
     let mut world = viewer(tcp(0));
     stall(&mut world, 55 * MS, 100 * S);
     world.writable = Box::new(|_, _| None);
@@ -207,7 +207,7 @@ fn a_reader_that_takes_nothing_more_within_its_lead_is_dropped_by_what_is_owed()
 }
 
 #[test]
-fn a_run_without_a_lead_takes_nothing_over_from_one_that_had() {
+fn run_without_lead_after_run_with_lead_keeps_its_pace() {
     let mut world = viewer(udp(0));
     world.run_for(30 * MS);
     world.engine.pause(world.now, id(0)).unwrap();
@@ -224,7 +224,7 @@ fn a_run_without_a_lead_takes_nothing_over_from_one_that_had() {
 }
 
 #[test]
-fn nothing_leaves_that_has_not_been_read() {
+fn lead_during_slow_reads_waits_for_extents() {
     let mut world = viewer(udp(0));
     world.disk.rule = Box::new(|want| (if want.extent < 15 { 150 * MS } else { 2 * MS }, Ok(())));
     world.run_for(150 * MS + 50 * MS);
@@ -241,7 +241,7 @@ fn nothing_leaves_that_has_not_been_read() {
 }
 
 #[test]
-fn a_queued_run_goes_on_at_once_and_is_not_late() {
+fn queued_run_after_lead_begins_at_once_without_lateness() {
     let mut world = World::small();
     world.ahead_ms = (AHEAD_NS / MS) as u16;
     let short = Film::constant(3, 700, 8_000_000);

@@ -75,7 +75,7 @@ fn ranges() -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn each_range_is_sent_from_its_first_byte_to_its_last_without_rtcp() {
+fn byte_range_run_sends_exact_range_without_rtcp() {
     let (mut world, film) = (World::small(), film());
     let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
     for (serial, (from, to)) in (1..).zip(ranges()) {
@@ -93,7 +93,7 @@ fn each_range_is_sent_from_its_first_byte_to_its_last_without_rtcp() {
 }
 
 #[test]
-fn a_connection_that_takes_little_or_nothing_for_long_tears_nothing() {
+fn byte_range_run_on_slow_connection_keeps_bytes_contiguous() {
     let film = film();
     for (from, to) in ranges() {
         let mut world = World::small();
@@ -176,7 +176,7 @@ fn bytes_of_a_slow_title_keep_to_its_pace() {
 /// A stream that sends ahead asks for two extents at a time: one round to the cache serves for
 /// both.
 #[test]
-fn what_is_sent_ahead_is_asked_for_by_two() {
+fn byte_range_run_with_lead_requests_two_extents_at_once() {
     let (mut world, film) = (World::small(), film());
     let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
     let start = Start { at: world.now, ahead_ms: 2_000 };
@@ -249,7 +249,7 @@ fn those_who_are_sent_ahead_share_and_are_in_nobodys_way() {
 
 /// A browser whose viewer pauses: it takes nothing for as long as that lasts, and then the rest.
 #[test]
-fn who_fetches_bytes_may_stop_for_long_but_not_for_ever() {
+fn stalled_bytes_reader_fails_only_after_max_bytes_stall() {
     for (stop_s, is_whole) in [(MAX_BYTES_STALL_NS / S - 1, true), (MAX_BYTES_STALL_NS / S + 1, false)] {
         let (mut world, film) = (World::small(), film());
         let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
@@ -269,7 +269,7 @@ fn who_fetches_bytes_may_stop_for_long_but_not_for_ever() {
 }
 
 #[test]
-fn what_is_missing_keeps_its_place() {
+fn missing_packets_in_byte_range_keep_byte_positions() {
     let (mut world, mut film) = (World::small(), film());
     film.missing = |packet| matches!(packet, 0 | 5 | 6 | 195 | 196 | 999);
     let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
@@ -281,7 +281,7 @@ fn what_is_missing_keeps_its_place() {
 }
 
 #[test]
-fn a_pause_ends_at_a_packet_and_the_rest_is_another_range() {
+fn pause_of_byte_range_ends_at_packet_and_rest_can_follow() {
     let (mut world, film) = (World::small(), film());
     let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
     let (from, to) = (5000, title_bytes() - 9);
@@ -319,7 +319,7 @@ fn ranges_that_are_none_are_refused() {
 
 /// A viewer without RTCP is a viewer: only what belongs to another stream keeps a schedule that was missed.
 #[test]
-fn without_rtcp_a_run_begins_when_it_can() {
+fn play_with_late_start_moves_schedule_unless_quiet() {
     for (quiet, moved_ns) in [(false, 30 * MS), (true, 0)] {
         let (mut world, film) = (World::small(), film());
         world.quiet = quiet;

@@ -73,7 +73,7 @@ fn ten_thousand_viewers_of_five_films() {
 /// After a hole all are due at once: they are served in turn, and the credit for a late wake-up
 /// comes when every stream has had the first burst.
 #[test]
-fn after_a_hole_everybody_is_served_before_anybody_twice() {
+fn streams_late_after_stall_are_served_in_turn() {
     let film = Film::constant(0, 60_000, 8_000_000);
     let config = EngineConfig { streams: 1_000, ..EngineConfig::default() };
     let mut world = World::new(config, 320);

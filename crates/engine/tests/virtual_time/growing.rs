@@ -113,7 +113,7 @@ impl Live {
 }
 
 #[test]
-fn what_can_be_read_is_sent_and_the_rest_asked_for_once() {
+fn growing_extent_is_sent_and_rest_requested_once() {
     let mut live = Live::new(0);
     live.want(0);
     live.write(50);
@@ -136,7 +136,7 @@ fn what_can_be_read_is_sent_and_the_rest_asked_for_once() {
 }
 
 #[test]
-fn a_run_may_begin_and_end_anywhere_in_what_grows() {
+fn run_may_begin_and_end_anywhere_in_growing_title() {
     for (written, place) in [(130, 120), (PER_EXTENT, 120), (PER_EXTENT + 1, 195)] {
         let mut live = Live::new(place);
         live.want(place);
@@ -158,7 +158,7 @@ fn a_run_may_begin_and_end_anywhere_in_what_grows() {
 
 /// The title ends where an extent ends, and the engine hears of it before it has sent that.
 #[test]
-fn an_end_that_is_told_ahead_is_reached_first() {
+fn lease_failure_ended_finishes_run_after_last_packet() {
     let mut live = Live::new(0);
     live.want(0);
     live.write(PER_EXTENT);
@@ -174,7 +174,7 @@ fn an_end_that_is_told_ahead_is_reached_first() {
 }
 
 #[test]
-fn a_source_that_has_failed_and_a_window_that_has_passed_end_the_stream() {
+fn lease_failure_source_lost_or_passed_fails_run() {
     for failure in [LeaseFailure::Passed, LeaseFailure::SourceLost] {
         let mut live = Live::new(0);
         live.want(0);
@@ -189,7 +189,7 @@ fn a_source_that_has_failed_and_a_window_that_has_passed_end_the_stream() {
 
 /// Nothing may be sent that could not be read when it was lent.
 #[test]
-fn a_lease_without_the_packet_that_is_needed_is_none() {
+fn lease_without_needed_packet_fails_run_as_out_of_range() {
     let mut live = Live::new(0);
     live.want(0);
     live.write(10);

@@ -60,7 +60,7 @@ fn closed(world: &World, stream: StreamId) -> usize {
 }
 
 #[test]
-fn what_the_device_reads_is_held_until_it_is_done() {
+fn leases_are_held_until_device_is_done() {
     let mut world = world(1, udp);
     let most = run_with_lag(&mut world, 12 * S, S);
     // Four extents in this second, one of them being sent, and for a moment the one behind.
@@ -71,7 +71,7 @@ fn what_the_device_reads_is_held_until_it_is_done() {
 }
 
 #[test]
-fn a_stream_waits_at_its_bound_and_goes_on_when_something_is_done() {
+fn stream_at_held_limit_waits_until_device_is_done() {
     let mut world = world(1, udp);
     world.run_for(20 * S);
     world.assert_held();
@@ -92,7 +92,7 @@ fn a_stream_waits_at_its_bound_and_goes_on_when_something_is_done() {
 }
 
 #[test]
-fn a_device_cannot_be_done_with_what_it_has_not_taken() {
+fn handle_done_beyond_taken_packets_releases_nothing_early() {
     let mut world = world(1, udp);
     world.run_for(S);
     let taken = world.taken[&id(0)];
@@ -104,7 +104,7 @@ fn a_device_cannot_be_done_with_what_it_has_not_taken() {
 }
 
 #[test]
-fn an_extent_that_ends_with_packets_that_are_missing_is_not_held_for_them() {
+fn extent_ending_with_missing_packets_is_not_held() {
     let mut world = World::small();
     (world.lends, world.quiet) = (true, true);
     let mut film = film();
@@ -120,7 +120,7 @@ fn an_extent_that_ends_with_packets_that_are_missing_is_not_held_for_them() {
 }
 
 #[test]
-fn a_viewer_who_acknowledges_nothing_reads_too_slowly() {
+fn viewer_without_acknowledgments_fails_as_slow_reader() {
     let mut world = world(1, tcp);
     world.run_for(30 * S);
     let failed = StreamEvent::Failed { stream: id(0), reason: FailReason::SlowReader };
@@ -141,7 +141,7 @@ fn a_viewer_who_acknowledges_nothing_reads_too_slowly() {
 }
 
 #[test]
-fn a_connection_that_is_given_back_still_delivers_what_it_has() {
+fn conn_leaves_keeps_leases_until_device_is_done() {
     let mut world = world(1, tcp);
     world.run_for(S);
     world.engine.conn_leaves(world.now, ConnId(0));
@@ -156,7 +156,7 @@ fn a_connection_that_is_given_back_still_delivers_what_it_has() {
 }
 
 #[test]
-fn all_streams_together_have_a_bound() {
+fn held_extents_of_engine_are_limited_in_total() {
     let viewers = 70;
     let mut world = world(viewers, udp);
     world.run_for(10 * S);
@@ -180,7 +180,7 @@ fn all_streams_together_have_a_bound() {
 }
 
 #[test]
-fn a_closed_stream_is_forgotten_when_its_device_is_done() {
+fn closed_event_waits_until_device_is_done() {
     let mut world = world(1, udp);
     world.run_for(S);
     world.engine.pause(world.now, id(0)).unwrap();
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_time: 30_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_in_flight_is_held_and_all_comes_back(ops in proptest::collection::vec(op(), 1..60)) {
+    fn leases_cover_data_in_flight_and_return_to_zero(ops in proptest::collection::vec(op(), 1..60)) {
         let mut world = World::new(EngineConfig { streams: 4, ..EngineConfig::default() }, 80);
         world.lends = true;
         let part = std::rc::Rc::new(std::cell::Cell::new(4u16));

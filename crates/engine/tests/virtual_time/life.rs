@@ -47,7 +47,7 @@ fn wants_one_extent_at_once_and_the_next_when_little_is_left() {
 /// However the packets of an extent lie in time, and however fast they are played: never later than it may be, and never with the whole
 /// extent before it left, unless that is so short.
 #[test]
-fn the_extent_ahead_is_asked_for_in_time_at_any_rate() {
+fn next_extent_is_requested_in_time_at_any_rate() {
     let crowded_at_the_end =
         |p: u32| u64::from(p / 196) * 90_000 + u64::from(p % 196).min(20) * 4_000 + u64::from(p % 196) * 50;
     let films = [
@@ -78,7 +78,7 @@ fn the_extent_ahead_is_asked_for_in_time_at_any_rate() {
 /// 2 Mb/s: an extent lasts a second. The extents held are the part of the cache that scattered
 /// viewers pin.
 #[test]
-fn a_slow_viewer_holds_one_extent_nearly_all_the_time() {
+fn leases_of_slow_viewer_are_about_one_on_average() {
     let mut world = World::small();
     let stream = world.open(&Film::constant(0, 1_960, 2_000_000), 0, udp(0));
     world.play_from(stream, 0);
@@ -98,7 +98,7 @@ fn a_slow_viewer_holds_one_extent_nearly_all_the_time() {
 }
 
 #[test]
-fn two_leases_at_most_and_none_at_the_end() {
+fn leases_of_stream_are_at_most_two_and_none_at_end() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -121,7 +121,7 @@ fn two_leases_at_most_and_none_at_the_end() {
 }
 
 #[test]
-fn a_run_that_begins_with_the_last_packet_of_an_extent_is_on_time() {
+fn run_starting_at_last_packet_of_extent_is_on_time() {
     let mut world = World::small();
     let stream = world.open(&Film::constant(0, 1_200, 100_000_000), 0, udp(0));
     world.disk.rule = Box::new(|_| (20 * MS, Ok(())));
@@ -131,7 +131,7 @@ fn a_run_that_begins_with_the_last_packet_of_an_extent_is_on_time() {
 }
 
 #[test]
-fn a_want_that_is_refused_comes_again() {
+fn want_refused_is_repeated_in_same_order() {
     let mut world = World::small();
     let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&film(), 1, udp(1)));
     world.play_from(a, 0);
@@ -179,7 +179,7 @@ fn pause_and_resume_continue_exactly() {
 }
 
 #[test]
-fn after_a_seek_the_sequence_goes_on_and_headers_are_patched() {
+fn seek_continues_sequence_and_patches_headers() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -239,7 +239,7 @@ fn pause_before_anything_was_sent() {
 }
 
 #[test]
-fn a_lease_that_comes_after_pause_or_seek_is_given_back() {
+fn lease_arriving_after_pause_or_seek_is_released() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.disk.rule = Box::new(|_| (30 * MS, Ok(())));
@@ -261,7 +261,7 @@ fn a_lease_that_comes_after_pause_or_seek_is_given_back() {
 
 /// The same extent of the same title, but asked for by a run that is over: neither lease nor failure touches the next run.
 #[test]
-fn a_late_answer_for_an_old_run_does_not_touch_the_new_one() {
+fn handle_lease_of_previous_run_does_not_affect_new_run() {
     for fails in [false, true] {
         let mut world = World::small();
         let stream = world.open(&film(), 0, udp(0));
@@ -289,7 +289,7 @@ fn a_late_answer_for_an_old_run_does_not_touch_the_new_one() {
 
 /// Another title on the same stream: its packets, its numbers, and the old title is not wanted any more.
 #[test]
-fn a_run_may_send_another_title() {
+fn play_of_other_title_replaces_run() {
     let mut world = World::small();
     let other = Film::constant(9, 500, 4_000_000).ending_with(188);
     let stream = world.open(&film(), 0, udp(0));
@@ -334,7 +334,7 @@ fn ends_of_runs_are_never_lost() {
 }
 
 #[test]
-fn the_end_is_drained_then_bye_exactly_after_its_delay() {
+fn end_of_title_reports_drained_then_bye_after_delay() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -428,7 +428,7 @@ fn pause_behind_the_last_packet_and_go_on() {
 }
 
 #[test]
-fn what_is_no_longer_true_is_not_told() {
+fn left_event_is_dropped_after_immediate_play() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -466,7 +466,7 @@ fn drained_is_not_told_behind_a_pause() {
 
 /// A run that begins while the one before was catching up owes nothing to it.
 #[test]
-fn a_new_run_begins_at_its_own_time() {
+fn run_after_catching_up_begins_on_time() {
     let mut world = World::small();
     let stream = world.open(&Film::constant(0, 30_000, 8_000_000), 0, udp(0));
     world.play_from(stream, 0);
@@ -483,7 +483,7 @@ fn a_new_run_begins_at_its_own_time() {
 
 /// Packets are late or not one by one: a late burst may end with some that are in time.
 #[test]
-fn the_totals_count_late_packets_and_not_late_bursts() {
+fn late_counter_counts_packets_not_bursts() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -508,7 +508,7 @@ fn the_totals_count_late_packets_and_not_late_bursts() {
 }
 
 #[test]
-fn an_index_is_free_once_closed_has_been_told() {
+fn stream_index_is_reusable_after_closed_event() {
     let mut world = World::small();
     let stream = world.open(&film(), 3, udp(3));
     world.play_from(stream, 0);
@@ -552,7 +552,7 @@ fn play_checks_its_numbers_and_changes_nothing_when_they_are_wrong() {
 }
 
 #[test]
-fn a_command_between_batch_and_answer_takes_the_batch_back() {
+fn pause_between_poll_bursts_and_handle_sent_cancels_batch() {
     let mut world = World::small();
     let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&film(), 1, udp(1)));
     world.play_from(a, 0);
@@ -621,7 +621,7 @@ fn in_state(name: &str) -> (World, StreamId) {
 
 /// Every command in every state, on a real engine: the answer, and the events that follow at once.
 #[test]
-fn every_command_in_every_state() {
+fn commands_in_all_states_return_expected_results_and_events() {
     const OK: Result<(), Refusal> = Ok(());
     const WRONG: Result<(), Refusal> = Err(Refusal::WrongState);
     const UNKNOWN: Result<(), Refusal> = Err(Refusal::UnknownStream);

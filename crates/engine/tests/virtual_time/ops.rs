@@ -223,7 +223,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_time: 30_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_books_balance_whatever_happens(
+    fn counters_and_leases_after_random_operations_balance(
         ops in proptest::collection::vec(op(), 1..60),
         shares_wakes in any::<bool>(),
     ) {

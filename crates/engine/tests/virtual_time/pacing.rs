@@ -64,7 +64,7 @@ fn variable_rate_leaves_on_the_nanosecond() {
 }
 
 #[test]
-fn the_length_of_bursts_changes_while_a_stream_runs() {
+fn set_burst_ns_during_run_changes_burst_length() {
     let mut world = World::small();
     let film = Film::constant(0, 20_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
@@ -83,7 +83,7 @@ fn the_length_of_bursts_changes_while_a_stream_runs() {
 }
 
 #[test]
-fn a_slow_stream_gathers_up_to_four_packets() {
+fn burst_of_slow_stream_has_up_to_four_packets() {
     let mut world = World::small();
     let film = Film::constant(0, 600, 2_500_000); // 4.2 ms a packet
     let stream = world.open(&film, 0, udp(0));
@@ -121,7 +121,7 @@ fn bursts_in_a_connection_grow_to_four_times_the_length() {
 }
 
 #[test]
-fn a_burst_in_a_connection_fits_into_one_write() {
+fn tcp_burst_fits_into_max_write() {
     for (packet_bytes, most) in [(1316, 92), (8084, 16), (188, 92)] {
         let mut world = World::small();
         let layout = WireLayout::new(packet_bytes).unwrap();
@@ -163,7 +163,7 @@ fn speed_scales_departures_and_not_timestamps() {
 }
 
 #[test]
-fn a_hole_of_three_seconds_is_made_up_at_five_quarters() {
+fn catch_up_after_three_second_stall_keeps_five_quarters_rate() {
     let mut world = World::small();
     let film = variable(0, 150_000);
     let stream = world.open(&film, 0, udp(0));
@@ -187,7 +187,7 @@ fn a_hole_of_three_seconds_is_made_up_at_five_quarters() {
 }
 
 #[test]
-fn a_loop_that_is_always_woken_late_keeps_the_rate() {
+fn rate_with_constantly_late_wakeups_is_kept() {
     // By UDP, and in a connection with bursts of 55 packets.
     for (dest, rate, burst_ms, slack_ms) in [(udp(0), 2_000_000, 10, 60), (tcp(0), 8_000_000, 18, 200)] {
         let mut world = World::small();
@@ -210,7 +210,7 @@ fn a_loop_that_is_always_woken_late_keeps_the_rate() {
 }
 
 #[test]
-fn an_extent_that_comes_late_is_made_up_too() {
+fn catch_up_after_late_extent_keeps_rate_bound() {
     let mut world = World::small();
     let film = Film::constant(0, 30_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
@@ -226,7 +226,7 @@ fn an_extent_that_comes_late_is_made_up_too() {
 }
 
 #[test]
-fn a_run_begins_when_its_first_extent_is_there() {
+fn run_begins_when_first_extent_has_been_read() {
     // (start after the command, first read takes) in milliseconds; with FEC and without
     for (start, read, spare) in
         [(0, 0, 0), (0, 30, 0), (0, 500, 0), (50, 30, 0), (50, 500, 0), (50, 30, 2), (50, 500, 2)]
@@ -285,7 +285,7 @@ fn fec_that_is_told_late_keeps_the_schedule_too() {
 }
 
 #[test]
-fn a_jump_that_is_answered_at_once_does_not_flood() {
+fn seeks_with_instant_reads_do_not_flood_receiver() {
     let mut world = World::small();
     world.disk.rule = Box::new(|_| (0, Ok(())));
     let film = Film::constant(0, 60_000, 90_000_000); // 85 packets in 10 ms
@@ -307,7 +307,7 @@ fn a_jump_that_is_answered_at_once_does_not_flood() {
 }
 
 #[test]
-fn the_bound_holds_however_the_loop_is_called() {
+fn rate_bound_holds_with_random_loop_delays() {
     let mut state = 12345u64;
     let mut random = move |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -335,7 +335,7 @@ fn the_bound_holds_however_the_loop_is_called() {
 }
 
 #[test]
-fn a_hole_too_long_to_make_up_moves_the_timeline() {
+fn timeline_after_stall_beyond_max_hole_is_moved() {
     let mut world = World::small();
     let film = Film::constant(0, 60_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
@@ -383,7 +383,7 @@ fn hours_of_film_keep_their_rate() {
 }
 
 #[test]
-fn a_film_without_times_floods_nobody() {
+fn title_without_timestamps_is_limited_to_max_rate() {
     let mut world = World::small();
     let film = Film::new(0, 50_000, |_| 0);
     let other = Film::constant(1, 1_000, 8_000_000);
@@ -399,7 +399,7 @@ fn a_film_without_times_floods_nobody() {
 }
 
 #[test]
-fn a_moment_that_has_passed_counts_as_now() {
+fn play_with_start_time_in_the_past_begins_now() {
     let mut world = World::small();
     let film = Film::constant(0, 1_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));

@@ -62,7 +62,7 @@ fn another_title_follows_at_the_end() {
 
 /// Before a packet in the middle of an extent, at its border, in the same title and in another one, near and far.
 #[test]
-fn a_cut_before_a_packet() {
+fn cut_at_packet_switches_runs_seamlessly() {
     for (cut, from) in [(700, 100), (588, 196), (784, 784), (300, 0), (1_200, 899), (400, 400)] {
         for next in [other(), film()] {
             let (mut world, stream) = viewer();
@@ -79,7 +79,7 @@ fn a_cut_before_a_packet() {
 
 /// Right behind an extent's border there is little time to read: late packets are made up for.
 #[test]
-fn a_cut_with_little_time_to_read() {
+fn cut_just_after_extent_border_catches_up_lateness() {
     let (mut world, stream) = viewer();
     world.queue(stream, Cut::At(589), &other(), (150, 900), Numbering::Viewer).unwrap();
     world.run_out();
@@ -90,7 +90,7 @@ fn a_cut_with_little_time_to_read() {
 }
 
 #[test]
-fn the_first_extent_is_asked_for_near_the_cut_and_in_time() {
+fn queued_run_requests_first_extent_shortly_before_cut() {
     let (mut world, stream) = viewer();
     world.queue(stream, Cut::At(900), &other(), (200, 900), Numbering::Title).unwrap();
     world.run_out();
@@ -109,7 +109,7 @@ fn the_first_extent_is_asked_for_near_the_cut_and_in_time() {
 
 /// A cut in the extent that is being sent: the part read of the one behind it is given back.
 #[test]
-fn a_near_cut_gives_back_what_lies_ahead() {
+fn cut_in_current_extent_releases_extent_ahead() {
     let (mut world, stream) = viewer();
     world.run_for(180 * MS);
     let position = world.position(stream);
@@ -123,7 +123,7 @@ fn a_near_cut_gives_back_what_lies_ahead() {
 
 /// The cut is where the run stands: the next one begins when its next packet would have been due.
 #[test]
-fn a_cut_right_here() {
+fn cut_at_current_position_begins_next_run_when_due() {
     let (mut world, stream) = viewer();
     let position = world.position(stream);
     world.queue(stream, Cut::At(position), &other(), (0, 900), Numbering::Viewer).unwrap();
@@ -138,7 +138,7 @@ fn a_cut_right_here() {
 }
 
 #[test]
-fn a_passed_or_impossible_cut_is_refused_and_changes_nothing() {
+fn queue_with_passed_or_invalid_cut_is_refused_without_effect() {
     let (mut world, stream) = viewer();
     let position = world.position(stream);
     let queue = |world: &mut World, cut, from, until| {
@@ -159,7 +159,7 @@ fn a_passed_or_impossible_cut_is_refused_and_changes_nothing() {
 
 /// The second replaces the first; the packets behind the earlier cut are sent after all.
 #[test]
-fn the_last_queued_run_counts() {
+fn queue_twice_replaces_first_queued_run() {
     for first_cut in [300, 1_000] {
         let (mut world, stream) = viewer();
         world.queue(stream, Cut::At(first_cut), &other(), (0, 900), Numbering::Title).unwrap();
@@ -181,7 +181,7 @@ fn the_last_queued_run_counts() {
 
 /// The same extent is asked for by both, and only the answer to the second is taken.
 #[test]
-fn a_late_answer_for_a_queued_run_that_was_replaced_does_not_touch_its_successor() {
+fn handle_lease_of_replaced_queued_run_does_not_affect_successor() {
     for fails in [false, true] {
         let (mut world, stream) = viewer();
         world.queue(stream, Cut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
@@ -209,7 +209,7 @@ fn a_late_answer_for_a_queued_run_that_was_replaced_does_not_touch_its_successor
 
 /// Anything that ends the run that lasts ends the queued run too, each with its own event.
 #[test]
-fn a_queued_run_ends_with_the_one_before() {
+fn queued_run_ends_together_with_current_run() {
     for command in ["pause", "close", "play", "finish", "conn"] {
         let (mut world, stream) = viewer();
         let queued = world.queue(stream, Cut::At(400), &other(), (0, 900), Numbering::Title).unwrap();
@@ -244,7 +244,7 @@ fn a_queued_run_ends_with_the_one_before() {
 
 /// A queued title that cannot be read takes nothing away from the one that plays.
 #[test]
-fn what_cannot_be_read_is_not_gone_over_to() {
+fn queued_run_with_read_error_leaves_current_run_playing() {
     let (mut world, stream) = viewer();
     world.disk.rule = Box::new(|want| {
         let is_bad = want.title == other().title;
@@ -261,7 +261,7 @@ fn what_cannot_be_read_is_not_gone_over_to() {
 
 /// The first extent of the queued run comes after the cut: the schedule stays, and the hole is made up.
 #[test]
-fn a_late_first_extent_is_made_up() {
+fn queued_run_with_late_first_extent_catches_up() {
     let (mut world, stream) = viewer();
     world.disk.rule =
         Box::new(|want| (if want.title == other().title && want.extent == 0 { S } else { MS }, Ok(())));
@@ -276,7 +276,7 @@ fn a_late_first_extent_is_made_up() {
 
 /// Titles one behind the other, as a playlist would have them: one stream, one row of numbers, two leases at most.
 #[test]
-fn a_row_of_titles() {
+fn queued_titles_in_sequence_share_numbering_and_two_leases() {
     let (mut world, stream) = viewer();
     let mut packets = 1_200;
     let mut films = vec![other(), film(), other()];

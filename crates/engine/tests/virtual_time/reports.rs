@@ -17,7 +17,7 @@ fn report_of(reported: &Reported) -> SenderReport {
 }
 
 #[test]
-fn the_first_report_comes_soon_and_then_every_interval() {
+fn sender_reports_begin_early_and_repeat_every_interval() {
     let film = Film::constant(0, 20_000, 8_000_000); // 26 s
     for dest in [udp(0), tcp(0)] {
         let mut world = World::small();
@@ -35,7 +35,7 @@ fn the_first_report_comes_soon_and_then_every_interval() {
 }
 
 #[test]
-fn a_report_maps_the_wall_clock_to_the_film() {
+fn sender_report_maps_wall_clock_to_media_time() {
     let wall_offset_ns = 1_700_000_000 * S;
     let mut world = World::new(EngineConfig { streams: 1, wall_offset_ns, ..EngineConfig::default() }, 8);
     let film = Film::constant(0, 5_000, 8_000_000).ending_with(188);
@@ -93,7 +93,7 @@ fn reports_go_on_while_an_extent_is_missing_and_stop_on_pause() {
 }
 
 #[test]
-fn a_run_that_takes_bye_back_reports_like_any_other() {
+fn sender_report_of_run_that_cancels_bye_follows_first_packet() {
     let mut world = World::small();
     let film = Film::constant(0, 5_000, 8_000_000);
     let stream = world.open(&film, 0, udp(0));
@@ -110,7 +110,7 @@ fn a_run_that_takes_bye_back_reports_like_any_other() {
 }
 
 #[test]
-fn a_report_that_finds_no_way_is_given_up() {
+fn sender_report_to_unreachable_port_is_dropped_without_failure() {
     let mut world = World::small();
     let film = Film::constant(0, 10_000, 8_000_000); // 13 s
     let stream = world.open(&film, 0, udp(0));
@@ -129,7 +129,7 @@ fn a_report_that_finds_no_way_is_given_up() {
 }
 
 #[test]
-fn a_quiet_stream_ends_without_reports_and_bye() {
+fn quiet_stream_sends_no_reports_and_no_bye() {
     let film = Film::constant(0, 9_000, 8_000_000); // 12 s
     let mut world = World::small();
     world.quiet = true;

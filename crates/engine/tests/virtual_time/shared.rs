@@ -38,7 +38,7 @@ fn moments(world: &World, since: Instant) -> Vec<Instant> {
 }
 
 #[test]
-fn any_number_of_viewers_takes_a_hundred_and_twenty_five_wake_ups_a_second() {
+fn shared_wakeups_are_at_most_125_per_second() {
     for (viewers, rate) in
         [(1, 8_000_000), (10, 8_000_000), (10, 300_000), (900, 2_000_000), (300, 16_000_000)]
     {
@@ -60,7 +60,7 @@ fn any_number_of_viewers_takes_a_hundred_and_twenty_five_wake_ups_a_second() {
 
 /// A loop that never sleeps looks all the time: that is no reason to run ahead.
 #[test]
-fn who_looks_more_often_sends_no_more_often() {
+fn shared_wakeups_with_busy_polling_do_not_send_more_often() {
     let mut world = sharing(50);
     let film = Film::constant(0, 60_000, 8_000_000);
     play_all(&mut world, &film, 0, 50);
@@ -75,7 +75,7 @@ fn who_looks_more_often_sends_no_more_often() {
 }
 
 #[test]
-fn a_burst_leads_by_less_than_a_wake_up() {
+fn shared_wakeups_send_bursts_less_than_one_wakeup_early() {
     for rate in [40_000_000, 2_500_000] {
         let mut world = sharing(100);
         let film = Film::constant(0, 60_000, rate);
@@ -106,7 +106,7 @@ fn a_burst_leads_by_less_than_a_wake_up() {
 
 /// Packets of 150 Mb/s may follow each other only so fast: they need more moments than the others, and get them.
 #[test]
-fn a_fast_stream_among_others_keeps_its_rate() {
+fn shared_wakeups_with_fast_stream_keep_its_rate() {
     let mut world = sharing(51);
     let (slow, fast) = (Film::constant(0, 60_000, 2_000_000), Film::constant(1, 400_000, 150_000_000));
     play_all(&mut world, &slow, 0, 50);
@@ -122,7 +122,7 @@ fn a_fast_stream_among_others_keeps_its_rate() {
 }
 
 #[test]
-fn a_hole_is_made_up_at_five_quarters_and_then_wake_ups_are_shared_again() {
+fn shared_wakeups_after_stall_resume_once_caught_up() {
     let mut world = sharing(50);
     let film = Film::constant(0, 60_000, 8_000_000);
     play_all(&mut world, &film, 0, 50);
@@ -141,7 +141,7 @@ fn a_hole_is_made_up_at_five_quarters_and_then_wake_ups_are_shared_again() {
 
 /// A socket that is full is tried again after a while, not at once and over and over because others have their turn.
 #[test]
-fn a_full_socket_is_left_alone_for_its_time() {
+fn blocked_socket_with_shared_wakeups_waits_retry_interval() {
     let mut world = sharing(20);
     let film = Film::constant(0, 60_000, 8_000_000);
     play_all(&mut world, &film, 0, 20);
@@ -164,7 +164,7 @@ fn a_full_socket_is_left_alone_for_its_time() {
 /// Media that a run may send ahead leaves as fast as allowed, not a burst with each wake-up of the
 /// others.
 #[test]
-fn a_lead_is_sent_at_once_beside_others() {
+fn lead_with_shared_wakeups_is_sent_at_once() {
     let mut world = sharing(11);
     let film = Film::constant(0, 60_000, 8_000_000);
     play_all(&mut world, &film, 0, 10);

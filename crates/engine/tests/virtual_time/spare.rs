@@ -35,7 +35,7 @@ fn extents_of_which_a_run_has_a_part_are_wanted_whole() {
 }
 
 #[test]
-fn whoever_cannot_repair_wants_all_and_fec_itself_whatever_is_there() {
+fn spare_of_zero_or_max_is_passed_to_requests_unchanged() {
     let each = Film::constant(0, PACKETS, 8_000_000).layout.packets_per_extent();
     assert_eq!(wanted(0, each + 1, 3 * each - 1), [(1, 0), (2, 0)]);
     assert_eq!(wanted(u8::MAX, each + 1, 3 * each - 1), [(1, u8::MAX), (2, u8::MAX)]);

@@ -229,7 +229,7 @@ proptest! {
 
     /// With pauses anywhere, reads that take their time, and bursts that are torn.
     #[test]
-    fn what_is_sent_is_the_model(
+    fn stepped_run_with_pauses_and_torn_bursts_matches_model(
         (block, over) in (1u16..300, 1u16..800),
         (from, len) in (0u32..PACKETS, 0u32..=PACKETS),
         read_ms in 0u64..30,
@@ -297,7 +297,7 @@ proptest! {
 
 /// The last packet sent of an extent may be far from its end: what follows has been asked for by then.
 #[test]
-fn an_extent_that_is_left_early_is_followed_in_time() {
+fn stepped_run_leaving_extent_early_requests_next_in_time() {
     let (block, stride) = (100, 196);
     let mut rig = Rig::new(20 * MS, 0);
     let step = Some(step_of(block, stride));
@@ -340,7 +340,7 @@ fn another_run_follows_without_a_break() {
 }
 
 #[test]
-fn what_is_no_step_is_refused() {
+fn step_new_with_invalid_block_or_stride_returns_none() {
     assert_eq!([(0, 5), (5, 0), (6, 5), (5, 5)].map(|(block, stride)| Step::new(block, stride)), [None; 4]);
     let mut rig = Rig::new(0, 0);
     let bytes = Numbering::Bytes { head: 0, last: 0 };

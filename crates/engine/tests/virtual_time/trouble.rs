@@ -41,7 +41,7 @@ fn assert_others_unaffected(world: &World, others: u32) {
 }
 
 #[test]
-fn what_is_missing_in_an_extent_is_left_to_the_viewer() {
+fn missing_packets_are_skipped_and_counted_per_run() {
     // Single ones, runs, a whole extent, the first and the last of the title.
     let missing = |packet: u32| {
         packet == 0 || packet % 97 == 5 || packet % 1000 < 33 || packet / 196 == 7 || packet > 2_990
@@ -75,7 +75,7 @@ fn what_is_missing_in_an_extent_is_left_to_the_viewer() {
 }
 
 #[test]
-fn a_reader_that_stops_is_dropped_when_it_is_ten_seconds_behind() {
+fn slow_reader_that_stops_fails_at_max_tcp_behind() {
     let mut world = World::new(millrace_engine::EngineConfig { streams: 8, ..Default::default() }, 64);
     let slow = world.open(&film(), 0, tcp(0));
     let others = [udp(1), tcp(2), udp(3)];
@@ -109,7 +109,7 @@ fn a_reader_that_stops_is_dropped_when_it_is_ten_seconds_behind() {
 }
 
 #[test]
-fn a_blocked_reader_goes_on_from_the_first_datagram_not_taken() {
+fn blocked_outcome_resumes_at_first_datagram_not_taken() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, tcp(0));
     let calls = Rc::new(Cell::new(0u32));
@@ -151,7 +151,7 @@ fn blocked_behind_the_last_datagram_is_as_good_as_sent() {
 }
 
 #[test]
-fn a_reader_that_comes_back_catches_up_within_the_bound() {
+fn parked_stream_after_writable_catches_up_within_rate_bound() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, tcp(0));
     let (from, to) = (world.now.plus_ns(3 * S), world.now.plus_ns(8 * S));
@@ -184,7 +184,7 @@ fn a_reader_that_comes_back_catches_up_within_the_bound() {
 /// Commands that arrive while a stream is parked: the end of the run reports where the stream
 /// stood, and another run begins as usual.
 #[test]
-fn a_parked_stream_is_paused_replaced_queued_and_closed_like_any_other() {
+fn parked_stream_accepts_pause_play_queue_and_close() {
     for command in 0..5 {
         let mut world = World::small();
         let stream = world.open(&film(), 0, tcp(0));
@@ -235,7 +235,7 @@ fn a_parked_stream_is_paused_replaced_queued_and_closed_like_any_other() {
 }
 
 #[test]
-fn a_connection_that_is_writable_now_and_then_is_written_at_once() {
+fn blocked_connection_that_becomes_writable_is_written_at_once() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, tcp(0));
     world.device = Box::new(|now, transmit| {
@@ -257,7 +257,7 @@ fn a_connection_that_is_writable_now_and_then_is_written_at_once() {
 
 /// A reader that takes a little less than the title's rate all the time, and so is never blocked for long.
 #[test]
-fn a_reader_slower_than_the_film_is_found_out() {
+fn tcp_reader_slower_than_title_fails_as_slow_reader() {
     let mut world = World::small();
     let long = Film::constant(0, 200_000, 8_000_000);
     let stream = world.open(&long, 0, tcp(0));
@@ -279,7 +279,7 @@ fn a_reader_slower_than_the_film_is_found_out() {
 }
 
 #[test]
-fn a_full_udp_device_is_tried_again_and_nobody_fails() {
+fn blocked_udp_device_is_retried_without_failure() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     let (from, to) = (world.now.plus_ns(2 * S), world.now.plus_ns(17 * S));
@@ -295,7 +295,7 @@ fn a_full_udp_device_is_tried_again_and_nobody_fails() {
 }
 
 #[test]
-fn an_unreachable_viewer_loses_packets_and_nobody_else_does() {
+fn unreachable_viewer_loses_packets_without_affecting_others() {
     let mut world = World::new(millrace_engine::EngineConfig { streams: 8, ..Default::default() }, 64);
     let lost = world.open(&film(), 0, udp(0));
     for index in 1..=3 {
@@ -324,7 +324,7 @@ fn an_unreachable_viewer_loses_packets_and_nobody_else_does() {
 }
 
 #[test]
-fn a_viewer_that_stays_unreachable_is_given_up() {
+fn unreachable_viewer_fails_after_max_unreachable() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     let from = world.now.plus_ns(2 * S);
@@ -345,7 +345,7 @@ fn a_viewer_that_stays_unreachable_is_given_up() {
 }
 
 #[test]
-fn a_closed_connection_fails_its_stream_with_the_errno() {
+fn closed_outcome_fails_stream_with_errno() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, tcp(0));
     let from = world.now.plus_ns(S);
@@ -362,7 +362,7 @@ fn a_closed_connection_fails_its_stream_with_the_errno() {
 }
 
 #[test]
-fn a_connection_that_is_gone_takes_all_its_streams_and_no_other() {
+fn conn_gone_fails_streams_of_that_connection_only() {
     let mut world = World::small();
     for (index, dest) in [tcp(5), udp(1), tcp(5), tcp(6)].into_iter().enumerate() {
         world.open(&film(), index as u32, dest);
@@ -415,7 +415,7 @@ fn bye_waits_for_a_blocked_connection_but_not_for_ever() {
 }
 
 #[test]
-fn a_failed_read_is_tried_once_more() {
+fn lease_failure_is_retried_once() {
     for failure in [LeaseFailure::Io(5), LeaseFailure::Checksum] {
         let mut world = World::small();
         let stream = world.open(&film(), 0, udp(0));
@@ -433,7 +433,7 @@ fn a_failed_read_is_tried_once_more() {
 }
 
 #[test]
-fn a_read_that_fails_again_fails_the_stream() {
+fn lease_failure_after_retry_fails_stream() {
     for (failure, tries) in [
         (LeaseFailure::Io(5), 2),
         (LeaseFailure::Checksum, 2),
@@ -454,7 +454,7 @@ fn a_read_that_fails_again_fails_the_stream() {
 }
 
 #[test]
-fn a_failure_that_nobody_waits_for_is_nobodys() {
+fn lease_failure_for_unrequested_extent_is_ignored() {
     let mut world = World::small();
     let stream = world.open(&film(), 0, udp(0));
     world.play_from(stream, 0);
@@ -471,7 +471,7 @@ fn a_failure_that_nobody_waits_for_is_nobodys() {
 }
 
 #[test]
-fn a_lease_of_another_run_or_extent_is_given_back() {
+fn lease_of_other_run_or_extent_is_released() {
     let mut world = World::small();
     let other = Film::constant(1, 30_000, 8_000_000);
     let (a, b) = (world.open(&film(), 0, udp(0)), world.open(&other, 1, udp(1)));
@@ -504,7 +504,7 @@ fn a_lease_of_another_run_or_extent_is_given_back() {
 }
 
 #[test]
-fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere() {
+fn lease_with_wrong_content_fails_stream_without_panic() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     arena.fill(0).unwrap().publish();
     let film = film();
@@ -535,7 +535,7 @@ fn a_lease_that_does_not_hold_what_it_must_fails_the_stream_and_panics_nowhere()
 }
 
 #[test]
-fn a_read_that_fails_while_a_batch_is_out_takes_the_batch_back() {
+fn lease_failure_during_pending_batch_cancels_batch() {
     let mut world = World::small();
     for index in 0..2 {
         world.open(&film(), index, udp(index));

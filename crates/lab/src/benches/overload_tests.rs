@@ -47,7 +47,7 @@ fn missed(promises: &[Promise]) -> Vec<&str> {
 }
 
 #[test]
-fn a_run_as_it_should_be_is_counted_and_meets_every_target() {
+fn overload_run_without_faults_meets_all_targets() {
     let seen = good();
     assert_eq!((seen.before, seen.fewest, seen.in_the_end), (5, 3, 5));
     // The busy process is not the cause of lateness after its end.
@@ -61,7 +61,7 @@ fn a_run_as_it_should_be_is_counted_and_meets_every_target() {
 }
 
 #[test]
-fn each_target_is_missed_by_its_own_fault() {
+fn overload_target_is_missed_by_its_own_fault() {
     let late = |seen: &mut Seen| *seen = again(seen, |_, series| series[4].lateness_p99_us = 200_000);
     let cases: [(&str, Spoil); 5] = [
         ("overload-recovery", |seen| seen.recovery_s = 5.5),
@@ -88,7 +88,7 @@ fn again(seen: &Seen, change: impl Fn(&mut [StreamReport], &mut [Sample])) -> Se
 }
 
 #[test]
-fn what_the_admitted_suffer_is_missed_and_no_overload_is_not_measured() {
+fn judge_admitted_misses_targets_and_skips_run_without_overload() {
     let crowd = good().crowd;
     let judged = |change: fn(&mut Crowd)| {
         let mut crowd = crowd.clone();
@@ -106,7 +106,7 @@ fn what_the_admitted_suffer_is_missed_and_no_overload_is_not_measured() {
 }
 
 #[test]
-fn a_neighbour_that_took_nothing_shows_nothing() {
+fn judge_with_idle_neighbour_yields_no_targets() {
     let seen = again(&good(), |streams, series| {
         streams.iter_mut().for_each(|stream| stream.has_ended = false);
         series.iter_mut().for_each(|sample| sample.lateness_p99_us = 18_000);
@@ -116,7 +116,7 @@ fn a_neighbour_that_took_nothing_shows_nothing() {
 }
 
 #[test]
-fn a_failed_run_is_made_again_only_if_processors_were_taken_away() {
+fn is_disturbed_requires_failure_and_stolen_cpu_time() {
     let with = |recovery_s, stolen_ratio| {
         let mut seen = Seen { recovery_s, ..good() };
         seen.crowd.figures.stolen_ratio = stolen_ratio;

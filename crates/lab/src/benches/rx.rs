@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_is_no_part_of_what_receiving_takes() {
+    fn rate_beside_subtracts_send_cost() {
         let (dropped, plain) = ([1000.0; 5], [1800.0; 5]);
         assert_eq!(above(&plain, &dropped).mid, 800.0);
         assert_eq!(rate_beside(&plain, &plain, &dropped).mid, 1.0);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_has_its_contender() {
+    fn targets_match_those_of_bench() {
         assert_eq!(TARGETS.map(|(id, ..)| id), BENCH.targets);
     }
 }

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_speed_is_watched_away_from_the_changes() {
+    fn watch_measures_each_speed_away_from_changes() {
         let lasts = Duration::from_secs(10);
         let watch = Watch::new(lasts);
         assert_eq!(watch.at.map(|at| at.as_millis()), [2_000, 9_500, 12_000, 19_500]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_counters_are_added_up() {
+    fn spent_of_sums_event_loop_counters() {
         let counters =
             serde_json::json!({"loop": [{"busy_ns": 5, "packets": 2}, {"busy_ns": 6, "packets": 3}]});
         let spent = Spent::of(&counters).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_session_has_one_fate() {
+    fn fates_of_counts_each_session_once() {
         let played = StreamReport { setup_us: Some(900), ..StreamReport::default() };
         let failed = |why: &str| StreamReport { failure: Some(why.to_owned()), ..StreamReport::default() };
         let streams = [

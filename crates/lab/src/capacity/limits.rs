@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn each_figure_can_fail_a_trial_clearly_or_not() {
+    fn judge_grades_each_figure_against_limits() {
         let judge = |change: fn(&mut Figures)| {
             let mut figures = good();
             change(&mut figures);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receivers_fault_excuses_a_failure_and_spoils_no_pass() {
+    fn judge_with_spoiled_receiver_excuses_failure_but_not_pass() {
         let mut figures = Figures { spoiled: true, ..good() };
         assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearPass);
         figures.loss_ratio = 0.1;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_nothing_while_the_processors_are_taken_away() {
+    fn is_disturbed_by_stolen_cpu_time_only_on_failure() {
         let mut figures = Figures { stolen_ratio: 0.08, ..good() };
         assert!(!figures.is_disturbed(&Limits::STRICT));
         figures.p99_ms = 58.0;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_patient_put_up_with_more() {
+    fn patient_limits_pass_lateness_that_strict_limits_fail() {
         let figures = Figures { p99_ms: 95.0, ..good() };
         assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearFail);
         assert_eq!(figures.judge(&Limits::PATIENT), Verdict::NarrowPass);

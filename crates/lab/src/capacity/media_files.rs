@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_stuffing_is_stamped() {
+    fn stamp_changes_only_null_packets() {
         let mut bytes = [0x47; 3 * PACKET_BYTES];
         bytes[PACKET_BYTES + 1] = 0x1f;
         bytes[PACKET_BYTES + 2] = 0xff;

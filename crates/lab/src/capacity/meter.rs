@@ -232,8 +232,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_is_still_counted() {
-        if !is_alone("a_thread_that_has_ended_is_still_counted") {
+    fn usage_includes_exited_threads() {
+        if !is_alone("usage_includes_exited_threads") {
             return;
         }
         let group = rustix::process::getpgrp().as_raw_nonzero().get() as u32;

@@ -27,7 +27,7 @@ fn clear(limit: u32) -> impl Fn(u32, u32) -> Verdict {
 }
 
 #[test]
-fn every_limit_is_found_within_the_precision() {
+fn search_finds_limit_within_precision() {
     for limit in (1..60).chain([99, 100, 101, 333, 640, 1000, 1333, 4096, 9999, 19_999]) {
         for first in [1, 64, 5000] {
             let (found, tried) = hunt(options(first), clear(limit));
@@ -51,7 +51,7 @@ fn doubling_is_rough_and_halving_is_not() {
 }
 
 #[test]
-fn nothing_passes_and_everything_passes() {
+fn search_with_all_failing_or_all_passing_ends_at_bound() {
     let (found, tried) = hunt(options(64), |_, _| Verdict::ClearFail);
     assert_eq!((found.passed, found.failed), (0, Some(1)));
     assert_eq!(tried, [64, 32, 16, 8, 4, 2, 1]);
@@ -62,7 +62,7 @@ fn nothing_passes_and_everything_passes() {
 }
 
 #[test]
-fn two_of_three_decide_near_the_limit() {
+fn search_near_limit_takes_two_of_three_trials() {
     let mut search = Search::new(options(100));
     search.tell(100, Verdict::NarrowFail);
     assert_eq!(search.step(), Step::Try { count: 100, rough: false });
@@ -77,7 +77,7 @@ fn two_of_three_decide_near_the_limit() {
 }
 
 #[test]
-fn one_bad_moment_does_not_decide() {
+fn search_with_periodic_disturbance_finds_limit() {
     // Every third trial is disturbed and fails narrowly, whatever the count.
     let disturbed = |count: u32, n: u32| match (n % 3 == 2, count <= 900) {
         (true, _) => Verdict::NarrowFail,
@@ -101,7 +101,7 @@ fn spoiled_trials_are_repeated_once_and_then_bound_the_search() {
 }
 
 #[test]
-fn a_search_that_knows_the_neighbourhood_is_short() {
+fn search_starting_near_limit_needs_few_trials() {
     let near = SearchOptions { first: 1000, growth: 1.06, ..options(0) };
     for limit in [950, 1000, 1040, 1090] {
         let (found, tried) = hunt(near, clear(limit));
@@ -111,7 +111,7 @@ fn a_search_that_knows_the_neighbourhood_is_short() {
 }
 
 #[test]
-fn what_others_found_out_is_taken_over() {
+fn search_adopts_results_of_earlier_trials() {
     let mut search = Search::new(options(64));
     for (count, passed) in [(64, true), (512, false), (256, true), (128, true)] {
         search.tell(count, if passed { Verdict::ClearPass } else { Verdict::ClearFail });

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_repeats_the_measurement_and_nothing_else() {
+    fn command_reproduces_measurement_options_only() {
         let args = parse(&[
             "capacity",
             "--json",
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_tells_a_miss_from_a_noisy_machine() {
+    fn code_of_distinguishes_miss_from_noise() {
         assert_eq!([Verdict::Holds, Verdict::Missed, Verdict::Unknown].map(code_of), [0, 1, 3]);
     }
 
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_means_nothing_is_refused() {
+    fn find_with_inapplicable_option_returns_error() {
         let message = |line: &[&str]| find(&parse(line)).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(message(&["nonsense"]).contains("no such benchmark; there are: ingest, "));
         assert_eq!(
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_the_command_line() {
+    fn command_line_with_invalid_values_is_rejected() {
         for line in [
             &["x", "--runs", "0"][..],
             &["x", "--streams", "0"],

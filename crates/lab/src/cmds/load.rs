@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_reaches_the_options() {
+    fn load_command_line_sets_options() {
         let plain = options("rtsp://h/a");
         assert_eq!((plain.streams, plain.titles, plain.own_rtcp), (10, TitleChoice::InTurn, true));
         assert_eq!(plain.arrivals, Arrivals::Ramp(Duration::from_millis(100)));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_urls_is_read_line_by_line() {
+    fn targets_from_list_file_are_read_line_by_line() {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join("list.txt");
         std::fs::write(&list, "# films\nrtsp://h/a\n\n  rtsp://h/b  \n").unwrap();

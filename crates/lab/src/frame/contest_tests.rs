@@ -67,7 +67,7 @@ fn ratios_are_taken_within_a_round() {
 }
 
 #[test]
-fn a_contender_with_another_result_fails_the_contest() {
+fn contest_with_differing_result_fails() {
     let say = |result: u64| {
         move |slot: &mut Slot| {
             while slot.goes_on() {
@@ -126,7 +126,7 @@ fn errors_name_the_contest_and_the_contender() {
 }
 
 #[test]
-fn a_stop_ends_it_at_the_next_slot() {
+fn contest_with_cancel_stops_at_next_slot() {
     let how = how();
     let slots = Cell::new(0);
     let mut contest = Contest::new("stopped");
@@ -142,7 +142,7 @@ fn a_stop_ends_it_at_the_next_slot() {
 }
 
 #[test]
-fn the_base_can_be_another_and_rows_have_one_shape() {
+fn contest_as_base_sets_reference_and_rows_share_columns() {
     let work = |slot: &mut Slot| {
         while slot.goes_on() {
             slot.batch(1, || chew(100));
@@ -178,7 +178,7 @@ fn shuffles_are_permutations_and_repeat_with_the_seed() {
 }
 
 #[test]
-fn a_pinned_thread_is_free_again_afterwards() {
+fn pinned_drop_restores_cpu_affinity() {
     std::thread::spawn(|| {
         let count = || rustix::thread::sched_getaffinity(None).unwrap().count();
         let before = count();

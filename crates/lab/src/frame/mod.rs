@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_named_with_the_way_to_get_it() {
+    fn missing_program_is_listed_with_install_hint() {
         const ABSENT: Bench = Bench {
             name: "absent",
             shows: "",

@@ -271,7 +271,7 @@ mod tests {
     const LATER: &str = "cpu  200 0 200 1600 0 0 0 0 0 0\n";
 
     #[test]
-    fn a_quiet_machine_is_quiet() {
+    fn noise_meter_of_idle_machine_reports_quiet() {
         let mut quiet = meter();
         quiet.gap(0.9e6);
         quiet.gap(1.5e6);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_noise_is_named() {
+    fn noise_meter_names_each_kind_of_noise() {
         assert!(judged(NoiseMeter { load: 2.5, ..meter() }, LATER)[0].contains("load average 2.5"));
         let mut gaps = meter();
         (0..4).for_each(|_| gaps.gap(4e6));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_takes_its_time_and_files_that_are_not_there_do_no_harm() {
+    fn noise_meter_look_lasts_and_bad_proc_text_is_ignored() {
         let mut looking = NoiseMeter { spun_ns: 0.0, ..meter() };
         looking.look();
         assert!(looking.spun_ns >= LOOK_NS);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scattered_concerns_its_own_rows_alone() {
+    fn scattered_noise_concerns_only_its_own_rows() {
         let mut scattering = NoiseMeter { spun_ns: 0.0, ..meter() };
         scattering.repeated("a in x", &[1.0, 1.0, 2.0]);
         scattering.repeated("b in x", &[1.0, 1.0, 1.0]);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_together() {
+    fn noise_and_merges_duplicate_reasons() {
         let both = Noise::quiet().and(Noise::noisy("a")).and(Noise::noisy("a")).and(Noise::noisy("b"));
         assert_eq!(both.to_string(), "noisy machine: a; b");
         assert_eq!(Noise::quiet().and(Noise::quiet()).to_string(), "quiet machine");

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_seen_by_every_copy() {
+    fn cancel_is_visible_in_cloned_options() {
         let options = Options::tiny("x");
         let copy = options.clone();
         assert_eq!(copy.go_on(), Ok(()));

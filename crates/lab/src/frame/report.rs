@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_reads_well_and_knows_its_promises() {
+    fn report_text_lists_rows_and_missed_targets() {
         let mut report = Report::new("demo");
         report.rows.push(Row::new("copy").with("rate", 812.25, "MB/s").with("runs", 9.0, ""));
         report.promises.push(Promise::at_least("ingest-rate", 812.25, 800.0, "MB/s"));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_form_is_exactly_this() {
+    fn report_json_has_exact_format() {
         let mut report = Report { commit: "c".into(), machine: "m".into(), ..Report::new("demo") };
         report.rows.push(Row::new("copy").with("rate", 2.5, "MB/s"));
         report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets").correctness());
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn each_target_is_judged_by_its_own_rows() {
+    fn verdict_judges_each_target_by_its_own_rows() {
         let figure = |value: f64| Promise::at_most("slow", value, 0.5, "").by_rows(["a in x".to_owned()]);
         let loss = |lost: f64| Promise::at_most("loss", lost, 0.5, "").correctness();
         let noisy = || Some(Noise::noisy("busy"));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_not_met() {
+    fn target_without_measurement_is_not_met() {
         let mut report = Report::new("x");
         report.promises.push(Promise::at_most("slow", 0.0, 0.5, ""));
         report.declare(&["slow", "absent"]);

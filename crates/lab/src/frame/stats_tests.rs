@@ -46,7 +46,7 @@ fn few_values_give_all_there_is() {
 
 /// The promise of the interval, tried: uniform values, the true median is 0.5.
 #[test]
-fn the_interval_covers_the_true_median_often_enough() {
+fn median_interval_covers_true_median_at_stated_rate() {
     let mut state = 1u64;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -65,7 +65,7 @@ fn the_interval_covers_the_true_median_often_enough() {
 
 proptest! {
     #[test]
-    fn a_percentile_is_a_value_with_enough_below(mut values in prop::collection::vec(-1e9..1e9f64, 1..200), p in 0.0..=100.0f64) {
+    fn percentile_is_value_with_matching_rank(mut values in prop::collection::vec(-1e9..1e9f64, 1..200), p in 0.0..=100.0f64) {
         let found = percentile(&mut values, p);
         prop_assert!(values.contains(&found));
         let at_most = values.iter().filter(|v| **v <= found).count() as f64;
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn an_interval_holds_its_median_and_lies_within_the_values(values in prop::collection::vec(-1e9..1e9f64, 1..200)) {
+    fn median_interval_contains_median_and_stays_within_values(values in prop::collection::vec(-1e9..1e9f64, 1..200)) {
         let Interval { low, mid, high, confidence } = median_interval(&values);
         prop_assert!(low <= mid && mid <= high);
         prop_assert!(values.contains(&low) && values.contains(&high));

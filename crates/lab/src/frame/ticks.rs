@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_agrees_with_the_monotonic_one() {
+    fn clock_ns_agrees_with_monotonic_clock() {
         let clock = clock();
         let (start, from) = (Instant::now(), clock.now());
         while start.elapsed() < Duration::from_millis(20) {}
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_never_runs_backwards() {
+    fn clock_now_never_decreases() {
         let clock = clock();
         let mut last = clock.now();
         for _ in 0..10_000 {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_sees_work_and_knows_its_own_cost() {
+    fn probe_measures_work_and_its_own_cost() {
         let probe = Probe::calibrated();
         assert!(probe.cost >= 0.0 && probe.step >= 1, "{probe:?}");
         let mean = |work: fn() -> u64| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_works_uses_processor_time() {
+    fn thread_cpu_time_increases_with_work() {
         let before = thread_cpu_time();
         let mut x = 1u64;
         while thread_cpu_time() == before {

@@ -46,7 +46,7 @@ fn assert_same(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) {
 }
 
 #[test]
-fn every_payload_size_to_9000() {
+fn framing_versions_agree_for_payloads_up_to_9000_bytes() {
     let mut random = SplitMix(1);
     let payload: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
     for size in 1..=payload.len() {
@@ -60,7 +60,7 @@ fn every_payload_size_to_9000() {
 
 /// A checksum that comes out as 0x0000 is one of two zeros, and a payload of zeros the other.
 #[test]
-fn both_zeros() {
+fn framing_versions_agree_on_zero_checksum() {
     for flow in &flows() {
         for bytes in [1, 2, 3, 1316, 1317] {
             for byte in [0, 0xff] {
@@ -88,7 +88,7 @@ fn both_zeros() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_every_version() {
+fn framing_versions_reject_oversized_datagram_or_short_buffer() {
     let long = vec![0; MAX_UDP_PAYLOAD_BYTES - RTP_HEADER_BYTES + 1];
     for flow in &flows() {
         let connection = Connection::new(&TAGGED, flow).unwrap();
@@ -109,7 +109,7 @@ fn what_does_not_fit_is_refused_by_every_version() {
 
 /// One prebuilt datagram serves every viewer.
 #[test]
-fn one_pre_output_serves_many_viewers() {
+fn pre_output_is_shared_by_many_viewers() {
     let payload = [0x47; 1316];
     let source = flows()[0].source;
     let prebuilt = pre_output(source.ip(), &RTP, &payload).unwrap();
@@ -128,7 +128,7 @@ fn one_pre_output_serves_many_viewers() {
 
 proptest! {
     #[test]
-    fn every_version_writes_the_same(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+    fn framing_versions_agree_on_any_datagram(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
                                      payload in any_payload()) {
         let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
         assert_same(&link, &flow, &datagram);

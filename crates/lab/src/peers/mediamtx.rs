@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_writes_lands_in_a_folder_of_its_own() {
+    fn work_dir_creates_separate_folder() {
         let site = tempfile::tempdir().unwrap();
         let dir = work_dir(site.path()).unwrap();
         assert!(dir.is_absolute() && dir.is_dir() && dir.starts_with(site.path()) && dir != site.path());

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_peer_says_how_to_get_it() {
+    fn peers_have_unique_names_and_install_hints() {
         let mut names: Vec<&str> = ALL.iter().map(|peer| peer.name).collect();
         assert!(ALL.iter().all(|peer| !peer.install.is_empty()));
         names.sort_unstable();

@@ -98,7 +98,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn all_ways_send_the_same() {
+    fn kernel_paths_send_identical_datagrams() {
         let receivers: Vec<UdpSocket> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let bytes: Vec<u8> = (0..5000u32).map(|n| (n / 7) as u8).collect();
         let piece = |viewer: usize| Piece {

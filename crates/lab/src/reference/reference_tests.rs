@@ -69,7 +69,7 @@ fn check_stream(socket: &UdpSocket, pace: Pace, blocks: u8) {
 }
 
 #[test]
-fn every_kind_sends_the_whole_file_to_everybody() {
+fn reference_senders_send_whole_file_to_all_receivers() {
     for distance in [Duration::ZERO, Duration::from_micros(1500)] {
         let s = stage(3, distance);
         for kind in [events::run, ring::run] {

@@ -80,7 +80,7 @@ fn unescaped(text: &str) -> String {
 }
 
 #[test]
-fn the_page_is_well_formed_and_holds_what_was_measured() {
+fn html_page_is_well_formed_and_self_contained() {
     let mut report = report();
     report.plots.push(line(vec![Point::xy(1.0, 2.0), Point::xy(2.0, 4.0).within(3.0, 6.0)]));
     let page = html::page(&BENCH, &report, "2026-01-01 00:00 UTC");
@@ -157,7 +157,7 @@ fn figures_that_are_none_break_no_picture() {
 }
 
 #[test]
-fn a_gap_in_the_figures_is_a_gap_in_the_line() {
+fn plot_with_nan_value_breaks_line() {
     let ys = [1.0, 2.0, f64::NAN, 3.0, 4.0];
     let drawn = svg::plot(&line((0..5).map(|x| Point::xy(x as f64, ys[x])).collect()));
     assert_eq!((drawn.matches("<polyline").count(), drawn.matches("class=\"dot").count()), (2, 4));
@@ -174,7 +174,7 @@ fn bars_are_as_long_as_their_figures() {
 }
 
 #[test]
-fn a_folder_holds_the_page_and_the_figures() {
+fn write_dir_creates_page_and_json() {
     let dir = tempfile::tempdir().unwrap();
     let inside = dir.path().join("new/folder");
     let page = write_dir(&inside, &BENCH, &report(), "today").unwrap();

@@ -25,7 +25,7 @@ fn log_ticks_are_powers_or_ones_twos_and_fives() {
 }
 
 #[test]
-fn nothing_to_show_still_makes_an_axis() {
+fn scale_of_no_usable_values_still_has_ticks() {
     for is_log in [false, true] {
         for values in [&[][..], &[f64::NAN, f64::INFINITY], &[0.0], &[-1.0], &[1e308, -1e308], &[5e-324]] {
             let scale = Scale::of(values.iter().copied(), is_log, true, 5);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_html_would_read_is_escaped() {
+    fn escape_replaces_html_special_characters() {
         assert_eq!(
             escape("<script>a('b' && \"c\")</script>"),
             "&lt;script&gt;a(&#39;b&#39; &amp;&amp; &quot;c&quot;)&lt;/script&gt;"

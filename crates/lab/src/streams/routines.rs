@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_perf_says_is_understood() {
+    fn parse_of_perf_output_merges_user_routines() {
         let text = "# To display the perf.data header info\n#\n        120;[k] copy_page_to_iter\n         60;[.] 0x0000000000012345\n\n\
                     40;[.] millrace_lab::streams::events::run\n        200;[k] pv_native_safe_halt\n 80;[k] skb_release_data;   \nnonsense\n;;\n";
         let found = parse(text);

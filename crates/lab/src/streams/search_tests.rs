@@ -23,7 +23,7 @@ fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, 
 }
 
 #[test]
-fn a_core_that_fills_in_a_line_is_found_in_a_few_trials() {
+fn load_search_finds_linear_core_limit_in_few_trials() {
     for capacity in [7u32, 150, 999, 2_000, 14_000] {
         for first in [5, 100, 30_000] {
             let (answer, tried) = hunt(
@@ -39,14 +39,14 @@ fn a_core_that_fills_in_a_line_is_found_in_a_few_trials() {
 }
 
 #[test]
-fn a_core_that_fills_faster_and_faster_is_found_too() {
+fn load_search_finds_limit_of_superlinear_load() {
     let busy = |n: u32| 0.9 * (f64::from(n) / 4_000.0).powf(1.4);
     let (answer, tried) = hunt(OPTIONS, busy, u32::MAX);
     assert!((3_800.0..4_200.0).contains(&answer.streams), "{answer:?} {tried:?}");
 }
 
 #[test]
-fn who_is_not_served_bounds_the_number_though_the_core_has_time() {
+fn load_search_with_failed_delivery_is_bounded_by_it() {
     let (answer, tried) = hunt(OPTIONS, |n| f64::from(n) / 10_000.0, 600);
     assert_eq!(answer.bound, Bound::Delivery, "{tried:?}");
     assert!((560.0..=600.0).contains(&answer.streams), "{answer:?} {tried:?}");
@@ -55,7 +55,7 @@ fn who_is_not_served_bounds_the_number_though_the_core_has_time() {
 }
 
 #[test]
-fn what_was_never_tried_is_said_to_be_a_line() {
+fn load_search_beyond_max_reports_extrapolation() {
     let (answer, tried) = hunt(LoadOptions { max: 1_000, ..OPTIONS }, |n| f64::from(n) / 5_000.0, u32::MAX);
     assert_eq!((answer.bound, answer.low, answer.high), (Bound::Extrapolated, 1_000, None), "{tried:?}");
     assert!((4_400.0..4_600.0).contains(&answer.streams), "{answer:?}");
@@ -70,7 +70,7 @@ fn trials_are_bounded_and_few_ones_still_answer() {
 }
 
 #[test]
-fn a_good_trial_beyond_one_that_failed_is_chance() {
+fn load_search_ignores_passed_trial_beyond_failed_one() {
     let mut search = LoadSearch::new(OPTIONS);
     search.tell(Seen { count: 100, busy: 0.3, is_kept: true });
     search.tell(Seen { count: 200, busy: 0.6, is_kept: false });

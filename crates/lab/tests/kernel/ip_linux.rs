@@ -105,7 +105,7 @@ fn call(to: SocketAddr, between: impl FnOnce()) -> std::io::Result<()> {
 }
 
 #[test]
-fn the_kernel_calls_us_and_forgets_where_we_are() {
+fn stack_accepts_kernel_despite_flushed_neighbours() {
     if !can_run() {
         return;
     }
@@ -190,7 +190,7 @@ fn we_call_the_kernel_next_to_us_and_behind_a_gateway() {
 }
 
 #[test]
-fn the_kernel_pings_us() {
+fn stack_answers_ping_of_kernel() {
     if !can_run() {
         return;
     }

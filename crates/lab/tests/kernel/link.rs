@@ -146,7 +146,7 @@ fn loss_bursts_duplicates_and_reordering_are_counted_alike_on_both_sides() {
 }
 
 #[test]
-fn no_packet_comes_before_its_delay_and_most_come_soon_after() {
+fn link_delay_is_minimum_and_jitter_keeps_order() {
     let Some(hosts) = hosts("delay 20ms, jitter 5ms") else { return };
     let run = run(&hosts, 2000, 4, Duration::from_millis(1));
     assert_agree(&run);
@@ -165,7 +165,7 @@ fn no_packet_comes_before_its_delay_and_most_come_soon_after() {
 }
 
 #[test]
-fn a_bottleneck_lets_nothing_through_before_its_time() {
+fn link_rate_delays_packets_by_transmission_time() {
     let Some(hosts) = hosts("rate 40Mb/s queue 32768") else { return };
     let run = run(&hosts, 3000, 3000, Duration::ZERO);
     assert_agree(&run);
@@ -179,7 +179,7 @@ fn a_bottleneck_lets_nothing_through_before_its_time() {
 }
 
 #[test]
-fn a_full_queue_drops_and_the_receiver_misses_exactly_those() {
+fn link_full_queue_drops_match_receiver_loss() {
     let Some(hosts) = hosts("rate 10Mb/s queue 20") else { return };
     let run = run(&hosts, 1000, 100, Duration::from_millis(2));
     assert_agree(&run);
@@ -187,7 +187,7 @@ fn a_full_queue_drops_and_the_receiver_misses_exactly_those() {
 }
 
 #[test]
-fn a_reordered_packet_is_overtaken_by_exactly_so_many() {
+fn link_reorder_lets_exact_number_of_packets_overtake() {
     let Some(hosts) = hosts("reorder 2% by 7 within 5s") else { return };
     let run = run(&hosts, 3000, 20, Duration::from_millis(1));
     assert_agree(&run);
@@ -234,7 +234,7 @@ fn tcp_gets_everything_through_both_ways() {
 }
 
 #[test]
-fn a_host_inside_meets_this_machine_through_the_link() {
+fn link_host_reaches_outside_through_impaired_link() {
     if !possible() {
         return;
     }

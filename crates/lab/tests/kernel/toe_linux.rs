@@ -26,7 +26,7 @@ fn kernels(port: u16) -> SocketAddr {
 }
 
 #[test]
-fn the_kernel_calls_us_with_many_connections_on_several_threads() {
+fn engine_echoes_to_kernel_on_several_threads() {
     const THREADS: u16 = 3;
     const EACH: usize = 8;
     if !can_run() {
@@ -133,7 +133,7 @@ fn we_call_the_kernel_with_many_connections_on_several_threads() {
 }
 
 #[test]
-fn what_goes_wrong_is_told() {
+fn tcp_stream_failures_map_to_standard_error_kinds() {
     if !can_run() {
         return;
     }
@@ -198,7 +198,7 @@ fn what_goes_wrong_is_told() {
 }
 
 #[test]
-fn what_was_written_arrives_though_its_socket_is_dropped() {
+fn dropped_stream_still_delivers_written_data() {
     const BYTES: usize = 400_000;
     if !can_run() {
         return;
@@ -220,7 +220,7 @@ fn what_was_written_arrives_though_its_socket_is_dropped() {
 }
 
 #[test]
-fn a_full_backlog_lets_nobody_else_in_until_one_is_accepted() {
+fn backlog_when_full_drops_syns_until_accept() {
     if !can_run() {
         return;
     }
@@ -263,7 +263,7 @@ fn a_full_backlog_lets_nobody_else_in_until_one_is_accepted() {
 }
 
 #[test]
-fn a_host_that_misbehaves_stops_no_other() {
+fn misbehaving_host_does_not_stall_other_hosts() {
     if !can_run() {
         return;
     }
@@ -332,7 +332,7 @@ fn a_host_that_misbehaves_stops_no_other() {
 }
 
 #[test]
-fn who_waits_for_an_engine_that_stops_is_told() {
+fn blocked_calls_on_engine_stop_return_connection_aborted() {
     if !can_run() {
         return;
     }
@@ -407,7 +407,7 @@ fn news_of_a_socket_are_not_lost_by_a_call_for_another() {
 }
 
 #[test]
-fn a_pair_goes_from_thread_to_thread_and_there_are_no_more_than_were_made() {
+fn queue_pair_moves_between_threads_and_is_limited() {
     if !can_run() {
         return;
     }

@@ -302,7 +302,7 @@ fn titles_arrive_whole_and_at_their_pace_whatever_the_link_loses() {
 /// A viewer that does not read for longer than extents wait gets the rest all the same: the cache
 /// is asked again.
 #[test]
-fn a_viewer_who_stands_still_pins_nothing_and_gets_the_rest() {
+fn slow_reader_releases_leases_and_receives_rest() {
     if !can_run() {
         return;
     }
@@ -334,7 +334,7 @@ fn a_viewer_who_stands_still_pins_nothing_and_gets_the_rest() {
 
 /// Viewers come and are killed at any moment, politely or not: nothing stays lent, and no connection stays.
 #[test]
-fn a_thousand_viewers_that_are_killed_leave_nothing_behind() {
+fn killed_viewers_leave_no_leases_or_connections() {
     const ROUNDS: u32 = 1000;
     const AT_ONCE: u32 = 20;
     if !can_run() {

@@ -63,7 +63,7 @@ fn quiet(cable: &Cable) -> ToeCounters {
 }
 
 #[test]
-fn the_ports_are_the_engines_and_everything_else_is_the_kernels() {
+fn steered_ports_reach_engine_and_other_traffic_reaches_kernel() {
     const EACH: usize = 4;
     let Some(mut cable) = with_engine() else { return };
     let ends = ends();
@@ -335,7 +335,7 @@ fn segments_that_were_cut_on_the_way_are_lost_and_nobodys_connection_is_reset() 
 /// A router's report about the engine's segments reaches the engine, though all other ICMP is the
 /// kernel's.
 #[test]
-fn a_router_with_a_smaller_mtu_is_heard() {
+fn icmp_packet_too_big_from_router_reaches_engine() {
     const BYTES: usize = 300_000;
     let Some(mut cable) = with_engine() else { return };
     let behind = Behind::lay(&cable);
@@ -390,7 +390,7 @@ fn ports_that_the_kernel_uses_are_refused_and_those_of_the_engine_are_nobody_els
 }
 
 #[test]
-fn when_the_engine_goes_peers_are_reset_and_the_kernel_has_the_ports_again() {
+fn engine_drop_resets_peers_and_returns_ports_to_kernel() {
     let Some(mut cable) = with_engine() else { return };
     for (ours, _) in ends() {
         // The kernel's last connection has the port until its last segment is acknowledged.

@@ -446,7 +446,7 @@ fn lay() -> Option<TwoHosts> {
 }
 
 #[test]
-fn nothing_hangs_and_nothing_is_left_behind() {
+fn soak_with_kills_leaks_nothing_and_never_hangs() {
     let Some(hosts) = lay() else { return };
     let seconds = std::env::var(SECONDS).map_or(DEFAULT_SECONDS, |text| text.parse().expect("seconds"));
     let (begun, soak) = (Instant::now(), Duration::from_secs(seconds));

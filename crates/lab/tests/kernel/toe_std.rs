@@ -233,7 +233,7 @@ fn all_of(mut peer: std::net::TcpStream) -> io::Result<usize> {
 }
 
 #[test]
-fn the_same_comes_of_the_same_calls() {
+fn tcp_stream_calls_match_standard_library() {
     if !can_run() {
         return;
     }

@@ -92,7 +92,7 @@ fn said(outcome: &Outcome) -> (Reason, u32, u64, u32, u64) {
 }
 
 #[test]
-fn the_call_says_the_same_on_the_offload_engine_and_on_the_kernel() {
+fn stream_run_gives_same_outcome_on_engine_and_kernel() {
     const BYTES: usize = 400_000;
     const STOP: u64 = 100_001;
     if !can_run() {
@@ -134,7 +134,7 @@ fn the_call_says_the_same_on_the_offload_engine_and_on_the_kernel() {
 
 /// A word of the viewer ends the run and is left to be read; the next run goes on where that was.
 #[test]
-fn what_a_viewer_says_ends_the_run() {
+fn stream_run_ends_on_control_data_and_resumes() {
     if !can_run() {
         return;
     }
@@ -172,7 +172,7 @@ fn what_a_viewer_says_ends_the_run() {
 }
 
 #[test]
-fn a_viewer_that_is_gone_ends_the_run_and_the_context() {
+fn stream_run_reports_peer_gone() {
     if !can_run() {
         return;
     }
@@ -197,7 +197,7 @@ fn a_viewer_that_is_gone_ends_the_run_and_the_context() {
 /// Everything of a run is given up, its source and its connection too, while the viewer does not read for longer than extents wait for him: he gets
 /// the rest all the same.
 #[test]
-fn the_tail_arrives_after_everything_else_is_closed() {
+fn tail_data_arrives_after_source_and_socket_are_closed() {
     const BYTES: usize = 190 * BLOCK_BYTES;
     if !can_run() {
         return;
@@ -225,7 +225,7 @@ fn the_tail_arrives_after_everything_else_is_closed() {
 
 /// One offload engine for each stream engine, once; without one, a name of a connection leads nowhere.
 #[test]
-fn a_stream_engine_has_one_offload_engine() {
+fn stream_engine_accepts_only_one_offload_engine() {
     if !can_run() {
         return;
     }
@@ -247,7 +247,7 @@ fn a_stream_engine_has_one_offload_engine() {
 
 /// Runs on an offload engine with a thread of its own, whose queue pair the stream engine has: viewers at any speed get the bytes, and the end behind them.
 #[test]
-fn the_call_sends_by_an_engine_that_has_a_thread_of_its_own() {
+fn stream_run_sends_through_threaded_engine() {
     const BYTES: usize = 900_000;
     const VIEWERS: usize = 8;
     if !can_run() {

@@ -138,7 +138,7 @@ fn axum_and_hyper_serve_the_kernels_curl() {
 }
 
 #[test]
-fn only_the_task_is_woken_whose_socket_has_news() {
+fn wakeups_reach_only_task_with_ready_socket() {
     const COUNT: usize = 300;
     if !can_run() {
         return;

@@ -51,7 +51,7 @@ fn ends() -> Vec<(IpAddr, IpAddr)> {
 }
 
 #[test]
-fn the_far_kernel_finds_us_and_calls_us_with_several_connections() {
+fn engine_accepts_connections_from_far_kernel() {
     const EACH: usize = 6;
     let Some(mut cable) = with_engine() else { return };
     let ends = ends();
@@ -126,7 +126,7 @@ fn pings_are_answered_by_whom_they_are_for() {
 }
 
 #[test]
-fn the_kernels_own_traffic_does_not_notice() {
+fn kernel_traffic_on_shared_interface_is_unaffected() {
     let Some(mut cable) = with_engine() else { return };
     let shared_v6 = has_v6().then_some(IpAddr::from(SHARED_V6));
     let kernels: Vec<IpAddr> = [SERVER_IP.parse().unwrap()].into_iter().chain(shared_v6).collect();
@@ -155,7 +155,7 @@ fn the_kernels_own_traffic_does_not_notice() {
 }
 
 #[test]
-fn when_the_engine_stops_the_kernel_has_everything_again() {
+fn engine_stop_returns_address_and_interface_to_kernel() {
     let Some(mut cable) = with_engine() else { return };
     let groups = || run("ip", &format!("-n {} -6 maddr show dev {SHARED}", cable.hosts.server));
     let group = "ff02::1:ff00:100";
@@ -185,7 +185,7 @@ fn when_the_engine_stops_the_kernel_has_everything_again() {
 }
 
 #[test]
-fn an_interface_that_goes_ends_the_engine_and_a_second_one_is_refused() {
+fn engine_ends_when_interface_vanishes_and_second_is_refused() {
     let Some(mut cable) = with_engine() else { return };
     let second = cable.beside(start).err().expect("the queue is taken").to_string();
     assert!(second.contains(SHARED) && second.contains("another AF_XDP socket"), "{second}");
@@ -206,7 +206,7 @@ fn refusal(cable: &Cable, on: &str) -> std::io::Error {
 }
 
 #[test]
-fn without_rights_a_tun_device_is_named() {
+fn start_without_privileges_suggests_tun_device() {
     let Some(cable) = Cable::lay() else { return };
     // Of this thread only, which ends here.
     let drop_capabilities = || {
@@ -232,7 +232,7 @@ fn without_rights_a_tun_device_is_named() {
 }
 
 #[test]
-fn where_no_engine_can_be_the_sentence_says_what_to_do() {
+fn start_on_unsuitable_interface_reports_remedy() {
     let Some(cable) = Cable::lay() else { return };
     let text = refusal(&cable, "lo").to_string();
     assert!(text.contains("interface lo has no Ethernet address") && text.contains("TUN device"), "{text}");
@@ -261,7 +261,7 @@ fn where_no_engine_can_be_the_sentence_says_what_to_do() {
 }
 
 #[test]
-fn all_queues_of_an_interface_are_heard() {
+fn engine_receives_from_all_interface_queues() {
     const QUEUES: u32 = 4;
     const CALLS: usize = 24;
     let Some(mut cable) = Cable::lay_with(QUEUES).and_then(|cable| cable.start_engine(start)) else { return };
@@ -351,7 +351,7 @@ fn datagrams_and_fragments_to_the_engines_address_are_the_kernels() {
 }
 
 #[test]
-fn a_router_with_a_smaller_mtu_is_heard() {
+fn icmp_errors_from_router_reach_engine() {
     const BYTES: usize = 400_000;
     let Some(mut cable) = with_engine() else { return };
     let behind = Behind::lay(&cable);

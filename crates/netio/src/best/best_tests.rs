@@ -242,7 +242,7 @@ fn wants() -> impl Strategy<Value = Vec<Want>> {
 
 proptest! {
     #[test]
-    fn every_datagram_leaves_once_and_in_order(
+    fn best_tx_sends_each_datagram_once_in_order(
         kernel_answers in answers(false),
         base in plan(),
         devices in prop::collection::vec((0..6usize, any::<u8>(), plan(), answers(true)), 0..8),
@@ -290,7 +290,7 @@ fn bursts(tx: &mut BestTx<Fake, Fake>, log: &Log, stream: u32, datagrams: usize,
 }
 
 #[test]
-fn the_length_of_bursts_decides_and_single_odd_ones_do_not() {
+fn best_tx_switches_path_after_sustained_burst_length() {
     let log = Log::default();
     let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
@@ -328,7 +328,7 @@ fn reports_and_connections_always_go_by_the_kernel() {
 }
 
 #[test]
-fn a_device_that_dies_leaves_its_viewers_to_the_kernel_and_may_come_back() {
+fn best_tx_falls_back_to_kernel_when_device_dies_and_returns() {
     let log = Log::default();
     let (loop_side, mut supervisor) = exchange();
     let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);

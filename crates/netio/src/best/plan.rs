@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_said_in_a_few_words() {
+    fn plan_display_lists_burst_ranges() {
         use EgressPath::{Kernel, KernelZeroCopy, Xdp};
         assert_eq!(Plan::all(Xdp).to_string(), "all bursts xdp");
         assert_eq!(Plan::default_for(DeviceClass::Copy).to_string(), "1-4 xdp, 5+ kernel");

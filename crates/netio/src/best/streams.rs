@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_changes_its_way_after_eight_bursts_in_a_row() {
+    fn stream_path_changes_after_eight_agreeing_bursts() {
         let mut streams = Streams::new(2);
         let row = streams.row(id(1, 0)).unwrap();
         assert_eq!(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_used_again_starts_fresh() {
+    fn stream_slot_reuse_starts_with_fresh_state() {
         let mut streams = Streams::new(1);
         streams.row(id(0, 0)).unwrap().settle(EgressPath::Xdp, true);
         assert_eq!(

@@ -64,7 +64,7 @@ fn state(
 }
 
 #[test]
-fn a_device_is_opened_closed_and_opened_again() {
+fn supervisor_reopens_device_after_loss() {
     let said = Said::default();
     let (mut loop_side, side) = exchange();
     let mut state = state(vec![Ok(1), Err("down"), Err("down"), Ok(2)], &said, side);
@@ -83,7 +83,7 @@ fn a_device_is_opened_closed_and_opened_again() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_tried_less_and_less_often() {
+fn supervisor_backs_off_after_failed_opens() {
     let said = Said::default();
     let (_loop_side, side) = exchange();
     let mut state = state(vec![Err("no"); 1000], &said, side);
@@ -96,7 +96,7 @@ fn what_cannot_be_opened_is_tried_less_and_less_often() {
 }
 
 #[test]
-fn the_thread_opens_at_the_start_and_ends_with_the_supervisor() {
+fn supervisor_thread_opens_devices_and_ends_on_drop() {
     let said = Said::default();
     let (mut loop_side, side) = exchange();
     let script = Script(vec![Ok(7), Ok(8)].into(), Arc::clone(&said));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_shows_the_chosen_entries_without_what_has_left() {
+    fn view_exposes_chosen_entries_without_sent_datagrams() {
         let bytes: Vec<u8> = (0..100).collect();
         let headers = [7; 36];
         let entry = |index, payload| Transmit {

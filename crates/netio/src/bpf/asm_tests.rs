@@ -74,7 +74,7 @@ fn jumps_lead_forward_and_back() {
 }
 
 #[test]
-fn a_wide_constant_counts_as_two_for_jumps() {
+fn load_imm64_counts_as_two_instructions_for_jumps() {
     let mut a = Assembler::default();
     let end = a.label();
     a.jump(end);

@@ -80,7 +80,7 @@ mod tests {
 
     /// As a child has one between its fork and its exec.
     #[test]
-    fn a_dropped_link_is_detached_though_somebody_holds_a_copy_of_its_descriptor() {
+    fn link_drop_detaches_despite_duplicated_descriptor() {
         let Some(program) = load(ProgramType::TcxIngress) else { return };
         let link = match InterfaceLink::attach(&program, "lo") {
             Err(reason @ BpfError::NoTcx { .. }) => return eprintln!("skipped: {reason}"),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_is_named_as_such() {
+    fn attach_error_on_old_kernel_names_required_version() {
         let Some(tcx) = load(ProgramType::TcxIngress) else { return };
         let xdp = load(ProgramType::Xdp).unwrap();
         let text = |program, errno| fault(program, "eth7", io::Error::from_raw_os_error(errno)).to_string();

@@ -19,7 +19,7 @@ fn processor_lists() {
 }
 
 #[test]
-fn a_hash_map_keeps_what_it_is_given() {
+fn hash_map_update_lookup_and_delete_work() {
     if !is_root() {
         return;
     }
@@ -49,7 +49,7 @@ fn lengths_that_are_not_the_maps_are_refused() {
 }
 
 #[test]
-fn a_mapped_array_is_memory() {
+fn mapped_array_shares_memory_with_kernel() {
     if !is_root() {
         return;
     }

@@ -30,7 +30,7 @@ fn programs_of_both_kinds_run() {
 }
 
 #[test]
-fn the_verifier_says_what_is_wrong() {
+fn load_of_invalid_program_returns_verifier_message() {
     if !is_root() {
         return;
     }
@@ -42,7 +42,7 @@ fn the_verifier_says_what_is_wrong() {
 }
 
 #[test]
-fn a_program_without_end_is_not_loaded() {
+fn load_with_unplaced_label_fails() {
     let mut a = Assembler::default();
     let nowhere = a.label();
     a.alu(Alu::Add, R1, 1);
@@ -53,7 +53,7 @@ fn a_program_without_end_is_not_loaded() {
 }
 
 #[test]
-fn a_packet_too_short_for_a_frame_is_refused() {
+fn test_run_with_short_packet_returns_error() {
     if !is_root() {
         return;
     }

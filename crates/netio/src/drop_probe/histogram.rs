@@ -46,14 +46,14 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_has_a_bin_and_an_hour_is_in_the_last() {
+    fn bin_of_one_hour_is_last_bin() {
         assert!(bin_of(60_000_000_000) < BINS - 1);
         assert_eq!(bin_of(3_600_000_000_000), BINS - 1);
         assert_eq!(bin_of(u64::MAX), BINS - 1);
     }
 
     #[test]
-    fn only_filled_bins_are_listed() {
+    fn edges_list_only_nonempty_bins() {
         let mut bins = vec![0; BINS];
         bins[0] = 3;
         bins[bin_of(1_000_000)] = 2;

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_interface_is_named() {
+    fn link_header_bytes_of_missing_interface_returns_error() {
         let text = link_header_bytes("nosuch0").unwrap_err().to_string();
         assert!(text.contains("nosuch0") && text.contains("ip link"), "{text}");
         assert!(link_type(u32::MAX).is_err());

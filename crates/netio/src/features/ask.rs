@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_is_a_reason_to_panic(kind in prop_oneof![Just(16u16), any::<u16>()], body in proptest::collection::vec(any::<u8>(), 0..160)) {
+        fn feature_parsers_never_panic_on_any_message(kind in prop_oneof![Just(16u16), any::<u16>()], body in proptest::collection::vec(any::<u8>(), 0..160)) {
             let message = Message { kind, sequence: 1, body: &body };
             if let Some(mut features) = read_link("x", message) {
                 read_xdp(message, &mut features);

@@ -10,7 +10,7 @@ fn loopback_says_what_it_is() {
 }
 
 #[test]
-fn a_missing_interface_is_named() {
+fn device_features_of_missing_interface_returns_error() {
     for name in ["nosuch0", "", "a-name-that-is-too-long"] {
         let text = DeviceFeatures::of(name).unwrap_err().to_string();
         assert!(text.contains(&format!("interface {name}")) && text.contains("ip link"), "{text}");
@@ -18,7 +18,7 @@ fn a_missing_interface_is_named() {
 }
 
 #[test]
-fn nothing_is_said_of_what_is_not_known() {
+fn device_features_display_marks_unknown_properties() {
     let lo = DeviceFeatures::of("lo").unwrap();
     let xdp = Some(XdpFeatures(1 | 2 | 8));
     let card = DeviceFeatures {

@@ -70,7 +70,7 @@ fn numbers_wrap_around() {
 }
 
 #[test]
-fn a_failed_send_that_used_up_a_number_is_told_from_one_that_did_not() {
+fn doubt_after_failed_send_is_resolved_by_error_queue() {
     let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
     held.hold(films.lease());
     held.doubt();
@@ -87,7 +87,7 @@ fn a_failed_send_that_used_up_a_number_is_told_from_one_that_did_not() {
 }
 
 #[test]
-fn a_number_that_was_never_given_ends_it_and_frees_nothing() {
+fn completion_of_unknown_number_disables_zero_copy() {
     for (doubts, last) in [(false, 1), (true, 2), (false, 1 << 31)] {
         let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
         held.hold(films.lease());
@@ -106,7 +106,7 @@ fn a_number_that_was_never_given_ends_it_and_frees_nothing() {
 }
 
 #[test]
-fn it_is_given_up_when_the_kernel_copies_most() {
+fn zero_copy_pauses_when_kernel_mostly_copies() {
     for (copied_of_four, state) in [(2, ZeroCopy::Ready), (3, ZeroCopy::CopiedAnyway)] {
         let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
         for n in 0..64 {
@@ -124,7 +124,7 @@ fn it_is_given_up_when_the_kernel_copies_most() {
 }
 
 #[test]
-fn what_the_kernel_has_no_memory_for_is_not_asked_again_for_a_while() {
+fn enobufs_refusal_limits_room_and_repeated_refusal_disables() {
     let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
     for _ in 0..20 {
         held.hold(films.lease());
@@ -154,7 +154,7 @@ fn what_the_kernel_has_no_memory_for_is_not_asked_again_for_a_while() {
 }
 
 #[test]
-fn a_kernel_without_it_is_asked_for_nothing() {
+fn zero_copy_not_offered_has_no_room() {
     let mut held = Held::new(ZeroCopy::NotOffered { errno: libc::EOPNOTSUPP });
     assert_eq!((held.room(), held.begins(u64::MAX)), (0, false));
 }
@@ -163,7 +163,7 @@ proptest! {
     /// Compares with a map of the outstanding sends: sends and completions in any order, in ranges
     /// of any length.
     #[test]
-    fn a_lease_is_out_exactly_as_long_as_its_send(
+    fn lease_is_held_exactly_until_its_completion(
         start in any::<u32>(),
         steps in proptest::collection::vec((0u32..20, any::<u32>(), 0u32..10), 1..200),
     ) {
@@ -192,7 +192,7 @@ proptest! {
 
     /// Whatever numbers come, nothing breaks.
     #[test]
-    fn any_numbers_are_survived(ranges in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<bool>()), 0..50)) {
+    fn completion_with_any_numbers_stays_bounded(ranges in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<bool>()), 0..50)) {
         let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
         for (first, last, doubts) in ranges {
             if held.room() > 0 {

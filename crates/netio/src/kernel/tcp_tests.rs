@@ -53,7 +53,7 @@ fn unknown_connections_are_closed_and_unknown() {
 }
 
 #[test]
-fn a_packet_too_long_for_a_frame_is_refused_and_the_stream_goes_on() {
+fn send_of_oversized_packet_fails_and_stream_continues() {
     let (mut conns, mut counters) = conns(2);
     let (writer, mut reader) = connection();
     conns.add(ID, writer.into()).unwrap();
@@ -125,7 +125,7 @@ fn control_bytes_wait_up_to_the_limit_and_then_nothing_is_taken() {
 }
 
 #[test]
-fn nothing_overtakes_what_was_held_back_in_the_same_batch() {
+fn blocked_entry_stops_later_entries_of_same_batch() {
     let (mut conns, mut counters) = conns(2);
     let (writer, mut reader) = connection();
     conns.add(ID, writer.into()).unwrap();
@@ -142,7 +142,7 @@ fn nothing_overtakes_what_was_held_back_in_the_same_batch() {
 }
 
 #[test]
-fn a_closed_connection_is_told_once_and_its_id_is_as_new() {
+fn closed_connection_is_reported_once_and_id_is_reusable() {
     let (mut conns, mut counters) = conns(2);
     let (writer, reader) = connection();
     conns.add(ID, writer.into()).unwrap();
@@ -175,7 +175,7 @@ fn a_closed_connection_is_told_once_and_its_id_is_as_new() {
 }
 
 #[test]
-fn a_removed_connection_leaves_nothing_behind() {
+fn removed_connection_leaves_no_pending_state() {
     let (mut conns, mut counters) = conns(2);
     // More often than the lists have room for, if anything were left in them.
     for _ in 0..10 {

@@ -12,7 +12,7 @@ fn some_pair(addr: IpAddr) -> (UdpPair, u16) {
 }
 
 #[test]
-fn the_first_free_even_port_and_the_next_are_taken() {
+fn bind_pair_takes_first_free_even_port() {
     for addr in [V4, V6] {
         let (pair, port) = some_pair(addr);
         assert!(port.is_multiple_of(2));
@@ -28,7 +28,7 @@ fn the_first_free_even_port_and_the_next_are_taken() {
 }
 
 #[test]
-fn both_families_may_have_the_same_ports() {
+fn bind_pair_allows_same_ports_in_both_families() {
     let (v4, port) = some_pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let v6 = bind_pair(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port, port + 1);
     assert_eq!(v6.unwrap().ports().unwrap(), v4.ports().unwrap());
@@ -44,7 +44,7 @@ fn sockets_do_not_wait() {
 }
 
 #[test]
-fn a_range_without_a_pair_is_an_error_that_says_so() {
+fn bind_pair_with_invalid_range_returns_port_range_error() {
     for (first, last) in [(0, 0), (0, 2), (7001, 7002), (7002, 7002), (65_535, 65_535), (9, 3)] {
         let error = bind_pair(V4, first, last).unwrap_err();
         assert!(matches!(error, NetError::PortRange { .. }), "{first}-{last}: {error}");
@@ -53,7 +53,7 @@ fn a_range_without_a_pair_is_an_error_that_says_so() {
 }
 
 #[test]
-fn the_last_port_can_be_the_second_of_a_pair() {
+fn bind_pair_accepts_highest_port_pair() {
     match bind_pair(V4, 65_534, 65_535) {
         Ok(pair) => assert_eq!(pair.ports().unwrap(), (65_534, 65_535)),
         Err(error) => assert!(matches!(error, NetError::NoFreePair { tried: 1, .. }), "{error}"),
@@ -61,7 +61,7 @@ fn the_last_port_can_be_the_second_of_a_pair() {
 }
 
 #[test]
-fn a_full_range_says_which_and_what_to_do() {
+fn bind_pair_in_full_range_reports_no_free_pair() {
     let (_pair, port) = some_pair(V4);
     // Only the second port is taken: the pair is not free either.
     let Ok(lone) = UdpSocket::bind((V4, port + 3)) else { return some_other_program_is_there() };
@@ -81,7 +81,7 @@ fn some_other_program_is_there() {
 }
 
 #[test]
-fn an_address_of_somebody_else_is_an_error_at_once() {
+fn bind_pair_with_foreign_address_returns_bind_error() {
     let error = bind_pair("192.0.2.1".parse().unwrap(), 50_000, 60_000).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, NetError::Bind { .. }), "{text}");
@@ -121,7 +121,7 @@ fn come_to(receiver: &UdpSocket, addr: IpAddr, port: u16) -> usize {
 }
 
 #[test]
-fn whatever_comes_in_comes_to_the_receiver() {
+fn incoming_datagrams_reach_receiver_socket_of_group() {
     for addr in PLACES {
         let (mut ports, port) = some_ports(addr, 3);
         loop {
@@ -144,7 +144,7 @@ fn whatever_comes_in_comes_to_the_receiver() {
 }
 
 #[test]
-fn nobody_else_gets_the_ports_whatever_it_is_ready_to_share() {
+fn bound_ports_cannot_be_shared_by_other_sockets() {
     for addr in PLACES {
         let (mut ports, port) = some_ports(addr, 2);
         let is_taken = |error: io::Error| error.kind() == io::ErrorKind::AddrInUse;

@@ -37,7 +37,7 @@ fn flipped_bits_change_the_sum_of_what_they_lie_in_wherever_that_is() {
 }
 
 #[test]
-fn only_what_is_capable_is_marked_and_its_header_stays_right() {
+fn mark_sets_ce_only_on_ecn_capable_packets() {
     for (ecn, marked) in [(0, false), (1, true), (2, true), (3, true)] {
         let mut packet = packet(0xa0 | ecn, b"payload");
         assert_eq!(packet.mark(), marked, "{ecn}");

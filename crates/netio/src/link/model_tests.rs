@@ -86,7 +86,7 @@ fn binomial_range(n: u64, p: f64) -> std::ops::RangeInclusive<u64> {
 }
 
 #[test]
-fn the_bounds_of_the_tests_are_the_binomial_ones() {
+fn binomial_range_matches_known_values() {
     // Of 10 fair coins, 10 heads come with probability 1/1024: all counts are possible.
     assert_eq!(binomial_range(10, 0.5), 0..=10);
     let range = binomial_range(10_000, 0.01);
@@ -95,7 +95,7 @@ fn the_bounds_of_the_tests_are_the_binomial_ones() {
 }
 
 #[test]
-fn a_perfect_link_changes_nothing() {
+fn impairment_model_without_impairment_changes_nothing() {
     let (out, counts) = steady("none", 100, 7);
     assert_eq!(out, (0..100).map(|n| (n, 1, n * 7)).collect::<Out>());
     let all = LinkCounts { received: 100, forwarded: 100, ..LinkCounts::default() };
@@ -177,7 +177,7 @@ fn delay_is_exact_and_jitter_keeps_order() {
 }
 
 #[test]
-fn the_rate_is_exact_in_the_long_run() {
+fn impairment_model_rate_is_exact_over_time() {
     // 1000 bytes at 7 Mb/s take 1142857 1/7 ns: whole nanoseconds alone would be off by one every seven packets.
     let (out, counts) = steady("rate 7Mb/s queue 32768", 30_000, 100_000);
     assert_eq!((counts.queue_drops, counts.overflow), (0, 0));
@@ -187,7 +187,7 @@ fn the_rate_is_exact_in_the_long_run() {
 }
 
 #[test]
-fn a_full_queue_drops_the_last() {
+fn impairment_model_full_queue_drops_newest_packet() {
     // A packet takes 1 ms; ten come at once: one is being sent, three wait.
     let (out, counts) = steady("rate 8Mb/s queue 3", 10, 0);
     assert_eq!(out, [(0, 1, MS), (1, 1, 2 * MS), (2, 1, 3 * MS), (3, 1, 4 * MS)]);
@@ -238,7 +238,7 @@ fn exactly_so_many_overtake_as_was_said() {
 }
 
 #[test]
-fn nobody_is_held_for_ever() {
+fn impairment_model_releases_held_packet_after_timeout() {
     // One packet per 40 ms: only two others pass within 100 ms, and none after the last.
     let (out, counts) = steady("reorder 10% by 3", 1000, 40 * MS);
     assert_eq!(out.len(), 1000);
@@ -287,7 +287,7 @@ fn streams_of_one_seed_differ_and_each_repeats_itself() {
 }
 
 #[test]
-fn one_effect_does_not_change_another() {
+fn impairment_model_loss_is_independent_of_other_effects() {
     let gone = |text: &str| -> Vec<u64> {
         let there: Vec<u64> = steady(text, 1000, 1).0.iter().map(|(number, _, _)| *number).collect();
         (0..1000).filter(|number| !there.contains(number)).collect()
@@ -353,7 +353,7 @@ fn play(spec: &Impairment, gaps: &[(u64, usize, bool)], prompt: bool) -> (Out, I
 
 proptest! {
     #[test]
-    fn nothing_is_invented_and_nothing_forgotten(
+    fn impairment_model_accounts_for_all_packets(
         spec in impairments(),
         gaps in proptest::collection::vec((0..5 * MS, 20..1500usize, any::<bool>()), 0..200),
     ) {
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn a_late_caller_gets_the_same(
+    fn impairment_model_output_is_independent_of_polling_time(
         spec in impairments(),
         gaps in proptest::collection::vec((0..5 * MS, 20..1500usize, any::<bool>()), 0..200),
     ) {
@@ -391,7 +391,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bottleneck_never_sends_faster_than_its_rate(
+    fn impairment_model_never_exceeds_rate(
         rate in 1_000..1_000_000_000u64,
         gaps in proptest::collection::vec((0..5 * MS, 20..1500usize, any::<bool>()), 1..200),
     ) {

@@ -10,7 +10,7 @@ fn problem(text: &str) -> String {
 }
 
 #[test]
-fn every_word_says_what_it_says() {
+fn impairment_parse_reads_all_options() {
     let link = parse(
         "loss 1%, burst-loss 0.5% x5, delay 20ms, jitter 1.5ms, reorder 2% by 3, duplicate 0.0001%, \
          mark 3%, corrupt 0.1%, rate 10Mb/s queue 100, seed 7",
@@ -70,7 +70,7 @@ fn mistakes_are_named_with_the_remedy() {
 }
 
 #[test]
-fn the_way_back_follows_a_semicolon() {
+fn link_spec_parse_reads_return_direction_after_semicolon() {
     let link: LinkSpec = "loss 1%; delay 20ms".parse().unwrap();
     assert_eq!((link.there, link.back), (parse("loss 1%"), parse("delay 20ms")));
     let link: LinkSpec = "loss 1%".parse().unwrap();
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_odd(text in "[a-z0-9 ,;%./x-]{0,60}") {
+    fn link_spec_parse_of_any_text_never_panics(text in "[a-z0-9 ,;%./x-]{0,60}") {
         let _ = text.parse::<LinkSpec>();
     }
 }

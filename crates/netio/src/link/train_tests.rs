@@ -165,7 +165,7 @@ fn segments_that_follow_each_other_are_one_write() {
 }
 
 #[test]
-fn what_does_not_follow_begins_another_train() {
+fn train_ends_at_segment_that_does_not_follow() {
     let first = segment(Shape { is_stamped: false, ..SHAPE });
     let next = Shape { seq: 1449, is_stamped: false, ..SHAPE };
     let count = |second: Shape| written(&[first.clone(), segment(second)]).len();
@@ -189,7 +189,7 @@ fn what_does_not_follow_begins_another_train() {
 }
 
 #[test]
-fn what_is_no_segment_with_data_goes_alone() {
+fn train_join_rejects_packets_without_plain_data_segment() {
     let alone = |segment: &Segment| Train::new().join(&segment.head, &[&segment.body]) == Joined::Alone;
     let good = segment(SHAPE);
     assert!(!alone(&good));
@@ -226,14 +226,14 @@ fn what_is_no_segment_with_data_goes_alone() {
 }
 
 #[test]
-fn a_train_is_no_longer_than_a_packet_of_ip() {
+fn train_length_is_limited_by_ip_packet_size() {
     let segments = following(Shape { is_stamped: false, ..SHAPE }, &[1460; 50]);
     let written = written(&segments);
     assert_eq!(written.iter().map(|one| cut(one).len()).collect::<Vec<_>>(), [44, 6]);
 }
 
 #[test]
-fn what_the_kernel_says_of_checksums() {
+fn vnet_header_flags_tell_checksum_state() {
     let packet = |flags: u8| [&[flags, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], b"packet"].concat();
     for (flags, is_checked) in [(0, false), (NEEDS_CHECKSUM, true), (IS_VALID, true)] {
         assert_eq!(said(&packet(flags)), Some((&b"packet"[..], is_checked)));
@@ -244,7 +244,7 @@ fn what_the_kernel_says_of_checksums() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_is_given_is_what_leaves(
+    fn train_preserves_all_segments_in_order(
         shapes in prop::collection::vec(
             (0..4u8, 0..2usize, any::<bool>(), 0..20u8, prop::sample::select(vec![1448, 1448, 1448, 9, 1])),
             1..60,

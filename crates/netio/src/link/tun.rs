@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_right_column_of_the_right_line() {
+    fn sent_drops_reads_column_of_exact_interface() {
         let text = "Inter-|   Receive                |  Transmit\n face |bytes    packets errs drop fifo\n\
                     ab10: 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9\n  ab1: 1 2 3 4 5 6 7 8 91 92 93 94 95 96 97 98\n";
         assert_eq!(sent_drops(text, "ab1"), Some(94));

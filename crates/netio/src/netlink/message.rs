@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn request_round_trips_through_messages_and_attributes() {
         let request = Request::new(26, 1, &[1, 2, 3])
             .with(1, &[9, 8, 7, 6, 5])
             .with_u32(4, 77)
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_claims_to_be_longer_ends_the_walk() {
+    fn messages_and_attributes_stop_at_invalid_length() {
         let bytes = Request::new(1, 0, &[]).with(1, &[1, 2, 3, 4]).finish(0, 0);
         for end in 0..bytes.len() {
             assert_eq!(Messages::new(&bytes[..end]).count(), 0);
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_walked_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn messages_of_any_bytes_stay_within_input(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut seen = 0;
             for message in Messages::new(&bytes) {
                 seen += HEADER_BYTES + message.body.len();

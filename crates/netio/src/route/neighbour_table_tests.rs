@@ -75,7 +75,7 @@ fn settled(to: &str) -> NeighbourTable {
 }
 
 #[test]
-fn a_destination_is_looked_up_its_neighbour_found_and_its_hop_said() {
+fn ask_resolves_route_neighbour_and_hop() {
     let mut neighbour_table = neighbour_table();
     neighbour_table.ask(TABLE, id(7), ip("10.1.0.1"), 0);
     assert_eq!(neighbour_table.deadline_ns(), Some(0));
@@ -138,7 +138,7 @@ fn neighbours_change_fail_and_come_back() {
 }
 
 #[test]
-fn an_answer_is_not_put_off_for_ever() {
+fn ask_without_neighbour_reply_times_out_as_unusable() {
     let mut neighbour_table = neighbour_table();
     neighbour_table.ask(TABLE, id(0), ip("10.0.0.5"), 0);
     turn(&mut neighbour_table, 0);
@@ -152,7 +152,7 @@ fn an_answer_is_not_put_off_for_ever() {
 }
 
 #[test]
-fn a_neighbour_that_was_deleted_is_asked_for_again_once() {
+fn deleted_neighbour_is_requested_again_once() {
     let mut neighbour_table = settled("10.1.0.1");
     let gateway = key(2, GATEWAY);
     neighbour_table.told(Told::NeighbourGone(gateway), 9 * S);
@@ -180,7 +180,7 @@ fn neighbours_of_others_are_left_alone() {
 }
 
 #[test]
-fn what_was_asked_of_the_kernel_is_taken_back() {
+fn neighbour_no_longer_needed_is_released() {
     let mut neighbour_table = settled("10.1.0.1");
     let stale = NeighbourState::Valid { mac: [1; 6], is_stale: true };
     neighbour_table.told(neighbour(key(2, GATEWAY), stale), S);
@@ -217,7 +217,7 @@ fn links_have_an_effect_at_once() {
 }
 
 #[test]
-fn a_vlan_is_its_lower_device_with_a_tag() {
+fn vlan_hop_uses_lower_device_with_tag() {
     let mut neighbour_table = settled("10.1.0.1");
     let vlan = |lower| Link { kind: LinkKind::Vlan { id: 42, lower }, mtu: 1480, ..link(2) };
     neighbour_table.told(Told::Link(vlan(3)), S);
@@ -268,7 +268,7 @@ fn changes_concern_those_they_can_concern() {
 }
 
 #[test]
-fn the_first_usable_way_of_several_is_taken() {
+fn multipath_route_uses_first_usable_next_hop() {
     let mut neighbour_table = neighbour_table();
     let to = ip("10.1.0.1");
     neighbour_table.ask(TABLE, id(0), to, 0);
@@ -345,7 +345,7 @@ fn destinations_are_refreshed_and_forgotten() {
 }
 
 #[test]
-fn after_an_overrun_everything_is_asked_anew() {
+fn resync_after_overrun_repeats_all_queries() {
     let mut neighbour_table = settled("10.1.0.1");
     neighbour_table.resync(vec![link(2)], S);
     let all = turn(&mut neighbour_table, S);
@@ -438,7 +438,7 @@ fn is_in_order(neighbour_table: &NeighbourTable) {
 
 proptest! {
     #[test]
-    fn whatever_happens_the_book_is_in_order(steps in proptest::collection::vec(step(), 1..60)) {
+    fn neighbour_table_stays_consistent_for_any_steps(steps in proptest::collection::vec(step(), 1..60)) {
         let (mut neighbour_table, mut now_ns) = (neighbour_table(), 0);
         let to = |n: u8| IpAddr::from([10, 1, 0, n]);
         // The last hop reported to each slot.

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_waits_in_its_place() {
+    fn outbox_keeps_only_last_update_in_original_position() {
         let (mut ring, mut end) = rtrb::RingBuffer::new(2);
         let mut outbox = Outbox::default();
         for (slot, mtu) in [(1, 1), (2, 1), (3, 1), (4, 1), (3, 2)] {

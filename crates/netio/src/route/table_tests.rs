@@ -34,7 +34,7 @@ fn learn(table: &mut HopTable, end: &mut TableEnd, last: u8) -> HopId {
 }
 
 #[test]
-fn a_destination_is_asked_for_once_and_known_from_then_on() {
+fn hop_lookup_asks_once_until_resolved() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     for _ in 0..5 {
         assert_eq!(table.hop(address(1)), None);
@@ -50,7 +50,7 @@ fn a_destination_is_asked_for_once_and_known_from_then_on() {
 }
 
 #[test]
-fn every_change_has_a_generation_of_its_own() {
+fn hop_generation_increases_with_each_change() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     let id = learn(&mut table, &mut end, 1);
     let first = table.get(id).generation;
@@ -63,7 +63,7 @@ fn every_change_has_a_generation_of_its_own() {
 }
 
 #[test]
-fn what_is_not_reachable_is_asked_for_again_after_the_answer() {
+fn unreachable_hop_is_requested_again_after_reply() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     assert_eq!(table.hop(address(1)), None);
     let (id, _) = ask_of(&mut end);
@@ -97,7 +97,7 @@ fn places_that_nobody_uses_become_free() {
 }
 
 #[test]
-fn a_full_table_gives_away_what_is_not_used_and_nothing_else() {
+fn full_table_evicts_only_unused_destinations() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     let ids: Vec<HopId> = (0..SLOTS as u8).map(|n| learn(&mut table, &mut end, n)).collect();
     assert_eq!(table.hop(address(100)), None);
@@ -116,7 +116,7 @@ fn a_full_table_gives_away_what_is_not_used_and_nothing_else() {
 }
 
 #[test]
-fn a_full_ring_loses_no_question() {
+fn full_ring_keeps_pending_requests() {
     let (mut table, mut end) = HopTable::joined(HOP_RING_RECORDS + 10, None);
     let address = |n: usize| IpAddr::from([10, 0, (n >> 8) as u8, n as u8]);
     for n in 0..HOP_RING_RECORDS + 10 {
@@ -130,7 +130,7 @@ fn a_full_ring_loses_no_question() {
 }
 
 #[test]
-fn a_look_at_what_is_known_asks_nobody_and_keeps_no_place() {
+fn known_lookup_sends_no_request_and_keeps_no_slot() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     assert_eq!((table.known(address(1)), end.asks.pop().is_err()), (None, true));
     let id = learn(&mut table, &mut end, 1);
@@ -173,7 +173,7 @@ fn places_that_are_asked_for_and_not_used_are_had_by_others() {
 }
 
 #[test]
-fn without_a_watch_there_is_no_way() {
+fn hop_table_without_watcher_has_no_usable_hop() {
     let (mut table, mut end) = HopTable::joined(SLOTS, None);
     let id = learn(&mut table, &mut end, 1);
     drop(end);
@@ -195,7 +195,7 @@ fn fixed_tables_know_what_they_were_given() {
 }
 
 #[test]
-fn a_feed_answers_what_was_asked() {
+fn hop_feed_answers_requested_destinations() {
     let (mut table, mut feed) = HopTable::fed();
     assert!(!feed.say(address(1), hop(1)));
     assert_eq!(table.hop(address(1)), None);

@@ -171,7 +171,7 @@ fn prefixes_hold_what_begins_like_them() {
 }
 
 #[test]
-fn what_changes_routes_is_told() {
+fn netlink_change_message_maps_to_affected_routes() {
     let mut fixed = [0; 12];
     (fixed[0], fixed[1]) = (AF_INET, 24);
     let route = message(Request::new(RTM_DELROUTE, 0, &fixed).with(RTA_DST, &[10, 1, 2, 0]));
@@ -187,7 +187,7 @@ fn what_changes_routes_is_told() {
 proptest! {
     /// Bytes from outside, with a head that leads into each reader.
     #[test]
-    fn no_message_is_a_reason_to_panic(
+    fn read_of_any_message_never_panics(
         kind in prop_oneof![16u16..34, 100u16..110, any::<u16>()],
         family in prop_oneof![Just(0u8), Just(2), Just(10), any::<u8>()],
         body in proptest::collection::vec(any::<u8>(), 0..200),

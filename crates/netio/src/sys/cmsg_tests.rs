@@ -34,7 +34,7 @@ fn write_of_send_control_is_what_the_parser_reads() {
 }
 
 #[test]
-fn all_kinds_are_read_from_one_buffer() {
+fn received_parse_reads_all_control_message_kinds() {
     let mut control = Vec::new();
     let time = [7i64.to_ne_bytes(), 9i64.to_ne_bytes()].concat();
     control.extend(message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time));
@@ -67,7 +67,7 @@ fn all_kinds_are_read_from_one_buffer() {
 }
 
 #[test]
-fn a_completion_is_told_by_its_origin_and_has_a_range() {
+fn zero_copy_completion_has_origin_and_range() {
     let mut error = [0u8; EXTENDED_ERROR + 16];
     error[4] = SO_EE_ORIGIN_ZEROCOPY;
     error[6] = SO_EE_CODE_ZEROCOPY_COPIED;
@@ -81,7 +81,7 @@ fn a_completion_is_told_by_its_origin_and_has_a_range() {
 }
 
 #[test]
-fn a_negative_time_or_segment_is_no_time_and_no_segment() {
+fn received_parse_ignores_negative_time_and_segment() {
     let time = [(-1i64).to_ne_bytes(), 0i64.to_ne_bytes()].concat();
     let mut control = message(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &time);
     control.extend(message(libc::SOL_UDP, libc::UDP_GRO, &(-5i32).to_ne_bytes()));
@@ -91,13 +91,13 @@ fn a_negative_time_or_segment_is_no_time_and_no_segment() {
 proptest! {
     /// Whatever bytes come, parsing ends and stays inside them.
     #[test]
-    fn any_bytes_parse(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn messages_of_any_bytes_stay_within_buffer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(messages(&bytes).count() <= bytes.len() / HEADER);
         let _ = Received::parse(&bytes);
     }
 
     #[test]
-    fn any_sequence_of_messages_comes_back(
+    fn messages_round_trip_any_sequence(
         wanted in proptest::collection::vec((any::<i32>(), any::<i32>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..6)
     ) {
         let bytes: Vec<u8> = wanted.iter().flat_map(|(l, k, d)| message(*l, *k, d)).collect();

@@ -55,7 +55,7 @@ fn room_is_counted_in_messages_and_parts() {
 }
 
 #[test]
-fn the_errno_is_that_of_the_first_message() {
+fn send_errno_belongs_to_first_message() {
     let (sender, receiver, addr) = pair();
     let long = vec![0; 70_000];
     let mut arena = SendArena::new(2, 2);
@@ -72,7 +72,7 @@ fn the_errno_is_that_of_the_first_message() {
 
 #[test]
 #[should_panic(expected = "message 0 of 0")]
-fn a_message_that_was_not_received_cannot_be_read() {
+fn get_of_unreceived_message_panics() {
     RecvArena::new(1, 8).get(0);
 }
 

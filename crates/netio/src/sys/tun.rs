@@ -71,7 +71,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_file_that_is_no_tun_refuses_and_nothing_is_written() {
+    fn make_on_non_tun_file_returns_error() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(
             make(file.as_fd(), "mill-x", Carries::Packets, true).unwrap_err().raw_os_error(),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_tun_has_segments_to_hand_over() {
+    fn accept_whole_segments_on_non_tun_file_returns_enotty() {
         let file = std::fs::File::open("/dev/null").unwrap();
         for accept in [true, false] {
             let error = accept_whole_segments(file.as_fd(), accept).unwrap_err();

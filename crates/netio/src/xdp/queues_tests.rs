@@ -43,7 +43,7 @@ fn next(queues: &mut XdpQueues) -> Option<usize> {
 }
 
 #[test]
-fn a_full_queue_keeps_no_other_one_waiting_and_each_keeps_its_order() {
+fn full_queue_does_not_starve_others_and_keeps_order() {
     let (mut queues, mut drivers) = queues(4);
     drivers[0].deliver(1000..1200);
     drivers[2].deliver(2000..2003);
@@ -64,14 +64,14 @@ fn a_full_queue_keeps_no_other_one_waiting_and_each_keeps_its_order() {
 }
 
 #[test]
-fn one_queue_alone_gives_more_than_a_batch() {
+fn single_queue_delivers_more_than_one_batch() {
     let (mut queues, mut drivers) = queues(1);
     drivers[0].deliver(1..201);
     assert_eq!(std::iter::from_fn(|| next(&mut queues)).count(), 200);
 }
 
 #[test]
-fn all_is_sent_by_the_first() {
+fn send_uses_first_queue_only() {
     let (mut queues, mut drivers) = queues(3);
     for length in 60..70 {
         assert!(queues.send(&vec![1; length]).unwrap());

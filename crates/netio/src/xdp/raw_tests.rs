@@ -69,7 +69,7 @@ fn frames_leave_in_order_as_they_were_given() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_what_comes_back_is_room_again() {
+fn send_on_full_ring_is_refused_until_completion() {
     let (mut device, mut driver) = device();
     for number in 0..FRAMES as usize {
         assert!(device.send(&frame(number)).unwrap());
@@ -99,7 +99,7 @@ fn a_full_ring_refuses_and_what_comes_back_is_room_again() {
 }
 
 #[test]
-fn what_no_device_can_send_is_not_sent() {
+fn unfit_frame_is_counted_and_not_sent() {
     let (mut device, mut driver) = device();
     for unfit in [vec![], vec![1; XDP_RAW_FRAME_BYTES + 1]] {
         assert!(device.send(&unfit).unwrap());
@@ -159,7 +159,7 @@ fn descriptors_are_not_believed() {
 }
 
 #[test]
-fn an_interface_that_goes_is_told_with_its_name() {
+fn vanished_interface_is_reported_by_name() {
     let (mut device, driver) = device();
     driver.nic.answer(libc::EAGAIN);
     assert!(device.send(&frame(1)).unwrap());

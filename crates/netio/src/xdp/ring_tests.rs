@@ -11,7 +11,7 @@ fn desc(n: u64) -> Desc {
 }
 
 #[test]
-fn a_descriptor_is_laid_out_as_the_kernel_reads_it() {
+fn desc_layout_matches_kernel_struct() {
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
     Desc { address: 0x0102_0304_0506_0708, len: 0x1122, more: true }.store(&words);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
@@ -23,7 +23,7 @@ fn a_descriptor_is_laid_out_as_the_kernel_reads_it() {
 }
 
 #[test]
-fn an_empty_ring_gives_nothing_and_a_full_one_takes_nothing() {
+fn empty_ring_pops_none_and_full_ring_rejects_push() {
     let (mut tx, mut rx) = Ring::<u64>::heap(3);
     assert_eq!((tx.capacity(), rx.capacity()), (4, 4));
     assert_eq!((rx.pop(), rx.available()), (None, 0));
@@ -66,7 +66,7 @@ fn counts_wrap_at_two_to_the_32() {
 }
 
 #[test]
-fn the_wakeup_flag_is_heeded_where_it_was_asked_for() {
+fn needs_wakeup_follows_flag_if_enabled() {
     let (tx, rx) = Ring::<u64>::heap(4);
     assert!(tx.needs_wakeup(false), "without the flag every time");
     assert!(!tx.needs_wakeup(true));
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn two_threads_lose_and_reorder_nothing() {
+fn ring_between_two_threads_preserves_order() {
     const COUNT: u64 = 200_000;
     let (mut tx, mut rx) = Ring::<Desc>::heap(64);
     std::thread::scope(|scope| {

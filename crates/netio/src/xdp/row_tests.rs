@@ -31,7 +31,7 @@ fn header(rows: &Rows, index: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_row_follows_its_next_hop() {
+fn rows_refresh_follows_next_hop_changes() {
     let (table, mut feed) = HopTable::fed();
     let mut rows = Rows::new(2, table, Some(7), 6970);
     let to = addr(VIEWER);
@@ -72,7 +72,7 @@ fn a_row_follows_its_next_hop() {
 }
 
 #[test]
-fn a_row_belongs_to_one_destination() {
+fn rows_refresh_rebuilds_for_new_destination() {
     let ips = [IpAddr::V4(Ipv4Addr::new(10, 9, 8, 7)), IpAddr::V4(Ipv4Addr::new(10, 9, 8, 6))];
     let mut rows = Rows::new(1, HopTable::fixed(ips.map(|ip| (ip, hop(1))).into()), None, 6970);
     for (to, port) in

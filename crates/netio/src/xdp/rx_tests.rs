@@ -88,7 +88,7 @@ fn packets_come_in_order_and_their_frames_go_back() {
 }
 
 #[test]
-fn a_packet_says_where_it_came_from_and_when() {
+fn received_datagram_has_addresses_and_arrival_time() {
     let (mut device, mut driver) = device();
     assert!(driver.deliver(&mut device, &datagram(b"x")));
     let mut count = 0;
@@ -108,7 +108,7 @@ fn a_packet_says_where_it_came_from_and_when() {
 }
 
 #[test]
-fn a_driver_without_frames_waits_and_nothing_is_damaged() {
+fn driver_without_free_frames_waits_undamaged() {
     let (mut device, mut driver) = device();
     let sent: Vec<Vec<u8>> = (0..FRAMES).map(|n| vec![n as u8; 1400]).collect();
     for payload in &sent {
@@ -121,7 +121,7 @@ fn a_driver_without_frames_waits_and_nothing_is_damaged() {
 }
 
 #[test]
-fn what_a_batch_has_no_room_for_comes_with_the_next() {
+fn batch_without_room_leaves_rest_for_next() {
     let more = XdpRxConfig { frames: 2 * FRAMES, ..config(2) };
     let (mut device, rx, fill) = XdpRx::over_memory(&more).unwrap();
     let mut driver = Driver { rx, fill };
@@ -135,7 +135,7 @@ fn what_a_batch_has_no_room_for_comes_with_the_next() {
 }
 
 #[test]
-fn what_is_wrong_is_counted_and_its_frame_goes_back() {
+fn invalid_frames_are_counted_and_returned() {
     let (mut device, mut driver) = device();
     let mut damaged = datagram(b"payload");
     *damaged.last_mut().unwrap() ^= 1;

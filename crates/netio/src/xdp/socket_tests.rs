@@ -29,7 +29,7 @@ fn answers_of_the_kernel_are_told_apart() {
 }
 
 #[test]
-fn an_interface_that_is_not_there_is_named() {
+fn open_on_missing_interface_returns_error() {
     let error = XdpSocket::open(&config("nosuch0")).err().unwrap().to_string();
     assert!(error.contains("nosuch0") && error.contains("no such interface"), "{error}");
 }

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_that_may_work_is_tried_first() {
+    fn candidates_are_ordered_by_expected_performance() {
         let among = |zero_copy, zero_copy_segments, takes_pages, huge_pages| {
             let abilities = Abilities { zero_copy, zero_copy_segments, takes_pages, huge_pages };
             abilities.candidates().collect::<Vec<_>>()

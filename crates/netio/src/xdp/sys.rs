@@ -215,7 +215,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_heap_ring_has_its_counts_and_words_apart() {
+    fn ring_memory_keeps_counts_and_words_separate() {
         let ring = RingMemory::heap(8);
         let other = ring.clone();
         ring.producer().store(1, Ordering::Release);

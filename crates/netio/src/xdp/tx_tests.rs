@@ -175,7 +175,7 @@ fn oracle(frame: &[u8], to: &str, vlan: Option<u16>, port: u16, payload: &[u8]) 
 }
 
 #[test]
-fn every_strategy_builds_the_frames_that_others_build() {
+fn xdp_frames_match_independent_builder_for_all_strategies() {
     for (strategy, vlan, to) in Strategy::ALL
         .into_iter()
         .flat_map(|s| [None, Some(77)].map(|v| (s, v)))
@@ -229,7 +229,7 @@ fn every_strategy_builds_the_frames_that_others_build() {
 }
 
 #[test]
-fn a_chained_lease_is_held_until_its_last_completion() {
+fn chained_lease_is_held_until_last_completion() {
     let (arena, lease) = film(2, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     let entries = VIEWERS.map(|to| wire(u32::from(to.contains(']')), to, &lease, 0, 5));
@@ -250,7 +250,7 @@ fn a_chained_lease_is_held_until_its_last_completion() {
 }
 
 #[test]
-fn a_staged_lease_is_not_held_at_all() {
+fn staged_lease_is_released_immediately() {
     let (arena, lease) = film(1, 1316, 196);
     let (mut tx, _nic) = XdpTx::over_memory(config(&arena, Strategy::Staging), hops(None)).unwrap();
     assert_eq!(send(&mut tx, vec![wire(0, VIEWERS[0], &lease, 0, 9)]), [SendOutcome::Sent]);
@@ -260,7 +260,7 @@ fn a_staged_lease_is_not_held_at_all() {
 
 /// A device that takes packets and keeps them: nothing it has is written again, and entries are blocked exactly.
 #[test]
-fn what_the_device_has_is_left_alone_until_it_comes_back() {
+fn outstanding_frames_are_not_rewritten_until_completion() {
     for strategy in Strategy::ALL {
         let (arena, lease) = film(2, 1316, 196);
         let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, strategy), hops(None)).unwrap();
@@ -301,7 +301,7 @@ fn what_the_device_has_is_left_alone_until_it_comes_back() {
 }
 
 #[test]
-fn a_full_ring_blocks_and_goes_on_where_it_stopped() {
+fn full_ring_blocks_and_send_resumes_at_same_datagram() {
     let (arena, lease) = film(8, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     let mut datagrams = Vec::new();
@@ -328,7 +328,7 @@ fn a_full_ring_blocks_and_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn nothing_of_a_stream_overtakes_what_was_not_taken() {
+fn blocked_stream_keeps_order_within_batch() {
     let (arena, lease) = film(1, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Staging), hops(None)).unwrap();
     let far = Transmit { dest: udp("192.0.2.1:5004"), ..wire(0, VIEWERS[0], &lease, 0, 1).0 };
@@ -341,7 +341,7 @@ fn nothing_of_a_stream_overtakes_what_was_not_taken() {
 }
 
 #[test]
-fn what_it_cannot_send_is_said_before_and_refused_after() {
+fn can_send_agrees_with_send_result() {
     let (arena, lease) = film(1, 1316, 196);
     let long = film(2, 1504, 4);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Staging), hops(None)).unwrap();
@@ -380,7 +380,7 @@ fn what_it_cannot_send_is_said_before_and_refused_after() {
 }
 
 #[test]
-fn an_arena_without_extents_aside_is_refused() {
+fn arena_without_spare_extents_is_rejected() {
     for (strategy, aside) in [(Strategy::Staging, 0), (Strategy::Chained, 1)] {
         let (arena, _lease) = film(aside, 1316, 1);
         let error = XdpTx::over_memory(config(&arena, strategy), hops(None)).err().unwrap();
@@ -417,7 +417,7 @@ fn long_payloads_take_more_descriptors() {
 }
 
 #[test]
-fn a_device_that_looks_by_itself_is_not_called() {
+fn wakeup_is_skipped_for_polling_device() {
     let (arena, lease) = film(1, 1316, 196);
     let (mut tx, mut nic) =
         XdpTx::over_memory(config(&arena, Strategy::ZeroCopyStaging), hops(None)).unwrap();
@@ -433,7 +433,7 @@ fn a_device_that_looks_by_itself_is_not_called() {
 }
 
 #[test]
-fn a_device_that_is_gone_gives_everything_back() {
+fn gone_device_releases_all_leases_and_frames() {
     for errno in [libc::ENETDOWN, libc::ENXIO] {
         let (arena, lease) = film(2, 1316, 196);
         let (mut tx, nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
@@ -478,7 +478,7 @@ fn nonsense_completions_are_counted_and_do_no_harm() {
 }
 
 #[test]
-fn a_source_that_cannot_be_is_not_believed() {
+fn source_with_invalid_place_falls_back_to_copy() {
     let (arena, lease) = film(2, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     let (transmit, _) = wire(0, VIEWERS[0], &lease, 190, 6);
@@ -493,7 +493,7 @@ fn a_source_that_cannot_be_is_not_believed() {
 
 /// What does not lie in the extent whose lease comes with it is copied: that lease would not keep it as it is.
 #[test]
-fn a_source_elsewhere_is_not_sent_from() {
+fn source_in_other_extent_is_copied() {
     let (arena, lease) = film(2, 1316, 196);
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     arena.fill(0).unwrap().publish();
@@ -534,7 +534,7 @@ proptest! {
     /// Whatever a device takes, and whenever it completes it: the part taken of each entry arrives
     /// once, in order, unharmed.
     #[test]
-    fn all_that_was_taken_arrives(steps in steps(), chained: bool) {
+    fn accepted_datagrams_arrive_once_in_order(steps in steps(), chained: bool) {
         let (arena, lease) = film(2, 1316, 196);
         let strategy = if chained { Strategy::ZeroCopyChained } else { Strategy::Staging };
         let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, strategy), hops(None)).unwrap();

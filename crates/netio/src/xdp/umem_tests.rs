@@ -35,7 +35,7 @@ fn frames_come_from_the_extents_aside() {
 }
 
 #[test]
-fn a_lease_is_held_until_the_last_descriptor_is_done() {
+fn held_lease_is_released_after_last_completion() {
     let arena = arena(3, 1);
     let layout = WireLayout::new(1316).unwrap();
     let content = ExtentContent {
@@ -63,7 +63,7 @@ fn a_lease_is_held_until_the_last_descriptor_is_done() {
 }
 
 #[test]
-fn the_page_size_is_that_of_the_mapping() {
+fn page_bytes_returns_page_size_of_mapping() {
     let text = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\nSize: 2048 kB\nKernelPageSize:     2048 kB\n\
                 7f0000200000-7f0000201000 r--p 00000000 00:00 0\nKernelPageSize:        4 kB\n";
     assert_eq!(page_bytes(text, 0x7f00_0000_0000), Some(2 << 20));
@@ -74,13 +74,13 @@ fn the_page_size_is_that_of_the_mapping() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_without_a_panic(text: String, address: u64) {
+    fn page_bytes_of_any_text_never_panics(text: String, address: u64) {
         let _ = page_bytes(&text, address);
     }
 
     /// A frame is out once at most, whatever a device completes.
     #[test]
-    fn no_frame_is_out_twice(steps in proptest::collection::vec((any::<bool>(), 0u64..400, any::<bool>()), 0..300)) {
+    fn frames_take_never_returns_outstanding_frame(steps in proptest::collection::vec((any::<bool>(), 0u64..400, any::<bool>()), 0..300)) {
         let arena = arena(2, 2);
         let mut frames = Frames::take_from(&arena, 2, true, 4096);
         let total = [frames.free(FrameKind::Header), frames.free(FrameKind::Full)];

@@ -39,7 +39,7 @@ fn run(wire: &Wire, target: &Target, with_xdp: bool) -> Result<Measured, Measure
 }
 
 #[test]
-fn every_way_has_its_figures_and_nobody_hears_of_it() {
+fn measure_yields_figures_for_all_paths_without_side_effects() {
     let Some(wire) = Wire::new() else { return };
     let received = || wire.viewers.counter("snmp", "Ip", "InReceives");
     let before = received();
@@ -64,7 +64,7 @@ fn every_way_has_its_figures_and_nobody_hears_of_it() {
 }
 
 #[test]
-fn it_works_without_af_xdp_and_says_why_there_is_none() {
+fn measure_without_af_xdp_reports_reason() {
     let Some(wire) = Wire::new() else { return };
     let measured = run(&wire, &target(&wire), false).unwrap();
     assert!(measured.table.has(EgressPath::Kernel) && !measured.table.has(EgressPath::Xdp));
@@ -91,7 +91,7 @@ fn addresses_in_use_are_left_alone_and_missing_ones_are_named() {
 }
 
 #[test]
-fn an_interface_that_is_down_gives_no_figures() {
+fn measure_on_down_interface_yields_no_figures() {
     let Some(wire) = Wire::new() else { return };
     let target = target(&wire);
     assert!(target.is_up && target.is_ethernet && target.mac == [2, 0, 0, 0x77, 0, 1], "{target:?}");

@@ -105,7 +105,7 @@ fn counts_are_exact(net: &Wire, gso: GsoMode, is_offloaded: bool) {
 }
 
 #[test]
-fn every_datagram_is_counted_whatever_is_offloaded() {
+fn probe_counts_all_datagrams_with_any_offload() {
     let Some(net) = network() else { return };
     for is_offloaded in [false, true] {
         for gso in [GsoMode::Auto, GsoMode::Off] {
@@ -115,7 +115,7 @@ fn every_datagram_is_counted_whatever_is_offloaded() {
 }
 
 #[test]
-fn what_is_watched_reaches_nobody_and_the_rest_does() {
+fn watched_datagrams_are_dropped_and_others_pass() {
     let Some(net) = network() else { return };
     let (mut watched, to_watched) = net.viewers.inside(|| receiver("10.77.0.2"));
     let (mut free, to_free) = net.viewers.inside(|| receiver("10.77.0.2"));
@@ -141,7 +141,7 @@ fn what_is_watched_reaches_nobody_and_the_rest_does() {
 }
 
 #[test]
-fn a_probe_that_counts_only_takes_nothing_away() {
+fn probe_action_pass_delivers_all_datagrams() {
     let Some(net) = network() else { return };
     let (mut viewer, to) = net.viewers.inside(|| receiver("fd77::2"));
     let probe = net.viewers.inside(|| DropProbe::attach(&config("vb", ProbeAction::Pass))).expect("a probe");
@@ -156,7 +156,7 @@ fn a_probe_that_counts_only_takes_nothing_away() {
 }
 
 #[test]
-fn two_probes_share_an_interface() {
+fn probes_on_same_interface_work_in_attach_order() {
     let Some(net) = network() else { return };
     let (first, second) = (attach(&net), attach(&net));
     let both: SocketAddr = "10.77.0.2:6000".parse().expect("an address");
@@ -192,7 +192,7 @@ fn interfaces_are_those_of_the_threads_namespace() {
 }
 
 #[test]
-fn without_privileges_it_is_said_which() {
+fn attach_without_privileges_names_capabilities() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can give privileges away");
         return;
@@ -260,7 +260,7 @@ fn xdp_programs_are_attached_and_vanish() {
     });
 }
 
-/// Not a test of its own: the process that [`a_probe_dies_with_its_process`] ends.
+/// Not a test of its own: the process that [`probe_detaches_when_its_process_dies`] ends.
 #[test]
 #[ignore = "waits to be killed"]
 fn holds_a_probe() {
@@ -272,7 +272,7 @@ fn holds_a_probe() {
 }
 
 #[test]
-fn a_probe_dies_with_its_process() {
+fn probe_detaches_when_its_process_dies() {
     let Some(net) = network() else { return };
     let (mut viewer, to) = net.viewers.inside(|| receiver("10.77.0.2"));
     let mut holder = Command::new("ip")

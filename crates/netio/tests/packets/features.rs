@@ -4,7 +4,7 @@ use crate::support::*;
 use millrace_netio::features::{DeviceFeatures, XdpFeatures};
 
 #[test]
-fn a_veth_device_says_what_is_switched_on() {
+fn device_features_of_veth_follow_ethtool_settings() {
     let Some(net) = Wire::new() else { return };
     net.server.ip("link set va mtu 1400");
     let about = || net.server.inside(|| DeviceFeatures::of("va")).expect("features");

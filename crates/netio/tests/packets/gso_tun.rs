@@ -68,7 +68,7 @@ impl Router {
 }
 
 #[test]
-fn the_kernel_cuts_a_train_into_what_it_was_made_of() {
+fn gso_train_is_split_into_original_segments() {
     let Some(mut router) = router() else { return };
     for is_v4 in [true, false] {
         let (mut seq, mut given) = (u32::MAX - 3000, Vec::new());
@@ -87,7 +87,7 @@ fn the_kernel_cuts_a_train_into_what_it_was_made_of() {
 }
 
 #[test]
-fn a_packet_that_is_no_segment_passes_as_it_is() {
+fn non_segment_packet_passes_gso_tun_unchanged() {
     let Some(mut router) = router() else { return };
     let (head, body) = segment(true, 7, 100);
     assert!(router.trains.gather(&[&head[..], &body].concat(), &[]).unwrap());
@@ -95,7 +95,7 @@ fn a_packet_that_is_no_segment_passes_as_it_is() {
 }
 
 #[test]
-fn a_device_that_another_has_is_refused() {
+fn gso_tun_open_of_used_device_is_refused() {
     let Some(router) = router() else { return };
     let error = router._ns.inside(|| GsoTun::open("tg")).unwrap_err();
     assert!(Tun::is_taken(&error), "{error}");
@@ -116,7 +116,7 @@ fn reply(to: &etherparse::TcpHeader, is_syn: bool, ack: u32) -> Vec<u8> {
 }
 
 #[test]
-fn the_kernel_hands_over_whole_what_it_sends() {
+fn gso_tun_receives_unsegmented_data_from_kernel() {
     let Some(mut router) = router() else { return };
     let sent: Vec<u8> = (0..60_000u32).map(|at| ((at * 7) >> 4) as u8).collect();
     let data = sent.clone();

@@ -109,7 +109,7 @@ fn trains_are_cut_and_summed_before_they_reach_the_link() {
 }
 
 #[test]
-fn each_direction_has_its_own_fate() {
+fn link_directions_have_independent_impairments() {
     let Some(net) = hosts("none; loss 100%", [None; 2]) else { return };
     let (server, viewer) = (
         net.server.inside(|| UdpSocket::bind("10.77.0.1:7000").unwrap()),
@@ -130,7 +130,7 @@ fn each_direction_has_its_own_fate() {
 }
 
 #[test]
-fn what_the_kernel_drops_before_the_link_is_seen() {
+fn tun_missed_counts_kernel_drops_before_link() {
     let Some((server, _viewers)) = namespaces() else { return };
     let tun = end(&server, "ta", "10.77.0.1", None);
     server.ip("link set ta txqueuelen 50");
@@ -144,7 +144,7 @@ fn what_the_kernel_drops_before_the_link_is_seen() {
 }
 
 #[test]
-fn a_link_that_ends_leaves_nothing_behind() {
+fn link_drop_removes_devices_immediately() {
     let Some(net) = hosts("delay 10s", [None; 2]) else { return };
     let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:7000").unwrap());
     socket.send_to(b"still under way", "10.77.0.2:7000").unwrap();
@@ -165,7 +165,7 @@ fn a_link_that_ends_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_device_that_is_taken_away_is_reported() {
+fn link_failure_reports_removed_device() {
     let Some(net) = hosts("none", [None; 2]) else { return };
     net.server.ip("link del ta");
     let deadline = Instant::now() + TIMEOUT;

@@ -105,7 +105,7 @@ fn to_group(group: &str, via: u8) -> Dest {
 }
 
 #[test]
-fn all_who_have_joined_get_every_packet_once() {
+fn multicast_datagrams_reach_all_members_once() {
     let Some(net) = Net::new() else { return };
     for (gso, family) in [GsoMode::Auto, GsoMode::Off].into_iter().flat_map(|gso| [0, 1].map(|f| (gso, f))) {
         let group = GROUPS[family];
@@ -229,7 +229,7 @@ fn this_host_hears_it_if_it_shall() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn multicast_socket_with_invalid_settings_returns_error() {
     let Some(net) = Net::new() else { return };
     let good = net.settings("va", ON_VA[0], 1, false);
     let mut tx = net.sender(GsoMode::Auto, &[good; MAX_MULTICAST_SOCKETS]);

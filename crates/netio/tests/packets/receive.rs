@@ -90,7 +90,7 @@ fn now(begun: StdInstant) -> Instant {
 }
 
 #[test]
-fn every_datagram_comes_once_and_in_order() {
+fn rx_devices_deliver_each_datagram_once_in_order() {
     with_each(8 << 20, |net, device| {
         let flows = flows(net);
         let begun = StdInstant::now();
@@ -147,7 +147,7 @@ fn every_datagram_comes_once_and_in_order() {
 }
 
 #[test]
-fn what_there_is_no_room_for_is_counted_and_damages_nothing() {
+fn rx_overflow_is_counted_and_rest_is_undamaged() {
     with_each(8192, |net, device| {
         let (socket, to) = flows(net).remove(0);
         // Less than a veth interface itself holds.
@@ -190,7 +190,7 @@ fn what_there_is_no_room_for_is_counted_and_damages_nothing() {
 }
 
 #[test]
-fn an_interface_that_is_taken_away_is_no_panic() {
+fn rx_device_reports_removed_interface() {
     with_each(8 << 20, |net, device| {
         let (socket, to) = flows(net).remove(0);
         socket.send_to(b"before", to).expect("send");

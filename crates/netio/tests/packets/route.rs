@@ -85,7 +85,7 @@ fn neighbours_on_the_link_are_found() {
 }
 
 #[test]
-fn a_neighbours_new_address_reaches_running_streams() {
+fn neighbour_address_change_reaches_existing_hops() {
     let Some(net) = Net::new() else { return };
     let (_watch, mut table) = net.watch();
     for (to, via) in [("10.9.1.2", "10.9.1.2"), ("fd09::2", "fd09::2")] {
@@ -140,7 +140,7 @@ fn shared_next_hops_and_several_ways() {
 }
 
 #[test]
-fn a_link_that_goes_down_takes_its_hops_along_until_it_is_back() {
+fn link_down_disables_hops_until_link_is_up_again() {
     let Some(net) = Net::new() else { return };
     let (_watch, mut table) = net.watch();
     net.host.ip("route add 10.99.0.0/24 via 10.9.1.2");
@@ -164,7 +164,7 @@ fn a_link_that_goes_down_takes_its_hops_along_until_it_is_back() {
 }
 
 #[test]
-fn the_smallest_mtu_counts() {
+fn hop_mtu_is_minimum_of_link_and_route() {
     let Some(net) = Net::new() else { return };
     let (_watch, mut table) = net.watch();
     net.host.ip("route add 10.99.0.0/24 via 10.9.1.2");
@@ -178,7 +178,7 @@ fn the_smallest_mtu_counts() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_tried_again() {
+fn unreachable_destinations_are_retried_at_limited_rate() {
     let Some(net) = Net::new() else { return };
     let (watch, mut table) = net.watch();
     net.host.ip("route add unreachable 10.50.0.0/16");
@@ -232,7 +232,7 @@ fn multicast_needs_no_neighbour() {
 }
 
 #[test]
-fn a_vlan_leaves_by_its_lower_device() {
+fn vlan_hop_leaves_by_lower_device() {
     let Some(net) = Net::new() else { return };
     if !net.host.command("ip link add link va name va5 type vlan id 5").status.success() {
         eprintln!("skipped: this kernel has no VLAN devices (CONFIG_VLAN_8021Q)");

@@ -65,7 +65,7 @@ fn frames_are_as_rfc_2326_says() {
 }
 
 #[test]
-fn a_slow_reader_gets_whole_frames_with_control_between_them() {
+fn slow_reader_receives_whole_frames_with_control_between() {
     for seed in 0..6 {
         let mut tx = sender(GsoMode::Auto, 1);
         // The smallest buffers that Linux gives: every call takes a piece of a frame.
@@ -189,7 +189,7 @@ fn control_waits_behind_the_frame_that_is_being_sent() {
 }
 
 #[test]
-fn a_viewer_that_does_not_read_is_noticed_soon() {
+fn tcp_send_to_stalled_viewer_blocks_within_bounded_bytes() {
     let mut tx = sender(GsoMode::Auto, 1);
     let window = 64 * 1024;
     let (writer, _reader) = connection(None, Some(window));
@@ -227,7 +227,7 @@ fn beyond_the_longest_batch_nothing_overtakes_what_was_held_back() {
 }
 
 #[test]
-fn one_closed_connection_does_not_touch_another() {
+fn closed_connection_leaves_others_unaffected() {
     let mut tx = sender(GsoMode::Auto, 2);
     let (writer, reader) = connection(None, None);
     let (other_writer, mut other_reader) = connection(None, None);

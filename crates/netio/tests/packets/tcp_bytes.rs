@@ -102,7 +102,7 @@ fn layouts() -> [WireLayout; 2] {
 }
 
 #[test]
-fn any_range_arrives_byte_for_byte_however_little_is_taken_at_a_time() {
+fn byte_ranges_arrive_exact_despite_small_writes() {
     for (layout, seed) in layouts().into_iter().zip(1..) {
         let title = Title::new(layout);
         let mut tx = sender(GsoMode::Auto, 1);
@@ -144,7 +144,7 @@ fn any_range_arrives_byte_for_byte_however_little_is_taken_at_a_time() {
 }
 
 #[test]
-fn an_extent_is_one_call() {
+fn extent_is_sent_with_one_system_call() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let (writer, mut reader) = connection(Some(1 << 20), None);
@@ -160,7 +160,7 @@ fn an_extent_is_one_call() {
 
 /// Each time that it can be written again costs a wake-up: so it holds more than one that carries frames, and not without a bound.
 #[test]
-fn a_connection_of_bytes_holds_a_megabyte_that_nobody_reads() {
+fn byte_connection_buffers_bounded_unsent_data() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let window = 64 * 1024;
@@ -199,7 +199,7 @@ fn fill(tx: &mut KernelTx, title: &Title) -> usize {
 }
 
 #[test]
-fn a_connection_is_given_back_alive_behind_the_last_byte() {
+fn return_conn_waits_for_last_byte_and_keeps_connection_open() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let (writer, mut reader) = connection(Some(1), Some(1));
@@ -233,7 +233,7 @@ fn a_connection_is_given_back_alive_behind_the_last_byte() {
 }
 
 #[test]
-fn a_unix_stream_is_written_to_as_a_tcp_connection_is() {
+fn unix_stream_is_written_like_tcp_connection() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let (writer, mut reader) = UnixStream::pair().unwrap();
@@ -258,7 +258,7 @@ fn a_unix_stream_is_written_to_as_a_tcp_connection_is() {
 }
 
 #[test]
-fn one_that_waits_for_nothing_is_given_back_at_once_and_a_broken_one_is_said_to_be() {
+fn return_conn_of_idle_connection_is_immediate_and_broken_one_is_gone() {
     let title = Title::new(layouts()[0]);
     let mut tx = sender(GsoMode::Auto, 1);
     let (writer, reader) = connection(Some(1), Some(1));

@@ -48,7 +48,7 @@ fn wait_for_report(tx: &KernelTx) {
 
 /// More than are reported in one call.
 #[test]
-fn each_full_connection_is_told_once_when_there_is_room() {
+fn full_connection_is_reported_writable_once() {
     const CONNS: u32 = 200;
     let mut tx = sender(GsoMode::Auto, CONNS as usize);
     let mut conns: Vec<_> = (0..CONNS).map(|conn| add(&mut tx, conn)).collect();
@@ -82,7 +82,7 @@ fn each_full_connection_is_told_once_when_there_is_room() {
 }
 
 #[test]
-fn a_viewer_that_dies_while_it_is_full_is_noticed_without_a_write() {
+fn full_connection_with_closed_peer_is_reported_without_write() {
     let mut tx = sender(GsoMode::Auto, 1);
     let (_writer, reader) = add(&mut tx, 0);
     fill(&mut tx, 0);
@@ -97,7 +97,7 @@ fn a_viewer_that_dies_while_it_is_full_is_noticed_without_a_write() {
 
 /// The control side keeps a duplicate of the descriptor, so closing ours does not take it out of the set.
 #[test]
-fn a_full_connection_that_is_given_back_is_not_taken_for_its_successor() {
+fn full_connection_removal_does_not_affect_successor() {
     let mut tx = sender(GsoMode::Auto, 1);
     let (first_writer, mut first) = add(&mut tx, 0);
     fill(&mut tx, 0);
@@ -121,7 +121,7 @@ fn a_full_connection_that_is_given_back_is_not_taken_for_its_successor() {
 }
 
 #[test]
-fn what_a_connection_has_not_delivered_is_known() {
+fn backlog_bytes_counts_undelivered_data() {
     let mut tx = sender(GsoMode::Auto, 2);
     let (_writer, mut reader) = add(&mut tx, 0);
     assert_eq!([0, 1].map(|conn| tx.backlog_bytes(ConnId(conn))), [Some(0), None]);

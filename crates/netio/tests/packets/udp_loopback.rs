@@ -73,7 +73,7 @@ fn gso_needs_one_message_for_many_datagrams() {
 }
 
 #[test]
-fn a_full_batch_goes_to_many_viewers_each_in_order() {
+fn full_batch_reaches_all_viewers_in_order() {
     for gso in MODES {
         let mut tx = sender(gso, 0);
         let mut viewers: Vec<_> = (0..8).map(|n| receiver(FAMILIES[n % 2])).collect();
@@ -130,7 +130,7 @@ fn send_from_named_source_leaves_from_that_address() {
 }
 
 #[test]
-fn an_ipv4_address_in_ipv6_dress_goes_by_ipv4() {
+fn ipv4_mapped_address_is_sent_by_ipv4() {
     let mut tx = sender(GsoMode::Auto, 0);
     let (mut rx, addr) = receiver("127.0.0.1");
     let dressed: SocketAddr = format!("[::ffff:127.0.0.1]:{}", addr.port()).parse().unwrap();
@@ -139,7 +139,7 @@ fn an_ipv4_address_in_ipv6_dress_goes_by_ipv4() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_unreachable_and_the_rest_goes_out() {
+fn unreachable_entries_do_not_stop_rest_of_batch() {
     for gso in MODES {
         let v4 = bind_pair("127.0.0.1".parse().unwrap(), first_port(), 65_000).unwrap();
         let config = KernelTxConfig { v4: Some(v4), v6: None, gso, conns: 0 };
@@ -186,7 +186,7 @@ fn what_cannot_be_sent_is_unreachable_and_the_rest_goes_out() {
 }
 
 #[test]
-fn a_viewer_that_closed_its_port_disturbs_nobody() {
+fn closed_port_of_one_viewer_does_not_affect_others() {
     for (gso, family) in MODES.into_iter().flat_map(|m| FAMILIES.map(|f| (m, f))) {
         let mut tx = sender(gso, 0);
         let (mut before, before_addr) = receiver(family);
@@ -241,7 +241,7 @@ fn refused_rtcp_does_not_stop_rtp_of_the_same_viewer() {
 }
 
 #[test]
-fn a_viewer_that_comes_back_is_served_after_one_report() {
+fn reopened_port_is_served_after_one_refused_send() {
     let mut tx = sender(GsoMode::Auto, 0);
     let (rx, addr) = receiver("127.0.0.1");
     let dest = udp(addr, addr);
@@ -260,7 +260,7 @@ fn a_viewer_that_comes_back_is_served_after_one_report() {
 }
 
 #[test]
-fn what_icmp_says_about_any_sender_of_a_port_comes_to_its_receiver() {
+fn icmp_errors_for_any_sender_reach_receiver_socket() {
     for family in FAMILIES {
         let ports = bind_ports(family.parse().unwrap(), first_port(), 65_000, 3).unwrap();
         let source = ports.receiver.rtp.local_addr().unwrap();
@@ -301,7 +301,7 @@ fn config_of(pair: UdpPair) -> KernelTxConfig {
 }
 
 #[test]
-fn a_storm_of_icmp_makes_the_socket_deaf_for_a_while_and_loses_nothing() {
+fn icmp_storm_pauses_error_reports_without_loss() {
     let mut tx = sender(GsoMode::Auto, 0);
     let (mut rx, addr) = receiver("127.0.0.1");
     let gone: Vec<_> = (0..32).map(|_| closed_port("127.0.0.1")).collect();

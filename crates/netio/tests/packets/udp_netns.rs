@@ -30,7 +30,7 @@ fn unreachable(errno: i32) -> SendOutcome {
 }
 
 #[test]
-fn every_datagram_arrives_with_a_valid_checksum() {
+fn udp_datagrams_arrive_with_valid_checksums() {
     let Some(net) = Wire::new() else { return };
     for (gso, family) in MODES.into_iter().flat_map(|m| FAMILIES.map(|f| (m, f))) {
         let mut tx = tx(&net, gso);
@@ -66,7 +66,7 @@ fn every_datagram_arrives_with_a_valid_checksum() {
 }
 
 #[test]
-fn a_port_unreachable_message_hits_only_its_viewer() {
+fn port_unreachable_affects_only_its_viewer() {
     let Some(net) = Wire::new() else { return };
     // Types of ICMP messages that the kernel holds back when there are many (icmp(7)): none, and one that we do not use.
     net.viewers.must("sysctl -qw net.ipv4.icmp_ratemask=0 net.ipv6.icmp.ratemask=200");
@@ -177,7 +177,7 @@ fn forged_icmp_about_somebody_else_changes_nothing() {
 }
 
 #[test]
-fn a_viewer_that_was_switched_off_is_reported_by_this_host() {
+fn offline_viewer_is_reported_as_host_unreachable() {
     let Some(net) = Wire::new() else { return };
     // One question in 20 ms instead of three in three seconds.
     for family in ["ipv4", "ipv6"] {
@@ -234,7 +234,7 @@ fn only_one_is_unreachable(net: &Wire, middle: [&str; 2], errno: [i32; 2]) {
 }
 
 #[test]
-fn no_route_stays_with_its_viewer() {
+fn missing_route_affects_only_its_viewer() {
     let Some(net) = Wire::new() else { return };
     only_one_is_unreachable(&net, ["198.51.100.1", "2001:db8::1"], [libc::ENETUNREACH; 2]);
 }
@@ -256,7 +256,7 @@ fn routes_that_refuse_stay_with_their_viewer() {
 }
 
 #[test]
-fn a_packet_filter_stays_with_its_viewer() {
+fn packet_filter_affects_only_its_viewer() {
     let Some(net) = Wire::new() else { return };
     for (program, addr) in [("iptables", "10.77.0.3"), ("ip6tables", "fd77::3")] {
         let output = net.server.command(&format!("{program} -A OUTPUT -p udp -d {addr} -j DROP"));
@@ -269,7 +269,7 @@ fn a_packet_filter_stays_with_its_viewer() {
 }
 
 #[test]
-fn a_narrow_path_costs_its_viewer_gso_and_nobody_else() {
+fn small_path_mtu_disables_gso_for_its_viewer_only() {
     let Some(net) = Wire::new() else { return };
     net.server.ip("route add 10.77.0.3 dev va mtu 1000");
     net.server.ip("-6 route add fd77::3 dev va mtu 1300");
@@ -291,7 +291,7 @@ fn a_narrow_path_costs_its_viewer_gso_and_nobody_else() {
 }
 
 #[test]
-fn without_any_gso_that_works_the_socket_does_without() {
+fn gso_refused_for_all_viewers_is_disabled_for_socket() {
     let Some(net) = Wire::new() else { return };
     net.server.ip("link set va mtu 1300");
     net.viewers.ip("link set vb mtu 1300");
@@ -378,13 +378,13 @@ fn slow_device(qdisc: &str, send_buffer: usize) {
 }
 
 #[test]
-fn a_full_send_buffer_blocks_exactly() {
+fn full_send_buffer_blocks_at_exact_datagram() {
     // The queue holds all; the packets in it count against the socket.
     slow_device("tbf rate 80mbit burst 128k limit 100m", 150_000);
 }
 
 #[test]
-fn a_full_device_queue_blocks_exactly() {
+fn full_device_queue_blocks_at_exact_datagram() {
     // The queue refuses data that the socket could still hold.
     slow_device("tbf rate 80mbit burst 128k limit 200k", 4 << 20);
 }

@@ -1,7 +1,7 @@
 //! AF_XDP across a veth pair between network namespaces, received by ordinary UDP sockets, which check every sum.
 //! Needs root; skipped otherwise.
 //!
-//! `many_packets_without_one_wrong_sum` sends 100,000 packets; with `MILLRACE_PACKETS=10000000` in the environment ten
+//! `xdp_bulk_transfer_has_no_checksum_errors` sends 100,000 packets; with `MILLRACE_PACKETS=10000000` in the environment ten
 //! million, which takes a minute or two:
 //!
 //! ```text
@@ -34,7 +34,7 @@ fn rx(net: &Wire, addr: &str) -> (UdpRx, SocketAddr) {
 }
 
 #[test]
-fn every_strategy_reaches_an_ordinary_socket() {
+fn xdp_strategies_deliver_to_ordinary_udp_socket() {
     let Some(net) = Wire::new() else { return };
     for (strategy, family) in STRATEGIES.into_iter().flat_map(|s| FAMILIES.map(|f| (s, f))) {
         let (arena, leases) = film(heap(2), 2, 196);
@@ -97,7 +97,7 @@ fn datagrams_come_from_the_servers_address_and_ports() {
 }
 
 #[test]
-fn the_way_is_learned_from_the_kernel() {
+fn route_watch_provides_next_hops_for_xdp() {
     let Some(net) = Wire::new() else { return };
     let (arena, leases) = film(heap(1), 1, 196);
     let open = || {
@@ -123,7 +123,7 @@ fn the_way_is_learned_from_the_kernel() {
 }
 
 #[test]
-fn a_datagram_longer_than_the_path_is_refused_here() {
+fn datagram_longer_than_mtu_is_refused_locally() {
     let Some(net) = Wire::new() else { return };
     let (arena, _leases) = film(heap(1), 1, 196);
     for strategy in STRATEGIES {
@@ -163,20 +163,20 @@ fn dies(strategy: Strategy, kill: impl FnOnce(&Wire)) {
 }
 
 #[test]
-fn an_interface_that_is_deleted_is_a_failure() {
+fn deleted_interface_is_reported_as_failure() {
     for strategy in STRATEGIES {
         dies(strategy, |net| net.server.ip("link del va"));
     }
 }
 
 #[test]
-fn an_interface_that_goes_down_is_a_failure() {
+fn interface_down_is_reported_as_failure() {
     dies(Strategy::Staging, |net| net.server.ip("link set va down"));
 }
 
 /// A device that has nothing to send hears of it too.
 #[test]
-fn an_idle_device_hears_that_its_interface_has_gone() {
+fn poll_of_idle_device_detects_lost_interface() {
     for command in ["link del va", "link set va down"] {
         let Some(net) = Wire::new() else { return };
         let (arena, _leases) = film(heap(1), 1, 196);
@@ -188,7 +188,7 @@ fn an_idle_device_hears_that_its_interface_has_gone() {
 }
 
 #[test]
-fn a_queue_is_free_again_when_its_device_is_dropped() {
+fn xdp_queue_is_free_after_device_drop() {
     let Some(net) = Wire::new() else { return };
     let (arena, leases) = film(heap(1), 1, 196);
     for _ in 0..5 {
@@ -200,7 +200,7 @@ fn a_queue_is_free_again_when_its_device_is_dropped() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn xdp_open_failure_states_cause() {
     let Some(net) = Wire::new() else { return };
     let (arena, _leases) = film(heap(1), 1, 196);
     let Some(first) = open(&net, config(&arena, None)) else { return };
@@ -275,7 +275,7 @@ fn jumbo_frames_go_by_either_strategy() {
 
 /// Two extents in turn to two viewers of each family, every datagram compared, every checksum verified by the kernel.
 #[test]
-fn many_packets_without_one_wrong_sum() {
+fn xdp_bulk_transfer_has_no_checksum_errors() {
     let Some(net) = Wire::new() else { return };
     let total: u64 = std::env::var("MILLRACE_PACKETS").map_or(100_000, |n| n.parse().expect("a number"));
     let (arena, leases) = film(heap(16), 16, 196);
@@ -315,7 +315,7 @@ fn many_packets_without_one_wrong_sum() {
 
 /// The control: a sum that is wrong in the store is noticed by the receiver's kernel, so the other tests would notice too.
 #[test]
-fn a_wrong_stored_sum_is_noticed() {
+fn wrong_stored_checksum_is_dropped_by_receiver() {
     let Some(net) = Wire::new() else { return };
     for (strategy, family) in STRATEGIES.into_iter().zip(FAMILIES) {
         let (arena, leases) = film(heap(2), 2, 196);
@@ -351,7 +351,7 @@ fn expect(viewer: &mut UdpRx, bytes: &[u8], headers: Option<&[u8]>) -> u64 {
 
 /// No arena is too small for the extents aside that the other tests take for granted.
 #[test]
-fn a_device_takes_no_more_extents_than_it_may() {
+fn xdp_device_takes_and_returns_spare_extents() {
     let Some(net) = Wire::new() else { return };
     let (arena, leases) = film(heap(1), 1, 196);
     let Some(tx) = open(&net, config(&arena, None)) else { return };

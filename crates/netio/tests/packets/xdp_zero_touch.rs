@@ -20,10 +20,10 @@ const CHILD: &str = "MILLRACE_READ_LOCKED_PAYLOADS";
 
 /// The control: with the strategy that copies, the same memory ends the process. It dies in a child of this one.
 #[test]
-fn a_copy_would_have_ended_the_process() {
+fn staging_copy_of_locked_memory_ends_process() {
     use std::os::unix::process::ExitStatusExt;
     if std::env::var_os(CHILD).is_none() {
-        let name = "xdp_zero_touch::a_copy_would_have_ended_the_process";
+        let name = "xdp_zero_touch::staging_copy_of_locked_memory_ends_process";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);

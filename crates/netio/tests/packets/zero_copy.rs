@@ -81,7 +81,7 @@ fn bytes_are_exact_over_loopback_and_copying_is_noticed() {
 }
 
 #[test]
-fn it_is_given_up_where_the_kernel_copies_anyway() {
+fn zero_copy_is_disabled_when_kernel_copies_anyway() {
     let films = Films::new(1);
     let lease = films.lease(0);
     let mut tx = sender(GsoMode::Auto, 0);
@@ -107,7 +107,7 @@ fn it_is_given_up_where_the_kernel_copies_anyway() {
 }
 
 #[test]
-fn what_is_short_or_patched_or_unknown_or_not_cut_is_copied() {
+fn zero_copy_skips_short_patched_or_unknown_payloads() {
     let films = Films::new(1);
     let lease = films.lease(0);
     let headers = pattern(1, 12 * 92);
@@ -182,7 +182,7 @@ fn slow() -> Option<Wire> {
 }
 
 #[test]
-fn with_too_much_outstanding_the_rest_is_copied() {
+fn zero_copy_with_too_many_outstanding_sends_copies_rest() {
     let Some(net) = slow() else { return };
     let films = Films::new(2);
     let leases: Vec<Lease> = (0..2).map(|n| films.lease(n)).collect();
@@ -206,7 +206,7 @@ fn with_too_much_outstanding_the_rest_is_copied() {
 }
 
 #[test]
-fn all_leases_come_back_when_the_sender_is_dropped() {
+fn leases_are_released_when_sender_is_dropped() {
     let Some(net) = slow() else { return };
     let films = Films::new(1);
     let lease = films.lease(0);
@@ -326,7 +326,7 @@ fn sends_that_fail_before_or_behind_their_number_do_not_disturb_the_count() {
 }
 
 #[test]
-fn without_option_memory_it_is_copied_and_nothing_is_lost() {
+fn zero_copy_without_option_memory_copies_without_loss() {
     let Some(net) = slow() else { return };
     let films = Films::new(1);
     let lease = films.lease(0);

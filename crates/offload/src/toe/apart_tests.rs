@@ -81,7 +81,7 @@ fn names_that_are_no_connection_of_the_pair_are_refused() {
 
 /// Data from a viewer is never read, and takes no buffer for good.
 #[test]
-fn what_a_viewer_says_holds_up_nothing() {
+fn receive_buffers_with_unread_viewer_data_stay_available() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::apart();
@@ -149,7 +149,7 @@ fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name(
 /// Connections of a loop that ends, or drops its pair, end after the data already given, whether it
 /// writes to them or not.
 #[test]
-fn a_loop_that_ends_or_goes_shuts_the_connections_of_its_pair() {
+fn loop_end_or_pair_drop_closes_connections_after_sent_data() {
     for (is_lent, is_dropped) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut rig = Rig::handed_over(|_| {});
         if is_lent {
@@ -171,7 +171,7 @@ fn a_loop_that_ends_or_goes_shuts_the_connections_of_its_pair() {
 }
 
 #[test]
-fn a_connection_that_is_given_up_is_closed_behind_what_was_sent() {
+fn remove_conn_closes_connection_after_sent_data() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::apart();
@@ -188,7 +188,7 @@ fn a_connection_that_is_given_up_is_closed_behind_what_was_sent() {
 }
 
 #[test]
-fn a_viewer_that_resets_and_an_engine_that_ends_are_told_and_give_everything_back() {
+fn viewer_reset_or_engine_end_is_reported_and_releases_leases() {
     for is_end in [false, true] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -242,7 +242,7 @@ fn replies_to_a_viewer_who_does_not_read_end_the_connection_at_last() {
 /// A head takes a chunk of its own, since the data after it lies in an extent: a connection that
 /// finds none is notified when there is one.
 #[test]
-fn a_connection_without_a_chunk_is_told_when_there_is_one() {
+fn connection_without_chunk_becomes_writable_when_one_is_free() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::handed_over(|own| own.pair.send_buffers = 16);
@@ -263,7 +263,7 @@ fn a_connection_without_a_chunk_is_told_when_there_is_one() {
 }
 
 #[test]
-fn a_pair_whose_area_holds_no_replies_is_refused() {
+fn pair_settings_without_space_for_replies_are_refused() {
     let settings = EngineSettings {
         pair: crate::toe::PairSettings { send_bytes: 8192, send_buffers: 8, ..Default::default() },
         ..settings([10, 0, 0, 1])

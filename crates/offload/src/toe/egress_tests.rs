@@ -465,7 +465,7 @@ fn bytes_of_a_title_arrive_with_nothing_around_them() {
 
 /// The host's bytes go before and behind those of the loop, and its count is of its own.
 #[test]
-fn a_connection_goes_to_the_loop_and_back() {
+fn connection_moves_to_loop_and_back_with_bytes_in_order() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::accepted(|_| {});
@@ -511,7 +511,7 @@ fn a_connection_goes_to_the_loop_and_back() {
 /// The host has written more than the stack takes ahead of its acknowledgments: the loop's bytes
 /// wait for it.
 #[test]
-fn what_the_host_has_written_goes_first_however_long_it_waits() {
+fn host_bytes_beyond_send_ahead_precede_loop_bytes() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::accepted(|_| {});
@@ -537,7 +537,7 @@ fn what_the_host_has_written_goes_first_however_long_it_waits() {
 
 /// A connection whose peer takes none of its long data leaves the others room for short data.
 #[test]
-fn the_last_chunks_are_for_connections_that_have_none() {
+fn send_reserve_keeps_chunks_for_connections_without_any() {
     let mut rig = Rig::accepted(|settings| settings.pair.send_reserve = 60);
     let first = rig.sockets;
     rig.connect();
@@ -581,7 +581,7 @@ fn news_of_a_connection_do_not_reach_the_next_one() {
 }
 
 #[test]
-fn a_viewer_who_does_not_read_holds_its_share_and_is_told_of_room_once() {
+fn slow_reader_holds_its_share_and_becomes_writable_once() {
     holds_its_share(Rig::new());
     holds_its_share(Rig::apart());
 }
@@ -637,7 +637,7 @@ impl Rig {
 }
 
 #[test]
-fn a_viewer_that_goes_takes_nothing_with_it() {
+fn viewer_disconnect_reports_conn_gone_and_releases_leases() {
     for is_reset in [true, false] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -662,7 +662,7 @@ fn a_viewer_that_goes_takes_nothing_with_it() {
 
 /// If a host misbehaves, or closes too early, the connection is closed.
 #[test]
-fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
+fn host_close_ends_connection_for_loop() {
     for is_reset in [false, true] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -698,7 +698,7 @@ fn a_host_that_closes_a_connection_ends_it_for_the_loop() {
 }
 
 #[test]
-fn a_viewer_who_stands_still_pins_nothing_and_goes_on_when_the_extents_are_back() {
+fn stalled_viewer_releases_extents_and_resumes_after_supply() {
     for is_there in [true, false] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -737,7 +737,7 @@ fn a_viewer_who_stands_still_pins_nothing_and_goes_on_when_the_extents_are_back(
 
 /// Extents given to a connection while its viewer stands still are returned too.
 #[test]
-fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
+fn leases_sent_to_stalled_viewer_are_released() {
     let film = Film::new(rtp(), &[]);
     let lease = film.lease();
     let mut rig = Rig::new();
@@ -765,7 +765,7 @@ fn what_is_given_to_a_viewer_who_stands_still_is_not_pinned_either() {
 /// The title of a finished run is closed, and so is its connection: the rest of its data still
 /// arrives.
 #[test]
-fn the_tail_of_a_run_arrives_although_its_title_is_closed() {
+fn end_of_run_after_title_close_still_arrives() {
     for closed_before in [false, true] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -829,7 +829,7 @@ fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
 }
 
 #[test]
-fn a_device_that_is_gone_takes_its_connections_and_nothing_else() {
+fn device_failure_ends_its_connections_only() {
     for at_stop in [false, true] {
         let film = Film::new(rtp(), &[]);
         let lease = film.lease();
@@ -900,7 +900,7 @@ fn engines_follow_one_another_in_the_seat_of_a_loop() {
 
 /// A loop that ends takes leave of connections, whether it writes to them or not: the end comes although nothing is turned any more.
 #[test]
-fn a_loop_that_ends_shuts_the_connections_of_its_engine() {
+fn loop_end_closes_connections_of_its_engine() {
     for is_lent in [false, true] {
         let mut rig = Rig::accepted(|_| {});
         if is_lent {

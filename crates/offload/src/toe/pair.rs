@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_the_layout_overlaps() {
+    fn layout_parts_do_not_overlap() {
         let settings = PairSettings { sockets: 5, ..PairSettings::default() };
         let layout = Layout::new(&settings).unwrap();
         let parts = [

@@ -57,7 +57,7 @@ fn events_are_read_as_they_were_written() {
 }
 
 #[test]
-fn what_is_no_record_is_refused() {
+fn decode_of_invalid_record_returns_none() {
     let refused = [
         [0; 7],
         [255, 0, 0, 0, 0, 0, 0],
@@ -81,7 +81,7 @@ fn first_only(word: u64) -> Record {
 
 /// A record read from any seven words stays the same when it is written and read again.
 #[test]
-fn any_words_are_a_record_or_none() {
+fn decode_and_encode_of_any_words_round_trip() {
     bolero::check!().with_type::<[u64; 7]>().for_each(|record| {
         for kind in 0..=10 {
             let mut record = *record;

@@ -39,7 +39,7 @@ impl Device for Restless {
 }
 
 #[test]
-fn a_device_is_called_when_it_is_due_also_through_a_capture() {
+fn device_flush_is_called_when_due_with_and_without_capture() {
     // Without that an idle engine wakes once a second.
     const FLUSHES: u32 = 20;
     const LIMIT: Duration = Duration::from_secs(10);

@@ -68,7 +68,7 @@ impl LoopTx for Full {
 }
 
 #[test]
-fn a_loop_that_sleeps_watches_full_connections() {
+fn sleeping_loop_wakes_when_full_connection_is_writable() {
     let (writable, looks) = (EventBell::new().unwrap(), Arc::new(AtomicU32::new(0)));
     writable.announce_sleep();
     writable.ring();

@@ -44,7 +44,7 @@ fn check(stage: &Stage<WithoutConns<CollectTx>>, index: u32, mut sequence: u16, 
 }
 
 #[test]
-fn three_viewers_get_every_byte_in_order_from_one_read() {
+fn viewers_of_same_title_share_reads_and_get_all_bytes() {
     const PACKETS: usize = 700;
     let mut stage = Stage::new(PACKETS, MediaTicks(90_000), WithoutConns(CollectTx::default()));
     for index in 0..3 {
@@ -159,7 +159,7 @@ impl PacketTx for SlowTx {
 
 /// Admission lives by this: most wake-ups have one turn that sends, and one that finds nothing.
 #[test]
-fn the_time_of_a_turn_that_sends_is_busy_and_the_rest_is_not() {
+fn busy_ns_counts_only_turns_that_send() {
     let clock = StepClock::start();
     let tx = WithoutConns(SlowTx { clock: clock.clone(), batches: 0 });
     let mut stage = Stage::with_clock(700, MediaTicks(90_000), tx, clock.clone());

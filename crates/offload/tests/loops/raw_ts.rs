@@ -52,7 +52,7 @@ impl Viewer {
 }
 
 #[test]
-fn a_receiver_of_plain_datagrams_gets_the_stored_bytes() {
+fn raw_ts_receiver_gets_stored_bytes_without_rtcp() {
     for gso in [GsoMode::Auto, GsoMode::Off] {
         let clock = StepClock::start();
         let v4 = bind_pair([127, 0, 0, 1].into(), 20_000, 30_000).unwrap();

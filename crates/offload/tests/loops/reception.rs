@@ -83,7 +83,7 @@ fn stage() -> Stage<WithoutConns<NullTx>> {
 }
 
 #[test]
-fn a_turn_takes_a_bounded_number_and_the_end_is_told_once() {
+fn reception_per_turn_is_bounded_and_device_end_reported_once() {
     const PER_TURN: usize = RX_BATCH_PACKETS * RX_BATCHES_PER_TURN;
     let mut stage = stage();
     let heard = Heard::default();
@@ -127,7 +127,7 @@ impl PacketTx for Done {
 }
 
 #[test]
-fn what_has_come_is_received_before_what_is_due_is_sent() {
+fn reception_in_loop_turn_precedes_transmission() {
     let done = Done::default();
     let mut stage = Stage::new(10, MediaTicks(90_000), WithoutConns(done.clone()));
     let device = Numbers { next: 0, end: u32::MAX, counters: RxCounters::default() };
@@ -151,7 +151,7 @@ const ONE_BY_ONE: u16 = 3000;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_loop_that_sleeps_watches_the_device_and_publishes_its_counters() {
+fn sleeping_loop_wakes_for_received_packets_and_publishes_counters() {
     let mut stage = stage();
     let sheets = LoopSheets::default();
     stage.core.load = LoadMeter::new(sheets.clone(), stage.core.clock.now());

@@ -120,7 +120,7 @@ impl Scene {
 }
 
 #[test]
-fn a_viewer_that_stops_reading_holds_nothing_and_goes_on_at_the_very_byte() {
+fn parked_viewer_holds_no_lease_and_resumes_at_same_byte() {
     let mut scene = Scene::new();
     let (mut stopped, mut reader) = (scene.viewer(0), scene.viewer(1));
     while scene.stage.core.engine.counters().parked == 0 {
@@ -161,7 +161,7 @@ fn a_viewer_that_stops_reading_holds_nothing_and_goes_on_at_the_very_byte() {
 }
 
 #[test]
-fn what_a_viewer_has_not_got_is_told_when_asked_and_when_its_stream_is_closed() {
+fn backlog_is_reported_on_measure_and_on_close() {
     let mut scene = Scene::new();
     let _reads_nothing = scene.viewer(0);
     let stream = StreamId { index: 0, generation: 0 };

@@ -181,7 +181,7 @@ fn damaged_packets_become_null_packets_of_the_same_length() {
 }
 
 #[test]
-fn a_connection_that_is_not_there_is_answered_and_one_in_use_ends_its_stream() {
+fn conn_return_of_unknown_conn_is_answered_and_of_busy_fails_streams() {
     let mut scene = Scene::new();
     scene.stage.commands.push(Command::ConnReturn { conn: ConnId(7) }).unwrap();
     while scene.returned.is_none() {

@@ -118,7 +118,7 @@ impl Loop {
 }
 
 #[test]
-fn a_connection_goes_to_and_fro_between_two_loops() {
+fn connection_moved_between_loops_keeps_frames_whole() {
     let mut loops = [Loop::new(), Loop::new()];
     loops[1].stage.timeline = loops[0].stage.timeline;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

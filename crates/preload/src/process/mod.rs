@@ -415,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_closed_is_not_taken_for_the_next() {
+    fn slab_number_of_removed_entry_is_not_reused() {
         let mut slab = Slab::new();
         let (first, second) = (slab.insert('a'), slab.insert('b'));
         assert_eq!(slab.remove(first), Some('a'));

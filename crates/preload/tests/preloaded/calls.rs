@@ -99,30 +99,30 @@ fn half_closed_and_reset_connections() {
 }
 
 #[test]
-fn every_way_to_read_write_and_double() {
+fn socket_calls_for_read_write_and_dup_work() {
     case("calls");
 }
 
 #[test]
-fn what_is_said_to_belong_together_is_one_segment() {
+fn corked_pieces_share_one_segment() {
     let Some((segments, _)) = case("corks") else { return };
     // 200 answers in two pieces. Each is acknowledged by the echo, which costs a segment where it is not sent along.
     assert!((200..300).contains(&segments), "{segments} segments");
 }
 
 #[test]
-fn what_cannot_work_is_refused_and_said_once() {
+fn unsupported_calls_are_refused_and_logged_once() {
     let Some((_, err)) = case("refusals") else { return };
     assert_eq!(err.matches("O_ASYNC").count(), 1, "{err}");
 }
 
 #[test]
-fn a_server_on_a_port_that_it_does_not_choose() {
+fn listener_on_port_zero_accepts_connections() {
     case("serve");
 }
 
 #[test]
-fn a_child_has_no_sockets_of_its_parent() {
+fn forked_child_does_not_inherit_engine_sockets() {
     let Some((_, err)) = case("forks") else { return };
     assert_eq!(err.matches("sockets of the engine stay with the process").count(), 1, "{err}");
 }
@@ -138,6 +138,6 @@ fn signals_end_waits() {
 }
 
 #[test]
-fn what_was_written_arrives_though_its_program_has_ended() {
+fn data_written_before_exit_is_delivered() {
     case("leaves");
 }

@@ -131,7 +131,7 @@ fn news(admission: &mut Admission) -> Vec<News> {
 }
 
 #[test]
-fn a_core_is_filled_up_to_its_bound_and_not_beyond() {
+fn admission_at_busy_limit_refuses_next_viewer() {
     for carries in [200_000, 600_000, 2_000_000] {
         let (mut core, mut admission) = (Core::new(carries), admission_with(|_| {}));
         core.fill(&mut admission, 2_000_000, 20 * S);
@@ -144,7 +144,7 @@ fn a_core_is_filled_up_to_its_bound_and_not_beyond() {
 }
 
 #[test]
-fn a_mob_after_the_start_is_let_in_by_what_a_slow_core_carries() {
+fn admission_of_initial_burst_is_limited_to_slow_core_capacity() {
     let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
     let at_once = (0..5_000).filter(|_| core.ask(&mut admission).is_ok()).count() as u64;
     let slow_core = S / FIRST_PACKET_COST_NS * 9 / 10 / VIEWER.packets_per_s;
@@ -155,7 +155,7 @@ fn a_mob_after_the_start_is_let_in_by_what_a_slow_core_carries() {
 }
 
 #[test]
-fn one_viewer_is_served_however_slow_the_core_seems() {
+fn admission_on_very_slow_core_still_accepts_first_viewer() {
     let (mut core, mut admission) = (Core::new(100), admission_with(|_| {}));
     assert_eq!(core.ask(&mut admission), Ok(()));
     assert!(core.ask(&mut admission).is_ok(), "the second is within the first guess");
@@ -164,7 +164,7 @@ fn one_viewer_is_served_however_slow_the_core_seems() {
 }
 
 #[test]
-fn who_has_paused_keeps_his_place() {
+fn admission_with_paused_viewers_keeps_their_reservations() {
     let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
     core.fill(&mut admission, 2_000_000, 20 * S);
     let (full, promised) = (core.viewers, core.promised());
@@ -176,7 +176,7 @@ fn who_has_paused_keeps_his_place() {
 }
 
 #[test]
-fn when_the_core_becomes_slower_the_newest_go_until_the_rest_are_in_time() {
+fn admission_on_slowed_core_sheds_newest_until_rest_are_on_time() {
     for (num, den, limit) in [(3, 4, 5 * S), (1, 2, 5 * S), (1, 4, 8 * S)] {
         let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
         core.fill(&mut admission, 2_000_000, 20 * S);
@@ -201,7 +201,7 @@ fn when_the_core_becomes_slower_the_newest_go_until_the_rest_are_in_time() {
 }
 
 #[test]
-fn a_hole_is_made_up_and_nobody_is_ended() {
+fn admission_after_short_stall_catches_up_without_ending_viewers() {
     let (mut core, mut admission) = (Core::new(600_000), admission_with(|_| {}));
     core.fill(&mut admission, 2_000_000, 20 * S);
     let (viewers, carries) = (core.viewers, core.carries);
@@ -270,7 +270,7 @@ fn look_at_loop_within_a_turn_counts_its_waiting_once() {
 }
 
 #[test]
-fn the_pain_is_shared_if_the_operator_says_so() {
+fn overload_policy_share_keeps_all_viewers_while_late() {
     let mut admission = admission_with(|config| config.overload = OverloadPolicy::Share);
     let mut core = Core::new(600_000);
     core.fill(&mut admission, 2_000_000, 20 * S);
@@ -323,7 +323,7 @@ fn slow_disks_and_a_full_cache_let_nobody_in() {
 }
 
 #[test]
-fn one_line_in_a_minute_for_each_resource() {
+fn admission_news_of_full_resource_appears_once_per_minute() {
     let mut admission = admission_with(|config| config.link_rate = Some(BitRate(8_000_000)));
     let mut core = Core::new(600_000);
     assert_eq!(core.ask(&mut admission), Ok(()));

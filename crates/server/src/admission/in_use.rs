@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_told_with_its_limit() {
+    fn in_use_reports_each_measured_resource_with_its_limit() {
         let demand = |bits_per_s| Demand { packets_per_s: 0, bits_per_s };
         let on = AdmissionConfig {
             is_on: true,

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_waited_for_until_the_user_has_had_enough_or_the_time_is_over() {
+    fn waiting_read_from_silent_server_ends_on_timeout_or_cancel() {
         let cancel = AtomicBool::new(false);
         let read = |turns, timeout| Waiting { stream: Slow(turns), cancel: &cancel, timeout }.read(&mut [0]);
         assert_eq!(read(9, Duration::from_secs(60)).unwrap(), 1);

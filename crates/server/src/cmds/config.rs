@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_setting() {
+    fn markdown_of_settings_table_has_one_row_per_setting() {
         let table = table();
         let text = markdown(&table);
         assert_eq!(text.lines().count(), table.len() + 2);

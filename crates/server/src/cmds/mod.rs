@@ -80,7 +80,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(Box<serve::ServeArgs>),
-    Add(add::AddArgs),
+    Add(Box<add::AddArgs>),
     Prepare(prepare::PrepareArgs),
     Trick(trick::TrickArgs),
     Ls(ls::LsArgs),

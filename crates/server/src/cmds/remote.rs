@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_server_is() {
+    fn remote_args_with_url_yield_address_and_authorization() {
         let of = |text: &str, token: Option<&str>| {
             let server = Some(parse_url(text).unwrap());
             RemoteArgs { server, token: token.map(str::to_owned), ca: None }.named().unwrap().unwrap()

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_second_has_more_than_ten_lines_and_every_line_counts() {
+    fn limiter_under_flood_admits_at_most_ten_lines_per_second() {
         for lines in [3, 7, 8, 11, 50, 6337] {
             let (written, known) = flood(lines, 20);
             for window in written.windows(MAX_CLIENT_LINES_PER_S + 1) {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_hides_no_failure() {
+    fn limiter_under_flood_still_admits_warnings() {
         let mut limiter = Limiter::default();
         let now = Instant(7 * NS_PER_S);
         assert_eq!((0..1000).filter(|_| limiter.admit(now, false)).count(), 7);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_logged_once_a_minute() {
+    fn repeated_admit_of_lasting_condition_logs_once_per_minute() {
         let mut repeated = Repeated::default();
         let at = |tenths: u64| Instant(9 * NS_PER_S + tenths * NS_PER_S / 10);
         let logged: Vec<_> = (0..1201).filter_map(|t| repeated.admit(at(t), NO_FILES_EVERY_NS)).collect();

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_engines_have_done_adds_up_and_what_they_hold_does_not() {
+    fn together_sums_totals_but_keeps_latest_gauges() {
         let of = |packets_in, connections| ToeCounters { packets_in, connections, ..ToeCounters::default() };
         assert_eq!(together(&of(3, 9), &of(4, 2)), of(7, 2));
         assert_eq!(together(&together(&of(3, 9), &of(4, 2)), &of(0, 0)), of(7, 0));

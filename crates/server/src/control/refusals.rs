@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_are_kept_one_of_each_second() {
+    fn refusals_list_keeps_one_recent_entry_per_second() {
         let mut refusals = Refusals::default();
         refusals.note(|| 1, &Event::IcmpHearsay);
         assert_eq!(refusals.list(), []);

@@ -75,7 +75,7 @@ fn shown(titles: &mut Titles, sheets: &TitleSheets) -> HashMap<String, TitleCoun
 }
 
 #[test]
-fn each_title_has_sums_of_its_own() {
+fn titles_count_events_separately_per_title() {
     let (mut titles, sheets) = (Titles::default(), TitleSheets::default());
     assert_eq!(sheets.read(), []);
     for title in ["film", "film", "other"] {
@@ -108,7 +108,7 @@ fn full() -> Titles {
 }
 
 #[test]
-fn the_title_left_the_longest_ago_gives_its_line_up() {
+fn titles_when_full_evict_title_idle_longest() {
     let (mut titles, sheets) = (full(), TitleSheets::default());
     for title in ["title-9", "title-4", "title-6"] {
         goes(&mut titles, title);
@@ -129,7 +129,7 @@ fn the_title_left_the_longest_ago_gives_its_line_up() {
 }
 
 #[test]
-fn a_title_that_is_watched_keeps_its_line() {
+fn titles_when_full_keep_lines_of_watched_titles() {
     let (mut titles, sheets) = (full(), TitleSheets::default());
     for _ in 0..2 {
         comes(&mut titles, "late");
@@ -152,7 +152,7 @@ fn a_title_that_is_watched_keeps_its_line() {
 }
 
 #[test]
-fn a_name_is_read_with_its_own_counters() {
+fn title_sheets_read_concurrently_pairs_name_with_its_counters() {
     let (sheets, is_over) = (TitleSheets::default(), AtomicBool::new(false));
     let longest = "x".repeat(MAX_TITLE_NAME_BYTES);
     let mut titles = Titles::default();

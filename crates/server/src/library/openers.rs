@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_does_not_hold_the_others_and_one_that_panics_is_answered() {
+    fn openers_with_hanging_or_panicking_job_keep_serving() {
         let openers = Openers::start().unwrap();
         let (release, held) = channel::<()>();
         openers.begin(move || held.recv().map_or(1, |()| 0), || 9);

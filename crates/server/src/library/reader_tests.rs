@@ -74,7 +74,7 @@ impl Site {
 
 /// Whether another one has got its name meanwhile or not.
 #[test]
-fn a_title_that_is_removed_while_it_is_being_opened_is_not_kept_open() {
+fn reader_of_title_removed_while_opening_keeps_nothing_open() {
     for is_replaced in [false, true] {
         let mut site = Site::new();
         let times = site.opened(&Need::title("film"));

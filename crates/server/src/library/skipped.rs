@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_named_once_for_each_reason() {
+    fn skipped_file_is_new_once_per_reason() {
         let mut skipped = Skipped::default();
         let (a, b) = (Path::new("a.ts"), Path::new("b.ts"));
         assert!(skipped.is_new(a, "no clock") && skipped.is_new(b, "no clock"));
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_named_again_when_it_was_back_meanwhile() {
+    fn skipped_folder_that_came_back_is_reported_again() {
         let error = |path: &str| ScanError { path: path.into(), error: std::io::ErrorKind::NotFound.into() };
         let mut skipped = Skipped::default();
         assert_eq!(skipped.new_folders(vec![error("/a")]).len(), 1);

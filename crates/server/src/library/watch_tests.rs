@@ -19,7 +19,7 @@ fn later(secs: u64) -> SystemTime {
 }
 
 #[test]
-fn a_film_is_handed_out_once_and_again_when_it_changes() {
+fn watcher_reports_new_file_once_and_again_after_change() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     let media = dir.path().join("sub/a.TS");
@@ -37,7 +37,7 @@ fn a_film_is_handed_out_once_and_again_when_it_changes() {
 }
 
 #[test]
-fn a_file_that_is_still_arriving_waits() {
+fn watcher_with_recently_modified_file_waits() {
     let dir = tempfile::tempdir().unwrap();
     let media = dir.path().join("a.mp4");
     fs::write(&media, b"1").unwrap();
@@ -47,7 +47,7 @@ fn a_file_that_is_still_arriving_waits() {
 }
 
 #[test]
-fn a_file_from_the_future_is_taken_when_two_scans_agree() {
+fn watcher_accepts_file_from_future_after_two_equal_scans() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.mp4"), b"1").unwrap();
     let mut watcher = Watcher::new(vec![dir.path().to_owned()]);
@@ -96,7 +96,7 @@ fn links_that_lead_out_of_the_folder_are_followed_only_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_folder_that_is_itself_a_link_is_looked_through() {
+fn watcher_with_symlinked_folder_scans_its_target() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a.ts"), b"1").unwrap();
     std::os::unix::fs::symlink(dir.path().join("a.ts"), dir.path().join("b.ts")).unwrap();

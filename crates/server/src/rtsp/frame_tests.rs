@@ -26,7 +26,7 @@ fn error(bytes: &[u8]) -> (u16, Option<u32>) {
 const OPTIONS: &[u8] = b"OPTIONS rtsp://h/film RTSP/1.0\r\nCSeq: 7\r\nUser-Agent: x\r\n\r\n";
 
 #[test]
-fn a_request_in_one_piece_and_byte_by_byte() {
+fn framer_fed_byte_by_byte_yields_request_at_last_byte() {
     let whole = request(OPTIONS);
     assert_eq!(whole.request_uri().unwrap().as_str(), "rtsp://h/film");
     let mut framer = Framer::default();
@@ -93,7 +93,7 @@ fn limits_of_length_and_number() {
 }
 
 #[test]
-fn what_is_not_rtsp_1_is_told_so() {
+fn framer_given_malformed_or_foreign_message_returns_400_or_505() {
     assert_eq!(error(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"), (400, None));
     assert_eq!(error(b"OPTIONS * RTSP/3.0\r\nCSeq: 4\r\n\r\n"), (505, Some(4)));
     assert_eq!(error(b"OPTIONS * RTSP/1.1\r\nCSeq: 4\r\n\r\n"), (505, Some(4)));
@@ -107,7 +107,7 @@ fn what_is_not_rtsp_1_is_told_so() {
 }
 
 #[test]
-fn an_overlong_frame_is_dropped_without_being_kept() {
+fn framer_with_oversized_frame_skips_it_without_buffering() {
     let mut framer = framer(b"$\x00\xff\xff");
     for _ in 0..65 {
         framer.push(&[b'R'; 1000]);

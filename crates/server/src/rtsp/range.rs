@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_players_send() {
+    fn parse_of_npt_ranges_from_players_returns_span() {
         let at = |t: MediaTicks, to| Ok(Span { from: From::At(t.0.cast_signed()), to });
         assert_eq!(parse("npt=0.000-"), at(s(0), None));
         assert_eq!(parse("npt=0-"), at(s(0), None));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_below_zero_is_no_end() {
+    fn parse_of_negative_start_is_not_taken_as_end() {
         let below = |ticks: i64, to| Ok(Span { from: From::At(-ticks), to });
         assert_eq!(parse("npt=-20-"), below(1_800_000, None));
         assert_eq!(parse("npt=-20.5-7"), below(1_845_000, Some(s(7))));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood() {
+    fn parse_of_unsupported_range_returns_error() {
         assert_eq!(parse("clock=19961108T142300Z-"), Err(RangeError::Unit));
         assert_eq!(parse("bytes=0-"), Err(RangeError::Unit));
         for bad in [

@@ -162,7 +162,7 @@ mod tests {
     use rtsp_types::Message;
 
     #[test]
-    fn every_reply_carries_cseq_server_and_date() {
+    fn reply_to_bytes_includes_cseq_server_and_date() {
         let head = ReplyHead { cseq: Some(3), timestamp: Some("1.25".into()), method: "PLAY" };
         let bytes = Reply::ok().body("abc").to_bytes(&head, "millrace/1", 0);
         let text = String::from_utf8(bytes.clone()).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_challenge_has_a_line() {
+    fn reply_with_several_challenges_has_one_line_each() {
         let reply = Reply::status(401).challenges(["Digest a".to_owned(), "Basic b".to_owned()]);
         let text = String::from_utf8(reply.to_bytes(&ReplyHead::default(), "s", 0)).unwrap();
         let start =
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_wrong_in_one_line() {
+    fn reply_error_with_line_break_keeps_status_on_one_line() {
         let bytes = Reply::error(457, "80 is\r\nbeyond 60").to_bytes(&ReplyHead::default(), "s", 0);
         assert!(bytes.starts_with(b"RTSP/1.0 457 Invalid Range: 80 is  beyond 60\r\n"));
     }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_players_send() {
+    fn parse_scale_and_speed_accept_formats_of_players() {
         // live555, GStreamer, RFC 2326.
         for (text, hundredths, said) in [
             ("4.000000", 400, "4.0"),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_the_nearest() {
+    fn parse_scale_and_speed_clamp_out_of_range_values() {
         let scale = |text| parse_scale(text).unwrap().hundredths();
         assert_eq!(["100", "-1000000000000", "0.01", "-0.2"].map(scale), [3_200, -3_200, 25, -25]);
         let speed = |text| parse_speed(text).unwrap().permille();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood() {
+    fn parse_scale_and_speed_reject_malformed_values() {
         for bad in ["", "0", "-0.0", "0.0001", "fast", "1e1", "--2", "1,5", "2x", "-", ".", "inf", "1.5.5"] {
             assert_eq!(parse_scale(bad), Err(SpeedsError::Scale), "{bad}");
         }

@@ -36,7 +36,7 @@ impl Viewer {
 }
 
 #[test]
-fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
+fn adapter_of_lagging_viewer_goes_down_to_its_throughput() {
     let mut viewer = Viewer::default();
     // It takes 6 of 10.
     viewer.live(9, |adapter, now, second| adapter.behind(now, second * 4 * S / 10));
@@ -56,7 +56,7 @@ fn a_viewer_that_falls_behind_gets_what_its_way_carries() {
 }
 
 #[test]
-fn a_moment_without_reading_changes_nothing() {
+fn adapter_ignores_short_read_pauses() {
     let mut viewer = Viewer::default();
     // It stands still for just under a second, again and again, and catches up each time.
     for _ in 0..10 {
@@ -66,7 +66,7 @@ fn a_moment_without_reading_changes_nothing() {
 }
 
 #[test]
-fn one_report_says_nothing_whatever_it_says() {
+fn adapter_ignores_isolated_loss_reports() {
     let mut viewer = Viewer::default();
     // As live555 and GStreamer begin; once more after each good report; and far apart.
     viewer.live(120, |adapter, now, second| match second % 5 {
@@ -107,7 +107,7 @@ fn sustained_loss_is_believed() {
 }
 
 #[test]
-fn each_try_that_fails_doubles_the_time_to_the_next() {
+fn adapter_doubles_retry_interval_after_each_failed_upgrade() {
     let mut viewer = Viewer::default();
     let reads_well =
         |viewer: &mut Viewer, seconds| viewer.live(seconds, |adapter, now, _| adapter.behind(now, 0));
@@ -143,7 +143,7 @@ fn each_try_that_fails_doubles_the_time_to_the_next() {
 }
 
 #[test]
-fn an_overload_and_a_refusal_put_off_the_next_try() {
+fn adapter_delays_upgrade_after_pressure_or_refusal() {
     let mut viewer = Viewer::default();
     viewer.live(100, |adapter, _, _| adapter.pressure());
     viewer.live(19, |adapter, now, _| adapter.behind(now, 0));
@@ -173,7 +173,7 @@ fn after_a_change(
 
 /// Whatever it was: each part of it is followed by what would make it a verdict.
 #[test]
-fn what_was_heard_before_a_change_says_nothing_behind_it() {
+fn adapter_after_change_discards_earlier_observations() {
     let silence = |_: &mut Adapter, _: Instant, _: u64| {};
     let first = |verdicts: Vec<(u64, Verdict)>| verdicts.into_iter().next();
     let up = Some((31, Verdict::Up));
@@ -240,7 +240,7 @@ proptest! {
     /// Whatever is heard: at most one change in 10 s, down for a reason from behind the last one, up only when all has been well for long enough
     /// since then, and a share that is one.
     #[test]
-    fn whatever_is_heard(all in proptest::collection::vec((heard(), 1u64..40), 1..400)) {
+    fn adapter_given_any_events_limits_rate_of_changes(all in proptest::collection::vec((heard(), 1u64..40), 1..400)) {
         let mut adapter = Adapter::default();
         let (mut tenths, mut changed, mut bad, mut trouble) = (0, None, 0, false);
         for (heard, passes) in all {

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_that_fits() {
+    fn choose_returns_largest_packet_size_within_mtu() {
         let auto: PacketSizes = "auto".parse().unwrap();
         let (v4, v6) = (at("10.0.0.1"), at("fd00::1"));
         for (mtu, v4_size, v6_size) in [
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_knows_the_loopback_device() {
+    fn kernel_path_mtu_of_loopback_equals_device_mtu() {
         let mtu = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         // No IPv4 datagram is longer than 65535 bytes, whatever the device takes.
         let mtu = mtu.trim().parse::<u32>().unwrap().min(65_535);

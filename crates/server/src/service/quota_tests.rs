@@ -59,7 +59,7 @@ fn used_by_a_player_at_more_places_than_one_has_counts_as_several() {
 }
 
 #[test]
-fn a_title_is_counted_with_what_was_made_of_it_and_nothing_is_kept_of_who_is_gone() {
+fn watched_counts_derived_titles_with_parent_and_drops_ended_viewers() {
     let (mut watched, anna) = (Watched::default(), anna());
     let all = [
         counted("film@540p", None, 1, None),

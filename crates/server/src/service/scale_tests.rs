@@ -96,7 +96,7 @@ fn ends_and_stops() {
 }
 
 #[test]
-fn the_nearest_speed_is_the_one_of_the_smallest_ratio() {
+fn by_distance_prefers_scale_of_smallest_ratio() {
     let nearest = |wished: i16, there: &[i16]| {
         let scale = |hundredths: &i16| Scale::from_hundredths(*hundredths).unwrap();
         let mut there: Vec<_> = there.iter().map(scale).collect();
@@ -112,7 +112,7 @@ fn the_nearest_speed_is_the_one_of_the_smallest_ratio() {
 }
 
 #[test]
-fn what_a_speed_costs() {
+fn speed_more_of_returns_extra_bit_rate() {
     assert_eq!(Speed::nearest(0).permille(), 250);
     assert_eq!(Speed::nearest(99_000).permille(), 4_000);
     assert_eq!(Speed::nearest(2_500).more_of(4_000_000), 6_000_000);

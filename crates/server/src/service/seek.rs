@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn one_base_is_taken_off() {
+    fn asked_with_single_base_subtracts_it() {
         for first in [0, 126_000, 1800 * S, 5000 * S] {
             for place in [0, 1, 600 * S, 3600 * S - 1, -S, 4000 * S] {
                 assert_eq!(asked(&[base(0, first)], 0, first + place), Some(place), "{first} {place}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_joined_recordings_the_one_that_plays_counts() {
+    fn asked_in_joined_recordings_uses_part_being_played() {
         let bases = [base(0, 5000 * S), base(1000, 60 * S), base(2000, 9000 * S)];
         // In the first, and from the beginning: by the first.
         assert_eq!(asked(&bases, 0, 5010 * S), Some(10 * S));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_title_longer_than_a_turn_is_not_folded() {
+    fn counted_from_beyond_pts_wrap_is_not_folded() {
         let end = PTS_MODULUS + 100 * S;
         assert_eq!(counted_from(base(0, 10 * S), PTS_MODULUS + 30 * S, end), PTS_MODULUS + 20 * S);
     }

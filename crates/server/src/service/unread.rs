@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_remembered_for_a_while() {
+    fn unread_keeps_latest_titles_until_they_expire() {
         let mut unread = Unread::default();
         (0..=MAX_UNREAD as u64).for_each(|n| unread.note(Instant(n), format!("film@{n}")));
         assert!(!unread.has(Instant(100), "film@0") && unread.has(Instant(100), "film@1"));

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_players_hash_names_a_title() {
+    fn uri_title_of_digest_uri_returns_title_name() {
         for uri in
             ["rtsp://h:8554/film", "rtsp://h/film/track1", "rtsp://h/film/?x=1", "/film", "/film/track1/"]
         {

@@ -38,7 +38,7 @@ fn ended_early(w: &World) -> usize {
 }
 
 #[test]
-fn three_connections_that_never_play_hold_no_bit_rate() {
+fn setups_without_play_reserve_no_bit_rate() {
     let mut w = world(5000, |config| config.service.max_rate = Some("100Mb/s".parse().unwrap()));
     // 48 sessions of 4 Mb/s: 192 Mb/s, if they counted.
     let conns = [w.connect(), w.connect(), w.connect()];
@@ -107,7 +107,7 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
 }
 
 #[test]
-fn the_table_of_an_engine_fills_up_no_more_than_that_of_sessions() {
+fn setups_without_play_leave_engine_slots_for_new_viewers() {
     let mut w = world(10, |config| config.service.streams_per_engine = 20);
     let crowd = [w.connect(), w.connect_from("203.0.113.1:1")];
     for _ in 0..14 {
@@ -120,7 +120,7 @@ fn the_table_of_an_engine_fills_up_no_more_than_that_of_sessions() {
 }
 
 #[test]
-fn a_pause_keeps_its_place_for_a_minute() {
+fn pause_keeps_reservation_for_one_minute() {
     let mut w = world(1, |_| {});
     let conn = w.connect();
     let id = w.setup_tcp(conn);
@@ -155,7 +155,7 @@ fn a_pause_keeps_its_place_for_a_minute() {
 }
 
 #[test]
-fn how_long_a_pause_keeps_its_place_is_a_setting() {
+fn pause_reservation_duration_follows_setting() {
     let mut w = world(1, |config| config.service.pause_reservation_ns = 5 * SECOND);
     let conn = w.connect();
     let id = w.setup_tcp(conn);
@@ -169,7 +169,7 @@ fn how_long_a_pause_keeps_its_place_is_a_setting() {
 }
 
 #[test]
-fn one_address_has_half() {
+fn address_share_limits_single_address_to_half() {
     // A: of the streams.
     let mut w = world(8, |_| {});
     let many = w.connect();
@@ -204,7 +204,7 @@ fn one_address_has_half() {
 
 /// Sessions that play, seek, pause for long, move to another transport and end by all ways leave nothing reserved.
 #[test]
-fn what_is_reserved_is_given_back() {
+fn reservations_after_any_session_end_are_released() {
     let mut w = world(100, |config| config.service.max_rate = Some("1Gb/s".parse().unwrap()));
     let conn = w.connect();
     let id = w.setup_tcp(conn);
@@ -229,7 +229,7 @@ fn what_is_reserved_is_given_back() {
 }
 
 #[test]
-fn who_is_ended_because_of_overload_gets_bye_and_is_told() {
+fn session_ended_by_overload_gets_bye_and_453() {
     let mut w = world(100, |_| {});
     let (old, new) = (w.connect(), w.connect_from("198.51.100.1:1000"));
     let (first, second) = (w.setup_tcp(old), w.setup_tcp(new));

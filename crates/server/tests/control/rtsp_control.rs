@@ -19,7 +19,7 @@ use millrace_web::{Delivery, Order, OrderSocket};
 const OPTIONS: &str = "OPTIONS * RTSP/1.0\nCSeq: 1";
 
 #[test]
-fn a_film_by_udp_from_options_to_teardown() {
+fn udp_session_from_options_to_teardown_plays_and_releases_all() {
     let live = Live::start();
     let mut v = live.viewer();
     assert_eq!(v.ask("OPTIONS rtsp://h/film RTSP/1.0\nCSeq: 1").status, 200);
@@ -169,7 +169,7 @@ fn garbage_is_answered_once_and_closed() {
 }
 
 #[test]
-fn a_viewer_that_does_not_read_holds_up_only_itself() {
+fn connection_not_reading_replies_is_cut_off_without_delaying_others() {
     let live = Live::with(|config| config.write_timeout_ns = 300 * MS);
     let mut deaf = live.viewer();
     deaf.stream.set_nonblocking(true).unwrap();
@@ -254,7 +254,7 @@ fn five_thousand_half_open_connections_disturb_nobody() {
 }
 
 #[test]
-fn one_address_cannot_take_all_connections() {
+fn max_connections_per_address_refuses_further_connections() {
     let live = Live::with(|config| config.session.service.max_connections_per_address = 3);
     let mut held: Vec<_> = (0..3).map(|_| live.viewer()).collect();
     for v in &mut held {
@@ -282,7 +282,7 @@ fn slow_and_silent_connections_are_closed_in_time() {
 }
 
 #[test]
-fn a_full_ring_delays_but_loses_nothing() {
+fn engine_ring_when_full_delays_replies_without_loss() {
     let live = Live::start();
     let mut v = live.viewer();
     let id = v.setup_tcp();
@@ -302,7 +302,7 @@ fn a_full_ring_delays_but_loses_nothing() {
 }
 
 #[test]
-fn a_connection_that_breaks_under_the_engine_is_closed() {
+fn connection_lost_in_engine_is_closed() {
     let live = Live::start();
     let mut v = live.viewer();
     v.setup_tcp();
@@ -352,7 +352,7 @@ fn shutdown_says_bye_and_closes_everything() {
 }
 
 #[test]
-fn an_engine_that_dies_takes_its_sessions_and_not_the_server() {
+fn engine_death_ends_its_sessions_but_not_the_server() {
     let live = Live::start();
     let mut v = live.viewer();
     let (rtp, rtcp) = viewer_ports();
@@ -376,7 +376,7 @@ fn raise_descriptor_limit() -> usize {
 }
 
 #[test]
-fn the_handle_tells_why_it_cannot_start() {
+fn control_start_without_engine_reports_reason() {
     use millrace_server::control::{Control, ControlConfig, Sockets};
     let sockets =
         Sockets { listeners: Vec::new(), secure: None, udp: Vec::new(), offload: None, orders: None };
@@ -391,7 +391,7 @@ fn the_handle_tells_why_it_cannot_start() {
 }
 
 #[test]
-fn a_connection_goes_over_to_another_engine_without_a_hole() {
+fn connection_moved_between_engines_continues_without_gap() {
     let live = Live::with(|config| {
         config.session.service.engines = 2;
         config.session.service.admission = AdmissionConfig { is_on: true, ..AdmissionConfig::off() };
@@ -464,7 +464,7 @@ fn a_connection_goes_over_to_another_engine_without_a_hole() {
 /// connection breaks: the order is over then, not after the two minutes that a viewer may take to
 /// read the rest.
 #[test]
-fn an_order_ends_with_its_connection_while_an_engine_gives_it_back() {
+fn order_ends_when_connection_breaks_during_handback() {
     let live = Live::start();
     live.engine.lock().unwrap().fake.keeps_conns = true;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

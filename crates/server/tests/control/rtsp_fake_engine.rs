@@ -130,7 +130,7 @@ fn again(command: &Command) -> Command {
 }
 
 #[test]
-fn both_answer_the_same_commands_alike() {
+fn fake_engine_answers_random_commands_like_real_engine() {
     let mut state = 20_260_101u64;
     let mut random = move |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -207,7 +207,7 @@ fn both_answer_the_same_commands_alike() {
 }
 
 #[test]
-fn a_run_without_packets_is_a_bye_in_both() {
+fn fake_engine_ends_empty_run_with_bye_like_real_engine() {
     let (stream, mut now) = (StreamId { index: 0, generation: 1 }, Instant(100 * SECOND));
     let (mut real, mut fake) = (Real::new(now), FakeEngine::new());
     let media = real.film.media(0);

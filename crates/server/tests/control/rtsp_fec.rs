@@ -32,7 +32,7 @@ fn fec_of(world: &mut World, conn: ConnKey, session: &str) -> String {
 }
 
 #[test]
-fn it_is_offered_where_it_can_be_had() {
+fn fec_offer_appears_only_where_fec_is_available() {
     let mut world = World::new();
     let conn = world.connect();
     let ask = |world: &mut World, url: &str| {
@@ -53,7 +53,7 @@ fn it_is_offered_where_it_can_be_had() {
 }
 
 #[test]
-fn who_does_not_ask_sees_nothing_of_it() {
+fn setup_without_fec_request_opens_no_fec_stream() {
     let mut world = World::new();
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe/track1", UDP, "");
@@ -90,7 +90,7 @@ fn header_and_query() {
 }
 
 #[test]
-fn where_it_cannot_go() {
+fn setup_with_fec_on_unsuitable_transport_reports_fec_off() {
     let mut world = World::new();
     let conn = world.connect();
     for (transport, reason) in [
@@ -116,7 +116,7 @@ fn where_it_cannot_go() {
 }
 
 #[test]
-fn it_is_played_paused_sought_and_closed_with_the_film() {
+fn fec_streams_follow_play_pause_seek_and_teardown() {
     let mut world = World::new();
     let (conn, session) = viewer(&mut world, "all");
     assert_eq!(
@@ -164,7 +164,7 @@ fn it_is_played_paused_sought_and_closed_with_the_film() {
 /// Columns that a range cuts through have no FEC: a receiver would reconstruct packets that it was
 /// not meant to get.
 #[test]
-fn a_range_has_the_fec_of_whole_columns() {
+fn fec_of_range_covers_whole_columns_only() {
     let mut world = World::new();
     let (conn, session) = viewer(&mut world, "xor");
     world.take_log();
@@ -257,7 +257,7 @@ fn switching_near_the_end_takes_another_run() {
 
 /// The run that was queued cannot be: the engine has passed the cut, or could not read it.
 #[test]
-fn a_switch_that_is_missed_takes_another_run() {
+fn fec_switch_after_missed_cut_starts_new_run() {
     use millrace_offload::command::{Event, Refusal};
     let mut world = World::new();
     let (conn, session) = viewer(&mut world, "all");
@@ -406,7 +406,7 @@ fn admission_counts_it() {
 
 /// SETUP found room for film and FEC, PLAY finds room for the film alone.
 #[test]
-fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
+fn play_without_capacity_for_fec_sends_title_alone() {
     let mut world = with_rate("9500kb/s");
     let (conn, session) = viewer(&mut world, "all");
     let other = world.connect_from("198.51.100.1:1");
@@ -430,7 +430,7 @@ fn a_film_plays_without_the_fec_for_which_there_is_no_room_any_more() {
 }
 
 #[test]
-fn a_new_viewer_on_its_ports_ends_it() {
+fn fec_ends_when_new_viewer_takes_its_ports() {
     let mut world = World::new();
     let (first, session) = viewer(&mut world, "all");
     world.ask_session(first, "PLAY", &session, "");
@@ -512,7 +512,7 @@ fn packets_are_of_the_default_size() {
 }
 
 #[test]
-fn a_title_with_too_many_members_lost() {
+fn title_with_too_many_lost_members_returns_503() {
     let mut world = World::new();
     let conn = world.connect();
     let answer = world.ask(conn, "DESCRIBE rtsp://192.0.2.1/torn RTSP/1.0\nCSeq: 1");

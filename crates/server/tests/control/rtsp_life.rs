@@ -18,7 +18,7 @@ fn ended(w: &World) -> Vec<EndReason> {
 }
 
 #[test]
-fn a_session_outlives_that_its_title_cannot_be_played_for_a_while() {
+fn session_survives_temporary_loss_of_its_title() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -49,7 +49,7 @@ fn a_session_outlives_that_its_title_cannot_be_played_for_a_while() {
 }
 
 #[test]
-fn a_switch_of_fec_that_finds_the_parity_lost_plays_on_without() {
+fn fec_switch_with_lost_parity_continues_without_fec() {
     let mut w = World::new();
     let c = w.connect();
     let ports = "Transport: RTP/AVP;unicast;client_port=5000-5001";
@@ -68,7 +68,7 @@ fn a_switch_of_fec_that_finds_the_parity_lost_plays_on_without() {
 }
 
 #[test]
-fn whoever_asks_for_what_is_lost_keeps_what_it_has() {
+fn setup_of_lost_title_keeps_existing_session() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -79,7 +79,7 @@ fn whoever_asks_for_what_is_lost_keeps_what_it_has() {
 }
 
 #[test]
-fn a_udp_session_expires_when_nothing_is_heard() {
+fn udp_session_without_keep_alive_expires() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -134,7 +134,7 @@ fn strangers_keep_nobody_alive() {
 }
 
 #[test]
-fn a_report_from_an_unknown_port_counts_if_it_can_only_be_one_session() {
+fn rtcp_report_from_unknown_port_counts_if_session_is_unambiguous() {
     let mut w = World::new();
     let c = w.connect();
     let from = "192.0.2.7:33333".parse().unwrap();
@@ -217,7 +217,7 @@ fn bye_ends_a_session_only_together_with_its_connection() {
 }
 
 #[test]
-fn a_session_can_go_on_by_another_connection() {
+fn session_after_disconnect_continues_on_another_connection() {
     let mut w = World::new();
     let first = w.connect();
     let id = w.setup_udp(first);
@@ -230,7 +230,7 @@ fn a_session_can_go_on_by_another_connection() {
 }
 
 #[test]
-fn a_new_session_on_the_same_port_replaces_the_old_one() {
+fn setup_on_port_of_stale_session_replaces_it() {
     let mut w = World::with(|config| config.service.max_streams = 1);
     // A: a box that was switched off and on again: its old connection still counts as open, the server is full.
     let old = w.connect();
@@ -312,7 +312,7 @@ fn setup_that_is_not_admitted_replaces_nothing() {
 }
 
 #[test]
-fn the_end_of_the_film_is_told_once_and_the_session_stays() {
+fn end_of_title_is_reported_once_and_keeps_session() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -337,7 +337,7 @@ fn the_end_of_the_film_is_told_once_and_the_session_stays() {
 }
 
 #[test]
-fn a_pause_that_crosses_the_end_of_the_film() {
+fn pause_crossing_end_of_title_allows_later_play() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -370,7 +370,7 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
-fn when_the_streams_are_used_up_the_next_viewer_is_told() {
+fn max_streams_reached_refuses_next_setup_with_453() {
     let mut w = World::with(|config| {
         config.service.max_streams = 2;
         config.service.address_share_percent = 100;
@@ -393,7 +393,7 @@ fn when_the_streams_are_used_up_the_next_viewer_is_told() {
 }
 
 #[test]
-fn the_engine_table_is_a_ceiling_too() {
+fn streams_per_engine_reached_refuses_setup_with_453() {
     let mut w = World::with(|config| config.service.streams_per_engine = 1);
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -512,7 +512,7 @@ fn slow_and_silent_connections_are_closed() {
 }
 
 #[test]
-fn a_failed_stream_ends_its_session_and_tells_why() {
+fn stream_failure_ends_session_with_reason() {
     for (reason, end) in [
         (FailReason::SlowReader, EndReason::Failed(FailReason::SlowReader)),
         (FailReason::ConnectionClosed(104), EndReason::Disconnected),
@@ -550,7 +550,7 @@ fn another_session_on_the_connection_survives_the_failure_of_one() {
 }
 
 #[test]
-fn an_engine_that_refuses_a_stream_leaks_nothing() {
+fn stream_refused_by_engine_leaks_nothing() {
     let mut w = World::new();
     w.engine.max_streams = 0;
     let c = w.connect();
@@ -563,7 +563,7 @@ fn an_engine_that_refuses_a_stream_leaks_nothing() {
 }
 
 #[test]
-fn a_connection_that_breaks_under_the_engine_ends_its_sessions() {
+fn connection_lost_in_engine_ends_its_interleaved_sessions() {
     let mut w = World::new();
     let c = w.connect();
     w.setup_tcp(c);
@@ -615,7 +615,7 @@ fn late_events_of_closed_streams_find_nobody() {
 }
 
 #[test]
-fn what_matters_is_told_in_one_line_each() {
+fn session_events_are_logged_in_one_line_each() {
     let mut w = World::new();
     let c = w.connect();
     let s = w.ask(
@@ -665,7 +665,7 @@ fn shutdown_ends_everything() {
 }
 
 #[test]
-fn an_engine_that_is_gone_holds_nothing_back() {
+fn engine_gone_releases_all_streams_and_titles() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);

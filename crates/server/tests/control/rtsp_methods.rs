@@ -23,7 +23,7 @@ fn options_on_a_star_on_a_url_and_with_a_session() {
 }
 
 #[test]
-fn what_is_wrong_with_any_request() {
+fn request_with_general_error_returns_matching_status() {
     let mut w = World::new();
     assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0"), 400, "no CSeq");
     assert_eq!(status(&mut w, "OPTIONS * RTSP/1.0\nCSeq: x"), 400);
@@ -49,7 +49,7 @@ fn what_is_wrong_with_any_request() {
 }
 
 #[test]
-fn every_reply_echoes_cseq_and_timestamp_and_has_a_date() {
+fn reply_echoes_cseq_and_timestamp_and_has_date() {
     let mut w = World::with(|config| config.wall_offset_ns = 784_111_677 * SECOND);
     let c = w.connect();
     let a = w.ask(c, "OPTIONS * RTSP/1.0\nCSeq: 4294967295\nTimestamp: 3.125");
@@ -221,7 +221,7 @@ fn media_by_udp_comes_from_the_address_that_was_called() {
 }
 
 #[test]
-fn a_connection_that_is_bound_to_an_engine_is_offered_no_udp() {
+fn connection_bound_to_engine_refuses_udp_transport() {
     let mut w = World::new();
     let url = "rtsp://192.0.2.1/film";
     let c = w.connect();
@@ -268,7 +268,7 @@ fn udp_goes_to_the_peer_whatever_destination_says() {
 }
 
 #[test]
-fn a_second_setup_changes_the_transport_while_ready() {
+fn setup_of_ready_session_changes_transport() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -381,7 +381,7 @@ fn play_while_playing() {
 }
 
 #[test]
-fn the_reply_to_a_seek_waits_for_the_engine_and_nothing_overtakes_it() {
+fn seek_reply_waits_for_engine_and_blocks_other_requests() {
     let mut w = World::new();
     let c = w.connect();
     let id = w.setup_udp(c);
@@ -485,7 +485,7 @@ fn other_players_ask_in_media_time_unless_that_is_not_in_the_title() {
 
 /// ffplay's keys ask by the stamp that it shows. Behind a join that is another recording's.
 #[test]
-fn a_seek_in_a_joined_recording_counts_from_the_part_that_plays() {
+fn seek_in_joined_recording_counts_from_current_part() {
     let mut w = World::new();
     let c = w.connect();
     let id = w
@@ -507,7 +507,7 @@ fn a_seek_in_a_joined_recording_counts_from_the_part_that_plays() {
 }
 
 #[test]
-fn every_refusal_has_a_log_line_with_its_reason() {
+fn refusal_is_logged_once_with_its_reason() {
     let mut w = World::new();
     let c = w.connect();
     let refusal = |w: &mut World| match w.notices.pop() {
@@ -572,7 +572,7 @@ fn ranges_that_make_no_sense() {
 }
 
 #[test]
-fn what_cannot_be_exact_is_left_out() {
+fn play_reply_omits_rtp_info_and_range_if_inexact() {
     let mut w = World::new();
     let c = w.connect();
     let s =
@@ -621,7 +621,7 @@ fn bad_bytes_are_answered_once_and_the_connection_is_closed() {
 }
 
 #[test]
-fn a_transformed_title_is_asked_for_by_the_query() {
+fn transform_in_query_selects_transformed_title() {
     let mut w = World::new();
     let c = w.connect();
     let describe = |w: &mut World, query: &str| {

@@ -60,7 +60,7 @@ fn open_all(world: &mut World) {
 }
 
 #[test]
-fn whoever_needs_something_else_does_not_wait() {
+fn request_for_open_title_does_not_wait_for_other_openings() {
     let mut w = world();
     let (a, b) = (w.connect(), w.connect());
     w.tell(b, &describe("other", 1));
@@ -109,7 +109,7 @@ fn requests_for_one_title_share_an_opening_and_are_answered_in_their_order() {
 }
 
 #[test]
-fn what_comes_behind_a_request_that_waits_keeps_its_order() {
+fn pipelined_requests_behind_waiting_one_keep_their_order() {
     let mut w = world();
     let (a, b) = (w.connect(), w.connect());
     let pipelined = [describe("film", 1), "OPTIONS * RTSP/1.0\nCSeq: 2".to_owned(), describe("other", 3)];
@@ -127,7 +127,7 @@ fn what_comes_behind_a_request_that_waits_keeps_its_order() {
 }
 
 #[test]
-fn one_that_is_not_opened_in_time_is_refused_and_can_be_asked_for_again() {
+fn opening_timeout_refuses_request_and_allows_retry() {
     let mut w = world();
     let (a, b) = (w.connect(), w.connect());
     w.tell(a, &describe("film", 1));
@@ -157,7 +157,7 @@ fn one_that_is_not_opened_in_time_is_refused_and_can_be_asked_for_again() {
 }
 
 #[test]
-fn the_time_of_a_request_that_needs_one_thing_after_the_other_is_counted_once() {
+fn opening_timeout_spans_all_parts_of_request() {
     let mut w = world();
     let a = w.connect();
     w.tell(a, &setup("film", ""));
@@ -172,7 +172,7 @@ fn the_time_of_a_request_that_needs_one_thing_after_the_other_is_counted_once() 
 }
 
 #[test]
-fn an_answer_to_somebody_who_has_gone_changes_nothing() {
+fn opening_result_for_closed_connection_is_ignored() {
     let mut w = world();
     let (a, b) = (w.connect(), w.connect());
     w.tell(a, &setup("film", ""));
@@ -194,7 +194,7 @@ fn an_answer_to_somebody_who_has_gone_changes_nothing() {
 }
 
 #[test]
-fn a_full_table_refuses_what_is_new_and_lets_others_share() {
+fn max_openings_reached_refuses_new_titles_but_shares_pending_ones() {
     let mut w = world();
     let asking: Vec<_> = (0..MAX_OPENINGS)
         .map(|n| {
@@ -253,7 +253,7 @@ fn media_and_parity_of_a_setup_are_opened_together() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_answered_as_ever_and_tried_again_for_the_next() {
+fn opening_failure_returns_error_status_and_is_retried() {
     let broken = || Err(OpenError::Broken("meta-1316.mrp: checksum mismatch".into()));
     let mut w = world();
     let a = w.connect();
@@ -289,7 +289,7 @@ fn what_cannot_be_opened_is_answered_as_ever_and_tried_again_for_the_next() {
 }
 
 #[test]
-fn one_for_whom_there_is_no_room_has_nothing_opened() {
+fn setup_without_capacity_is_refused_before_opening_media() {
     let mut w = World::with(|config| config.service.max_streams = 1);
     let a = w.connect();
     let id = w.setup_udp(a);
@@ -349,7 +349,7 @@ fn more_fec_waits_for_its_parity_while_the_title_plays_on() {
 }
 
 #[test]
-fn a_session_that_ends_meanwhile_has_nothing_kept_open() {
+fn session_ended_during_opening_keeps_nothing_open() {
     let mut w = world();
     let (conn, session) = viewer(&mut w);
     let other = w.connect();

@@ -113,7 +113,7 @@ impl Hotel {
 }
 
 #[test]
-fn the_next_viewer_is_turned_away_when_the_core_is_full() {
+fn admission_on_full_core_refuses_next_viewer_with_453() {
     let mut hotel = Hotel::new(200, OverloadPolicy::EndNewest);
     hotel.fill();
     assert!((160..=181).contains(&hotel.playing.len()), "{} of 200", hotel.playing.len());
@@ -140,7 +140,7 @@ fn the_next_viewer_is_turned_away_when_the_core_is_full() {
 }
 
 #[test]
-fn when_the_core_becomes_slower_the_newest_get_their_bye() {
+fn overload_with_end_newest_policy_ends_newest_viewers() {
     let mut hotel = Hotel::new(200, OverloadPolicy::EndNewest);
     hotel.fill();
     let before = hotel.playing.len() as u64;
@@ -177,7 +177,7 @@ fn when_the_core_becomes_slower_the_newest_get_their_bye() {
 }
 
 #[test]
-fn nobody_is_ended_if_the_operator_wants_to_share() {
+fn overload_with_share_policy_ends_no_viewer() {
     let mut hotel = Hotel::new(100, OverloadPolicy::Share);
     hotel.fill();
     let before = hotel.streams_playing();

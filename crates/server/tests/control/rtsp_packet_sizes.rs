@@ -18,7 +18,7 @@ fn world() -> World {
 }
 
 #[test]
-fn a_viewer_gets_the_largest_packets_that_its_path_carries() {
+fn setup_selects_largest_packet_size_of_path() {
     let mut w = world();
     let c = w.connect();
     for (transport, ssrc, play) in [
@@ -52,7 +52,7 @@ fn plain_datagrams_keep_their_size() {
 }
 
 #[test]
-fn a_session_that_moves_goes_on_with_the_next_byte() {
+fn session_moved_to_other_packet_size_continues_at_next_byte() {
     let mut w = world();
     let c = w.connect();
     let id = w.setup_udp(c);

@@ -71,7 +71,7 @@ fn by_url_and_while_it_plays() {
 }
 
 #[test]
-fn what_cannot_be_had() {
+fn rendition_that_is_unavailable_is_refused_with_reason() {
     let mut w = World::with(|config| config.service.max_rate = Some(BitRate(3_500_000)));
     let c = w.connect();
     for (title, reason) in [
@@ -112,7 +112,7 @@ fn what_cannot_be_had() {
 /// A rendition that no viewer has watched for a while has to be opened first: the request waits,
 /// and the current one is sent meanwhile.
 #[test]
-fn a_rendition_that_is_not_open() {
+fn rendition_that_is_not_open_is_opened_before_switch() {
     for is_good in [true, false] {
         let mut w = World::new();
         w.open_titles.0.lock().unwrap().on_disk = true;

@@ -105,7 +105,7 @@ fn describe(w: &mut World, conn: millrace_server::service::ConnKey, more: &str) 
 }
 
 #[test]
-fn no_method_is_carried_out_without_rights() {
+fn request_without_rights_returns_401_for_all_but_options() {
     let (mut w, _) = world(known());
     let methods = PUBLIC.split(", ").chain(["ANNOUNCE", "RECORD", "REDIRECT", "FROBNICATE"]);
     for method in methods {
@@ -133,7 +133,7 @@ fn no_method_is_carried_out_without_rights() {
 }
 
 #[test]
-fn a_session_of_somebody_else_does_not_help() {
+fn session_id_of_another_user_grants_no_access() {
     let (mut w, _) = world(known());
     let conn = w.connect();
     let asked = describe(&mut w, conn, "");
@@ -178,7 +178,7 @@ fn digest_with_and_without_counting_by_both_hashes() {
 }
 
 #[test]
-fn an_answer_is_good_once_and_for_its_request() {
+fn digest_response_is_accepted_once_and_only_for_its_request() {
     let (mut w, _) = world(known());
     let conn = w.connect();
     let asked = describe(&mut w, conn, "");
@@ -202,7 +202,7 @@ fn an_answer_is_good_once_and_for_its_request() {
 }
 
 #[test]
-fn a_nonce_gets_too_old_and_the_player_goes_on_with_another() {
+fn digest_with_expired_nonce_gets_stale_challenge_and_can_retry() {
     let (mut w, _) = world(known());
     let conn = w.connect();
     let asked = describe(&mut w, conn, "");
@@ -232,7 +232,7 @@ fn basic_for_every_user_by_a_check_elsewhere() {
 }
 
 #[test]
-fn a_connection_remembers_and_forgets_with_the_rights() {
+fn connection_keeps_granted_access_until_rights_change() {
     let (mut w, gate) = world(known());
     let conn = w.connect();
     let asked = describe(&mut w, conn, "");
@@ -267,7 +267,7 @@ fn too_many_wrong_answers_and_none_is_looked_at() {
 }
 
 #[test]
-fn a_signed_link_is_enough_for_its_session() {
+fn signed_link_grants_its_title_and_session_outlives_it() {
     let known = known();
     let link = |title: &str| Link::sign(&known.keys.as_ref().unwrap().links, title, BEGIN + 60);
     let (film, other) = (link("film"), link("xyz"));
@@ -320,7 +320,7 @@ impl Adviser for Webhook {
 }
 
 #[test]
-fn a_webhook_is_asked_beside_the_rights_and_never_in_their_place() {
+fn webhook_is_asked_only_after_rights_grant_access() {
     for lets_in_without in [false, true] {
         let (webhook, (mut w, gate)) = (Webhook::default(), world(known()));
         gate.be_advised(Advised::new(Box::new(webhook.clone()), lets_in_without));
@@ -364,7 +364,7 @@ fn a_webhook_is_asked_beside_the_rights_and_never_in_their_place() {
 }
 
 #[test]
-fn a_user_has_so_many_streams_on_all_its_connections() {
+fn user_stream_limit_spans_all_connections() {
     let mut known = known();
     known.users.get_mut("anna").unwrap().limits.streams = Some(1);
     let (mut w, _) = world(known);

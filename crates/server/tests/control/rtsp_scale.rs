@@ -29,7 +29,7 @@ fn parameters(w: &mut World, conn: ConnKey, id: &str) -> String {
 }
 
 #[test]
-fn the_reply_says_what_is_sent() {
+fn play_reply_reports_granted_scale_and_range() {
     let mut w = World::new();
     let (c, id) = player(&mut w);
     w.wait(10 * SECOND);
@@ -97,7 +97,7 @@ fn speed_is_answered_with_what_is_granted() {
 }
 
 #[test]
-fn what_is_not_understood_or_cannot_be_changes_nothing() {
+fn play_with_invalid_scale_or_speed_changes_nothing() {
     let mut w = World::new();
     let (c, id) = player(&mut w);
     w.wait(SECOND);
@@ -132,7 +132,7 @@ fn what_is_not_understood_or_cannot_be_changes_nothing() {
 
 /// A title made from another is sent in its place, and has no name of its own.
 #[test]
-fn what_was_made_of_a_title_cannot_be_named() {
+fn trick_title_requested_by_name_returns_404() {
     let mut w = World::new();
     let c = w.connect();
     let describe = "DESCRIBE rtsp://192.0.2.1/film@400 RTSP/1.0\nCSeq: 1";

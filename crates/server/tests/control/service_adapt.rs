@@ -54,7 +54,7 @@ fn live(desk: &mut Desk, key: StreamKey, seconds: u64, mut behind_ms: impl FnMut
 }
 
 #[test]
-fn a_slow_reader_gets_what_its_way_carries_and_more_when_it_reads() {
+fn rendition_of_slow_reader_follows_its_throughput() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     desk.engine.backlog_bytes = 0;
@@ -78,7 +78,7 @@ fn a_slow_reader_gets_what_its_way_carries_and_more_when_it_reads() {
 
 /// Bytes given to the connection count as well, less the media sent ahead.
 #[test]
-fn what_lies_in_the_connection_counts() {
+fn backlog_beyond_media_sent_ahead_lowers_rendition() {
     for (fast_start_ms, kbytes, expected) in [(0, 400, "1080p"), (0, 700, "480p"), (1_000, 700, "1080p")] {
         let mut desk = Desk::with(|config| config.fast_start_ms = fast_start_ms);
         let key = by_tcp(&mut desk);
@@ -97,7 +97,7 @@ fn report(desk: &mut Desk, key: StreamKey, fraction_lost: u8) {
 }
 
 #[test]
-fn one_report_changes_nothing_and_many_do() {
+fn rendition_is_lowered_only_by_repeated_loss_reports() {
     let mut desk = Desk::new();
     let key = desk.udp("ladder", 5000);
     desk.play(key, None).unwrap();
@@ -118,7 +118,7 @@ fn one_report_changes_nothing_and_many_do() {
 }
 
 #[test]
-fn who_has_chosen_is_left_alone() {
+fn rendition_chosen_by_viewer_is_not_adapted() {
     for (adapt, wish, is_lowered) in [
         (true, None, true),
         (true, Some("1080p"), false),
@@ -148,7 +148,7 @@ fn who_has_chosen_is_left_alone() {
 
 /// Not while it pauses, or plays at another speed; and earlier reports are ignored then.
 #[test]
-fn who_does_not_play_at_normal_speed_is_left_alone() {
+fn adaptation_is_suspended_while_paused_or_at_other_speed() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     live(&mut desk, key, 4, |second| second * 300);
@@ -175,7 +175,7 @@ fn who_does_not_play_at_normal_speed_is_left_alone() {
 /// A reason to go down that waits for its time, and a time without trouble, end with the run they
 /// were reported for.
 #[test]
-fn what_was_heard_before_a_pause_counts_for_nothing_behind_it() {
+fn adaptation_after_pause_ignores_earlier_reports() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     let set = |desk: &mut Desk, name: &str| {
@@ -208,7 +208,7 @@ fn told(desk: &Desk, name: &str) -> usize {
 /// A rendition that cannot be opened is avoided, and the next one is sent; a viewer that asks for
 /// it gets a refusal.
 #[test]
-fn what_cannot_be_opened_is_left_alone_for_ten_minutes() {
+fn rendition_that_fails_to_open_is_avoided_for_ten_minutes() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     desk.titles.0.lock().unwrap().broken = Some("turning@480p".to_owned());
@@ -235,7 +235,7 @@ fn what_cannot_be_opened_is_left_alone_for_ten_minutes() {
 
 /// The same where the request is answered later, and no viewer's request waits for the answer.
 #[test]
-fn what_turns_out_not_to_open_is_not_asked_for_again() {
+fn rendition_that_fails_asynchronous_opening_is_not_retried_soon() {
     let mut desk = Desk::new();
     let (key, other) = (by_tcp(&mut desk), by_tcp(&mut desk));
     desk.titles.0.lock().unwrap().on_disk = true;
@@ -271,7 +271,7 @@ fn what_turns_out_not_to_open_is_not_asked_for_again() {
 
 /// A full cache is no fault of the title: it is asked for again.
 #[test]
-fn what_found_no_room_in_the_cache_is_asked_for_again() {
+fn rendition_refused_by_full_cache_is_requested_again() {
     let mut desk = Desk::new();
     let key = by_tcp(&mut desk);
     desk.titles.0.lock().unwrap().on_disk = true;
@@ -314,7 +314,7 @@ fn up_needs_room() {
 /// and gets more when there is more. A viewer that has chosen is refused, and so are viewers that
 /// no rendition fits.
 #[test]
-fn a_newcomer_begins_with_what_there_is_room_for() {
+fn admission_in_auto_mode_starts_with_rendition_that_fits() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(7_500_000)));
     let other = desk.udp("film", 6000);
     desk.play(other, None).unwrap();

@@ -24,7 +24,7 @@ fn has(desk: &Desk, wanted: impl Fn(&Event) -> bool) -> usize {
 }
 
 #[test]
-fn a_connection_is_sent_bytes_and_comes_back_and_is_used_again() {
+fn byte_order_completes_and_connection_is_reusable() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     for round in 1..=3 {
@@ -54,7 +54,7 @@ fn a_connection_is_sent_bytes_and_comes_back_and_is_used_again() {
 }
 
 #[test]
-fn a_viewer_that_hangs_up_ends_its_order_whatever_it_is_at() {
+fn byte_order_ends_in_any_state_when_viewer_disconnects() {
     for wait in [false, true] {
         let mut desk = Desk::new();
         let conn = desk.conn();
@@ -91,7 +91,7 @@ fn orders_count_against_the_ceilings_and_are_refused_before_anything_is_written(
 }
 
 #[test]
-fn an_order_that_has_to_end_early_ends_without_a_word_among_its_bytes() {
+fn byte_order_ended_by_overload_is_closed_without_bye() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let key = order(&mut desk, conn).unwrap();
@@ -107,7 +107,7 @@ fn an_order_that_has_to_end_early_ends_without_a_word_among_its_bytes() {
 }
 
 #[test]
-fn a_server_that_stops_does_not_call_half_an_order_whole() {
+fn byte_order_cut_by_shutdown_is_not_reported_as_sent() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let key = order(&mut desk, conn).unwrap();

@@ -125,7 +125,7 @@ fn streams_go_where_the_least_is_to_be_done() {
 }
 
 #[test]
-fn a_stream_whose_engine_is_full_plays_from_the_other() {
+fn play_on_full_engine_moves_stream_to_other_engine() {
     // With FEC, its media begins a moment later.
     for (title, paused_at) in [("film", 801), ("safe", 781)] {
         let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
@@ -164,7 +164,7 @@ fn a_stream_whose_engine_is_full_plays_from_the_other() {
 }
 
 #[test]
-fn if_both_are_full_it_is_refused_and_stays() {
+fn play_with_both_engines_full_is_refused() {
     let mut site = Site::new();
     site.play("film", 2, 6000);
     let key = site.desk.udp("film", 5000);
@@ -182,7 +182,7 @@ const CORES_WHEN_OVERLOADED: [Core; 2] = [
 ];
 
 #[test]
-fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
+fn overloaded_engine_hands_newest_streams_to_other_engine() {
     for (speed, ratio) in [(100, 1), (400, 4)] {
         let mut site = Site::new();
         let keys = site.play("film", 8, 5000);
@@ -284,7 +284,7 @@ fn streams_that_cannot_be_handed_over_end() {
 /// No viewer is ended while there are viewers that can be sent less: those whose rendition the
 /// server chooses, and has not just changed.
 #[test]
-fn the_newest_streams_are_sent_less_before_anybody_is_ended() {
+fn overloaded_engine_lowers_renditions_before_ending_streams() {
     for (is_auto, is_recent) in [(true, false), (false, false), (true, true)] {
         let mut site = Site::with(|config| config.adapt = is_auto);
         let keys = site.play("ladder", 8, 5000);
@@ -336,7 +336,7 @@ fn streams_in_connections_go_over_with_them() {
 }
 
 #[test]
-fn all_streams_of_a_connection_go_over_together() {
+fn handover_of_connection_moves_all_its_streams() {
     for is_torn_down in [false, true] {
         let mut site = Site::new();
         let conn = site.desk.conn();
@@ -418,7 +418,7 @@ fn while_nobody_writes_to_a_connection_everything_waits() {
 }
 
 #[test]
-fn a_connection_that_goes_over_without_streams_goes_nowhere_else_meanwhile() {
+fn handover_of_connection_without_streams_is_not_redirected() {
     let mut site = Site::new();
     site.play_by_tcp(8);
     site.desk.engine.keeps_conns = true;
@@ -437,7 +437,7 @@ fn a_connection_that_goes_over_without_streams_goes_nowhere_else_meanwhile() {
 }
 
 #[test]
-fn a_connection_that_is_lost_on_its_way_ends_its_streams() {
+fn handover_of_lost_connection_ends_its_streams() {
     for thread_ends in [false, true] {
         let mut site = Site::new();
         site.play_by_tcp(8);
@@ -465,7 +465,7 @@ fn a_connection_that_is_lost_on_its_way_ends_its_streams() {
 }
 
 #[test]
-fn a_paused_viewer_goes_over_with_its_connection_when_its_engine_is_full() {
+fn play_after_long_pause_on_full_engine_moves_connection() {
     let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
     let conn = site.desk.conn();
     let key = site.desk.try_tcp(conn).unwrap();
@@ -497,7 +497,7 @@ fn a_paused_viewer_goes_over_with_its_connection_when_its_engine_is_full() {
 }
 
 #[test]
-fn a_connection_for_which_the_other_engine_has_no_name_left_stays() {
+fn handover_without_free_connection_id_keeps_connection() {
     // None, or one for the two that should go over.
     for (names, moved) in [(4, 0), (5, 1)] {
         let mut site = Site::with(|config| config.conns_per_engine = names);
@@ -516,7 +516,7 @@ fn a_connection_for_which_the_other_engine_has_no_name_left_stays() {
 }
 
 #[test]
-fn a_seek_while_a_connection_is_about_to_go_over_waits_for_it() {
+fn seek_during_handover_waits_until_it_completes() {
     let mut site = Site::new();
     let keys = site.play_by_tcp(8);
     site.desk.engine.silent = true;
@@ -602,7 +602,7 @@ proptest! {
 }
 
 #[test]
-fn what_goes_through_a_connection_that_is_bound_to_an_engine_is_admitted_there_and_stays() {
+fn connection_bound_to_engine_is_admitted_there_and_never_moved() {
     let mut site = Site::with(|config| config.pause_reservation_ns = SECOND);
     // The other core has nothing to do, and gets everybody else.
     site.look(10, [busy(60), busy(10)]);
@@ -646,7 +646,7 @@ fn what_goes_through_a_connection_that_is_bound_to_an_engine_is_admitted_there_a
 }
 
 #[test]
-fn a_pause_while_a_stream_is_being_moved_is_a_pause() {
+fn pause_during_stream_move_leaves_stream_paused() {
     let mut site = Site::new();
     let keys = site.play("film", 8, 5000);
     site.desk.take_commands();
@@ -661,7 +661,7 @@ fn a_pause_while_a_stream_is_being_moved_is_a_pause() {
 }
 
 #[test]
-fn an_icmp_error_is_told_to_the_engine_that_sends_there() {
+fn icmp_error_is_forwarded_to_engine_of_its_stream() {
     let mut site = Site::new();
     let (first, second) = (site.desk.udp("film", 5000), site.desk.udp("film", 6000));
     site.desk.take_commands();

@@ -163,7 +163,7 @@ fn fec_counts_for_the_share_of_its_address() {
 
 /// One title an address may always play, however small its share; FEC has to fit.
 #[test]
-fn the_only_stream_of_an_address_gets_fec_within_the_share() {
+fn address_share_too_small_for_fec_still_allows_stream() {
     let mut desk = Desk::with(|config| {
         config.max_rate = Some("20Mb/s".parse().unwrap());
         config.address_share_percent = 10;

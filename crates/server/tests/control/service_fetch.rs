@@ -68,7 +68,7 @@ const ANNA: &str = "192.0.2.1:5000";
 const BERT: &str = "192.0.2.2:5000";
 
 #[test]
-fn a_viewer_is_one_for_as_long_as_it_goes_on_whatever_it_fetches_by() {
+fn segment_viewer_on_many_connections_counts_as_one() {
     let mut desk = Desk::new();
     // Three segments at once to fill its buffer, two of them on another connection and port.
     for (segment, (from, conn)) in
@@ -106,7 +106,7 @@ fn a_viewer_is_one_for_as_long_as_it_goes_on_whatever_it_fetches_by() {
 }
 
 #[test]
-fn one_segment_holds_room_for_its_length_and_a_moment() {
+fn segment_fetch_reserves_for_its_length_and_grace_period() {
     let mut desk = Desk::new();
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     desk.wait(LENGTH * SECOND + FETCH_GRACE_NS - SECOND);
@@ -118,7 +118,7 @@ fn one_segment_holds_room_for_its_length_and_a_moment() {
 }
 
 #[test]
-fn others_are_others() {
+fn segment_viewers_at_other_addresses_or_positions_count_separately() {
     let mut desk = Desk::new();
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     // Another address; another title on the same connection; the same title at another place from behind the same address.
@@ -140,7 +140,7 @@ fn others_are_others() {
 }
 
 #[test]
-fn they_and_streams_are_counted_together_and_who_has_a_place_keeps_it() {
+fn segment_viewers_and_streams_share_max_streams() {
     let mut desk = Desk::with(|config| config.max_streams = 2);
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     let stream = desk.udp("film", 5000);
@@ -198,7 +198,7 @@ fn counted(desk: &Desk) -> (usize, u64) {
 }
 
 #[test]
-fn who_only_listens_is_a_viewer_of_the_sounds_bit_rate() {
+fn audio_only_viewer_counts_with_audio_bit_rate() {
     let mut desk = Desk::with(|config| config.max_streams = 2);
     for segment in 0..4 {
         let conn = if segment % 2 == 0 { 'a' } else { 'b' };
@@ -222,7 +222,7 @@ fn who_only_listens_is_a_viewer_of_the_sounds_bit_rate() {
 
 /// Players fetch both at a time, by several connections, and either may come first.
 #[test]
-fn who_fetches_pictures_and_sounds_is_one_viewer_of_the_titles_bit_rate() {
+fn audio_and_video_of_same_viewer_count_once_at_title_rate() {
     type Of = for<'a> fn(&str, char, &'a str, u32) -> Fetch<'a>;
     let (pictures, sounds): (Of, Of) = (fetch, sound);
     for [(first, its), (second, rest)] in
@@ -255,7 +255,7 @@ fn who_fetches_pictures_and_sounds_is_one_viewer_of_the_titles_bit_rate() {
 }
 
 #[test]
-fn a_listener_who_wants_pictures_too_is_asked_for_anew_and_keeps_the_sound() {
+fn audio_viewer_adding_video_is_readmitted_and_keeps_audio() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(5 * MBIT)));
     ask(&mut desk, fetch(BERT, 'b', "film@360p", 0)).unwrap();
     ask(&mut desk, sound(ANNA, 'a', "film", 0)).unwrap();
@@ -310,7 +310,7 @@ fn sent(desk: &mut Desk, key: StreamKey) {
 }
 
 #[test]
-fn a_viewer_of_ordered_segments_is_one_and_holds_its_room_between_them() {
+fn segment_order_viewer_keeps_reservation_between_segments() {
     let mut desk = Desk::with(|config| config.max_streams = 2);
     let key = order(&mut desk, "film", 'a', 0, None).unwrap();
     assert_eq!(reserved(&desk), (1, 4), "once while it is sent");
@@ -339,7 +339,7 @@ fn a_viewer_of_ordered_segments_is_one_and_holds_its_room_between_them() {
 
 /// Players hang up to fetch something else: the same segment at a lower bit rate, or another place in the title.
 #[test]
-fn one_that_was_cut_off_goes_on_by_any_connection() {
+fn segment_order_cut_off_continues_on_any_connection() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let key = order(&mut desk, "film", 'a', 7, None).unwrap();
     desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
@@ -359,7 +359,7 @@ fn one_that_was_cut_off_goes_on_by_any_connection() {
 
 /// The same of segments that no engine sends, and the sent part of them is accounted for.
 #[test]
-fn one_whose_made_segment_was_cut_off_goes_on_by_any_connection() {
+fn made_segment_cut_off_continues_on_any_connection() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let cut = begin(&mut desk, fetch(ANNA, 'a', "film", 7)).unwrap();
     let full = Err(Refusal::Streams { max: 1 });
@@ -393,7 +393,7 @@ fn one_whose_made_segment_was_cut_off_goes_on_by_any_connection() {
 }
 
 #[test]
-fn one_that_takes_its_made_segment_slowly_stays() {
+fn made_segment_read_slowly_keeps_its_viewer() {
     let mut desk = Desk::new();
     let slow = begin(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     desk.wait(10 * LENGTH * SECOND);
@@ -411,7 +411,7 @@ fn one_that_takes_its_made_segment_slowly_stays() {
 }
 
 #[test]
-fn one_that_takes_its_segment_slowly_stays() {
+fn segment_order_read_slowly_keeps_its_viewer() {
     let mut desk = Desk::new();
     let key = order(&mut desk, "film", 'a', 0, None).unwrap();
     desk.wait(10 * LENGTH * SECOND);
@@ -427,7 +427,7 @@ fn one_that_takes_its_segment_slowly_stays() {
 }
 
 #[test]
-fn it_holds_room_of_the_engine_that_sends_to_it() {
+fn segment_viewer_reserves_capacity_of_its_engine() {
     let mut desk = Desk::with(|config| {
         config.admission =
             AdmissionConfig { is_on: true, link_rate: Some(BitRate(9 * MBIT)), ..AdmissionConfig::off() };
@@ -449,7 +449,7 @@ fn it_holds_room_of_the_engine_that_sends_to_it() {
 }
 
 #[test]
-fn one_that_an_overloaded_engine_ends_has_no_place_to_come_back_to() {
+fn segment_viewer_ended_by_overload_loses_its_reservation() {
     let mut desk = Desk::with(|config| config.max_streams = 2);
     let viewer = order(&mut desk, "film", 'a', 0, None).unwrap();
     sent(&mut desk, viewer);

@@ -98,7 +98,7 @@ fn told(desk: &Desk) -> Option<&'static str> {
 }
 
 #[test]
-fn every_refusal_is_met_and_leaves_nothing_behind() {
+fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     let mut met = Met::default();
     tables(&mut met);
     ceilings(&mut met);

@@ -150,7 +150,7 @@ fn down_and_up_at_access_points_that_both_have() {
 
 /// To the end of the title, which is that of the rendition that is sent then.
 #[test]
-fn the_end_and_the_end_of_a_range() {
+fn rendition_switch_before_end_plays_to_end_of_title_or_range() {
     for (to, ends) in [(None, 67.0), (Some(33), 33.0)] {
         let mut desk = Desk::new();
         let key = desk.udp("ladder", 5000);
@@ -179,7 +179,7 @@ fn the_end_and_the_end_of_a_range() {
 
 /// One change at a time: a request while one is queued follows at the next access point behind it.
 #[test]
-fn a_change_while_one_is_queued() {
+fn rendition_switch_while_another_is_queued_follows_it() {
     let (mut desk, key) = playing();
     assert_eq!(set(&mut desk, key, "480p"), at(2));
     assert_eq!(set(&mut desk, key, "720p"), Ok(Begins::Next));
@@ -200,7 +200,7 @@ fn a_change_while_one_is_queued() {
 }
 
 #[test]
-fn a_pause_while_a_change_is_queued() {
+fn pause_while_rendition_switch_is_queued_keeps_the_switch() {
     let (mut desk, key) = playing();
     set(&mut desk, key, "480p").unwrap();
     desk.wait(SECOND / 2);
@@ -225,7 +225,7 @@ fn a_pause_while_a_change_is_queued() {
 
 /// A stream that has paused right before an access point need not wait for the next one.
 #[test]
-fn a_pause_at_an_access_point() {
+fn pause_at_access_point_lets_rendition_switch_at_once() {
     let (mut desk, key) = playing();
     // 800 packets in 2 s, but for one tick of the clock.
     desk.wait(SECOND - 1);
@@ -243,7 +243,7 @@ fn a_pause_at_an_access_point() {
 
 /// Titles for other speeds are made from the title, whichever rendition of it is watched.
 #[test]
-fn a_speed_is_wished_for_of_the_title() {
+fn speed_request_in_other_rendition_names_the_title() {
     let (mut desk, key) = playing();
     set(&mut desk, key, "480p").unwrap();
     desk.wait(3 * SECOND);
@@ -254,7 +254,7 @@ fn a_speed_is_wished_for_of_the_title() {
 }
 
 #[test]
-fn a_jump_and_other_speeds_while_a_change_is_queued() {
+fn seek_and_scale_while_rendition_switch_is_queued_apply_it() {
     let (mut desk, key) = playing();
     set(&mut desk, key, "480p").unwrap();
     assert_eq!(desk.play(key, span(31, None)), Ok(Played::Waits));
@@ -286,7 +286,7 @@ fn a_jump_and_other_speeds_while_a_change_is_queued() {
 
 /// Torn down in every state, nothing stays open or reserved.
 #[test]
-fn a_stream_is_closed_in_every_state() {
+fn close_in_any_switch_state_releases_everything() {
     for state in ["fresh", "queued", "two", "pausing", "paused", "over"] {
         let mut desk = Desk::new();
         let key = desk.udp("ladder", 5000);
@@ -317,7 +317,7 @@ fn a_stream_is_closed_in_every_state() {
 /// The engine switches in the moment in which it is ordered to pause: it stopped at a place in the
 /// rendition that it sent last.
 #[test]
-fn a_pause_that_crosses_the_change() {
+fn pause_crossing_rendition_switch_stops_in_new_rendition() {
     let (mut desk, key) = playing();
     set(&mut desk, key, "480p").unwrap();
     desk.engine.silent = true;
@@ -355,7 +355,7 @@ fn missed(desk: &mut Desk, answer: impl FnOnce(millrace_core::ids::StreamId, Run
 }
 
 #[test]
-fn a_cut_that_has_passed_is_made_at_the_next_point() {
+fn rendition_cut_that_has_passed_moves_to_next_access_point() {
     let (mut desk, key) = playing();
     set(&mut desk, key, "480p").unwrap();
     missed(&mut desk, |stream, end| EngineEvent::Refused {
@@ -376,7 +376,7 @@ fn a_cut_that_has_passed_is_made_at_the_next_point() {
 /// For a viewer that is behind, the engine's packets are behind the position: the cut meets them
 /// there, and later if the viewer is less behind by then.
 #[test]
-fn a_viewer_that_is_behind_is_met_where_it_is() {
+fn rendition_switch_for_lagging_viewer_cuts_at_sent_position() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let request = desk.request("ladder", conn, tcp(conn));
@@ -432,7 +432,7 @@ fn access_points_that_are_nearly_equal_are_common_ones() {
 /// Packets that may have been sent already, or will be before the other rendition is there, are not
 /// cut: those sent ahead, and those sent faster.
 #[test]
-fn a_cut_lies_behind_what_is_sent_ahead_and_what_goes_fast() {
+fn rendition_cut_lies_beyond_media_sent_ahead_or_faster() {
     for (fast_start_ms, speed, asked_at_ms, begins) in
         [(0, 1_000, 1_500, 2), (1_000, 1_000, 1_500, 4), (0, 2_000, 1_600, 4), (0, 1_000, 1_600, 2)]
     {
@@ -451,7 +451,7 @@ fn a_cut_lies_behind_what_is_sent_ahead_and_what_goes_fast() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_gone_over_to() {
+fn rendition_that_cannot_be_read_is_not_switched_to() {
     let (mut desk, key) = playing();
     desk.wait(SECOND);
     set(&mut desk, key, "480p").unwrap();
@@ -498,7 +498,7 @@ fn up_needs_room_and_down_gives_it_back() {
 }
 
 #[test]
-fn a_stream_begins_with_the_rendition_that_was_asked_for() {
+fn stream_with_requested_rendition_starts_with_it() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let mut request = desk.request("ladder", conn, udp(5000));
@@ -587,7 +587,7 @@ proptest! {
     /// Whatever the requests and their order: numbers go on, media goes on where nothing jumps, and
     /// in the end the requested rendition is sent, and counts at its own rate.
     #[test]
-    fn whatever_is_asked(ops in proptest::collection::vec((0u8..9, 0usize..3, 1u64..25), 1..40)) {
+    fn renditions_under_any_requests_keep_sequence_continuous(ops in proptest::collection::vec((0u8..9, 0usize..3, 1u64..25), 1..40)) {
         let mut desk = Desk::new();
         let key = desk.udp("turning", 5000);
         desk.play(key, span(150, None)).unwrap();

@@ -102,7 +102,7 @@ fn forward_faster_backwards_and_back_to_normal() {
 }
 
 #[test]
-fn the_first_play_may_have_any_speed() {
+fn scale_in_first_play_is_applied() {
     for (speed, at, expected) in [
         (400, Some(20), (400, 16.0, 60.0, 1_601, BASE)),
         (-100, Some(20), (-100, 20.0, 0.0, 16_001, BASE)),
@@ -162,7 +162,7 @@ fn seeks_and_ends_of_ranges_at_other_speeds() {
 }
 
 #[test]
-fn a_pause_at_another_speed() {
+fn pause_at_other_scale_resumes_with_next_packet() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     desk.play_at(key, 400, None).unwrap();
@@ -252,7 +252,7 @@ fn fast_forward_ends_with_the_title() {
 }
 
 #[test]
-fn what_cannot_be_had_is_the_nearest_or_refused() {
+fn scale_that_is_unavailable_gets_nearest_or_refusal() {
     let mut desk = Desk::new();
     // There is nothing that goes backwards: it plays on as it did.
     let key = desk.udp("other", 5000);
@@ -284,7 +284,7 @@ fn what_cannot_be_had_is_the_nearest_or_refused() {
 /// A viewer that reaches the unreadable part of a made title is ended; later ones get the nearest
 /// other speed, until it may have been repaired.
 #[test]
-fn what_could_not_be_read_is_not_sent_again_for_a_while() {
+fn trick_title_that_failed_to_read_is_avoided_for_a_while() {
     let mut desk = Desk::new();
     let fails = |desk: &mut Desk, key: StreamKey, reason| {
         let (&stream, _) = desk.engine.streams.iter().next().unwrap();
@@ -338,7 +338,7 @@ fn what_could_not_be_read_is_not_sent_again_for_a_while() {
 /// A speed is requested to be made only if it is one of the usual ones, and nearer to the viewer's
 /// speed than the existing ones.
 #[test]
-fn what_is_not_there_is_wished_for_at_a_usual_speed() {
+fn scale_that_is_missing_is_requested_at_usual_speed() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     let mut wishes = |asked| {
@@ -379,7 +379,7 @@ fn what_is_not_there_is_wished_for_at_a_usual_speed() {
 
 /// No title opened for other speeds stays open, whatever the stream is doing.
 #[test]
-fn a_stream_is_closed_in_every_state() {
+fn close_in_any_scale_state_releases_everything() {
     for state in ["running", "pausing", "changing", "paused", "beginning", "ended", "back"] {
         let mut desk = Desk::new();
         let key = desk.udp("film", 5000);
@@ -510,7 +510,7 @@ fn faster_delivery_is_paid_for() {
 
 /// A viewer by a connection gets some media at once, if there is room, and not again when it goes on after a pause.
 #[test]
-fn a_fast_start() {
+fn fast_start_applies_to_play_and_seek_if_capacity_allows() {
     let mut desk = Desk::with(|config| {
         config.fast_start_ms = 1_500;
         config.max_rate = Some(BitRate(10_000_000));

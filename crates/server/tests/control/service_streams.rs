@@ -35,7 +35,7 @@ fn is_playing(desk: &Desk, key: StreamKey) -> bool {
 }
 
 #[test]
-fn a_stream_is_played_sought_paused_resumed_and_ended() {
+fn stream_plays_seeks_pauses_resumes_and_ends() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     assert!(desk.service.stream(key).unwrap().is_fresh());
@@ -80,7 +80,7 @@ fn a_stream_is_played_sought_paused_resumed_and_ended() {
 
 /// Tests each command in each state: `fresh`, `running`, `pausing`, `paused`, `ended`.
 #[test]
-fn every_command_in_every_state() {
+fn stream_commands_in_each_state_have_expected_effect() {
     let reach = |state: &str| {
         let mut desk = Desk::new();
         let key = desk.udp("film", 5000);
@@ -146,7 +146,7 @@ fn every_command_in_every_state() {
 }
 
 #[test]
-fn what_a_viewer_is_told_stands_before_the_packets() {
+fn playing_event_precedes_play_command() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let key = desk.try_tcp(conn).unwrap();
@@ -173,7 +173,7 @@ fn what_a_viewer_is_told_stands_before_the_packets() {
 }
 
 #[test]
-fn a_stream_moves_to_another_path_and_goes_on() {
+fn stream_moved_to_other_path_continues() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     desk.play(key, None).unwrap();
@@ -215,7 +215,7 @@ fn packets_by_udp_go_to_the_viewer_whatever_address_is_named() {
 }
 
 #[test]
-fn a_new_stream_on_the_same_port_replaces_the_old_one() {
+fn admission_on_port_of_stale_stream_replaces_it() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let old = desk.udp("film", 5000);
     desk.play(old, None).unwrap();
@@ -225,7 +225,7 @@ fn a_new_stream_on_the_same_port_replaces_the_old_one() {
 }
 
 #[test]
-fn a_silent_engine_loses_its_answer_and_no_stream() {
+fn engine_silence_times_out_request_but_keeps_stream() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     desk.play(key, None).unwrap();
@@ -245,7 +245,7 @@ fn a_silent_engine_loses_its_answer_and_no_stream() {
 }
 
 #[test]
-fn a_stream_is_closed_while_it_pauses_with_something_asked() {
+fn close_while_pausing_drops_pending_play() {
     let mut desk = Desk::new();
     let key = desk.udp("film", 5000);
     desk.play(key, None).unwrap();
@@ -268,7 +268,7 @@ fn a_stream_is_closed_while_it_pauses_with_something_asked() {
 }
 
 #[test]
-fn an_engine_that_refuses_fails_or_goes_ends_streams_and_leaks_nothing() {
+fn engine_refusal_failure_or_loss_ends_streams_without_leaks() {
     let mut desk = Desk::new();
     desk.engine.max_streams = 0;
     desk.udp("film", 5000);
@@ -302,7 +302,7 @@ fn an_engine_that_refuses_fails_or_goes_ends_streams_and_leaks_nothing() {
 }
 
 #[test]
-fn a_lost_connection_ends_the_streams_that_go_through_it() {
+fn connection_lost_ends_only_streams_through_it() {
     let mut desk = Desk::new();
     let conns = [desk.conn(), desk.conn(), desk.conn()];
     let keys = conns.map(|conn| desk.try_tcp(conn).unwrap());
@@ -335,7 +335,7 @@ fn a_lost_connection_ends_the_streams_that_go_through_it() {
 }
 
 #[test]
-fn the_newest_streams_end_with_bye_and_make_room_at_once() {
+fn end_newest_sends_bye_and_releases_capacity_at_once() {
     let mut desk = Desk::new();
     let keys = [5000, 5100, 5200, 5300, 5400].map(|port| desk.udp("film", port));
     keys[..4].iter().for_each(|&key| assert_eq!(desk.play(key, None), Ok(Played::Begun)));
@@ -367,7 +367,7 @@ fn the_newest_streams_end_with_bye_and_make_room_at_once() {
 }
 
 #[test]
-fn a_long_pause_gives_its_room_back() {
+fn pause_beyond_reservation_time_releases_reservation() {
     let mut desk = Desk::with(|config| {
         config.max_streams = 1;
         config.pause_reservation_ns = 5 * SECOND;
@@ -400,7 +400,7 @@ fn shutdown_ends_all_streams() {
 }
 
 #[test]
-fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
+fn reported_loss_and_backlog_are_logged_when_stream_ends() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let (tcp, udp) = (desk.try_tcp(conn).unwrap(), desk.udp("film", 5000));
@@ -436,7 +436,7 @@ fn what_a_viewer_has_lost_and_has_not_got_is_known_and_told_at_its_end() {
 /// The sent part of a title is reported run by run: for one that pauses, one that ends before it
 /// has begun, one whose stream is closed during the run; for FEC nothing.
 #[test]
-fn each_run_tells_what_it_has_sent_of_its_title() {
+fn sent_event_reports_packets_of_each_run() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let mut request = desk.request("safe", conn, udp(5000));

@@ -83,7 +83,7 @@ fn is_tidy(store: &Path) {
 }
 
 #[test]
-fn an_uploaded_file_is_the_title_that_a_local_add_makes() {
+fn upload_of_file_creates_same_title_as_local_add() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), &[]);
     let (first, second) = (film(dir.path(), "One Film.ts", 6), film(dir.path(), "other.ts", 3));
@@ -168,7 +168,7 @@ fn https(site: &Site) -> SocketAddr {
 }
 
 #[test]
-fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
+fn upload_over_broken_connections_resumes_without_resending() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = Certificate::at(dir.path());
     let site = Site::start(dir.path(), &certificate.args());
@@ -192,7 +192,7 @@ fn a_connection_that_breaks_is_replaced_and_no_byte_is_sent_twice() {
 
 /// Not one byte goes to an untrusted server, at the beginning or in the middle.
 #[test]
-fn a_certificate_that_is_not_trusted_ends_an_upload() {
+fn upload_to_server_with_untrusted_certificate_is_aborted() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = Certificate::at(dir.path());
     certificate.renew_for(&["tv.example"]);
@@ -298,7 +298,7 @@ fn begin_and_kill(site: &Site, source: &Path, args: &[&str], name: &str) {
 }
 
 #[test]
-fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
+fn upload_by_killed_or_interrupted_client_resumes_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), &[]);
     let source = film(dir.path(), "film.ts", 16);
@@ -325,7 +325,7 @@ fn a_client_that_is_killed_or_stopped_goes_on_where_it_was() {
 
 /// A title has the bytes of one file, or there is none.
 #[test]
-fn a_file_that_has_changed_is_not_joined_to_what_was_there() {
+fn upload_of_changed_file_is_not_joined_to_partial_data() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), &[]);
     let source = film(dir.path(), "film.ts", 16);
@@ -362,7 +362,7 @@ fn a_file_that_has_changed_is_not_joined_to_what_was_there() {
 }
 
 #[test]
-fn a_server_that_is_restarted_in_the_middle_gets_the_whole_file() {
+fn upload_across_server_restart_delivers_whole_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), &["--upload-rate", "4Mb/s"]);
     let source = film(dir.path(), "film.ts", 12);
@@ -380,7 +380,7 @@ fn a_server_that_is_restarted_in_the_middle_gets_the_whole_file() {
 }
 
 #[test]
-fn what_a_server_does_not_take_is_said_with_what_to_do() {
+fn upload_refused_by_server_reports_cause_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::start(dir.path(), &["--max-upload", "2MiB"]);
     let (small, large) = (film(dir.path(), "small.ts", 4), film(dir.path(), "large.ts", 20));
@@ -423,7 +423,7 @@ fn what_a_server_does_not_take_is_said_with_what_to_do() {
 }
 
 #[test]
-fn a_full_disk_is_said_before_the_film_is_sent() {
+fn upload_to_full_disk_is_refused_before_sending() {
     if let Some(why) = missing(&["mount", "umount"]) {
         eprintln!("skipped: mounting a tmpfs needs root: {why}");
         return;

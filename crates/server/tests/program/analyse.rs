@@ -59,7 +59,7 @@ fn stored_titles_and_received_streams_are_clean() {
 }
 
 #[test]
-fn a_title_on_several_disks_is_read_whole() {
+fn inspect_of_striped_title_is_clean_with_or_without_one_member() {
     let dir = tempfile::tempdir().unwrap();
     let members: Vec<_> = ["a", "b", "c"].map(|name| dir.path().join(name)).into();
     volume(&members, 1);

@@ -137,7 +137,7 @@ fn every_way_of(kind: Kind) {
 }
 
 #[test]
-fn a_process_a_stream_sends_every_byte() {
+fn process_sender_sends_every_byte() {
     every_way_of(Kind::Process);
 }
 
@@ -147,14 +147,14 @@ fn sendfile_sends_every_byte() {
 }
 
 #[test]
-fn the_event_loops_send_every_byte() {
+fn event_loop_senders_send_every_byte() {
     every_way_of(Kind::Events);
     every_way_of(Kind::EventsMemory);
     every_way_of(Kind::EventsSendfile);
 }
 
 #[test]
-fn the_engine_sends_every_byte() {
+fn engine_sender_sends_every_byte() {
     every_way_of(Kind::Engine);
 }
 
@@ -168,7 +168,7 @@ fn reads_past_the_cache_send_the_same() {
 }
 
 #[test]
-fn the_library_call_sends_every_byte() {
+fn library_call_sender_sends_every_byte() {
     let dir = tempfile::tempdir().unwrap();
     // The call opens titles with packets of the usual size.
     let media = media(dir.path(), 500, 100);

@@ -86,7 +86,7 @@ fn has_the_form(report: &Value, name: &str) {
 }
 
 #[test]
-fn every_benchmark_runs_and_keeps_the_form() {
+fn bench_with_tiny_input_produces_valid_report() {
     for bench in ALL.iter().filter(|bench| can_run(bench)) {
         let report = tiny(bench.name);
         has_the_form(&report, bench.name);
@@ -214,7 +214,7 @@ fn names_differ_and_the_list_says_what_each_is_for() {
 }
 
 #[test]
-fn every_option_of_a_benchmark_is_one_of_the_command() {
+fn bench_help_lists_options_of_all_benchmarks() {
     let help = ok(&["bench", "--help"]);
     for option in ALL.iter().flat_map(|bench| bench.options) {
         assert!(help.contains(&format!("--{option} ")), "--{option}: {help}");
@@ -222,7 +222,7 @@ fn every_option_of_a_benchmark_is_one_of_the_command() {
 }
 
 #[test]
-fn a_report_is_written_beside_the_result() {
+fn bench_with_report_and_markdown_writes_both() {
     let dir = tempfile::tempdir().unwrap();
     let document = dir.path().join("p.md");
     std::fs::write(&document, "# P\n\n<!-- bench heap -->\n<!-- /bench heap -->\n").unwrap();
@@ -267,13 +267,13 @@ fn interrupted(name: &str) -> (u32, String) {
 }
 
 #[test]
-fn an_interrupted_benchmark_says_so() {
+fn bench_when_interrupted_reports_early_stop() {
     let (_, said) = interrupted("engine");
     assert!(said.contains("stopped before it was done"), "{said}");
 }
 
 #[test]
-fn an_interrupted_benchmark_leaves_no_network_namespace_behind() {
+fn bench_when_interrupted_removes_network_namespaces() {
     if !can_run(benches::find("tx").unwrap()) {
         return;
     }
@@ -286,7 +286,7 @@ fn an_interrupted_benchmark_leaves_no_network_namespace_behind() {
 }
 
 #[test]
-fn nothing_is_measured_when_the_result_would_have_no_place() {
+fn bench_with_unusable_output_path_fails_before_measuring() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("p.md");
     std::fs::write(&file, "# P\n").unwrap();

@@ -62,7 +62,7 @@ fn numbers<const N: usize>(report: &Value, paths: [&str; N]) -> [u64; N] {
 }
 
 #[test]
-fn without_loss_fec_is_there_and_does_nothing() {
+fn play_with_fec_on_lossless_link_repairs_nothing() {
     let stored = Stored::new(1, 0, 3, 4);
     let server = Server::start(&stored.members[0], &[]);
     for (wish, parities) in [("xor", 1), ("all", 3)] {
@@ -89,7 +89,7 @@ fn without_loss_fec_is_there_and_does_nothing() {
 
 /// A disk is gone: the server leaves its packets out, the viewers put them together.
 #[test]
-fn what_a_lost_disk_does_not_deliver_comes_from_the_parity() {
+fn play_with_fec_reconstructs_packets_of_lost_disk() {
     let stored = Stored::new(3, 1, 0, 4);
     std::fs::rename(&stored.members[1], stored.dir.path().join("gone")).unwrap();
     let server = Server::start(&stored.members[0], &[]);
@@ -112,7 +112,7 @@ fn what_a_lost_disk_does_not_deliver_comes_from_the_parity() {
 
 /// The row that a seek leads into has no FEC: there the server makes up for the disk.
 #[test]
-fn a_seek_into_the_middle_of_a_row_while_a_disk_is_lost() {
+fn seek_into_mid_stripe_with_lost_disk_loses_no_packet() {
     let stored = Stored::new(3, 1, 0, 6);
     std::fs::rename(&stored.members[1], stored.dir.path().join("gone")).unwrap();
     let server = Server::start(&stored.members[0], &[]);

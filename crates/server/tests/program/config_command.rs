@@ -32,7 +32,7 @@ fn written(dir: &tempfile::TempDir, content: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn each_layer_hides_those_below_it() {
+fn config_show_reports_value_and_origin_of_top_layer() {
     let dir = tempfile::tempdir().unwrap();
     let file = written(&dir, "# ours\nmax-streams = 7\nsmooth = true\nmember = [\"/a\", \"/b\"]\n");
     let line = |line: usize| format!("{}:{line}", file.display());
@@ -53,7 +53,7 @@ fn each_layer_hides_those_below_it() {
 }
 
 #[test]
-fn what_is_shown_is_a_file_that_means_the_same() {
+fn config_show_output_is_equivalent_config_file() {
     let dir = tempfile::tempdir().unwrap();
     let first = written(
         &dir,
@@ -116,7 +116,7 @@ fn values_that_do_not_go_together_are_told_with_their_place() {
 }
 
 #[test]
-fn a_wrong_variable_is_named() {
+fn serve_with_invalid_environment_variable_names_it() {
     let output = run_with(&[("MILLRACE_ENGINES", "many")], &["serve"]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
@@ -127,7 +127,7 @@ fn a_wrong_variable_is_named() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_not_text_is_refused() {
+fn config_file_missing_or_not_utf8_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("none.toml");
     let binary = dir.path().join("binary");
@@ -145,7 +145,7 @@ fn a_file_that_is_missing_or_not_text_is_refused() {
 }
 
 #[test]
-fn a_server_takes_its_settings_from_the_file() {
+fn serve_with_config_file_applies_its_settings() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("films");
     std::fs::create_dir(&folder).unwrap();
@@ -170,7 +170,7 @@ fn a_server_takes_its_settings_from_the_file() {
 }
 
 #[test]
-fn the_reference_shows_the_table() {
+fn config_reference_matches_config_list() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ref/config.md");
     let document = std::fs::read_to_string(&path).unwrap();
     let inside =

@@ -150,7 +150,7 @@ fn examples_in_help_texts_are_taken() {
 }
 
 #[test]
-fn a_command_that_is_not_taken_is_noticed() {
+fn refusal_of_invalid_documented_command_returns_error() {
     let dir = tempfile::tempdir().unwrap();
     assert!(ok(&["help"]).contains("serve"));
     let text =

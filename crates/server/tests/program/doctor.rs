@@ -10,7 +10,7 @@ use millrace_lab::netns::TwoHosts;
 use serde_json::Value;
 
 #[test]
-fn it_reports_in_words_and_in_json() {
+fn doctor_reports_checks_as_text_and_json() {
     let text = ok(&["doctor"]);
     for part in [
         "Linux ",
@@ -65,7 +65,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn an_offload_engine_can_be_where_it_says_so_and_nowhere_else() {
+fn doctor_reports_offload_engine_only_where_it_can_run() {
     const MILLRACE: &str = env!("CARGO_BIN_EXE_millrace");
     let (root, tun) = (rustix::process::geteuid().is_root(), Path::new("/dev/net/tun").exists());
     if !root || !tun {
@@ -120,7 +120,7 @@ fn an_offload_engine_can_be_where_it_says_so_and_nowhere_else() {
 }
 
 #[test]
-fn a_wrong_interface_is_answered_with_the_right_ones() {
+fn doctor_measure_of_wrong_interface_reports_cause() {
     let error = fails(&["doctor", "--measure", "eht9"]);
     assert!(error.contains("--measure: eht9: no such interface") && error.contains("lo"), "{error}");
     let error = fails(&["doctor", "--measure", "lo"]);
@@ -128,7 +128,7 @@ fn a_wrong_interface_is_answered_with_the_right_ones() {
 }
 
 #[test]
-fn a_measurement_is_shown_and_kept() {
+fn doctor_measure_prints_and_caches_result() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: network namespaces need root");
         return;

@@ -78,7 +78,7 @@ impl Site {
 /// A sector of a plain store cannot be read: viewers lose the packets in it and nothing else, whichever way it is read, and the title is
 /// listed for the next scrub.
 #[test]
-fn a_bad_sector_of_a_plain_store_costs_the_packets_in_it() {
+fn bad_sector_of_unprotected_store_loses_only_its_packets() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = (dir.path().join("store"), dir.path().join("faults.txt"));
     let stats = dir.path().join("stats.json");
@@ -130,7 +130,7 @@ fn assert_all_are(output: &Output, fate: &str) {
 }
 
 #[test]
-fn two_damaged_disks_of_which_one_may_be_lost_cut_nobody() {
+fn damage_on_two_disks_with_single_parity_cuts_off_no_viewer() {
     let mut site = Site::new(16);
     let before = [1, 2].map(|member| std::fs::read(site.data(member)).unwrap());
     // Units of one stripe are at about the same place of each file, so no codeword has bad packets of both.
@@ -160,7 +160,7 @@ fn two_damaged_disks_of_which_one_may_be_lost_cut_nobody() {
 }
 
 #[test]
-fn a_repaired_disk_makes_up_at_once_for_another_that_is_damaged() {
+fn repaired_member_reconstructs_data_of_damaged_member_at_once() {
     let mut site = Site::new(24);
     let load = Load::start(&site.server, &["film"], (20, 20), Restless, &[]);
     let steady = Load::start(&site.server, &["film"], (6, 32), Steady, &[]);

@@ -95,7 +95,7 @@ fn ip(namespace: &str, args: &str) {
 }
 
 #[test]
-fn a_film_by_af_xdp_arrives_byte_for_byte() {
+fn af_xdp_playback_delivers_identical_bytes() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
     let Some(mut site) = site(&listen(), &args, 4, |_| ()) else { return };
     wait_until_opened(&mut site.server, 1);
@@ -115,7 +115,7 @@ fn a_film_by_af_xdp_arrives_byte_for_byte() {
 }
 
 #[test]
-fn the_best_way_is_measured_once_and_used() {
+fn egress_path_is_measured_once_and_used() {
     let args = ["--xdp-interface", "vs"];
     let Some(mut site) = site(&listen(), &args, 2, |_| ()) else { return };
     assert_eq!(site.server.said("measured now").len(), 1, "{:?}", site.server.log);
@@ -128,7 +128,7 @@ fn the_best_way_is_measured_once_and_used() {
 }
 
 #[test]
-fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
+fn link_flap_loses_packets_but_no_viewer() {
     let args = ["--backend", "xdp", "--xdp-interface", "vs"];
     let Some(mut site) = site(&listen(), &args, 12, |_| ()) else { return };
     let report = std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn a_link_that_goes_down_and_comes_back_loses_packets_but_no_viewer() {
 }
 
 #[test]
-fn an_interface_that_disappears_takes_nobody_else_along() {
+fn interface_removal_leaves_viewers_elsewhere_unaffected() {
     let second = |hosts: &TwoHosts| {
         let queues = format!("numtxqueues {ENGINES} numrxqueues {ENGINES}");
         let link = format!("link add ws {queues} type veth peer name wc {queues} netns {}", hosts.client);
@@ -198,7 +198,7 @@ fn an_interface_that_disappears_takes_nobody_else_along() {
 }
 
 #[test]
-fn a_wrong_interface_is_named_at_once() {
+fn xdp_interface_with_unknown_name_is_rejected_at_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().to_str().unwrap();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store", store];
@@ -209,7 +209,7 @@ fn a_wrong_interface_is_named_at_once() {
 }
 
 #[test]
-fn without_privileges_the_kernel_serves() {
+fn serve_without_privileges_falls_back_to_kernel_sockets() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let source = film(dir.path(), "film.ts", 2);

@@ -113,7 +113,7 @@ impl Viewer {
 const REPORT: [u8; 8] = [0x80, 201, 0, 1, 0, 0, 0, 7];
 
 #[test]
-fn all_engines_send_from_one_port_and_what_comes_back_finds_its_viewer() {
+fn engines_share_one_port_and_route_feedback_to_its_viewer() {
     let dir = tempfile::tempdir().unwrap();
     let (store, stats) = (dir.path().join("store"), dir.path().join("stats.json"));
     add(&film(dir.path(), "film.ts", 60), &store);
@@ -147,7 +147,7 @@ fn all_engines_send_from_one_port_and_what_comes_back_finds_its_viewer() {
 }
 
 #[test]
-fn a_second_server_of_the_same_user_takes_other_ports() {
+fn udp_ports_of_second_server_differ_from_first() {
     let dir = tempfile::tempdir().unwrap();
     let store = |name: &str| dir.path().join(name);
     for name in ["one", "two"] {

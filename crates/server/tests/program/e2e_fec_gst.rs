@@ -412,12 +412,12 @@ fn repairs(members: usize, create: &[&str]) {
 }
 
 #[test]
-fn one_member_with_parity_for_the_network() {
+fn gstreamer_repairs_losses_with_fec_of_one_member() {
     repairs(1, &["--fec", "1"]);
 }
 
 #[test]
-fn two_members_with_parity_for_disk_and_network() {
+fn gstreamer_repairs_losses_with_parity_of_two_members() {
     repairs(2, &["--parity", "1"]);
 }
 

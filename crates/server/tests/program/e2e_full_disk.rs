@@ -172,7 +172,7 @@ fn full_xfs_ends_nothing_by_a_signal() {
 }
 
 #[test]
-fn a_store_on_a_full_ext4_can_be_used_and_emptied() {
+fn store_on_full_ext4_can_be_read_and_emptied() {
     if let Some(why) = missing(&["mkfs.ext4", "mount", "umount"]) {
         eprintln!("skipped: mounting a small ext4 needs root and loop devices: {why}");
         return;
@@ -185,7 +185,7 @@ fn a_store_on_a_full_ext4_can_be_used_and_emptied() {
 }
 
 #[test]
-fn a_store_on_a_full_tmpfs_can_be_used_and_emptied() {
+fn store_on_full_tmpfs_can_be_read_and_emptied() {
     if let Some(why) = missing(&["mount", "umount"]) {
         eprintln!("skipped: mounting a tmpfs needs root: {why}");
         return;
@@ -196,7 +196,7 @@ fn a_store_on_a_full_tmpfs_can_be_used_and_emptied() {
 }
 
 #[test]
-fn a_store_that_may_not_be_written_to_can_be_used() {
+fn store_mounted_read_only_can_be_read_but_not_changed() {
     if let Some(why) = missing(&["mount", "umount"]) {
         eprintln!("skipped: a read-only mount needs root: {why}");
         return;

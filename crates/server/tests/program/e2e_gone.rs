@@ -172,7 +172,7 @@ fn gone_while_the_server_runs() {
 }
 
 #[test]
-fn none_of_its_members_is_there() {
+fn title_with_all_members_lost_is_refused_until_they_return() {
     let dir = tempfile::tempdir().unwrap();
     let [first, second, away] = ["first", "second", "away"].map(|name| dir.path().join(name));
     let store = first.to_str().unwrap();

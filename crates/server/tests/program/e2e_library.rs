@@ -74,7 +74,7 @@ fn ts_packet(pid: u16, counter: u32) -> [u8; 188] {
 }
 
 #[test]
-fn a_film_cut_in_the_middle_of_a_packet_is_added_with_a_note() {
+fn add_of_file_cut_mid_packet_succeeds_with_note() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let source = film(dir.path(), "cut.ts", 4);
@@ -87,7 +87,7 @@ fn a_film_cut_in_the_middle_of_a_packet_is_added_with_a_note() {
 }
 
 #[test]
-fn an_unreadable_file_is_named() {
+fn add_of_unreadable_file_names_it() {
     if rustix::process::geteuid().is_root() {
         // Root reads everything; as another user the error must come.
         let dir = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn an_unreadable_file_is_named() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_that_names_it_and_the_store_stays_whole() {
+fn add_to_full_disk_fails_and_keeps_store_intact() {
     if let Some(why) = missing(&["mount", "umount"]) {
         eprintln!("skipped: mounting a small tmpfs needs root: {why}");
         return;
@@ -222,7 +222,7 @@ fn files_that_are_not_there_make_no_store() {
 }
 
 #[test]
-fn a_command_line_that_is_wrong_says_what_is_right() {
+fn command_line_errors_suggest_correct_usage() {
     assert!(fails(&["serv"]).contains("serve"));
     assert!(fails(&["serve", "--cashe", "1GiB"]).contains("--cache"));
     assert!(fails(&["serve", "--cache", "512"]).contains("MiB"));

@@ -35,7 +35,7 @@ fn play(site: &Site, transport: &str, output: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn a_player_misses_what_the_link_has_lost() {
+fn play_over_lossy_link_reports_exactly_its_losses() {
     let link = "loss 1%, burst-loss 1% x4, duplicate 1%, reorder 1% by 3 within 1s, delay 10ms, jitter 2ms; delay 10ms";
     let Some(site) = site(link, 6) else { return };
     let report = play(&site, "udp", Path::new("null"));
@@ -61,7 +61,7 @@ fn a_player_misses_what_the_link_has_lost() {
 }
 
 #[test]
-fn a_load_counts_what_the_link_has_done() {
+fn load_over_lossy_link_reports_exactly_its_losses() {
     let link = "loss 1%, duplicate 1%, reorder 1% by 5 within 1s, delay 5ms; delay 5ms";
     let Some(site) = site(link, 4) else { return };
     let mut options = LoadOptions::new(vec![site.server.title("film")], 10);
@@ -102,7 +102,7 @@ fn interleaved_in_tcp_no_byte_is_missing() {
 }
 
 #[test]
-fn the_load_command_brings_its_own_link() {
+fn load_with_link_option_emulates_its_own_link() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
         eprintln!("skipped: emulated links need root and /dev/net/tun");
         return;

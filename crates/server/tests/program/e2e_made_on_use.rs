@@ -144,7 +144,7 @@ fn made(server: &mut Server, speed: &str) {
 }
 
 #[test]
-fn the_next_viewer_has_the_speed_that_one_has_asked_for() {
+fn speed_request_makes_title_for_next_viewer() {
     let site = Site::new(1);
     ok(&["trick", "film", "--speeds=4", "--quiet", "--store", text(&site.store)]);
     let mut server = site.server(&[]);
@@ -187,7 +187,7 @@ fn the_next_viewer_has_the_speed_that_one_has_asked_for() {
 }
 
 #[test]
-fn what_was_not_watched_for_the_longest_time_goes() {
+fn trick_space_when_full_evicts_least_recently_watched() {
     let site = Site::new(1);
     ok(&["trick", "film", "--speeds=2", "--quiet", "--store", text(&site.store)]);
     let space = site.most_bytes("8").max(site.most_bytes("0.5"));
@@ -217,7 +217,7 @@ fn what_was_not_watched_for_the_longest_time_goes() {
 }
 
 #[test]
-fn what_is_watched_stays() {
+fn trick_space_when_full_keeps_titles_being_watched() {
     let site = Site::new(1);
     let space = site.most_bytes("0.25");
     let mut server = site.server(&["--trick-space", &format!("{space}B")]);
@@ -246,7 +246,7 @@ fn what_is_watched_stays() {
 }
 
 #[test]
-fn a_title_that_cannot_be_shown_fast_is_tried_once() {
+fn speed_request_for_unsupported_codec_is_tried_once() {
     let site = Site::new(1);
     add(&site.made_by_ffmpeg("old", &format!("{PICTURES} -c:v mpeg4")), &site.store);
     let mut server = site.server(&[]);
@@ -269,7 +269,7 @@ fn a_title_that_cannot_be_shown_fast_is_tried_once() {
 /// A viewer of a title in bad condition gets the nearest available speed, or a refusal if there is
 /// none; the server reports the cause.
 #[test]
-fn whatever_is_wrong_with_a_title_its_viewers_are_answered() {
+fn speed_request_for_unusable_title_gets_nearest_speed_or_refusal() {
     let site = Site::new(1);
     let encoded = "-c:v libx264 -preset ultrafast -g 25 -c:a aac";
     add(&site.made_by_ffmpeg("radio", &format!("{TONES} -c:a aac")), &site.store);
@@ -327,7 +327,7 @@ fn whatever_is_wrong_with_a_title_its_viewers_are_answered() {
 }
 
 #[test]
-fn nothing_is_made_while_a_member_is_missing() {
+fn speed_request_with_missing_member_makes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let members: Vec<PathBuf> = (0..3).map(|i| dir.path().join(format!("disk-{i}"))).collect();
     volume(&members, 1);
@@ -351,7 +351,7 @@ fn writing(site: &Site) -> (Server, Viewer) {
 }
 
 #[test]
-fn nothing_is_left_of_what_was_not_finished() {
+fn interrupted_speed_build_leaves_nothing_behind() {
     let site = Site::new(30);
     // The server ends.
     let (mut server, viewer) = writing(&site);

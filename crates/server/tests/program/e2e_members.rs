@@ -108,7 +108,7 @@ fn annihilate(member: &Path) {
 }
 
 #[test]
-fn a_disk_that_fails_under_two_hundred_viewers_is_not_noticed() {
+fn disk_failure_under_two_hundred_viewers_loses_no_packet() {
     let mut site = Site::new(5, 1, 4, 40);
     let load = site.load(&FILMS, RESTLESS, 14, Restless);
     let steady = site.load(&[SHORT], STEADY, SHORT_SECS + 8, Steady);
@@ -125,7 +125,7 @@ fn a_disk_that_fails_under_two_hundred_viewers_is_not_noticed() {
 
 /// No fault on order: the directory is gone, with the files that the server has open.
 #[test]
-fn a_directory_that_disappears_is_not_noticed() {
+fn member_directory_removal_loses_no_packet() {
     let mut site = Site::new(5, 1, 4, 40);
     let load = site.load(&FILMS[..3], 40, 14, Restless);
     let steady = site.load(&[SHORT], 10, SHORT_SECS + 8, Steady);
@@ -143,7 +143,7 @@ fn a_directory_that_disappears_is_not_noticed() {
 }
 
 #[test]
-fn two_disks_of_six_one_dead_and_one_hanging() {
+fn dead_and_hanging_disk_of_six_lose_no_packet() {
     let mut site = Site::new(6, 2, 4, 40);
     let load = site.load(&FILMS, RESTLESS, 16, Restless);
     let steady = site.load(&[SHORT], STEADY, SHORT_SECS + 8, Steady);
@@ -160,7 +160,7 @@ fn two_disks_of_six_one_dead_and_one_hanging() {
 }
 
 #[test]
-fn a_replaced_disk_is_made_whole_while_viewers_play() {
+fn replaced_disk_is_rebuilt_identically_while_viewers_play() {
     let mut site = Site::new(5, 1, 2, 60);
     let before = files_of(&site.members[3]);
     assert!(before.keys().any(|path| path.ends_with("data.mru")), "{:?}", before.keys());
@@ -186,7 +186,7 @@ fn a_replaced_disk_is_made_whole_while_viewers_play() {
 }
 
 #[test]
-fn with_too_many_disks_gone_only_the_titles_on_them_stop() {
+fn disk_losses_beyond_parity_stop_only_affected_titles() {
     let dir = tempfile::tempdir().unwrap();
     let mut members = directories(dir.path(), 3);
     volume(&members, 1);

@@ -219,7 +219,7 @@ fn hls_and_ranges_are_the_same_through_nginx() {
 }
 
 #[test]
-fn a_whole_title_goes_through_and_a_viewer_who_hangs_up_gives_the_place_back() {
+fn nginx_proxies_whole_title_and_client_abort_frees_stream() {
     if is_skipped() {
         return;
     }
@@ -251,7 +251,7 @@ fn a_whole_title_goes_through_and_a_viewer_who_hangs_up_gives_the_place_back() {
 }
 
 #[test]
-fn a_refusal_goes_through_and_is_not_kept_and_nobody_is_believed_to_be_local() {
+fn nginx_proxies_refusal_uncached_and_is_not_trusted_as_local() {
     if is_skipped() {
         return;
     }

@@ -173,7 +173,7 @@ fn pause_seek_and_another_speed() {
 }
 
 #[test]
-fn a_viewer_that_is_killed_and_one_that_does_not_read_cost_nobody_anything() {
+fn offload_engine_with_killed_and_stalled_viewers_serves_others() {
     let Some(mut site) = at_tun(12, &[]) else { return };
     let scene = &site.scene;
     std::thread::scope(|scope| {
@@ -224,7 +224,7 @@ fn requests_are_answered_as_by_the_kernel_and_udp_is_refused() {
 }
 
 #[test]
-fn when_the_device_goes_the_kernel_serves_and_when_it_is_back_so_does_the_engine() {
+fn offload_device_loss_falls_back_to_kernel_until_it_returns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stats.json");
     let Some(mut site) = at_tun(20, &["--stats", path.to_str().unwrap()]) else { return };
@@ -268,7 +268,7 @@ fn play_at_once(scene: &Scene, server: &str) {
 }
 
 #[test]
-fn an_interrupted_server_takes_leave_of_the_viewers_of_its_engine() {
+fn offload_engine_on_interrupt_sends_bye_and_closes_connections() {
     let Some(mut site) = at_tun(20, &[]) else { return };
     let (copy, scene) = (site.scene.dir.path().join("copy.ts"), &site.scene);
     let mut idle = Viewer::connect(scene, ENGINE);
@@ -286,7 +286,7 @@ fn an_interrupted_server_takes_leave_of_the_viewers_of_its_engine() {
 }
 
 #[test]
-fn where_the_engine_cannot_run_the_kernel_serves() {
+fn offload_engine_unable_to_start_leaves_kernel_serving() {
     let Some(hosts) = hosts() else { return };
     add_tun(&hosts);
     ip(&hosts.server, "tuntap add dev off0 mode tun");
@@ -334,7 +334,7 @@ fn where_the_engine_cannot_run_the_kernel_serves() {
 }
 
 #[test]
-fn at_an_ethernet_interface_by_af_xdp() {
+fn offload_engine_by_af_xdp_plays_before_and_after_link_down() {
     let Some(hosts) = hosts() else { return };
     // An XDP program gets packets as the peer sent them: no layer computes their checksums or
     // segments them.
@@ -363,7 +363,7 @@ fn at_an_ethernet_interface_by_af_xdp() {
 
 /// One address for both: its RTSP port is the engine's, and the kernel's where the engine is not or does not hear.
 #[test]
-fn the_rtsp_port_of_the_kernels_address_is_the_engines_while_it_runs() {
+fn tcp_port_only_engine_owns_rtsp_port_of_kernel_address() {
     let Some(hosts) = hosts() else { return };
     on(&hosts.client, "ethtool -K vc tx off tso off gso off");
     let dir = tempfile::tempdir().unwrap();

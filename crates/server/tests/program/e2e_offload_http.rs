@@ -196,7 +196,7 @@ fn viewers_who_hang_up_leave_nothing_and_one_who_stands_still_hurts_nobody() {
 
 /// Admission is shared by both: when one has the last place, the other gets a refusal.
 #[test]
-fn when_all_streams_are_in_use_it_is_said_and_the_connection_goes_on() {
+fn http_offload_with_all_streams_in_use_returns_503_until_one_ends() {
     let Some((mut site, _)) = site(30, &["--max-streams", "1"]) else { return };
     let scene = &site.scene;
     let film = fs::read(&scene.data).unwrap();
@@ -222,7 +222,7 @@ fn when_all_streams_are_in_use_it_is_said_and_the_connection_goes_on() {
 }
 
 #[test]
-fn when_the_device_goes_new_connections_are_the_kernels_until_it_is_back() {
+fn http_offload_device_loss_moves_new_connections_to_kernel() {
     let Some((mut site, counters)) = site(15, &[]) else { return };
     let scene = &site.scene;
     let film = fs::read(&scene.data).unwrap();
@@ -267,7 +267,7 @@ fn http_at_an_address_of_its_own_is_not_the_engines() {
 
 /// A server that ends lets go of its viewers.
 #[test]
-fn an_interrupted_server_ends_with_connections_open() {
+fn http_offload_on_interrupt_closes_idle_and_resets_busy_connection() {
     let Some((mut site, counters)) = site(30, &[]) else { return };
     let scene = &site.scene;
     let (mut busy, mut idle) = (begin(scene, ENGINE), connect(scene, ENGINE));

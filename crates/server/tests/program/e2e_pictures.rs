@@ -149,7 +149,7 @@ fn pictures_are_kept_and_go_with_their_title() {
 
 /// What ffmpeg does with a hostile title is bounded; here it is one that hangs. The server ends all the same, and so does ffmpeg.
 #[test]
-fn an_ffmpeg_that_hangs_ends_with_the_server() {
+fn ffmpeg_that_hangs_is_terminated_at_server_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 6), &store);

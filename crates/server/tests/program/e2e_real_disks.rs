@@ -174,7 +174,7 @@ impl Player {
 }
 
 #[test]
-fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
+fn title_opening_on_hanging_disk_delays_only_its_requesters() {
     if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
         println!("skipped: {why}");
         return;
@@ -209,7 +209,7 @@ fn a_title_whose_opening_hangs_holds_only_those_who_ask_for_it() {
 }
 
 #[test]
-fn a_disk_that_hangs_holds_nobody() {
+fn hanging_disk_delays_no_viewer_command_or_shutdown() {
     if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
         println!("skipped: {why}");
         return;
@@ -251,7 +251,7 @@ fn a_disk_that_hangs_holds_nobody() {
 }
 
 #[test]
-fn a_server_starts_while_a_disk_hangs_and_uses_it_when_it_is_back() {
+fn server_start_with_hanging_disk_succeeds_and_uses_it_later() {
     if let Some(why) = missing(&["bindfs", "setpriv", "umount"]) {
         println!("skipped: {why}");
         return;
@@ -280,7 +280,7 @@ fn a_server_starts_while_a_disk_hangs_and_uses_it_when_it_is_back() {
 }
 
 #[test]
-fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
+fn truncated_disk_fails_without_packet_loss() {
     if let Some(why) = missing(&["mkfs.ext4", "mount", "umount"]) {
         println!("skipped: {why}");
         return;
@@ -318,7 +318,7 @@ fn a_disk_that_has_lost_its_end_fails_and_nobody_notices() {
 
 /// Viewers with FEC repair the data that a lost disk held, and lose nothing.
 #[test]
-fn a_disk_that_is_unmounted_under_viewers_with_fec_is_not_noticed() {
+fn unmounted_disk_under_fec_viewers_loses_no_packet() {
     if let Some(why) = missing(&["mount", "umount"]) {
         println!("skipped: {why}");
         return;

@@ -95,7 +95,7 @@ fn decoded(path: &Path) -> String {
 }
 
 #[test]
-fn what_arrives_are_the_pieces_of_the_renditions() {
+fn rendition_switches_deliver_exact_bytes_of_each_rendition() {
     let site = Site::new(16);
     let mut server = Server::start(&site.store, &["--engines", "2"]);
     for transport in ["udp", "tcp"] {
@@ -150,7 +150,7 @@ fn what_arrives_are_the_pieces_of_the_renditions() {
 
 /// Viewers who change the rendition over and over lose nothing by it.
 #[test]
-fn many_viewers_change_the_rendition() {
+fn rendition_switches_by_many_viewers_lose_no_packet() {
     let site = Site::new(10);
     let mut server = Server::start(&site.store, &["--engines", "2"]);
     for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
@@ -186,7 +186,7 @@ fn player(server: &Server) -> TcpStream {
 }
 
 #[test]
-fn a_viewer_that_reads_slowly_is_sent_less_and_more_again_when_it_reads() {
+fn rendition_of_slow_reader_goes_down_and_up_again() {
     let site = Site::new(75);
     let mut server = Server::start(&site.store, &["--engines", "1"]);
     let mut stream = player(&server);

@@ -200,7 +200,7 @@ fn users_are_made_listed_and_removed() {
 }
 
 #[test]
-fn a_server_that_lets_users_watch_does_not_start_without_their_file() {
+fn watching_users_with_invalid_rights_file_prevents_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 1), &store);
@@ -222,7 +222,7 @@ fn statuses(server: &Server, user: &str) -> (String, String) {
 }
 
 #[test]
-fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
+fn user_stream_limit_spans_both_protocols_and_reports_refusals() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 20), &store);
@@ -279,7 +279,7 @@ fn a_users_streams_are_counted_by_both_protocols_and_refusals_are_told() {
 
 /// Every question is answered with the test's current answer.
 #[test]
-fn a_webhook_is_asked_by_both_protocols() {
+fn webhook_decides_requests_of_both_protocols() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 4), &store);

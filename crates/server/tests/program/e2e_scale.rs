@@ -53,7 +53,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn what_shows_the_title_faster_arrives_byte_for_byte() {
+fn play_with_scale_delivers_trick_title_byte_for_byte() {
     let site = Site::new();
     let mut server = Server::start(&site.store, &["--engines", "1"]);
     for (transport, scale, start, shown) in
@@ -118,7 +118,7 @@ fn numbers_go_on_from_speed_to_speed() {
 
 /// Viewers who change the speed over and over lose nothing by it, and each reply names the packet that follows.
 #[test]
-fn many_viewers_change_the_speed() {
+fn scale_changes_by_many_viewers_lose_no_packet() {
     let site = Site::new();
     let mut server = Server::start(&site.store, &["--engines", "2"]);
     for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
@@ -153,7 +153,7 @@ fn packets_come_as_fast_as_was_asked() {
 }
 
 #[test]
-fn what_was_made_of_a_title_cannot_be_played_by_name() {
+fn trick_title_requested_by_name_returns_404() {
     let site = Site::new();
     let mut server = Server::start(&site.store, &["--engines", "1"]);
     let out = support::run(&["play", &server.title("film@4")]);
@@ -216,7 +216,7 @@ fn gstreamer_shows_pictures_at_each_speed() {
 /// The title for four times the speed is damaged from its middle on. A viewer that reaches the
 /// damage is ended; the next one gets the nearest other speed.
 #[test]
-fn what_was_made_and_is_damaged_is_not_sent_to_the_next_viewer() {
+fn damaged_trick_title_is_not_sent_to_next_viewer() {
     let site = Site::new();
     ok(&["trick", "film", "--speeds=2", "--quiet", "--store", text(&site.store)]);
     let data = site.data("film@4");
@@ -380,7 +380,7 @@ fn ask_everything(mut player: Player, name: &str) {
 /// Whatever speed is requested of whatever title, the answer announces the media, or the reason why
 /// nothing changes, and packets keep coming.
 #[test]
-fn whatever_is_asked_of_whatever_title_is_answered_and_packets_come() {
+fn scale_requests_on_odd_titles_are_answered_and_packets_continue() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let at = ["--quiet", "--store", text(&store)];

@@ -156,7 +156,7 @@ fn fill(store: &Path, plan: fn(&mut Viewer) -> Plan) {
 
 /// One that hangs up in the middle of a segment of fragmented MP4 has its place for whatever it asks for next, by any connection, as one of the transport stream has.
 #[test]
-fn a_made_segment_that_is_cut_off_is_noticed_at_once() {
+fn fmp4_segment_reset_by_viewer_lets_it_continue_elsewhere() {
     // RFC 9113 section 6.5.2
     const INITIAL_WINDOW_SIZE: u16 = 4;
     let dir = tempfile::tempdir().unwrap();

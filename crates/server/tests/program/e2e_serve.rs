@@ -24,7 +24,7 @@ fn store_with(dir: &std::path::Path, name: &str, secs: u64) -> (std::path::PathB
 }
 
 #[test]
-fn a_whole_title_arrives_byte_for_byte_by_udp_and_by_tcp() {
+fn play_by_udp_and_tcp_delivers_whole_title_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 6);
     // As it is started by default.
@@ -48,7 +48,7 @@ fn a_whole_title_arrives_byte_for_byte_by_udp_and_by_tcp() {
 }
 
 #[test]
-fn a_folder_is_served_and_a_film_that_arrives_later_too() {
+fn serve_of_folder_includes_files_added_later() {
     let dir = tempfile::tempdir().unwrap();
     let films = dir.path().join("films");
     std::fs::create_dir(&films).unwrap();
@@ -65,7 +65,7 @@ fn a_folder_is_served_and_a_film_that_arrives_later_too() {
 }
 
 #[test]
-fn a_title_is_one_line_and_how_to_open_any_is_said_once() {
+fn serve_output_has_one_line_per_title_and_usage_hint_once() {
     let dir = tempfile::tempdir().unwrap();
     let (films, store) = (dir.path().join("films"), dir.path().join("store"));
     std::fs::create_dir(&films).unwrap();
@@ -118,7 +118,7 @@ fn a_title_is_one_line_and_how_to_open_any_is_said_once() {
 }
 
 #[test]
-fn a_seek_starts_at_the_access_point_and_sequence_numbers_go_on() {
+fn seek_starts_at_access_point_and_continues_sequence_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 20);
     let server = Server::start(&store, &[]);
@@ -258,7 +258,7 @@ fn damage(path: &str) -> usize {
 }
 
 #[test]
-fn a_flipped_bit_costs_one_packet_and_not_the_film() {
+fn bit_flip_in_media_loses_only_one_packet() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "damaged", 6);
     let original = dir.path().join("original.ts");
@@ -289,7 +289,7 @@ fn a_flipped_bit_costs_one_packet_and_not_the_film() {
 
 /// The records of a packet follow from its bytes, which its CRC proves, and from the index; where the CRC is damaged, they prove the bytes.
 #[test]
-fn a_flipped_bit_in_the_records_costs_nothing() {
+fn bit_flip_in_packet_records_loses_no_packet() {
     let dir = tempfile::tempdir().unwrap();
     // Each in the middle of a title of its own.
     let titles: Vec<_> = ["meta-1316.mrp", "sums.mrr", "crcs.mrc"]
@@ -359,7 +359,7 @@ fn listed_as_damaged(store: &str) -> Vec<String> {
 
 /// One bit in the middle of one title is wrong; a viewer plays it, another one plays another title.
 #[test]
-fn a_title_with_more_damage_than_is_allowed_ends_with_a_reason_and_the_others_play() {
+fn max_damaged_exceeded_ends_title_while_others_play() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "damaged", 6);
     let (_, whole) = store_with(dir.path(), "whole", 6);
@@ -410,7 +410,7 @@ fn viewers_are_told_when_the_server_ends() {
 }
 
 #[test]
-fn an_empty_folder_is_served_as_what_it_is() {
+fn serve_of_empty_folder_reports_no_titles_and_returns_404() {
     let dir = tempfile::tempdir().unwrap();
     let films = dir.path().join("films");
     std::fs::create_dir(&films).unwrap();
@@ -422,7 +422,7 @@ fn an_empty_folder_is_served_as_what_it_is() {
 }
 
 #[test]
-fn a_receiver_of_plain_datagrams_gets_the_file_and_nothing_around_it() {
+fn raw_udp_receiver_gets_file_bytes_without_headers() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 3);
     let mut server = Server::start(&store, &[]);
@@ -483,7 +483,7 @@ fn viewer_who_does_not_read(addr: std::net::SocketAddr, url: &str) -> TcpStream 
 }
 
 #[test]
-fn a_viewer_who_does_not_read_is_dropped_with_a_reason_and_the_others_never_notice() {
+fn slow_reader_over_tcp_is_dropped_without_affecting_others() {
     let dir = tempfile::tempdir().unwrap();
     let (store, data) = store_with(dir.path(), "film", 25);
     let mut server = Server::start(&store, &[]);

@@ -46,7 +46,7 @@ fn describe(stream: &mut TcpStream, url: &str) -> String {
 }
 
 #[test]
-fn the_first_who_can_connect_finds_every_title() {
+fn server_start_answers_first_connection_with_all_titles() {
     let dir = tempfile::tempdir().unwrap();
     store_of(dir.path(), TITLES);
     let address = free_address();

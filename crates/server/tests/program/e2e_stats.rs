@@ -18,7 +18,7 @@ fn sum(document: &Value, part: &str, counter: &str) -> u64 {
 }
 
 #[test]
-fn the_file_counts_what_viewers_got() {
+fn stats_file_counts_packets_received_by_viewers() {
     let dir = tempfile::tempdir().unwrap();
     let (store, path) = (dir.path().join("store"), dir.path().join("stats.json"));
     add(&film(dir.path(), "film.ts", 2), &store);
@@ -48,7 +48,7 @@ fn the_file_counts_what_viewers_got() {
 }
 
 #[test]
-fn each_title_has_counters_of_its_own() {
+fn stats_file_has_separate_counters_per_title() {
     let dir = tempfile::tempdir().unwrap();
     let (store, path) = (dir.path().join("store"), dir.path().join("stats.json"));
     let sources = [("film.ts", 2), ("other.ts", 3)].map(|(name, secs)| film(dir.path(), name, secs));
@@ -90,7 +90,7 @@ fn each_title_has_counters_of_its_own() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_said_before_anything_is_served() {
+fn stats_path_not_writable_prevents_start() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let error = fails(&[

@@ -85,7 +85,7 @@ fn players_see_by_https_and_rtsps_what_the_source_shows() {
 
 /// A browser has several requests of one connection answered at once, and several connections.
 #[test]
-fn a_viewer_of_segments_is_one_whatever_connections_and_streams_of_http2_it_asks_by() {
+fn segment_viewer_over_many_http2_streams_counts_as_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 20), &store);
@@ -214,7 +214,7 @@ fn another_certificate_is_used_without_a_drop_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn two_hundred_stalled_handshakes_hurt_nobody() {
+fn tls_with_200_stalled_handshakes_serves_other_clients() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let source = film(dir.path(), "film.ts", 2);
@@ -240,7 +240,7 @@ fn two_hundred_stalled_handshakes_hurt_nobody() {
 }
 
 #[test]
-fn a_signed_link_is_good_by_tls_and_nobody_else_gets_in() {
+fn signed_link_over_tls_grants_access_and_bare_url_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 8), &store);
@@ -339,7 +339,7 @@ fn commands_ask_by_https_and_check_the_certificate() {
 /// Between TLS and the rest is a socket pair on this machine: it gives no client the rights of a
 /// program on this machine.
 #[test]
-fn a_viewer_from_elsewhere_is_one_by_tls_too() {
+fn remote_client_over_tls_is_not_treated_as_local() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: network namespaces need root");
         return;

@@ -154,7 +154,7 @@ fn other_speeds_are_transformed_as_the_title_is() {
 
 #[cfg(feature = "wasm")]
 #[test]
-fn a_module_that_fails_costs_nobody_the_film_and_is_told_once() {
+fn transform_with_failing_wasm_module_passes_title_and_warns_once() {
     const BLANK_PID: &str = include_str!("../../../../examples/wasm-blank-pid/blank_pid.wat");
     let dir = tempfile::tempdir().unwrap();
     let (store, film) = store(dir.path());

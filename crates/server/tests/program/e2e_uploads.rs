@@ -83,7 +83,7 @@ fn unfinished(store: &Path) -> usize {
 }
 
 #[test]
-fn an_uploaded_film_is_a_title_byte_for_byte() {
+fn upload_of_media_file_creates_identical_title() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let source = film(dir.path(), "new.ts", 8);
@@ -122,7 +122,7 @@ fn an_uploaded_film_is_a_title_byte_for_byte() {
 }
 
 #[test]
-fn what_is_no_film_is_refused_with_what_ingest_says() {
+fn upload_of_non_media_file_is_refused_with_ingest_error() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let (mut server, address) = site(&store, &[]);
@@ -202,7 +202,7 @@ fn upload_of_a_container_becomes_a_title_with_the_name_of_its_file() {
 }
 
 #[test]
-fn a_server_that_is_killed_loses_the_upload_and_nothing_else() {
+fn upload_when_server_is_killed_is_discarded_without_leftovers() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let source = film(dir.path(), "new.ts", 20);
@@ -228,7 +228,7 @@ fn a_server_that_is_killed_loses_the_upload_and_nothing_else() {
 }
 
 #[test]
-fn a_full_disk_refuses_uploads_and_keeps_nothing_of_them() {
+fn upload_to_full_disk_returns_507_and_leaves_nothing() {
     if let Some(why) = missing(&["mount", "umount"]) {
         eprintln!("skipped: mounting a tmpfs needs root: {why}");
         return;

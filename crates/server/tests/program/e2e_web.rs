@@ -30,7 +30,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_title_is_a_file_whole_and_in_ranges_on_one_connection() {
+fn http_serves_title_whole_and_in_ranges_on_one_connection() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(TS_PACKETS, 7);
     film.add(&Volume::open_or_create(dir.path()).unwrap(), "film");
@@ -61,7 +61,7 @@ fn a_title_is_a_file_whole_and_in_ranges_on_one_connection() {
 /// Clients that do not speak plain HTTP/1.1 get the same bytes through a socket pair inside the
 /// server.
 #[test]
-fn a_connection_that_has_fetched_the_page_and_one_of_http2_get_the_same_bytes() {
+fn http2_and_reused_connections_deliver_identical_title_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(TS_PACKETS, 8);
     film.add(&Volume::open_or_create(dir.path()).unwrap(), "film");
@@ -86,7 +86,7 @@ fn a_connection_that_has_fetched_the_page_and_one_of_http2_get_the_same_bytes() 
 }
 
 #[test]
-fn a_viewer_who_hangs_up_or_stops_reading_hurts_nobody() {
+fn http_viewers_that_abort_or_stall_leave_others_unaffected() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(TS_PACKETS, 9);
     film.add(&Volume::open_or_create(dir.path()).unwrap(), "film");
@@ -125,7 +125,7 @@ fn a_viewer_who_hangs_up_or_stops_reading_hurts_nobody() {
 }
 
 #[test]
-fn when_all_streams_are_in_use_it_says_so_and_the_connection_goes_on() {
+fn http_with_all_streams_in_use_returns_503_and_keeps_connection() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(10 * TS_PACKETS, 11);
     film.add(&Volume::open_or_create(dir.path()).unwrap(), "film");

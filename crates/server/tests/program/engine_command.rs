@@ -212,7 +212,7 @@ fn host_process() {
 }
 
 #[test]
-fn what_it_says_and_shows_and_a_clean_end() {
+fn engine_reports_address_and_status_and_exits_cleanly() {
     let Some(scene) = Scene::new() else { return };
     let listener = scene.kernel_listener();
     let engine = scene.engine(&["--pairs", "2", "--poll", "50us"]);
@@ -259,7 +259,7 @@ fn what_it_says_and_shows_and_a_clean_end() {
 }
 
 #[test]
-fn where_it_cannot_run_a_sentence_says_why() {
+fn engine_unable_to_start_reports_reason_and_exit_code() {
     let Some(scene) = Scene::new() else { return };
     let refusal = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -302,7 +302,7 @@ fn where_it_cannot_run_a_sentence_says_why() {
 }
 
 #[test]
-fn a_second_engine_is_refused_and_the_socket_of_a_killed_one_is_taken_over() {
+fn engine_refuses_socket_in_use_and_reuses_stale_socket() {
     let Some(scene) = Scene::new() else { return };
     let mut engine = scene.engine(&[]);
     let output = scene.command("vs", &[]).output().unwrap();
@@ -324,7 +324,7 @@ fn a_second_engine_is_refused_and_the_socket_of_a_killed_one_is_taken_over() {
 /// A file already at the socket's path stays there, unless it is the socket of an engine that is
 /// gone.
 #[test]
-fn a_path_that_is_somebody_elses_is_refused_and_nothing_is_left() {
+fn engine_refuses_foreign_file_at_socket_path_and_keeps_it() {
     let Some(scene) = Scene::new() else { return };
     let path = scene.socket();
     let refusal = || {
@@ -354,7 +354,7 @@ fn a_path_that_is_somebody_elses_is_refused_and_nothing_is_left() {
 }
 
 #[test]
-fn when_its_device_goes_the_command_ends_with_a_sentence_and_leaves_no_socket() {
+fn engine_after_device_removal_exits_with_error_and_no_socket() {
     let Some(scene) = Scene::new() else { return };
     let (stats, capture) = (scene.dir.path().join("stats.json"), scene.dir.path().join("packets.pcapng"));
     let listener = scene.kernel_listener();
@@ -389,7 +389,7 @@ fn when_its_device_goes_the_command_ends_with_a_sentence_and_leaves_no_socket() 
 /// A host that is stopped reads no events, takes no bytes and returns nothing. It delays no other
 /// host, goes on when it is resumed, and is cleaned up when it is killed while stopped.
 #[test]
-fn a_host_that_is_stopped_holds_up_nobody() {
+fn host_stopped_by_signal_delays_no_other_host() {
     const BYTES: usize = 1_000_000;
     let Some(scene) = Scene::new() else { return };
     let listener = scene.kernel_listener();
@@ -711,7 +711,7 @@ fn polls(host: &toe::Host, ready: &dyn Fn()) -> std::io::Error {
 
 /// An engine that is killed while its hosts read, write, accept, connect and poll: each call fails, none hangs, and another engine takes its place.
 #[test]
-fn the_engine_is_killed_a_hundred_times() {
+fn engine_killed_hundred_times_aborts_pending_calls_of_hosts() {
     const TIMES: u64 = 100;
     let Some(scene) = Scene::new() else { return };
     let (listener, mut random) = (scene.kernel_listener(), SplitMix(TIMES));

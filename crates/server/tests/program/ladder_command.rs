@@ -79,7 +79,7 @@ fn renditions_are_added_listed_checked_and_removed_with_their_title() {
 }
 
 #[test]
-fn a_killed_ladder_goes_on_with_what_it_has() {
+fn ladder_killed_midway_resumes_with_finished_encodings() {
     let dir = tempfile::tempdir().unwrap();
     let (path, store) = (dir.path().join("film.mp4"), dir.path().join("store"));
     film(&path, 40);

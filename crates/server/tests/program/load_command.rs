@@ -27,7 +27,7 @@ fn lines(path: &PathBuf) -> Vec<String> {
 }
 
 #[test]
-fn a_clean_load_ends_with_zero_and_leaves_its_files() {
+fn load_without_failures_exits_with_0_and_writes_files() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, url) = server_with_film(dir.path(), 20);
     let list = dir.path().join("list.txt");
@@ -68,7 +68,7 @@ fn a_clean_load_ends_with_zero_and_leaves_its_files() {
 }
 
 #[test]
-fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
+fn load_exits_with_1_on_failures_and_2_on_bad_arguments() {
     let dir = tempfile::tempdir().unwrap();
     let (server, url) = server_with_film(dir.path(), 10);
     let missing = server.title("missing");
@@ -110,7 +110,7 @@ fn what_fails_gives_one_and_what_makes_no_sense_gives_two() {
 }
 
 #[test]
-fn an_interrupt_ends_sessions_and_still_reports() {
+fn load_on_interrupt_ends_sessions_and_reports() {
     let dir = tempfile::tempdir().unwrap();
     let (mut server, url) = server_with_film(dir.path(), 60);
     let child = millrace()

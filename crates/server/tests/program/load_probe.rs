@@ -71,7 +71,7 @@ fn probe_and_sockets_agree_to_the_packet() {
 }
 
 #[test]
-fn a_pause_and_a_seek_are_runs_for_the_probe_too() {
+fn probe_counts_pause_and_seek_as_separate_runs() {
     let Some(site) = site(20) else { return };
     let report = load_at(&site, |options| {
         options.behaviour = "pause@1,play@2,seek@3=10".parse().unwrap();
@@ -84,7 +84,7 @@ fn a_pause_and_a_seek_are_runs_for_the_probe_too() {
 }
 
 #[test]
-fn a_probe_at_the_wrong_interface_is_noticed() {
+fn probe_on_wrong_interface_is_reported() {
     let Some(site) = site(3) else { return };
     let report = load_at(&site, |options| options.probe = Some("lo".to_owned()));
     let probe = report.probe.clone().unwrap();

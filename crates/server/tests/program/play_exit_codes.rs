@@ -83,7 +83,7 @@ fn play(url: &str, transport: &str) -> Output {
 }
 
 #[test]
-fn what_is_no_transport_stream_gives_four() {
+fn play_of_non_transport_stream_exits_with_4() {
     let mut null = [0xff; 188];
     null[..4].copy_from_slice(&[0x47, 0x1f, 0xff, 0x10]);
     let noise: [u8; 188] = std::array::from_fn(|at| (at * 7 % 64) as u8);
@@ -107,7 +107,7 @@ fn what_is_no_transport_stream_gives_four() {
 }
 
 #[test]
-fn a_server_that_dies_gives_three() {
+fn play_when_server_dies_exits_with_3() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 60), &store);
@@ -138,7 +138,7 @@ fn a_server_that_dies_gives_three() {
 }
 
 #[test]
-fn a_server_that_is_not_there_gives_one() {
+fn play_without_server_exits_with_1() {
     // No process listens at this address any more.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for transport in TRANSPORTS {

@@ -79,7 +79,7 @@ fn names_of_files_are_escaped() {
 }
 
 #[test]
-fn a_server_that_is_hostile_to_terminals() {
+fn server_reply_with_terminal_escapes_is_printed_escaped() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("rtsp://{}/film", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn a_server_that_is_hostile_to_terminals() {
 }
 
 #[test]
-fn a_player_cannot_forge_log_lines() {
+fn user_agent_with_control_characters_is_escaped_in_log() {
     let dir = tempfile::tempdir().unwrap();
     let source = film(dir.path(), "film.ts", 2);
     let store = dir.path().join("store");

@@ -99,7 +99,7 @@ fn titles_are_listed_and_removed_by_patterns() {
 }
 
 #[test]
-fn without_rights_a_command_says_whose_they_are() {
+fn remote_commands_without_valid_credentials_report_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     add(&film(dir.path(), "film.ts", 2), &store);
@@ -161,7 +161,7 @@ fn without_rights_a_command_says_whose_they_are() {
 
 /// As proxies have it that want to be asked by https.
 #[test]
-fn a_redirection_says_where_to_ask() {
+fn remote_commands_on_redirect_name_new_location() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let page = format!("http://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -326,7 +326,7 @@ fn top_gives_back_terminals_that_are_stuck_and_ends_with_those_that_are_gone() {
 }
 
 #[test]
-fn a_password_that_is_not_given_leaves_the_terminal_as_it_was() {
+fn password_prompt_on_interrupt_restores_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let rights = dir.path().join("rights.sqlite");
     let mut terminal = Terminal::running(&format!("user add anna --rights '{}'", rights.display()));

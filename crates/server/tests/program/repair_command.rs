@@ -59,7 +59,7 @@ fn json(output: &std::process::Output) -> serde_json::Value {
 }
 
 #[test]
-fn a_repair_that_is_killed_goes_on_where_it_was() {
+fn repair_after_kill_resumes_where_it_stopped() {
     let disks = Disks::new(60);
     let before = disks.content(1);
     let out = disks.root.path().join("dead");
@@ -143,7 +143,7 @@ fn scrub_says_what_it_found_by_its_exit_code() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn repair_and_scrub_without_volume_report_error() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().to_str().unwrap();
     for command in ["repair", "scrub"] {

@@ -77,7 +77,7 @@ fn transform(store: &Path, source: &str, spec: &str, out: &Path) {
 }
 
 #[test]
-fn one_language_is_left_and_decodes() {
+fn transform_select_audio_keeps_one_language_decodable() {
     let dir = tempfile::tempdir().unwrap();
     let (film, store, out) = (film(dir.path()), dir.path().join("store"), dir.path().join("out.ts"));
     add(&film, &store);
@@ -143,7 +143,7 @@ fn definitions_come_from_options_and_from_the_servers_file() {
 }
 
 #[test]
-fn what_cannot_be_done_says_why() {
+fn transform_with_invalid_request_reports_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (film, store) = (film(dir.path()), dir.path().join("store"));
     add(&film, &store);

@@ -51,7 +51,7 @@ fn speeds_are_built_listed_and_removed_with_their_title() {
 }
 
 #[test]
-fn a_title_that_cannot_be_shown_fast_is_added_all_the_same() {
+fn add_with_trick_of_unsupported_codec_still_adds_title() {
     let dir = tempfile::tempdir().unwrap();
     let (path, store) = (dir.path().join("film.ts"), dir.path().join("store"));
     film(&path, &["-c:v", "mpeg4"]);

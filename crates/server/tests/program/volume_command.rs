@@ -81,7 +81,7 @@ fn members_named_one_by_one_are_a_new_volume_or_the_old_one_elsewhere() {
 }
 
 #[test]
-fn a_store_grows_by_a_disk_and_a_single_disk_may_have_parity_for_the_network() {
+fn volume_add_extends_store_and_create_accepts_network_parity() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let source = film(dir.path(), "film.ts", 3);
@@ -103,7 +103,7 @@ fn a_store_grows_by_a_disk_and_a_single_disk_may_have_parity_for_the_network() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_in_words() {
+fn volume_with_invalid_arguments_is_refused_with_reason() {
     let dir = tempfile::tempdir().unwrap();
     let m = members(dir.path(), 3);
     let refused = |args: &[&str], words: &str| {
@@ -162,7 +162,7 @@ fn status_says_what_to_do_about_each_member() {
 }
 
 #[test]
-fn a_store_that_is_made_is_told_of() {
+fn add_to_missing_store_reports_its_creation() {
     let dir = tempfile::tempdir().unwrap();
     let source = film(dir.path(), "film.ts", 3);
     let source = source.to_str().unwrap();
@@ -183,7 +183,7 @@ fn a_store_that_is_made_is_told_of() {
 }
 
 #[test]
-fn a_title_that_cannot_be_read_is_removed_by_its_id() {
+fn rm_of_unreadable_title_by_id_removes_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let title = store.join("titles").join("ab".repeat(16));

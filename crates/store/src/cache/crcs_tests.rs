@@ -40,7 +40,7 @@ fn packets_of_any_size_are_wrong_exactly_where_they_touch_a_wrong_default_packet
 }
 
 #[test]
-fn the_first_good_copy_counts_and_without_one_nothing_is_known() {
+fn crcs_load_uses_first_good_copy_or_fails() {
     let media = noise(5, 1316 * 3);
     let file = file_of(&media);
     let mut bad = file.clone();
@@ -54,7 +54,7 @@ fn the_first_good_copy_counts_and_without_one_nothing_is_known() {
 }
 
 #[test]
-fn an_extent_is_read_to_the_borders_of_its_packets() {
+fn to_borders_extends_range_to_packet_borders() {
     assert_eq!(to_borders(&(0..1316), 5000), 0..1316);
     assert_eq!(to_borders(&(940..1880), 5000), 0..2632);
     assert_eq!(to_borders(&(3948..5000), 5000), 3948..5000);

@@ -8,7 +8,7 @@ fn candidate(slot: u32, next_use: NextUse, used: u64) -> Candidate {
 
 proptest! {
     #[test]
-    fn a_batch_is_the_latest_needed_first(uses in proptest::collection::vec((0i64..1000, any::<bool>()), 0..600)) {
+    fn victims_batch_is_ordered_by_latest_next_use_first(uses in proptest::collection::vec((0i64..1000, any::<bool>()), 0..600)) {
         let all: Vec<_> = uses.iter().enumerate().map(|(i, &(at, never))| {
             let next_use = if never && at < 300 { NextUse::Never } else { NextUse::At(at) };
             candidate(i as u32, next_use, (i as u64 * 7919) % 601)
@@ -33,7 +33,7 @@ proptest! {
 }
 
 #[test]
-fn a_batch_is_chosen_anew_when_used_up_or_old() {
+fn freshness_of_used_up_or_old_batch_is_stale() {
     let mut victims = Victims::new(64);
     assert_eq!(victims.freshness(0, 10), Freshness::Stale, "never chosen");
     let two = [candidate(1, NextUse::At(5), 1), candidate(2, NextUse::Never, 2)];
@@ -49,7 +49,7 @@ fn a_batch_is_chosen_anew_when_used_up_or_old() {
 }
 
 #[test]
-fn after_nothing_could_go_it_takes_a_while_or_a_word() {
+fn freshness_after_empty_choice_is_nothing_until_delay_or_retry() {
     let mut victims = Victims::new(64);
     victims.choose(100, 64, std::iter::empty());
     assert_eq!(victims.freshness(109, 10), Freshness::Nothing);

@@ -59,7 +59,7 @@ impl World {
 }
 
 #[test]
-fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last() {
+fn take_evicts_unneeded_extents_first_then_latest_needed() {
     let mut world = World::new(6);
     world.load(0..6);
     world.head(0, 2, 0); // needs 2, 3, 4, 5; nobody needs 0 and 1
@@ -77,7 +77,7 @@ fn what_nobody_will_reach_goes_first_oldest_use_first_then_what_is_needed_last()
 }
 
 #[test]
-fn a_read_ahead_does_not_displace_what_is_needed_as_soon() {
+fn take_for_read_ahead_keeps_extents_needed_as_soon() {
     let mut world = World::new(4);
     world.load(0..4);
     world.head(0, 0, 0);
@@ -102,7 +102,7 @@ fn a_read_ahead_does_not_displace_what_is_needed_as_soon() {
 }
 
 #[test]
-fn a_viewer_who_turns_up_saves_what_he_needs() {
+fn take_after_viewer_arrives_keeps_extents_it_needs() {
     let mut world = World::new(64 * 8);
     world.load(0..64 * 8);
     let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
@@ -117,7 +117,7 @@ fn a_viewer_who_turns_up_saves_what_he_needs() {
 }
 
 #[test]
-fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
+fn take_with_all_extents_leased_returns_none() {
     let mut world = World::new(3);
     world.load(0..3);
     let mut leases: Vec<_> =
@@ -132,7 +132,7 @@ fn what_is_lent_stays_and_when_all_is_lent_there_is_no_room() {
 }
 
 #[test]
-fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
+fn sweep_after_lease_release_frees_orphan_of_closed_title() {
     let mut world = World::new(4);
     world.load(0..4);
     let lease = world.extent_table.lend(world.key(2), 0).unwrap();
@@ -152,7 +152,7 @@ fn what_is_lent_out_of_a_closed_title_is_freed_when_it_comes_back() {
 }
 
 #[test]
-fn a_fill_that_failed_is_free_again_and_foreign_extents_are_left_alone() {
+fn give_back_frees_failed_fill_and_ignores_foreign_extents() {
     let mut world = World::new(2);
     let foreign = world.extent_table.arena.fill(0).unwrap();
     let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();

@@ -34,7 +34,7 @@ impl Input {
 }
 
 #[test]
-fn any_damaged_byte_of_payload_is_noticed() {
+fn build_with_damaged_payload_byte_returns_damaged() {
     let input = Input::new(1316, 300_000);
     let len = input.sample.extent_data(0).len();
     assert_eq!(input.build(0, |_, _| ()).unwrap().packets, 196);

@@ -97,7 +97,7 @@ fn grants_that_find_no_room_are_held_and_asks_wait_for_them() {
 }
 
 #[test]
-fn a_dropped_handle_is_noticed() {
+fn handle_drop_wakes_other_end_and_reports_gone() {
     let (handle, end, _, wake) = handle();
     assert!(!end.is_gone());
     wake.announce_sleep();

@@ -18,7 +18,7 @@ fn avoided(view: MemberView, member: u16) -> bool {
 }
 
 #[test]
-fn a_late_answer_suspends_at_once_and_good_probes_bring_it_back() {
+fn health_after_late_answer_suspends_until_good_probes() {
     let mut health = Health::default();
     assert!(may(health.view(at(0)), 1) && health.poll_at().is_none());
     assert!(health.note(at(0), 1, Outcome::Late));
@@ -41,7 +41,7 @@ fn a_late_answer_suspends_at_once_and_good_probes_bring_it_back() {
 }
 
 #[test]
-fn one_bad_sector_does_not_suspend_but_errors_in_a_row_do() {
+fn note_of_consecutive_errors_suspends_but_single_error_does_not() {
     let mut health = Health::default();
     for minute in 0..100 {
         assert!(!health.note(at(minute * 60 * SECOND), 3, Outcome::Error(libc::EIO)));
@@ -60,7 +60,7 @@ fn one_bad_sector_does_not_suspend_but_errors_in_a_row_do() {
 }
 
 #[test]
-fn a_member_that_owes_answers_is_not_probed_and_one_that_hangs_is_not_asked_at_all() {
+fn next_probe_of_member_with_owed_answers_returns_none() {
     let mut health = Health::default();
     health.note(at(0), 0, Outcome::Late);
     health.stuck(0, at(0));
@@ -76,7 +76,7 @@ fn a_member_that_owes_answers_is_not_probed_and_one_that_hangs_is_not_asked_at_a
 }
 
 #[test]
-fn a_repaired_member_is_healthy_at_once_and_a_slow_one_is_probed_at_once() {
+fn has_other_files_clears_failing_member_and_probes_slow_one() {
     let mut health = Health::default();
     assert!((0..6).any(|_| health.note(at(0), 0, Outcome::Wrong)));
     health.note(at(0), 1, Outcome::Late);
@@ -94,7 +94,7 @@ fn a_repaired_member_is_healthy_at_once_and_a_slow_one_is_probed_at_once() {
 }
 
 #[test]
-fn who_is_not_asked_first_is_told_apart() {
+fn view_separates_lost_stale_hung_and_avoided_members() {
     let mut health = Health::default();
     health.stand(at(0), 0, Standing::Missing, 0);
     health.stand(at(0), 1, Standing::Stale, 0);
@@ -107,7 +107,7 @@ fn who_is_not_asked_first_is_told_apart() {
 
 /// Each answer comes late, and there is always one that has not come: slow, but it does not hang.
 #[test]
-fn a_member_that_answers_late_does_not_hang() {
+fn view_of_member_with_late_answers_is_avoided_not_hung() {
     let mut health = Health::default();
     health.note(at(0), 0, Outcome::Late);
     let read_ns = HUNG_NS / 4;
@@ -125,7 +125,7 @@ fn a_member_that_answers_late_does_not_hang() {
 }
 
 #[test]
-fn what_another_disk_owed_is_not_counted() {
+fn stuck_read_of_replaced_disk_is_not_counted() {
     let mut health = Health::default();
     assert_eq!(health.stuck(0, at(5)), Some(0));
     health.stand(at(10), 0, Standing::Active, 1);
@@ -138,7 +138,7 @@ fn what_another_disk_owed_is_not_counted() {
 }
 
 #[test]
-fn what_the_volume_says_goes_before_everything() {
+fn standing_missing_or_stale_overrides_measured_health() {
     let mut health = Health::default();
     for standing in [Standing::Missing, Standing::Stale] {
         health.stand(at(0), 2, standing, 0);
@@ -167,7 +167,7 @@ fn what_the_volume_says_goes_before_everything() {
 }
 
 #[test]
-fn who_fails_again_soon_waits_twice_as_long() {
+fn probe_delay_after_repeated_failures_doubles_to_maximum() {
     let mut health = Health::default();
     let (mut now, mut waits) = (0, Vec::new());
     for _ in 0..9 {
@@ -220,7 +220,7 @@ proptest! {
     /// is probed one at a time, not while it owes answers, and no sooner than it should be; other
     /// members notice nothing.
     #[test]
-    fn the_way_back_is_through_good_probes_only(events in proptest::collection::vec(event(), 1..300)) {
+    fn suspended_member_recovers_only_by_good_probes(events in proptest::collection::vec(event(), 1..300)) {
         let mut health = Health::default();
         let (mut now, mut good_in_a_row, mut owed) = (0u64, 0, 0u32);
         let (mut suspended, mut last_bad) = (false, 0);
@@ -269,7 +269,7 @@ proptest! {
 
     /// A member that is always bad is probed ever more rarely, at most once in [`MAX_PROBE_NS`] in the end.
     #[test]
-    fn a_dead_member_costs_little(hours in 1u64..24) {
+    fn next_probe_of_dead_member_backs_off_to_max_interval(hours in 1u64..24) {
         let mut health = Health::default();
         health.note(at(0), 7, Outcome::Late);
         let (end, mut probes) = (hours * 3600 * SECOND, 0);

@@ -57,7 +57,7 @@ fn key(extent: u32) -> ExtentKey {
 }
 
 #[test]
-fn a_packet_lies_behind_its_header_and_is_read_when_it_is_published() {
+fn feeder_push_is_readable_with_header_after_publish() {
     let (arena, mut feeder, mut feed) = feed(5);
     assert!(!push(&mut feeder), "no extent has been brought");
     bring(&arena, &mut feed);
@@ -81,7 +81,7 @@ fn a_packet_lies_behind_its_header_and_is_read_when_it_is_published() {
 }
 
 #[test]
-fn the_oldest_extents_go_and_the_number_of_those_held_is_bounded() {
+fn feed_over_extent_limit_drops_oldest_extents() {
     let (arena, mut feeder, mut feed) = feed(5);
     let mut packets = 0;
     while packets < 196 * 20 {
@@ -105,7 +105,7 @@ fn the_oldest_extents_go_and_the_number_of_those_held_is_bounded() {
 }
 
 #[test]
-fn what_was_published_is_read_before_the_end_is_told() {
+fn look_after_feeder_end_still_returns_published_packets() {
     for finishes in [true, false] {
         let (arena, mut feeder, mut feed) = feed(5);
         bring(&arena, &mut feed);
@@ -128,7 +128,7 @@ fn what_was_published_is_read_before_the_end_is_told() {
 
 /// A manager that has nothing else to do sleeps until then, however long that is.
 #[test]
-fn a_manager_that_sleeps_is_woken_by_each_piece_of_news() {
+fn feeder_news_wakes_sleeping_manager() {
     let (arena, feeder, mut feed) = feed(5);
     bring(&arena, &mut feed);
     let wake = Arc::clone(&feeder.wake);
@@ -153,7 +153,7 @@ fn a_manager_that_sleeps_is_woken_by_each_piece_of_news() {
 }
 
 #[test]
-fn a_title_has_as_many_packets_as_have_numbers() {
+fn push_beyond_last_packet_number_returns_too_long() {
     let (arena, mut feeder, mut feed) = feed(5);
     bring(&arena, &mut feed);
     feeder.next = u32::MAX;
@@ -176,7 +176,7 @@ impl Doorbell for Looking {
 }
 
 #[test]
-fn a_feeder_whose_bell_rings_for_the_last_time_sees_that_its_title_is_closed() {
+fn feed_close_or_drop_rings_and_feeder_sees_closed() {
     for is_closed in [true, false] {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(7)));
         let layout = WireLayout::new(1316).unwrap();

@@ -201,7 +201,7 @@ impl World {
 
 /// The space of a removed title is free when no code has its files open.
 #[test]
-fn the_files_of_a_closed_title_are_let_go() {
+fn close_title_releases_its_files() {
     let mut world = World::new(&[]);
     let title = world.manager.policy.title(world.title).unwrap();
     let file = title.order(0, 0, MemberView::default(), false).unwrap().spans[0].file.clone();
@@ -235,7 +235,7 @@ fn bytes_that_stay_garbled_are_left_out() {
 }
 
 #[test]
-fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
+fn fetch_without_direct_io_support_uses_page_cache() {
     let mut world = World::new(&[Fate::Fails(DATA, libc::EINVAL), Fate::Good]);
     if !world.is_direct() {
         return eprintln!("no direct reads here: nothing to test");
@@ -252,7 +252,7 @@ fn a_file_that_takes_no_direct_reads_is_read_through_the_page_cache() {
 
 /// Of a title of two extents one is more than may be left out.
 #[test]
-fn an_error_of_the_disk_everywhere_is_passed_on_and_reported() {
+fn fetch_with_persistent_read_error_returns_and_reports_it() {
     let mut world = World::new(&[Fate::Fails(DATA, libc::EIO), Fate::Fails(DATA, libc::EIO), Fate::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
     let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
@@ -264,7 +264,7 @@ fn an_error_of_the_disk_everywhere_is_passed_on_and_reported() {
 
 /// Data that cannot be read as a whole is read in blocks: nothing is missing if all of them come.
 #[test]
-fn an_error_of_a_large_read_costs_nothing_if_the_blocks_come() {
+fn fetch_with_failed_large_read_succeeds_from_blocks() {
     for errno in [libc::EIO, libc::ENODATA] {
         let mut world = World::new(&[Fate::Fails(DATA, errno), Fate::Good]);
         let lease = world.fetch().lease.unwrap();
@@ -283,7 +283,7 @@ fn an_error_of_a_large_read_costs_nothing_if_the_blocks_come() {
 
 /// Nothing else proves these packets, so their records are read once more.
 #[test]
-fn an_error_where_the_records_are_ends_nothing() {
+fn fetch_with_failed_record_read_succeeds_on_retry() {
     let mut world = World::new(&[Fate::Fails(Role::Meta, libc::EIO), Fate::Good]);
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
@@ -327,7 +327,7 @@ fn work_that_came_just_before_is_seen_before_sleep() {
 /// With everything leased, each look for room is a look at all of the memory. The manager looks now
 /// and then for returned extents, not each time that another extent is requested.
 #[test]
-fn who_asks_causes_no_look_for_room_and_time_does() {
+fn space_retry_is_triggered_by_time_not_by_requests() {
     let mut world = World::new(&[]);
     // Each of four extents is lent to a viewer. Titles of another length are others.
     let sample = Sample::of_extents(3);

@@ -11,7 +11,7 @@ fn waiter(serial: u64) -> Waiter {
 }
 
 #[test]
-fn one_read_for_all_who_ask_at_the_soonest_deadline() {
+fn plan_demands_for_same_extent_share_read_at_soonest_deadline() {
     let mut plan = Plan::new(10);
     assert!(plan.ahead(key(1, 5), 900, 0));
     assert!(plan.demand(key(1, 5), (700, 0), waiter(1), |_| true), "joined what was planned ahead");
@@ -38,7 +38,7 @@ fn reads_ahead_have_a_limit_and_demands_have_not() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_a_read_ahead() {
+fn unwant_by_last_waiter_turns_demand_into_read_ahead() {
     let mut plan = Plan::new(2);
     plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
     plan.demand(key(1, 1), (5, 0), waiter(2), |_| true);
@@ -52,7 +52,7 @@ fn what_nobody_waits_for_any_more_is_a_read_ahead() {
 }
 
 #[test]
-fn a_forgotten_title_leaves_only_the_reads_in_flight() {
+fn forget_title_leaves_only_reads_in_flight() {
     let mut plan = Plan::new(9);
     plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
     plan.demand(key(1, 2), (5, 0), waiter(2), |_| true);
@@ -68,7 +68,7 @@ fn a_forgotten_title_leaves_only_the_reads_in_flight() {
 }
 
 #[test]
-fn a_stream_that_keeps_leaving_and_coming_back_does_not_make_the_list_grow() {
+fn demand_repeated_by_returning_stream_keeps_waiters_bounded() {
     let mut plan = Plan::new(1);
     for serial in 0..10_000 {
         plan.demand(key(1, 1), (5, 0), waiter(serial), |old| old.serial == serial);

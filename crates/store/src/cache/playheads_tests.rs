@@ -56,7 +56,7 @@ proptest! {
 
     /// Without a new freeze, smooth steps leave the answer sooner than or equal to the truth, and jumps are seen.
     #[test]
-    fn an_old_horizon_errs_to_the_safe_side(steps in proptest::collection::vec((0u32..8, 0u32..3), 1..60)) {
+    fn next_use_with_old_horizon_errs_early(steps in proptest::collection::vec((0u32..8, 0u32..3), 1..60)) {
         let mut heads = Playheads::default();
         let mut known: Vec<_> = (0..8).map(|i| (Place { extent: i * 5, offset: i64::from(i) * -700 }, key(i))).collect();
         known.iter().for_each(|&(place, stream)| heads.place(stream, None, place));
@@ -83,7 +83,7 @@ proptest! {
 }
 
 #[test]
-fn many_late_playheads_close_behind_count_as_reaching() {
+fn reached_by_with_many_late_playheads_returns_true() {
     let mut heads = Playheads::default();
     for index in 0..200 {
         heads.place(key(index), None, Place { extent: 5, offset: 1_000_000 });

@@ -5,7 +5,7 @@ use super::*;
 /// After a seek into a stripe the first extent is wanted whole, because the FEC of a stripe that
 /// began earlier is not sent. The extents read ahead after it may have holes as usual.
 #[test]
-fn one_extent_that_is_wanted_whole_says_nothing_of_those_behind_it() {
+fn read_ahead_after_request_for_whole_extent_allows_holes() {
     let mut world = World::new(64, 2_000_000_000);
     let title = world.open(1, 60);
     world.want_spare(0, title, 0, 0, 4);

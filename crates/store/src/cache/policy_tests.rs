@@ -140,7 +140,7 @@ fn extents_of(grants: &[Grant]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn the_way_ahead_is_read_when_it_comes_within_sight() {
+fn read_ahead_starts_when_extents_come_within_horizon() {
     let mut world = World::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 10, EXTENT_NS);
@@ -165,7 +165,7 @@ fn the_way_ahead_is_read_when_it_comes_within_sight() {
 }
 
 #[test]
-fn a_late_viewer_is_read_ahead_from_where_he_is() {
+fn read_ahead_for_late_viewer_starts_at_requested_extent() {
     let mut world = World::new(64, 2 * EXTENT_NS);
     let title = world.open(1, 100);
     world.now = world.now.plus_ns(1000 * EXTENT_NS);
@@ -186,7 +186,7 @@ fn a_late_viewer_is_read_ahead_from_where_he_is() {
 }
 
 #[test]
-fn nothing_is_read_beyond_the_end_and_the_playhead_ends_there() {
+fn read_ahead_at_title_end_stops_and_removes_playhead() {
     let mut world = World::new(64, 10 * EXTENT_NS);
     let title = world.open(1, 12);
     world.want(0, title, 10, 0);
@@ -237,7 +237,7 @@ fn reads_go_by_deadline() {
 }
 
 #[test]
-fn many_viewers_of_an_extent_share_one_read() {
+fn want_by_many_viewers_for_same_extent_shares_one_read() {
     let mut world = World::new(64, 0);
     let title = world.open(1, 100);
     (0..200).for_each(|index| world.want(index, title, 7, 1000));
@@ -252,7 +252,7 @@ fn many_viewers_of_an_extent_share_one_read() {
 }
 
 #[test]
-fn who_leaves_gets_nothing_and_causes_no_read() {
+fn leave_cancels_pending_grants_and_reads() {
     let mut world = World::new(64, 5 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
@@ -268,7 +268,7 @@ fn who_leaves_gets_nothing_and_causes_no_read() {
 }
 
 #[test]
-fn a_stream_of_a_new_generation_is_another_stream() {
+fn stream_of_new_generation_gets_no_earlier_grants() {
     let mut world = World::new(64, 0);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
@@ -302,7 +302,7 @@ fn seeks_give_up_the_oldest_wants() {
 }
 
 #[test]
-fn a_closed_title_answers_its_waiters_and_nothing_of_it_comes_back() {
+fn close_title_fails_waiters_and_discards_reads_in_flight() {
     let mut world = World::new(8, 0);
     let title = world.open(1, 100);
     world.want(0, title, 1, 0);
@@ -328,7 +328,7 @@ fn a_closed_title_answers_its_waiters_and_nothing_of_it_comes_back() {
 }
 
 #[test]
-fn a_title_stays_open_while_a_connection_may_need_extents_of_it_again() {
+fn close_title_with_outstanding_recall_keeps_title_open() {
     for opened_again in [false, true] {
         let mut world = World::new(8, 0);
         let title = world.open(1, 100);
@@ -360,7 +360,7 @@ fn a_title_stays_open_while_a_connection_may_need_extents_of_it_again() {
 }
 
 #[test]
-fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
+fn want_with_all_extents_leased_waits_without_failure() {
     let mut world = World::new(4, 0);
     let title = world.open(1, 100);
     (0..4).for_each(|index| world.want(index, title, 10 * index, 0));
@@ -384,7 +384,7 @@ fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
 
 /// A viewer of a slow media asks long before he needs it: until then he does not drive out what others need sooner.
 #[test]
-fn who_asks_early_displaces_only_what_is_needed_later() {
+fn want_with_late_deadline_evicts_only_later_needed_extents() {
     let mut world = World::new(4, 0);
     let (fast, slow) = (world.open(1, 100), world.open(2, 100));
     (0..4).for_each(|index| world.want(index, fast, index, 0));
@@ -404,7 +404,7 @@ fn who_asks_early_displaces_only_what_is_needed_later() {
 }
 
 #[test]
-fn what_failed_is_not_read_ahead_again_at_once() {
+fn read_ahead_skips_failed_extent_until_requested() {
     let mut world = World::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 0, EXTENT_NS);
@@ -520,7 +520,7 @@ proptest! {
     /// Whatever happens in whatever order: no extent is lost, no want is answered twice, and once reads end and leases
     /// come back, everybody who still waits is answered.
     #[test]
-    fn nothing_is_lost_and_everybody_is_answered(ops in prop::collection::vec(op(), 0..300)) {
+    fn policy_random_operations_lose_no_extent_and_answer_all_wants(ops in prop::collection::vec(op(), 0..300)) {
         let mut world = World::new(5, 300_000_000);
         let mut titles = [world.open(0, 12), world.open(1, 12)];
         let mut next_id = 2;
@@ -620,7 +620,7 @@ fn decision_cost() {
 }
 
 #[test]
-fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
+fn extent_with_holes_is_granted_to_repairers_and_reread_for_others() {
     let mut world = World::new(8, 0);
     let title = world.open(1, 4);
     let spare = |grant: (u16, Grant)| grant.1.lease.map(|lease| lease.content().spare);
@@ -662,7 +662,7 @@ mod spare;
 /// Extents are read together while a playhead will want them soon and there is memory that no other
 /// extent needs.
 #[test]
-fn a_run_goes_as_far_as_a_playhead_and_the_room() {
+fn next_of_run_stops_at_playhead_horizon_or_memory_limit() {
     let second = 1_000_000_000;
     let mut world = World::new(64, second);
     let title = world.open(1, 200);

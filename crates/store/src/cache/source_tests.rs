@@ -70,7 +70,7 @@ impl PlainSource for Odd {
 }
 
 #[test]
-fn a_source_that_contradicts_itself_has_no_extents() {
+fn geometry_of_inconsistent_source_returns_none() {
     let sample = Sample::of_extents(1);
     for (packets, packet_bytes) in [(0, 1316), (5, 0), (5, 1317), (5, 70_000)] {
         let odd = OpenTitle::new(Box::new(Odd { inner: sample.open(), packets, packet_bytes }));

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_reported_as_it_is() {
+    fn member_reports_return_recorded_health_and_errors() {
         let counters = Counters::default();
         assert_eq!(counters.member_reports(), []);
         counters.members.set(3);
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn many_failures_make_one_report_a_second() {
+    fn take_trouble_with_many_failures_reports_once_per_second() {
         let counters = Counters::default();
         let second = Instant(5_000_000_000);
         assert_eq!(counters.take_trouble(second), None);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_want_counts_until_answered_displaced_or_left() {
+    fn want_counts_until_answered_displaced_or_removed() {
         let mut streams = Streams::new(1);
         assert!(streams.enter(STREAM, 7, 0));
         let (first, none) = streams.wait(STREAM, extent(0), need(5)).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_limit() {
+    fn enter_beyond_stream_limit_returns_false() {
         let mut streams = Streams::new(1);
         assert!(!streams.enter(
             StreamKey { handle: 0, index: (MAX_STREAMS_PER_ENGINE + AGAIN_PLACES) as u32 },
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_read_ahead_makes_older_timers_invalid() {
+    fn set_ahead_end_invalidates_older_timers() {
         let mut streams = Streams::new(1);
         streams.enter(STREAM, 0, 0);
         let old = streams.set_ahead_end(STREAM, 4).unwrap();

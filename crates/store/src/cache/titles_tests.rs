@@ -12,7 +12,7 @@ fn open(sample: &Sample, id: u64) -> OpenTitle {
 }
 
 #[test]
-fn a_reference_to_a_closed_title_leads_nowhere_for_ever() {
+fn titles_get_of_closed_reference_returns_none_after_reuse() {
     let sample = Sample::new(1316, 5000);
     let mut titles = Titles::default();
     let first = titles.add(open(&sample, 1)).unwrap();
@@ -31,7 +31,7 @@ fn a_reference_to_a_closed_title_leads_nowhere_for_ever() {
 }
 
 #[test]
-fn the_same_title_is_there_once_until_closed_as_often_as_opened() {
+fn titles_add_of_same_title_shares_entry_until_last_remove() {
     let sample = Sample::new(1316, 5000);
     let other_layout = Sample::new(188, 5000);
     let mut titles = Titles::default();
@@ -45,7 +45,7 @@ fn the_same_title_is_there_once_until_closed_as_often_as_opened() {
 }
 
 #[test]
-fn a_place_whose_generations_are_used_up_is_not_used_again() {
+fn titles_place_with_used_up_generations_is_retired() {
     let sample = Sample::new(1316, 5000);
     let mut titles = Titles::default();
     let first = titles.add(open(&sample, 1)).unwrap();
@@ -59,7 +59,7 @@ fn a_place_whose_generations_are_used_up_is_not_used_again() {
 }
 
 #[test]
-fn the_table_is_full_at_its_limit() {
+fn titles_add_at_limit_returns_none() {
     let sample = Sample::new(1316, 5000);
     let mut titles = Titles::default();
     // The process does not have enough descriptors for the files of all these titles, so fill the

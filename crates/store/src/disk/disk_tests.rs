@@ -43,7 +43,7 @@ fn work(disk: &Disk, dir: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn a_watched_disk_does_what_an_unwatched_one_does() {
+fn watched_disk_behaves_like_unwatched_disk() {
     let notes = Arc::new(Notes::default());
     for disk in [Disk::default(), Disk::watched(notes.clone())] {
         let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ fn a_watched_disk_does_what_an_unwatched_one_does() {
 }
 
 #[test]
-fn a_short_write_leaves_what_was_written_and_its_error() {
+fn short_write_keeps_written_bytes_and_returns_error() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::watched(Arc::new(Notes { short_write: true, ..Notes::default() }));
     let mut file = disk.create_new(&dir.path().join("f")).unwrap();

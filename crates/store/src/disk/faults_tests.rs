@@ -10,7 +10,7 @@ fn file(bytes: &[u8]) -> File {
 }
 
 #[test]
-fn a_handle_without_faults_reads_what_is_there() {
+fn read_faults_default_handle_reads_unchanged_bytes() {
     let (faults, file) = (ReadFaults::default(), file(b"abcdef"));
     faults.set(0, ReadFault::Eio);
     let mut bytes = [0; 4];
@@ -42,7 +42,7 @@ fn wait_for_a_reader(faults: &ReadFaults) {
 }
 
 #[test]
-fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
+fn hang_fault_completes_read_when_lifted() {
     let faults = ReadFaults::settable();
     faults.set(0, ReadFault::Hang);
     let (tell, told) = mpsc::channel();
@@ -62,7 +62,7 @@ fn a_hanging_read_is_answered_when_the_fault_is_lifted() {
 }
 
 #[test]
-fn a_slow_read_comes_and_a_new_fault_ends_its_wait() {
+fn slow_fault_wait_ends_when_fault_changes() {
     let faults = ReadFaults::settable();
     faults.set(0, ReadFault::SlowNs(1));
     faults.before_read(0, 0, 1).unwrap();
@@ -94,7 +94,7 @@ fn flipped_bits_are_the_same_however_the_file_is_read() {
 
 /// A bad place is that place and no other, however much is read with it.
 #[test]
-fn a_bad_place_costs_the_reads_that_touch_it() {
+fn eio_at_fault_fails_only_overlapping_reads() {
     let (faults, file) = (ReadFaults::settable(), file(&[7; 1000]));
     faults.set(0, ReadFault::EioAt { at: 100, bytes: 10 });
     let mut bytes = [0; 1000];
@@ -117,7 +117,7 @@ fn a_bad_place_costs_the_reads_that_touch_it() {
 }
 
 #[test]
-fn a_list_is_read_from_text() {
+fn fault_list_parse_reads_all_kinds_and_reports_bad_line() {
     let text = "# faults\nmember 1 eio\n\n member 2 hang # for now\nmember 0 flip 1000 seed 7\nmember 3 slow 20\n\
                 member 4 short\nmember 5 ok\nmember 6 arm 8 150\nmember 7 eio 8192 512\nmember 8 hang 0 1";
     let FaultList(faults) = text.parse().unwrap();
@@ -150,7 +150,7 @@ fn a_list_is_read_from_text() {
 }
 
 #[test]
-fn no_text_panics() {
+fn fault_list_parse_of_arbitrary_text_does_not_panic() {
     bolero::check!().with_type::<String>().for_each(|text| {
         let _ = text.parse::<FaultList>();
         let _ = format!("member {text}").parse::<FaultList>();
@@ -158,7 +158,7 @@ fn no_text_panics() {
 }
 
 #[test]
-fn an_arm_does_one_thing_at_a_time() {
+fn arm_fault_serves_one_read_at_a_time() {
     let fault = ReadFault::Arm { seek_ns: 8_000_000, bytes_per_s: 1_000_000 };
     assert_eq!(
         (fault.delay_ns(0), fault.delay_ns(1000), ReadFault::Hang.delay_ns(1000)),

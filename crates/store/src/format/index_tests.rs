@@ -42,7 +42,7 @@ fn index(packets: u32, access: u32) -> TitleIndex {
 }
 
 #[test]
-fn every_flipped_byte_and_every_cut_is_detected() {
+fn decode_of_flipped_byte_or_truncated_file_fails() {
     let file = encode(&index(1000, 7));
     assert_eq!(
         file.len(),
@@ -67,7 +67,7 @@ fn forged(at: usize, bytes: &[u8]) -> Result<TitleIndex, FormatError> {
 }
 
 #[test]
-fn a_forged_body_is_refused_by_field() {
+fn decode_of_forged_body_names_invalid_field() {
     let refused = |words: &str, at, bytes: &[u8]| {
         let error = forged(at, bytes).unwrap_err().to_string();
         assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn no_body_makes_it_panic(body in proptest::collection::vec(any::<u8>(), 0..600), counts in any::<[u8; 4]>()) {
+    fn decode_of_arbitrary_body_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..600), counts in any::<[u8; 4]>()) {
         let mut body = body;
         if body.len() >= HEADER_BYTES {
             put(&mut body, at::PACKET_BYTES, &1316u32.to_le_bytes());

@@ -72,7 +72,7 @@ fn round_trip_and_the_body_is_readable() {
 }
 
 #[test]
-fn a_source_path_that_is_not_text_survives() {
+fn manifest_with_non_utf8_source_path_round_trips() {
     let mut manifest = sample();
     manifest.title.source.path = PathBuf::from(OsString::from_vec(b"/films/\xff\xfe.ts".to_vec()));
     assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
@@ -90,7 +90,7 @@ fn stream_without_role_is_read_and_written_as_before() {
 }
 
 #[test]
-fn every_flipped_byte_is_detected() {
+fn decode_of_flipped_byte_or_truncated_manifest_fails() {
     let file = sample().encode();
     for at in 0..file.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -137,7 +137,7 @@ fn contradictions_are_refused_by_name() {
 }
 
 #[test]
-fn a_body_that_is_not_a_manifest_is_refused() {
+fn decode_of_non_manifest_body_returns_error() {
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
     for body in [&b""[..], b"{}", b"null", b"{\"title\":1}", &[0xff, 0xfe], &deep] {
         let error = Manifest::decode(&frame::seal_file(Kind::Manifest, body)).unwrap_err();
@@ -234,7 +234,7 @@ fn rows_of_a_later_version_are_decoded_but_not_supported() {
 
 proptest! {
     #[test]
-    fn any_title_survives(ts_packets in 1u64..1_000_000, sizes in proptest::collection::btree_set(1u16..=48, 0..6),
+    fn manifest_with_arbitrary_title_round_trips(ts_packets in 1u64..1_000_000, sizes in proptest::collection::btree_set(1u16..=48, 0..6),
                           notes in proptest::collection::vec(".*", 0..4), rate: u64, time in 0u64..1 << 40,
                           path in "(/.{1,9}){1,5}") {
         let mut sizes: Vec<u16> = sizes.into_iter().map(|n| n * 188).chain([1316]).collect();

@@ -22,7 +22,7 @@ fn record(members: u16) -> MembersRecord {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn members_record_of_one_to_six_members_round_trips() {
     for members in 1..=6 {
         let record = record(members);
         assert_eq!(MembersRecord::decode(&record.encode()), Ok(record));
@@ -30,7 +30,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_longest_list_fits_its_bound() {
+fn members_record_with_longest_paths_fits_size_limit() {
     use std::os::unix::ffi::OsStringExt;
     let mut record = record(3);
     let mut path = vec![0xff; 4096];
@@ -63,13 +63,13 @@ fn contradictions_are_refused_by_name() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(body in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn members_record_decode_of_arbitrary_bytes_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..600)) {
         prop_assert!(MembersRecord::decode(&body).is_err());
         let _ = MembersRecord::decode(&frame::seal_file(Kind::Members, &body));
     }
 
     #[test]
-    fn no_changed_byte_makes_it_panic(place: usize, byte: u8) {
+    fn members_record_decode_with_changed_byte_does_not_panic(place: usize, byte: u8) {
         let mut body = record(3).encode()[frame::FRAME_BYTES..].to_vec();
         let place = place % body.len();
         body[place] = byte;

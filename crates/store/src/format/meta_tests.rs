@@ -7,7 +7,7 @@ fn header() -> MetaHeader {
 }
 
 #[test]
-fn every_flipped_byte_of_the_header_block_is_detected() {
+fn meta_header_decode_of_damaged_block_fails() {
     let block = header().encode();
     assert_eq!(MetaHeader::decode(&block[..]), Ok(header()));
     for at in 0..block.len() {
@@ -21,7 +21,7 @@ fn every_flipped_byte_of_the_header_block_is_detected() {
 }
 
 #[test]
-fn a_forged_header_is_refused_by_field() {
+fn meta_header_decode_of_forged_block_names_invalid_field() {
     let refused = |words: &str, at: usize, bytes: &[u8]| {
         let mut block = header().encode();
         put(&mut block[FRAME_BYTES..], at, bytes);
@@ -53,7 +53,7 @@ fn length_of_the_file() {
 }
 
 #[test]
-fn every_flipped_byte_of_a_block_is_detected() {
+fn open_block_with_flipped_byte_fails() {
     let mut block = [0x5a; META_BLOCK_BYTES];
     seal_block(&mut block, 77);
     assert_eq!(open_block(&block, 77), Ok(&[0x5a; RECORDS_BYTES][..]));

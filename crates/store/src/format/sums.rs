@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_byte_of_a_block_is_seen() {
+    fn sums_block_open_with_damaged_byte_fails() {
         let mut block = [0; SUMS_BLOCK_BYTES];
         block[..4].copy_from_slice(&[1, 2, 3, 4]);
         seal_block(&mut block, 7, 0xabcd);

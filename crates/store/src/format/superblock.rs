@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_detected() {
+    fn superblock_decode_with_flipped_bit_fails() {
         let file = block().encode();
         for bit in 0..file.len() * 8 {
             let mut damaged = file;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_by_name() {
+    fn check_supported_of_too_large_geometry_names_field() {
         let refused = |k, m, members| {
             let geometry = Geometry { k, m, unit_packets: 20, members };
             assert_eq!(geometry.validate(RECORD), Ok(()));

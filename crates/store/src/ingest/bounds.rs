@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_disk_keeps_a_twentieth_and_a_large_one_a_gibibyte() {
+    fn reserve_is_a_twentieth_of_disk_up_to_one_gibibyte() {
         assert_eq!((reserve(200 << 20), reserve(8 << 40)), (10 << 20, 1 << 30));
     }
 

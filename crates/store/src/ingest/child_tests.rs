@@ -45,7 +45,7 @@ fn output_and_messages_are_both_read() {
 }
 
 #[test]
-fn a_failure_carries_status_and_last_words() {
+fn finish_of_failed_child_returns_status_and_stderr() {
     let cancel = AtomicBool::new(false);
     let mut child = shell("echo one >&2; echo 'two: bad' >&2; exit 3");
     assert_eq!(read_all(&mut child, &cancel).unwrap(), b"");
@@ -77,7 +77,7 @@ fn cancelling_a_silent_program_kills_it_at_once() {
 }
 
 #[test]
-fn a_program_that_closes_its_output_and_stays_can_be_cancelled() {
+fn finish_of_child_with_closed_output_can_be_cancelled() {
     let cancel = AtomicBool::new(false);
     let mut child = shell("exec >&- ; exec sleep 1000");
     assert_eq!(child.read(&mut [0; 10], &cancel, &mut || {}).unwrap(), 0);
@@ -86,13 +86,13 @@ fn a_program_that_closes_its_output_and_stays_can_be_cancelled() {
 }
 
 #[test]
-fn a_missing_program_is_told() {
+fn start_of_missing_program_returns_not_found() {
     let stop = HelperProgram::start(Command::new("/nonexistent/ffmpeg"), bounds());
     assert!(matches!(stop, Err(ChildStop::Start(error)) if error.kind() == io::ErrorKind::NotFound));
 }
 
 #[test]
-fn the_kernel_bounds_its_memory_and_keeps_no_core() {
+fn process_bounds_limit_memory_and_disable_core_dumps() {
     let cancel = AtomicBool::new(false);
     let bounds = ProcessBounds { memory: ByteLen(80 << 20), ..bounds() };
     // The limits come when it runs already.
@@ -104,7 +104,7 @@ fn the_kernel_bounds_its_memory_and_keeps_no_core() {
 }
 
 #[test]
-fn a_program_that_spins_is_stopped_by_its_processor_time() {
+fn child_beyond_processor_time_limit_is_stopped() {
     let cancel = AtomicBool::new(false);
     let bounds = ProcessBounds { processor: Duration::from_secs(1), ..bounds() };
     let mut child = bounded_shell("trap '' XCPU; while :; do :; done", bounds);
@@ -115,7 +115,7 @@ fn a_program_that_spins_is_stopped_by_its_processor_time() {
 }
 
 #[test]
-fn a_program_that_is_killed_by_somebody_else_has_exceeded_nothing() {
+fn child_killed_by_signal_returns_failed_not_exceeded() {
     let cancel = AtomicBool::new(false);
     let mut child = shell("kill -9 $$");
     assert_eq!(read_all(&mut child, &cancel).unwrap(), b"");
@@ -124,7 +124,7 @@ fn a_program_that_is_killed_by_somebody_else_has_exceeded_nothing() {
 }
 
 #[test]
-fn a_program_that_is_silent_for_too_long_is_stopped() {
+fn child_silent_beyond_limit_is_stopped() {
     let cancel = AtomicBool::new(false);
     let silence = Duration::from_millis(300);
     // Silent with its output open, and closed; messages are no output, but a sign that it does something.
@@ -146,7 +146,7 @@ fn a_program_that_is_silent_for_too_long_is_stopped() {
 }
 
 #[test]
-fn what_it_has_started_ends_with_it() {
+fn child_drop_kills_its_descendants() {
     let cancel = AtomicBool::new(false);
     let mut child = shell("sleep 1000 & echo $!; wait");
     let mut line = [0; 20];

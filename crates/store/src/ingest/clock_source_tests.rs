@@ -23,7 +23,7 @@ fn clock_values_before_the_program_map_count() {
 }
 
 #[test]
-fn the_pid_with_most_clock_values_replaces_one_without() {
+fn choose_now_without_announced_pcr_takes_pid_with_most_values() {
     let (mut source, mut out) = (ClockSource::new(false), Vec::new());
     source.announce(0x50, &mut out);
     source.pcr(found(0x200, 0, 0), &mut out);
@@ -56,7 +56,7 @@ fn time_stamps_serve_where_there_is_no_clock() {
 }
 
 #[test]
-fn nothing_is_no_clock() {
+fn choose_now_with_too_few_pcrs_returns_false() {
     let (mut source, mut out) = (ClockSource::new(false), Vec::new());
     source.announce(0x100, &mut out);
     source.pcr(found(0x100, 0, 5), &mut out);
@@ -65,7 +65,7 @@ fn nothing_is_no_clock() {
 }
 
 #[test]
-fn a_clock_that_moves_to_another_pid_is_a_new_base() {
+fn clock_source_announced_on_other_pid_starts_new_base() {
     let (mut source, mut out) = (ClockSource::new(false), Vec::new());
     source.announce(0x100, &mut out);
     for i in 0..50 {

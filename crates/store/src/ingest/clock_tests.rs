@@ -39,7 +39,7 @@ fn bytes_before_and_behind_take_the_rate_of_their_neighbours() {
 }
 
 #[test]
-fn the_wrap_of_the_clock_is_not_seen() {
+fn clock_across_pcr_wrap_counts_no_jump() {
     let start = PCR_MODULUS - 500 * MS;
     let anchors: Vec<Anchor> = (0..100).map(|i| anchor(20 * i * 188, start + 20 * i * MS)).collect();
     let (points, clock) = run(&anchors, 2000 * 188);
@@ -47,7 +47,7 @@ fn the_wrap_of_the_clock_is_not_seen() {
 }
 
 #[test]
-fn a_variable_rate_is_followed_exactly() {
+fn clock_points_follow_variable_rate_exactly() {
     let steps: Vec<(u64, u64)> = (1..200).map(|i| ((1 + i * 7919 % 997) * 188, 40 * MS)).collect();
     let (mut byte, mut ticks, mut anchors) = (0, 0, vec![anchor(0, 0)]);
     for (bytes, more) in &steps {
@@ -90,7 +90,7 @@ fn jumps_are_taken_out() {
 }
 
 #[test]
-fn a_standstill_with_nothing_missing_is_real() {
+fn clock_standstill_without_missing_bytes_is_kept() {
     let mut anchors: Vec<Anchor> = (0..100).map(|i| anchor(20 * i * 188, 20 * i * MS)).collect();
     anchors.push(anchor(100 * 20 * 188, 99 * 20 * MS + 3000 * MS));
     assert_eq!(run(&anchors, 100 * 20 * 188).1.now_ticks(), 99 * 20 * MS + 3000 * MS);
@@ -110,7 +110,7 @@ fn sparse_anchors_at_a_steady_rate_are_no_jumps() {
 }
 
 #[test]
-fn the_tail_of_a_variable_rate_is_not_stretched() {
+fn clock_tail_at_variable_rate_is_not_stretched() {
     // Pictures of 40 ms; one in ten is large. Behind the last anchor lies a large one.
     let (mut byte, mut anchors) = (0, Vec::new());
     for i in 0..50 {
@@ -126,7 +126,7 @@ fn the_tail_of_a_variable_rate_is_not_stretched() {
 }
 
 #[test]
-fn a_clock_that_stops_coming_coasts() {
+fn clock_without_further_anchors_coasts() {
     let (mut clock, mut out) = (MediaClock::new(false), Vec::new());
     for i in 0..100 {
         clock.anchor(anchor(20 * i * 188, 20 * i * MS), &mut out);

@@ -67,7 +67,7 @@ fn with_suffix(ts: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_three_framings_give_the_same_packets() {
+fn framing_variants_yield_the_same_packets() {
     let ts = packets(100);
     for (framing, source) in [
         (Framing::Plain, ts.clone()),
@@ -84,7 +84,7 @@ fn the_three_framings_give_the_same_packets() {
 }
 
 #[test]
-fn what_is_before_the_first_packet_is_counted() {
+fn framing_counts_bytes_before_first_packet() {
     let source = [&[0x11; 1000][..], &packets(20)].concat();
     assert_eq!(detect(&source, false), Some((Framing::Plain, 1000)));
     let (out, skipped) = all_steps(Framing::Plain, &source);
@@ -106,7 +106,7 @@ fn other_files_are_not_transport_streams() {
 }
 
 #[test]
-fn a_cut_packet_at_the_end_is_dropped() {
+fn framing_drops_truncated_last_packet() {
     let mut source = packets(50);
     source.truncate(49 * 188 + 100);
     let (out, skipped) = all_steps(Framing::Plain, &source);
@@ -114,7 +114,7 @@ fn a_cut_packet_at_the_end_is_dropped() {
 }
 
 #[test]
-fn a_hit_sync_byte_costs_its_packet_only() {
+fn framing_with_damaged_sync_byte_drops_one_packet() {
     let mut source = packets(50);
     source[20 * 188] = 0x46;
     let (out, skipped) = all_steps(Framing::Plain, &source);
@@ -160,7 +160,7 @@ fn damage_longer_than_the_buffer_is_one_place() {
 }
 
 #[test]
-fn the_run_behind_damage_is_marked_once() {
+fn framing_marks_run_after_damage_once() {
     let mut source = packets(50);
     source[20 * 188] = 0;
     source[40 * 188] = 0;

@@ -19,7 +19,7 @@ fn reference(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn a_packet_goes_when_it_is_whole_and_timed_and_nothing_can_mark_it() {
+fn next_ready_returns_packet_once_whole_timed_and_unmarkable() {
     let mut p = Packetizer::new(376, true);
     p.data(&[1; 188]);
     p.point(point(0, 0));
@@ -49,7 +49,7 @@ fn marks_are_on_the_packet_that_holds_the_byte() {
 }
 
 #[test]
-fn the_last_packet_may_be_short() {
+fn packetizer_last_packet_may_be_short() {
     let mut p = Packetizer::new(1316, true);
     p.data(&[3; 1316 + 376]);
     p.end();
@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn the_peak_is_that_of_the_densest_second() {
+fn peak_rate_is_rate_of_densest_second() {
     let mut peak = PeakRate::new();
     let second = super::super::ts_packet::SYSTEM_HZ;
     for i in 0..100 {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_is_one_piece() {
+    fn piece_list_at_constant_rate_has_one_piece() {
         let mut list = PieceList::new();
         for i in 1..10_000 {
             // 40 ms apart, with a jitter of one tick of the system clock.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bend_is_a_new_piece() {
+    fn piece_list_at_rate_change_starts_new_piece() {
         let mut list = PieceList::new();
         list.push(point(1880, 27_000_000));
         list.push(point(3760, 54_000_000));
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_point_is_within_two_media_ticks(steps in proptest::collection::vec((1u64..100_000, 0u64..3_000_000), 1..200)) {
+        fn piece_list_stays_within_two_media_ticks_of_points(steps in proptest::collection::vec((1u64..100_000, 0u64..3_000_000), 1..200)) {
             let mut points = vec![Point::default()];
             for (bytes, ticks) in steps {
                 let last = points[points.len() - 1];

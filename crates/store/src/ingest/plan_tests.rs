@@ -12,7 +12,7 @@ fn args(plan: &RemuxPlan) -> String {
 }
 
 #[test]
-fn what_a_stream_can_carry_is_copied() {
+fn plan_copies_streams_that_mpeg_ts_can_carry() {
     let plan = probe(
         r#"{"index":0,"codec_type":"video","codec_name":"hevc"},
            {"index":1,"codec_type":"audio","codec_name":"ac3","channels":6,"sample_rate":"48000"},
@@ -36,7 +36,7 @@ fn what_a_stream_can_carry_is_copied() {
 }
 
 #[test]
-fn what_it_cannot_carry_is_transcoded_or_left_out_and_said() {
+fn plan_transcodes_or_omits_other_streams_and_notes_it() {
     let plan = probe(
         r#"{"index":0,"codec_type":"video","codec_name":"mjpeg","disposition":{"attached_pic":1}},
            {"index":1,"codec_type":"video","codec_name":"vp9"},
@@ -75,7 +75,7 @@ fn what_it_cannot_carry_is_transcoded_or_left_out_and_said() {
 }
 
 #[test]
-fn a_container_without_picture_and_sound_is_refused() {
+fn plan_without_video_and_audio_is_refused() {
     let nothing =
         probe(r#"{"index":0,"codec_type":"subtitle","codec_name":"ass"}"#).plan(WebAudio::Never).unwrap_err();
     assert_eq!(nothing.found, "subtitles 0 (ass)");

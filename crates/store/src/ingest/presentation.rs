@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_frame_takes_as_long_as_its_distance_from_the_one_shown_before() {
+    fn stream_end_adds_distance_from_previously_shown_frame() {
         // Decoding order I P B B, 3600 ticks a picture.
         let mut stream = Stream { pid: 1, highest: 0, before: None };
         assert_eq!(stream.end(), 0, "nothing is known of a single picture's duration");

@@ -36,7 +36,7 @@ fn number(programs: &Programs) -> Option<u16> {
 }
 
 #[test]
-fn the_first_program_of_the_pat_is_chosen() {
+fn programs_choose_first_program_of_pat() {
     let mut programs = Programs::default();
     let news = push(&mut programs, &pat(0, &[(7, 0x100), (8, 0x200)]));
     assert_eq!((news.pat, news.pids_changed, news.changed), (true, true, false));
@@ -53,7 +53,7 @@ fn the_first_program_of_the_pat_is_chosen() {
 }
 
 #[test]
-fn without_its_table_the_first_program_is_passed_over() {
+fn programs_skip_first_program_without_pmt() {
     let mut programs = Programs::default();
     push(&mut programs, &pat(0, &[(7, 0x100), (8, 0x200), (9, 0x300)]));
     push(&mut programs, &pmt(0, 0x300, 9, 9));
@@ -64,7 +64,7 @@ fn without_its_table_the_first_program_is_passed_over() {
 }
 
 #[test]
-fn at_the_end_any_table_will_do() {
+fn choose_now_takes_any_program_with_pmt() {
     let mut programs = Programs::default();
     assert!(!programs.choose_now() && !programs.has_pat());
     push(&mut programs, &pat(0, &[(7, 0x100), (8, 0x200)]));
@@ -75,7 +75,7 @@ fn at_the_end_any_table_will_do() {
 }
 
 #[test]
-fn a_new_pat_without_the_chosen_program_starts_over() {
+fn programs_with_new_pat_lacking_chosen_program_choose_again() {
     let mut programs = Programs::default();
     push(&mut programs, &pat(0, &[(7, 0x100)]));
     push(&mut programs, &pmt(0, 0x100, 7, 9));
@@ -86,7 +86,7 @@ fn a_new_pat_without_the_chosen_program_starts_over() {
 }
 
 #[test]
-fn a_program_that_moves_to_another_pid_stays_chosen() {
+fn programs_keep_chosen_program_on_new_pmt_pid() {
     let mut programs = Programs::default();
     push(&mut programs, &pat(0, &[(7, 0x100), (8, 0x200)]));
     push(&mut programs, &pmt(0, 0x100, 7, 9));
@@ -98,7 +98,7 @@ fn a_program_that_moves_to_another_pid_stays_chosen() {
 }
 
 #[test]
-fn two_programs_may_share_a_table_pid() {
+fn programs_sharing_pmt_pid_are_distinguished() {
     let mut programs = Programs::default();
     push(&mut programs, &pat(0, &[(7, 0x100), (8, 0x100)]));
     push(&mut programs, &pmt(0, 0x100, 8, 9));

@@ -51,7 +51,7 @@ fn sections_over_packets_and_several_in_one() {
 }
 
 #[test]
-fn a_pointer_ends_one_section_and_begins_the_next() {
+fn section_assembler_pointer_ends_and_starts_section() {
     let (a, b) = (section(0x40, 1, 0, &[0xaa; 200]), section(0x40, 2, 0, &[0xbb; 20]));
     let mut first = packets(&a, 0);
     let rest = a[183..].to_vec();
@@ -64,7 +64,7 @@ fn a_pointer_ends_one_section_and_begins_the_next() {
 }
 
 #[test]
-fn a_missing_packet_costs_its_section_only() {
+fn section_assembler_with_missing_packet_drops_one_section() {
     let a = section(0x40, 1, 0, &[0xaa; 500]);
     let mut broken = packets(&a, 0);
     broken.remove(1);
@@ -73,7 +73,7 @@ fn a_missing_packet_costs_its_section_only() {
 }
 
 #[test]
-fn a_duplicate_packet_is_taken_once() {
+fn section_assembler_ignores_duplicate_packet() {
     let a = section(0x40, 1, 0, &[0xaa; 500]);
     let mut twice = packets(&a, 0);
     twice.insert(1, twice[1]);
@@ -81,7 +81,7 @@ fn a_duplicate_packet_is_taken_once() {
 }
 
 #[test]
-fn a_wrong_crc_is_counted() {
+fn section_assembler_counts_wrong_crc() {
     let mut a = section(0x40, 1, 0, &[0xaa; 50]);
     a[20] ^= 1;
     assert_eq!(collect(&mut SectionAssembler::default(), &packets(&a, 0)), (vec![], 1));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_encoder_has_a_remedy() {
+    fn with_remedy_of_missing_encoder_names_remedy() {
         let remedy = |said| with_remedy(said, ByteLen(2 << 30));
         assert!(remedy("Unknown encoder 'libx264'").contains("install an ffmpeg with libx264"));
         assert!(remedy("Error while opening encoder for #0:0").contains("2GiB of memory may be too little"));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_can_be_stopped() {
+    fn ask_of_silent_member_can_be_stopped() {
         let mut asker = Asker::new(u64::MAX);
         let (_hold, held) = channel::<()>();
         assert_eq!(asker.ask(0, move || held.recv().is_ok(), || Err("stop")), Err("stop"));

@@ -93,7 +93,7 @@ fn swap_words(packet: &mut [u8]) {
 
 proptest! {
     #[test]
-    fn any_m_symbols_of_a_codeword_come_back_and_no_more(
+    fn grid_solve_recovers_up_to_m_symbols_per_codeword(
         k in 1u16..7, m in 0u16..5, unit_packets in 1u32..4, packets in 1u64..60, seed: u64,
         patterns in prop::collection::vec(any::<u16>(), 200),
     ) {
@@ -130,7 +130,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_sums_do_not_see_the_code_does() {
+fn grid_contradictions_find_damage_hidden_from_sums() {
     let striped = Striped::new(shape(4, 2, 3, 30), 7);
     let mut grid = striped.damaged(|stripe, unit, j, packet| {
         if (stripe, unit, j) == (1, 2, 0) {
@@ -145,7 +145,7 @@ fn what_the_sums_do_not_see_the_code_does() {
 }
 
 #[test]
-fn one_parity_needs_to_be_told_which_file_is_suspect() {
+fn grid_solve_with_one_parity_needs_suspect_file() {
     let striped = Striped::new(shape(4, 1, 2, 16), 9);
     let damage = |stripe: u32, unit: usize, j: usize, packet: &mut [u8]| {
         if (stripe, unit, j) == (1, 3, 1) {

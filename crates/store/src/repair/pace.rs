@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bound_never_waits_and_a_stop_is_seen() {
+    fn pace_without_bound_never_waits_and_honours_stop() {
         let (time, stop) = (Counted(Cell::new(0)), AtomicBool::new(false));
         let mut pace = Pace::new(&time, &stop, 0);
         pace.moved(u64::MAX).unwrap();

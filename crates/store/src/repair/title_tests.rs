@@ -35,7 +35,7 @@ fn members_that_were_lost_come_back_byte_for_byte() {
 }
 
 #[test]
-fn one_lost_member_too_many_is_said_and_nothing_is_touched() {
+fn repair_with_too_many_lost_members_reports_and_changes_nothing() {
     let world = World::new(geometry(3, 1), 100);
     fs::remove_dir_all(world.title(0)).unwrap();
     fs::remove_dir_all(world.title(2)).unwrap();
@@ -63,7 +63,7 @@ fn gone_on(world: &World) -> Report {
 }
 
 #[test]
-fn a_stopped_repair_goes_on_where_it_was() {
+fn repair_after_stop_resumes_partial_file() {
     let world = World::new(geometry(3, 1), 26_000);
     let before = world.tree();
     fs::remove_dir_all(world.title(1)).unwrap();
@@ -87,7 +87,7 @@ fn a_stopped_repair_goes_on_where_it_was() {
 
 /// A batch is one write, and a process that is killed may leave any part of it.
 #[test]
-fn a_write_that_was_cut_short_costs_no_more_than_the_stripe_it_ended_in() {
+fn repair_after_partial_write_rewrites_at_most_one_stripe() {
     let world = World::new(geometry(3, 1), 26_000);
     let before = world.tree();
     let file = world.title(1).join("data.mru");
@@ -180,7 +180,7 @@ fn copies_that_are_damaged_in_different_places_make_one_that_is_not() {
 }
 
 #[test]
-fn a_title_that_is_gone_is_not_brought_back() {
+fn repair_of_removed_title_does_not_restore_it() {
     let world = World::new(geometry(2, 1), 50);
     let set = world.set();
     (0..2).for_each(|i| fs::remove_dir_all(world.title(i)).unwrap());

@@ -60,7 +60,7 @@ fn beside_them_a_member_may_be_lost() {
 }
 
 #[test]
-fn what_does_not_follow_is_lost_and_nothing_is_touched() {
+fn rebuild_sums_with_insufficient_data_reports_lost() {
     // One member is gone and a packet of another is wrong: without the sums it is unknown which
     // parity is correct.
     let world = World::new(geometry(3, 1), 500);

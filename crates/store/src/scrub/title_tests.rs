@@ -17,7 +17,7 @@ fn run(world: &World, repairs: bool) -> Report {
 }
 
 #[test]
-fn a_healthy_title_is_read_whole_and_nothing_is_found() {
+fn scrub_of_healthy_title_reads_all_and_finds_nothing() {
     let alone = Geometry::choose(1, 0, 2).unwrap();
     for geometry in [Geometry::SINGLE, alone, geometry(3, 1), geometry(2, 0)] {
         let world = World::new(geometry, 700);
@@ -50,7 +50,7 @@ fn flips(world: &World, flips: &[(usize, bool, u32)]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_look_says_what_repairing_does(
+    fn scrub_without_repair_predicts_repair_outcome(
         members in 2usize..5,
         places in prop::collection::vec((0usize..5, any::<bool>(), any::<u32>()), 1..60),
     ) {
@@ -118,7 +118,7 @@ fn more_than_that_is_reported_and_not_touched() {
 }
 
 #[test]
-fn without_parity_damage_is_found_and_lost() {
+fn scrub_without_parity_reports_damage_as_lost() {
     let world = World::new(Geometry::SINGLE, 100);
     world.flip(0, "data.ts", 1316 * 7);
     let before = world.tree();
@@ -132,7 +132,7 @@ fn without_parity_damage_is_found_and_lost() {
 }
 
 #[test]
-fn a_title_or_files_that_are_gone_come_back() {
+fn scrub_restores_missing_title_directory_and_files() {
     let world = World::new(geometry(3, 1), 200);
     let before = world.tree();
     fs::remove_dir_all(world.title(2)).unwrap();
@@ -147,7 +147,7 @@ fn a_title_or_files_that_are_gone_come_back() {
 }
 
 #[test]
-fn two_flips_that_leave_the_sum_as_it_was_are_repaired_beside_others() {
+fn scrub_repairs_damage_that_leaves_sums_unchanged() {
     let world = World::new(geometry(3, 1), 300);
     let before = world.tree();
     let path = world.title(1).join("data.mru");
@@ -162,7 +162,7 @@ fn two_flips_that_leave_the_sum_as_it_was_are_repaired_beside_others() {
 }
 
 #[test]
-fn a_title_that_was_removed_meanwhile_is_not_lost() {
+fn scrub_of_removed_title_reports_nothing() {
     let world = World::new(geometry(2, 1), 50);
     let set = world.set();
     (0..2).for_each(|i| fs::remove_dir_all(world.title(i)).unwrap());

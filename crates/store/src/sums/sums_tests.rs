@@ -66,7 +66,7 @@ fn data(len: usize, seed: u64) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn every_range_has_its_sum(
+    fn sums_file_of_any_range_matches_computed_sum(
         seed: u64,
         len in 1usize..5000,
         grain in prop::sample::select(vec![2u16, 6, 64, 188, 376, 1316]),
@@ -134,7 +134,7 @@ fn ranges_over_many_blocks_and_at_their_borders() {
 
 /// Nothing but zeros, nothing but ones, and zeros behind something: the rule, case by case.
 #[test]
-fn the_two_zeros() {
+fn sum_of_all_zeros_or_all_ones_uses_documented_zero_form() {
     let zeros = Sample::new(vec![0; 2000], 188);
     let ones = Sample::new(vec![0xff; 2000], 188);
     let mut mixed = vec![0; 2000];
@@ -156,7 +156,7 @@ fn the_two_zeros() {
 }
 
 #[test]
-fn what_is_not_there_or_not_given_is_an_error() {
+fn sum_of_range_out_of_bounds_or_without_edge_fails() {
     let sample = Sample::new(data(1000, 3), 188);
     let no_edges = |_: &Range<u64>, _: &mut [u8]| Ok(());
     for range in [Range { start: 3, end: 2 }, 0..1001] {
@@ -169,7 +169,7 @@ fn what_is_not_there_or_not_given_is_an_error() {
 }
 
 #[test]
-fn a_damaged_file_is_named() {
+fn sums_file_open_of_damaged_file_names_fault() {
     let sample = Sample::new(data(1000, 3), 188);
     let path = sample.file.path().to_path_buf();
     let whole = std::fs::read(&path).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_title_is_reported_once_a_minute_with_its_last_failure() {
+    fn take_failure_reports_title_once_a_minute_with_last_failure() {
         let report = Report::default();
         let fail = |title: u8, first_ts| {
             report.failed(TitleId([title; 16]), first_ts, TransformError::OutOfFuel(7));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_bounded() {
+    fn take_failure_backlog_is_bounded() {
         let report = Report::default();
         for title in 0..=255 {
             report.failed(TitleId([title; 16]), 0, TransformError::OutOfFuel(7));

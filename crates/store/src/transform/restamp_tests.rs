@@ -119,7 +119,7 @@ fn split(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_header_that_lies_across_packets_is_refused_or_left_out() {
+fn restamp_check_of_split_header_fails_and_apply_drops_packet() {
     // Its two stamps end with byte 19.
     for bytes in 1..=30 {
         let before = split(bytes);
@@ -144,7 +144,7 @@ fn a_header_that_lies_across_packets_is_refused_or_left_out() {
 }
 
 #[test]
-fn what_is_scrambled_is_refused_or_left_out() {
+fn restamp_check_of_scrambled_packet_fails_and_apply_drops_it() {
     let mut stream = split(100);
     stream[3] |= 0x80;
     let restamp = restamp("offset=1s");

@@ -67,7 +67,7 @@ fn tables_of(stream: &[u8]) -> Vec<Vec<u16>> {
 }
 
 #[test]
-fn a_language_is_kept_and_everything_else_is_bit_for_bit_the_same() {
+fn select_by_language_leaves_other_packets_unchanged() {
     let before = stream(VIDEO);
     let after = select("audio=deu,subtitles=none", &before).unwrap();
     assert_eq!(tables_of(&after), [[VIDEO, GERMAN], [VIDEO, GERMAN]]);
@@ -86,7 +86,7 @@ fn a_language_is_kept_and_everything_else_is_bit_for_bit_the_same() {
 }
 
 #[test]
-fn what_is_chosen_is_what_is_kept() {
+fn select_specs_keep_chosen_streams() {
     let before = stream(VIDEO);
     let kept = |spec: &str| tables_of(&select(spec, &before).unwrap()).remove(0);
     assert_eq!(kept("audio=all"), [VIDEO, ENGLISH, GERMAN, SUBTITLES]);
@@ -107,7 +107,7 @@ fn what_is_chosen_is_what_is_kept() {
 }
 
 #[test]
-fn the_clock_of_a_stream_that_is_left_out_stays() {
+fn select_keeps_pcr_of_dropped_stream() {
     let before = stream(ENGLISH);
     let after = select("audio=deu", &before).unwrap();
     let clocks = |stream: &[u8]| -> Vec<_> {
@@ -158,7 +158,7 @@ fn long_tables(each: usize, times: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_table_of_several_packets_is_replaced_wherever_a_block_begins() {
+fn select_rewrites_pmt_spanning_several_packets() {
     let before = long_tables(14, 3);
     assert_eq!(tables_of(&before)[0].len(), 43);
     let after = select("audio=deu", &before).unwrap();
@@ -181,7 +181,7 @@ fn a_table_of_several_packets_is_replaced_wherever_a_block_begins() {
 }
 
 #[test]
-fn a_table_that_is_damaged_stays_so_and_its_neighbour_in_the_packet_stays() {
+fn select_leaves_damaged_pmt_and_adjacent_section_unchanged() {
     let before = stream(VIDEO);
     let mut damaged = before.clone();
     let at = packets(&before).position(|packet| packet.pid() == PMT).unwrap() * 188;
@@ -201,7 +201,7 @@ fn a_table_that_is_damaged_stays_so_and_its_neighbour_in_the_packet_stays() {
 }
 
 #[test]
-fn no_packets_do_harm() {
+fn select_of_arbitrary_packets_is_idempotent_without_panic() {
     let good = [stream(VIDEO), stream(ENGLISH), long_tables(14, 2)];
     bolero::check!().with_type::<(u8, Vec<(u16, u8)>, bool)>().for_each(|(which, flips, both)| {
         let mut stream = good[usize::from(*which) % good.len()].clone();

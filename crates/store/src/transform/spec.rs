@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_to_write() {
+    fn transforms_parse_error_suggests_valid_form() {
         for (text, advice) in [
             ("", "NAME=STEP"),
             ("deu", "NAME=STEP"),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_does_harm() {
+    fn transforms_parse_of_arbitrary_text_does_not_panic() {
         const PIECES: [&str; 14] = [
             "x=",
             "select:",

@@ -98,7 +98,7 @@ fn payloads_are_changed_and_summed_and_nothing_else_of_an_extent() {
 }
 
 #[test]
-fn a_block_at_which_it_fails_is_as_it_was_and_that_is_reported() {
+fn apply_to_extent_with_failing_step_restores_block_and_reports() {
     let layout = WireLayout::new(1316).unwrap();
     let (before, content) = extent(layout, 196, 1316, &[5]);
     let (derivation, named) = derivation(vec![Box::new(Invert(false)), Box::new(Invert(true))]);
@@ -154,7 +154,7 @@ fn offsets_of_a_chain_add_up_and_its_steps_follow_each_other() {
 }
 
 #[test]
-fn each_track_has_a_source_of_its_own() {
+fn timeline_of_each_track_has_unique_ssrc() {
     let timeline = Timeline { ssrc: 77, timestamp_base: 5 };
     let mut found: Vec<_> = (0..=255).map(|number| timeline_of(timeline, number).ssrc).collect();
     found.push(timeline.ssrc);

@@ -29,7 +29,7 @@ fn run(module: &WasmModule, first: u32, block: &[u8]) -> Result<Vec<u8>, Transfo
 }
 
 #[test]
-fn the_example_blanks_a_pid_and_nothing_else() {
+fn wasm_example_blanks_only_its_pid() {
     let (module, before) = (load(BLANK_PID).unwrap(), usual_film());
     let mut blanked = 0;
     for block in before.chunks(196 * 1316) {
@@ -53,7 +53,7 @@ const COUNTS: &str = "(global.set $calls (i32.add (global.get $calls) (i32.const
     (local.get 1)";
 
 #[test]
-fn nothing_is_left_of_one_block_in_the_next() {
+fn wasm_module_keeps_no_state_between_blocks() {
     let module = load(&with("(global $calls (mut i32) (i32.const 0))", COUNTS)).unwrap();
     let block = vec![0; 1316];
     for first in [0, 5, 0, 1000] {
@@ -65,7 +65,7 @@ fn nothing_is_left_of_one_block_in_the_next() {
 }
 
 #[test]
-fn what_does_not_end_or_asks_for_too_much_leaves_the_block_as_it_is() {
+fn wasm_run_beyond_limits_fails_or_leaves_block_unchanged() {
     let block = usual_film()[..196 * 1316].to_vec();
     let failed = |more: &str, body: &str| run(&load(&with(more, body)).unwrap(), 0, &block).unwrap_err();
     let out_of_fuel = TransformError::OutOfFuel(WASM_FUEL);
@@ -100,7 +100,7 @@ fn what_does_not_end_or_asks_for_too_much_leaves_the_block_as_it_is() {
 
 /// A module that takes nearly all of it can do so for one block after the other.
 #[test]
-fn each_block_has_all_of_its_fuel() {
+fn wasm_run_gets_full_fuel_for_each_block() {
     let turns = |turns: u64| {
         let body = format!(
             "(local $left i32) (local.set $left (i32.const {turns})) (loop $on \
@@ -125,7 +125,7 @@ fn each_block_has_all_of_its_fuel() {
 }
 
 #[test]
-fn a_place_that_a_module_has_not_got_is_refused() {
+fn wasm_run_with_buffer_out_of_bounds_returns_error() {
     let block = vec![0; 1316];
     for place in ["-1", "0x7fffffff", "524288", "523000"] {
         let text = BLANK_PID.replace("(i32.const 1024))", &format!("(i32.const {place}))"));
@@ -137,7 +137,7 @@ fn a_place_that_a_module_has_not_got_is_refused() {
 }
 
 #[test]
-fn what_a_module_may_not_have_is_said_when_it_is_loaded() {
+fn wasm_load_of_disallowed_module_names_reason() {
     let refused = |text: &str| load(text).unwrap_err().to_string();
     let import = |import: &str| refused(&with(import, "(local.get 1)"));
     for (text, name) in [
@@ -201,7 +201,7 @@ fn lines_are_taken_and_a_flood_of_them_ends() {
 }
 
 #[test]
-fn a_module_is_a_step_like_any_other_and_its_failure_undoes_the_others() {
+fn wasm_step_failure_undoes_preceding_steps() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);

@@ -113,7 +113,7 @@ fn data_of(nal: &[u8], sps: &SpsStart, pps: &Pps) -> Vec<bool> {
 }
 
 #[test]
-fn a_picture_becomes_one_that_needs_no_other() {
+fn rewrite_to_idr_makes_picture_independent() {
     let (sps, pps) = (sps(true), pps(true));
     let nal = slice(&sps, &pps, None, 34, true, &[true, false, true]);
     let was = Slice::parse(&nal, &sps, &pps).unwrap();
@@ -129,7 +129,7 @@ fn a_picture_becomes_one_that_needs_no_other() {
 }
 
 #[test]
-fn a_second_field_follows_the_first_by_what_lay_between_them() {
+fn rewrite_of_second_field_keeps_order_relative_to_first() {
     let (sps, pps) = (sps(false), pps(false));
     let first = slice(&sps, &pps, Some(false), 63, false, &[true]);
     let first = Slice::parse(&first, &sps, &pps).unwrap();
@@ -147,7 +147,7 @@ fn a_second_field_follows_the_first_by_what_lay_between_them() {
 
 proptest! {
     #[test]
-    fn the_data_stays_bit_for_bit(
+    fn rewrite_to_idr_keeps_slice_data_bit_for_bit(
         is_cabac: bool,
         frames_only: bool,
         id in 0u32..2,

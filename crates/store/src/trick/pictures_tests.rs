@@ -43,7 +43,7 @@ fn pictures(
 }
 
 #[test]
-fn any_stream_is_cut_into_pictures_that_do_not_overlap() {
+fn picture_finder_of_any_stream_yields_disjoint_pictures() {
     bolero::check!().with_type::<(Units, u8, u8)>().with_iterations(3000).for_each(|(units, step, lost)| {
         for (syntax, kinds) in KINDS {
             let stream = stream(kinds, units);
@@ -95,7 +95,7 @@ const SEQUENCE: [u8; 12] = [0, 0, 1, 0xb3, 1, 2, 3, 4, 5, 6, 7, 0x20];
 const GROUP: [u8; 8] = [0, 0, 1, 0xb8, 1, 2, 3, 4];
 
 #[test]
-fn two_fields_are_one_picture_that_begins_with_its_tables() {
+fn picture_finder_joins_two_fields_with_their_tables() {
     // I and P field, then B field and B field, then P frame, then a field without its other.
     let i = [&SEQUENCE[..], &GROUP, &coded(1, 1), &coded(2, 2)].concat();
     let b = [coded(3, 1), coded(3, 2)].concat();
@@ -119,7 +119,7 @@ fn two_fields_are_one_picture_that_begins_with_its_tables() {
 }
 
 #[test]
-fn what_misses_something_does_not_stand_alone() {
+fn picture_with_missing_data_does_not_stand_alone() {
     let one = [&SEQUENCE[..], &coded(1, 3)].concat();
     let stream = one.repeat(4);
     let alone = |lost| -> Vec<bool> {

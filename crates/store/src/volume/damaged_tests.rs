@@ -8,7 +8,7 @@ fn id(number: u8) -> TitleId {
 }
 
 #[test]
-fn what_was_written_is_read_and_garbage_is_not() {
+fn damaged_list_parse_returns_written_titles_and_skips_garbage() {
     let list: List = [(id(1), "first".to_owned()), (id(2), String::new())].into();
     assert_eq!(parse(write(&list).as_bytes()), list);
     let mut text = write(&list).into_bytes();
@@ -34,7 +34,7 @@ fn note(volume: &Volume, title: TitleId) {
 }
 
 #[test]
-fn every_member_has_the_list_and_the_last_title_takes_it_away() {
+fn damaged_list_is_on_all_members_until_last_title_is_forgotten() {
     let root = tempfile::tempdir().unwrap();
     let dirs: Vec<_> = (0..3).map(|i| root.path().join(i.to_string())).collect();
     let volume = Volume::create(&dirs, Geometry::choose(3, 1, 0).unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn every_member_has_the_list_and_the_last_title_takes_it_away() {
 }
 
 #[test]
-fn a_disk_that_may_not_be_written_to_keeps_what_it_has() {
+fn note_damaged_on_unwritable_disk_keeps_previous_list() {
     let root = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(root.path()).unwrap();
     note(&volume, id(1));

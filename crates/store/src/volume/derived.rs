@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_says_one_of_speed_and_rendition() {
+    fn derived_manifest_has_either_scale_or_rendition() {
         let body = |kind: &str| format!("{{\"parent\":\"{}\"{kind}}}", "01".repeat(16));
         let read =
             |kind: &str| serde_json::from_str::<Derived>(&body(kind)).map_err(|error| error.to_string());

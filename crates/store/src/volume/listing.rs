@@ -132,7 +132,7 @@ mod tests {
     use super::LostMembers;
 
     #[test]
-    fn what_is_lost_is_said_in_words() {
+    fn lost_members_display_names_members_and_tolerance() {
         let lost = |slots: &[usize], of, may| LostMembers { slots: slots.to_vec(), of, may }.to_string();
         assert_eq!(
             lost(&[1, 2], 3, 1),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_has_gone_meanwhile_is_done_without() {
+    fn take_all_with_vanished_member_locks_the_others() {
         let root = tempfile::tempdir().unwrap();
         let dirs: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
         let volume = Volume::create(&dirs, Geometry::choose(3, 1, 0).unwrap()).unwrap();

@@ -22,7 +22,7 @@ fn leave_behind(volume: &Volume) -> Result<(), StoreError> {
 }
 
 #[test]
-fn no_more_members_are_left_behind_than_may_be_lost() {
+fn leave_behind_beyond_tolerance_is_refused() {
     let (root, dirs, volume) = volume();
     let away = |i: usize| root.path().join(format!("away{i}"));
     // A controller dies while a caller waits for the lock.

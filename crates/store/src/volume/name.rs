@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_name_gets_the_next_number() {
+    fn unique_with_taken_name_appends_next_number() {
         let taken = ["film", "film-2", "film-4"];
         let unique = |wish: &str, taken: &dyn Fn(&str) -> bool| super::unique(&[wish.to_owned()], taken).name;
         assert_eq!(unique("Film", &|n| taken.contains(&n)), "film-3");
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wish_becomes_a_slug_and_a_slug_stays(wish in ".{0,200}") {
+        fn slug_of_any_wish_is_valid_and_idempotent(wish in ".{0,200}") {
             let name = slug(&wish);
             prop_assert!(is_slug(&name), "{name:?}");
             prop_assert_eq!(slug(&name), name);

@@ -29,7 +29,7 @@ fn serve_whole(sample: &Sample, backend: ReadBackend, prefetch_ns: u64) {
 }
 
 #[test]
-fn every_packet_size_comes_out_byte_for_byte() {
+fn cache_serves_all_packet_sizes_byte_for_byte() {
     for (packet_bytes, bytes) in
         [(1316, 1_500_000), (188, 700_000), (188 * 48, 800_000), (188 * 11, 188 * 11)]
     {
@@ -42,7 +42,7 @@ fn every_packet_size_comes_out_byte_for_byte() {
 }
 
 #[test]
-fn a_last_packet_of_one_ts_packet_is_short() {
+fn lease_with_last_packet_of_one_ts_packet_is_short() {
     let sample = Sample::new(1316, 196 * 1316 + 188);
     let Some(mut world) = World::new(ReadBackend::Auto, 4, 0, 1, Arc::new(StandingClock::default())) else {
         return;
@@ -55,7 +55,7 @@ fn a_last_packet_of_one_ts_packet_is_short() {
 }
 
 #[test]
-fn a_file_system_in_memory_serves_too() {
+fn cache_serves_title_from_tmpfs() {
     let memory = Path::new("/dev/shm");
     if !memory.is_dir() {
         return eprintln!("no /dev/shm here: nothing to test");

@@ -96,7 +96,7 @@ fn swapped_words_of_a_plain_store_are_sent_to_nobody() {
 
 /// Packets of other sizes consist of those that have CRCs: whatever touches one that cannot be read is left out.
 #[test]
-fn a_bad_sector_costs_the_same_bytes_in_every_packet_size() {
+fn bad_sector_omits_same_bytes_in_all_packet_sizes() {
     let film = film();
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
@@ -117,7 +117,7 @@ fn a_bad_sector_costs_the_same_bytes_in_every_packet_size() {
 }
 
 #[test]
-fn what_no_sum_sees_on_members_is_decoded() {
+fn damage_hidden_from_sums_on_members_is_decoded() {
     let film = film();
     for (members, may) in [(2, 1), (3, 1), (5, 1)] {
         let (disks, volume) = Disks::volume(members, may, 0);
@@ -196,7 +196,7 @@ fn records_that_are_damaged_in_every_copy_are_reported() {
 /// Without CRCs nothing verifies a packet that has lost its records: such packets are left out, or
 /// where they are too many, the stream ends there.
 #[test]
-fn without_crcs_records_that_are_damaged_in_every_copy_cost_their_packets() {
+fn records_damaged_in_all_copies_without_crcs_omit_their_packets() {
     let film = Film::new(60_001, 5);
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add(&volume, "film");
@@ -222,7 +222,7 @@ fn parity_packets_are_sent_when_every_copy_of_their_records_is_damaged() {
 
 /// The bad symbol of a codeword is found although the code alone could not tell which it is.
 #[test]
-fn a_parity_that_lies_is_not_decoded_with() {
+fn parity_with_silent_corruption_is_not_used_for_decoding() {
     let film = film();
     let (disks, volume) = Disks::volume(4, 2, 0);
     let info = film.add(&volume, "film");
@@ -261,7 +261,7 @@ fn datagrams(volume: &Volume, id: TitleId) -> Vec<Option<Vec<u8>>> {
 }
 
 #[test]
-fn a_parity_packet_that_no_sum_finds_wrong_is_not_sent() {
+fn parity_packet_with_silent_corruption_is_not_sent() {
     let film = film();
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add(&volume, "film");

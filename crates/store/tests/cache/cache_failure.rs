@@ -30,7 +30,7 @@ fn failures(
 }
 
 #[test]
-fn one_damaged_byte_of_media_costs_one_packet() {
+fn damaged_media_byte_omits_one_packet() {
     for backend in BACKENDS {
         let sample = Sample::of_extents(8);
         let clock = Arc::new(StandingClock::default());
@@ -93,7 +93,7 @@ fn damage_packets(sample: &Sample, packets: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_title_of_which_too_much_is_damaged_cannot_be_had_there() {
+fn max_damaged_permille_exceeded_fails_extent() {
     let sample = Sample::of_extents(80);
     let window = u64::from(DAMAGE_WINDOW_EXTENTS) * 196;
     let bearable = window / 10; // 10 %
@@ -136,7 +136,7 @@ fn a_title_of_which_too_much_is_damaged_cannot_be_had_there() {
 
 /// A title shorter than the window is measured as a whole, and one packet of it may always be missing.
 #[test]
-fn a_short_title_may_lack_one_packet() {
+fn max_damaged_on_short_title_allows_one_packet() {
     let sample = Sample::new(1316, 5 * 1316);
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(ReadBackend::Threads, 4, 0, 1, clock.clone()) else { panic!() };
@@ -153,7 +153,7 @@ fn a_short_title_may_lack_one_packet() {
 
 /// Without CRCs nothing proves packets whose records are damaged: they are left out, and the title goes on behind them.
 #[test]
-fn a_damaged_block_of_records_costs_its_packets() {
+fn damaged_record_block_omits_its_packets() {
     for backend in BACKENDS {
         let sample = Sample::of_extents(40);
         let clock = Arc::new(StandingClock::default());
@@ -197,7 +197,7 @@ fn packets_at(bytes: std::ops::Range<u64>) -> Vec<u32> {
 
 /// A sector that the disk cannot read costs the packets that lie in it, wherever in the extent it is, and only as long as it is bad.
 #[test]
-fn a_bad_sector_costs_the_packets_in_it() {
+fn bad_sector_omits_only_its_packets() {
     let extent_bytes = 196 * 1316;
     for backend in BACKENDS {
         let sample = Sample::of_extents(8);
@@ -237,7 +237,7 @@ fn a_bad_sector_costs_the_packets_in_it() {
 /// From one point on, the disk fails all reads: as much of the data is left out as allowed, then
 /// the title ends there. Data before that point and viewers of other titles are not disturbed.
 #[test]
-fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
+fn disk_failing_from_offset_ends_title_there_only() {
     for backend in BACKENDS {
         let (long, short) = (Sample::of_extents(80), Sample::of_extents(20));
         let (clock, faults) = (Arc::new(StandingClock::default()), ReadFaults::settable());
@@ -267,7 +267,7 @@ fn a_disk_that_reads_nothing_more_ends_what_lies_there_and_nothing_else() {
 /// The remaining data of its last extents is sent, and the rest is left out within the allowed
 /// limit.
 #[test]
-fn a_file_that_was_cut_off_costs_what_lay_behind_the_cut() {
+fn truncated_file_omits_packets_behind_the_cut() {
     for backend in BACKENDS {
         let sample = Sample::of_extents(8);
         let clock = Arc::new(StandingClock::default());

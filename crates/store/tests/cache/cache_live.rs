@@ -89,7 +89,7 @@ fn lease(grant: Grant) -> Lease {
 }
 
 #[test]
-fn many_readers_behind_one_feeder_get_every_byte_once_and_in_order() {
+fn live_readers_of_one_feeder_get_each_byte_once_in_order() {
     const READERS: u32 = 20;
     const PACKETS: u32 = 1500;
     let mut world = world(32, 2);
@@ -129,7 +129,7 @@ fn many_readers_behind_one_feeder_get_every_byte_once_and_in_order() {
 }
 
 #[test]
-fn who_waits_at_the_edge_is_answered_when_there_is_more() {
+fn live_reader_at_edge_is_answered_after_next_feed() {
     let mut world = world(16, 1);
     let (title, mut feeder) = open(&world, 5);
     let engine = &mut world.engines[0];
@@ -148,7 +148,7 @@ fn who_waits_at_the_edge_is_answered_when_there_is_more() {
 }
 
 #[test]
-fn of_a_feeder_that_dies_viewers_get_what_it_has_published_and_then_the_error() {
+fn live_feeder_loss_delivers_published_packets_then_error() {
     let mut world = world(16, 1);
     let (title, mut feeder) = open(&world, 5);
     let engine = &mut world.engines[0];
@@ -168,7 +168,7 @@ fn of_a_feeder_that_dies_viewers_get_what_it_has_published_and_then_the_error() 
 }
 
 #[test]
-fn who_falls_out_of_what_is_held_is_told_so_and_never_reads_a_wrong_byte() {
+fn live_reader_behind_window_gets_error_never_wrong_bytes() {
     const HELD: u32 = 5;
     let mut world = world(16, 1);
     let (title, mut feeder) = open(&world, HELD as usize);

@@ -256,7 +256,7 @@ fn wrong_bytes_beyond_parity_cost_only_their_packets() {
 }
 
 #[test]
-fn a_member_that_hangs_costs_a_moment_and_little_memory_and_is_used_again_when_it_is_well() {
+fn hung_member_uses_bounded_memory_and_is_read_again_when_healthy() {
     for backend in BACKENDS {
         let sample = title(3, 1, 24);
         let Some(mut bench) = Bench::new(backend, 40) else { continue };
@@ -314,7 +314,7 @@ fn slow_members_are_waited_for_when_nothing_else_is_left() {
 
 /// A title on one member waits for its disk, however long it takes, parity or not.
 #[test]
-fn the_only_member_is_waited_for() {
+fn single_member_title_waits_for_slow_disk() {
     for backend in BACKENDS {
         let (plain, stripes) = (Sample::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
         let Some(mut bench) = Bench::new(backend, 8) else { continue };

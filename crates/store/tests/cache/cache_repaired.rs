@@ -58,7 +58,7 @@ fn files_that_were_repaired_are_opened_anew() {
 /// One member's file is cut and deleted while it plays; a scrub repairs it; then another member is damaged from end to end. The first is
 /// healthy at once, and until anybody has looked its new file is found by who needs it.
 #[test]
-fn a_repaired_member_stands_in_for_the_next_one_at_once() {
+fn repaired_member_replaces_next_damaged_member_at_once() {
     for (backend, is_told) in BACKENDS.into_iter().flat_map(|backend| [(backend, true), (backend, false)]) {
         let (world, volume) = Members::new(4, 1);
         let film = Film::new(7 * 3000, 7);

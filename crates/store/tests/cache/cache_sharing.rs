@@ -12,7 +12,7 @@ use millrace_store::cache::ReadFailure;
 
 /// 200 viewers, all at different places of one title, each playing it to the end: the title is read once.
 #[test]
-fn two_hundred_viewers_cause_one_read_of_the_title() {
+fn cache_with_200_viewers_reads_title_once() {
     let sample = Sample::of_extents(40);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
@@ -47,7 +47,7 @@ fn two_hundred_viewers_cause_one_read_of_the_title() {
 }
 
 #[test]
-fn with_everything_lent_out_a_want_waits_until_something_comes_back() {
+fn want_with_all_extents_leased_waits_for_release() {
     let sample = Sample::of_extents(12);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
@@ -70,7 +70,7 @@ fn with_everything_lent_out_a_want_waits_until_something_comes_back() {
 }
 
 #[test]
-fn a_closed_title_is_gone_at_once_and_its_memory_when_it_comes_back() {
+fn close_title_refuses_wants_at_once_and_frees_memory_after_leases() {
     let sample = Sample::of_extents(6);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
@@ -136,7 +136,7 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
 }
 
 #[test]
-fn an_engine_that_goes_takes_its_playheads_and_leases_along() {
+fn engine_drop_releases_its_playheads_and_leases() {
     let sample = Sample::of_extents(4);
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(BACKENDS[0], 8, 0, 2, clock.clone()) else { return };

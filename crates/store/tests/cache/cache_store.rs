@@ -55,7 +55,7 @@ fn added(film: &Film) -> (tempfile::TempDir, Volume, TitleInfo) {
 
 /// Sizes without a metadata file of their own: payload, exact sums, times and flags as the rule of the range sums has them.
 #[test]
-fn a_size_without_a_file_is_lent_from_the_range_sums() {
+fn packet_size_without_metadata_file_uses_range_sums() {
     let mut film = Film::new(12_001, 5);
     film.bytes[500_000..520_000].fill(0); // where a difference of sums has the other zero
     let (_dir, volume, info) = added(&film);
@@ -127,7 +127,7 @@ fn fetch_all(world: &mut World, (volume, info): (&Volume, &TitleInfo), film: &Fi
 /// content follows from the packet's bytes, which its CRC verifies, and from the index. Where the
 /// CRC is damaged, the record verifies the bytes.
 #[test]
-fn a_damaged_byte_of_any_file_costs_no_more_than_a_packet() {
+fn damaged_byte_of_stored_file_omits_at_most_its_packet() {
     let film = Film::new(12_001, 5);
     let files = [
         ("data.ts", 700_000),
@@ -200,7 +200,7 @@ fn packets_without_record_and_crc_are_left_out_and_no_others() {
 }
 
 #[test]
-fn a_stored_title_is_lent_as_it_was_written_in_every_size() {
+fn stored_title_is_leased_unchanged_in_all_sizes() {
     let film = Film::new(12_001, 5);
     let (_dir, volume, info) = added(&film);
     for backend in BACKENDS {
@@ -242,7 +242,7 @@ fn damage_on_the_disk_is_found_by_the_stored_checksums() {
 
 /// Deadlines are computed from the index: the media time of a packet is that of its record.
 #[test]
-fn the_index_tells_when_a_packet_is_due() {
+fn media_time_from_index_matches_packet_records() {
     let film = Film::new(5_000, 7);
     let (_dir, volume, info) = added(&film);
     for size in SIZES {

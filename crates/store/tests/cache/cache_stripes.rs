@@ -188,7 +188,7 @@ fn bytes_that_changed_on_a_disk_are_made_up_for() {
 /// A member that was out while the volume changed is not trusted, but its data of a title is as
 /// good as its stored sums.
 #[test]
-fn a_member_that_is_behind_gives_what_it_has_when_the_others_do_not_suffice() {
+fn stale_member_is_read_when_others_do_not_suffice() {
     let film = Film::new(7 * 900, 13);
     for backend in BACKENDS {
         let (disks, volume, info) = added(&film, (3, 1, 0));
@@ -324,7 +324,7 @@ fn parity_tracks_are_fec_datagrams_of_the_media() {
 
 /// A viewer that has a title open reads on when the title is removed.
 #[test]
-fn a_title_that_is_removed_is_played_to_its_end() {
+fn removed_title_remains_readable_for_open_viewer() {
     let film = Film::new(7 * 900, 17);
     for backend in BACKENDS {
         let (_disks, volume, info) = added(&film, (3, 1, 0));

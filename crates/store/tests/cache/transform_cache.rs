@@ -120,7 +120,7 @@ fn worlds(extents: usize) -> impl Iterator<Item = World> {
 }
 
 #[test]
-fn every_layout_of_every_kind_of_volume_is_lent_transformed() {
+fn transformed_track_is_served_from_all_volume_layouts() {
     let (film, named) = (film(), named(MOVED));
     let ((_dir, whole), (_disk, protected), (_disks, striped)) =
         (plain(), Disks::volume(1, 0, 2), Disks::volume(3, 1, 0));
@@ -147,7 +147,7 @@ fn every_layout_of_every_kind_of_volume_is_lent_transformed() {
 /// The stored sums and CRCs are those of the stored packets: a byte that is wrong is found before the packet is changed, also in one that
 /// becomes a null packet.
 #[test]
-fn what_is_damaged_is_missing_and_not_transformed() {
+fn transformed_track_omits_damaged_packets() {
     let (film, named) = (film(), named(MOVED));
     let sound = film.bytes.chunks(188).position(|packet| packet[1] & 0x1f == 1 && packet[2] == 1).unwrap();
     let differ = |at: &usize| at % 1316 < 1300 && film.bytes[*at..at + 2] != film.bytes[at + 2..at + 4];
@@ -173,7 +173,7 @@ fn what_is_damaged_is_missing_and_not_transformed() {
 
 /// Viewers of a transformed track have no use for the parity of the packets as they are stored, so nothing is left out for them.
 #[test]
-fn a_lost_member_is_decoded_before_the_packets_are_changed() {
+fn transformed_track_decodes_lost_member_before_transform() {
     let (film, named) = (film(), named(MOVED));
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add_sizes(&volume, "film", &[SIZE, 940]);
@@ -205,7 +205,7 @@ fn a_lost_member_is_decoded_before_the_packets_are_changed() {
 }
 
 #[test]
-fn all_viewers_of_a_transformed_track_share_it_and_not_with_those_of_the_title() {
+fn transformed_track_viewers_share_copy_apart_from_plain_title() {
     let (film, named) = (film(), named(MOVED));
     let other = Transforms::parse(&["a=select:audio=all", "x=restamp:offset=1s"]).unwrap();
     let other = other.get(1).unwrap();
@@ -250,7 +250,7 @@ impl Transform for Gate {
 }
 
 #[test]
-fn nobody_else_waits_for_a_slow_transformation() {
+fn slow_transform_does_not_delay_other_reads() {
     let (film, named) = (film(), named(MOVED));
     let (_dir, volume) = plain();
     let info = film.add(&volume, "film");

@@ -56,7 +56,7 @@ fn names(roots: &[PathBuf], what: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_power_cut_leaves_all_renditions_or_none() {
+fn ladder_after_power_cut_has_all_renditions_or_none() {
     for members in [1, 3] {
         let scene = Scene::new(members);
         scene.add().unwrap();
@@ -73,7 +73,7 @@ fn a_power_cut_leaves_all_renditions_or_none() {
 }
 
 #[test]
-fn an_operation_that_fails_leaves_all_renditions_or_none() {
+fn ladder_after_failed_operation_has_all_renditions_or_none() {
     for members in [1, 3] {
         let whole = Scene::new(members);
         whole.add().unwrap();

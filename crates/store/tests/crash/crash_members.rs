@@ -579,7 +579,7 @@ fn operations_fail_once() {
 }
 
 #[test]
-fn the_disks_die_together() {
+fn volume_after_simultaneous_disk_failure_is_consistent() {
     for (name, start, work) in WORKS {
         let total = operations(start, work);
         for op in (0..total).step_by(stride(5)) {

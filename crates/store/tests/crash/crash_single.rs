@@ -153,7 +153,7 @@ fn power_cut_while_a_store_is_made() {
 }
 
 #[test]
-fn a_store_in_a_new_directory_is_not_lost_with_the_directorys_name() {
+fn store_in_new_directory_survives_power_cut() {
     let (library, dir) = (library(), scratch());
     let sim = Sim::new(&[dir.path()]).unwrap();
     let store = dir.path().join("new/store");
@@ -251,7 +251,7 @@ fn operations(start: Start, work: Work) -> u64 {
 }
 
 #[test]
-fn each_operation_fails_once() {
+fn store_after_single_failed_operation_is_consistent() {
     for (name, start, work) in WORKS {
         let total = operations(start, work);
         for op in 0..total {
@@ -266,7 +266,7 @@ fn each_operation_fails_once() {
 }
 
 #[test]
-fn the_disk_dies_at_each_operation() {
+fn store_after_disk_failure_at_any_operation_is_consistent() {
     for (name, start, work) in WORKS {
         let total = operations(start, work);
         for op in (0..total).rev() {
@@ -278,7 +278,7 @@ fn the_disk_dies_at_each_operation() {
 }
 
 #[test]
-fn the_disk_is_full_at_any_length() {
+fn store_after_full_disk_during_ingest_is_consistent() {
     let bytes = library().0["c"].bytes.len() as u64 + 40_000;
     for room in (0..bytes).step_by(bytes as usize / 24) {
         let order = Order::Full { bytes: room };
@@ -312,7 +312,7 @@ fn power_cut_after_a_failure() {
 /// Purpose of the simulation: if the sync of a directory were forgotten, the loss of the titles
 /// would be detected.
 #[test]
-fn a_forgotten_sync_is_found() {
+fn sim_detects_forgotten_directory_sync() {
     #[derive(Debug)]
     struct Forgetful(Arc<Sim>);
     impl Watch for Forgetful {

@@ -50,7 +50,7 @@ fn set(states: &[&str]) -> HashSet<String> {
 }
 
 #[test]
-fn a_file_is_there_when_its_content_and_its_name_were_synced() {
+fn sim_file_survives_once_content_and_name_are_synced() {
     let scene = Scene::new(&[]);
     let disk = scene.sim.disk();
     let mut file = disk.create_new(&scene.path("f")).unwrap();
@@ -75,7 +75,7 @@ fn writes_are_lost_and_kept_in_any_order() {
 }
 
 #[test]
-fn a_write_is_torn_where_sectors_meet() {
+fn sim_write_is_torn_at_sector_boundaries() {
     let scene = Scene::new(&[]);
     let disk = scene.sim.disk();
     let mut file = disk.create_new(&scene.path("f")).unwrap();
@@ -89,7 +89,7 @@ fn a_write_is_torn_where_sectors_meet() {
 }
 
 #[test]
-fn a_rename_is_whole_and_durable_after_a_sync_of_where_it_leads_to() {
+fn sim_rename_is_atomic_and_durable_after_target_sync() {
     let scene = Scene::new(&[("a/f", "1"), ("b/g", "2")]);
     let disk = scene.sim.disk();
     disk.rename(&scene.path("a/f"), &scene.path("b/g")).unwrap();
@@ -122,7 +122,7 @@ fn names_in_a_directory_are_kept_apart_from_the_directory() {
 }
 
 #[test]
-fn after_a_failed_sync_nothing_can_be_relied_on() {
+fn sim_after_failed_sync_may_lose_written_data() {
     let scene = Scene::new(&[("f", "0")]);
     let file = scene.sim.disk().open_or_create(&scene.path("f")).unwrap();
     file.write_all_at(b"1", 0).unwrap();
@@ -167,7 +167,7 @@ fn promises_are_known_from_the_point_where_they_were_given() {
 }
 
 #[test]
-fn a_state_is_rebuilt_as_decided() {
+fn sim_state_rebuild_restores_decided_state() {
     let scene = Scene::new(&[("a/f", "1"), ("catalogue.sqlite-wal", "not looked at")]);
     let disk = scene.sim.disk();
     disk.rename(&scene.path("a/f"), &scene.path("g")).unwrap();

@@ -27,7 +27,7 @@ fn titles(roots: &[PathBuf]) -> Vec<String> {
 
 /// With every operation of a removal failing in its turn, tried again in the same process.
 #[test]
-fn a_removal_that_failed_is_done_whole_when_it_is_tried_again() {
+fn remove_after_failed_operation_completes_on_retry() {
     let mut failed = 0;
     for op in 0.. {
         let (disks, volume) = Disks::volume(3, 1, 0);
@@ -65,7 +65,7 @@ fn a_removal_that_failed_is_done_whole_when_it_is_tried_again() {
 }
 
 #[test]
-fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_believed() {
+fn member_replaced_during_repair_is_filled_before_activation() {
     let (world, volume) = Members::new(3, 1);
     Film::new(500, 1).add(&volume, "first");
     Film::new(500, 2).add(&volume, "second");
@@ -103,7 +103,7 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
 
 /// With every operation failing in its turn.
 #[test]
-fn a_member_that_could_not_be_added_is_added_when_it_is_tried_again() {
+fn add_member_after_failed_operation_completes_on_retry() {
     let mut failed = 0;
     for op in 0.. {
         let (disks, volume) = Disks::volume(2, 1, 0);
@@ -136,7 +136,7 @@ fn a_member_that_could_not_be_added_is_added_when_it_is_tried_again() {
 }
 
 #[test]
-fn a_damaged_copy_of_the_sums_is_passed_over_when_a_size_is_added() {
+fn add_packet_size_skips_damaged_copy_of_sums() {
     let (world, volume) = Members::new(3, 1);
     let film = Film::new(20_000, 1);
     let info = film.add(&volume, "film");
@@ -155,7 +155,7 @@ fn a_damaged_copy_of_the_sums_is_passed_over_when_a_size_is_added() {
 }
 
 #[test]
-fn the_named_members_are_checked_although_the_first_is_gone_or_empty() {
+fn check_members_reports_missing_first_member_as_warning() {
     let (world, volume) = Members::new(3, 1);
     Film::new(100, 1).add(&volume, "film");
     drop(volume);

@@ -62,7 +62,7 @@ fn operations_of_additions(roots: &[PathBuf], titles: u64) -> u64 {
 }
 
 #[test]
-fn no_other_title_is_looked_at_for_one_more() {
+fn adding_title_reads_no_other_titles() {
     for count in [1, 3] {
         let (_dir, roots) = members(count, 0);
         let alone = operations_of_additions(&roots, 0);
@@ -111,7 +111,7 @@ fn names_stay_unique_whatever_becomes_of_the_catalogue() {
 }
 
 #[test]
-fn a_title_that_another_process_removes_leaves_its_name() -> Result<(), StoreError> {
+fn title_name_is_free_after_removal_by_other_process() -> Result<(), StoreError> {
     let (_dir, roots) = members(1, 2);
     let (ours, theirs) = (Volume::open(&roots[0])?, Volume::open(&roots[0])?);
     assert_eq!(Film::new(7, 9).add(&ours, "film-0").name, "film-0-2");

@@ -68,7 +68,7 @@ fn half_a_megabyte_that_becomes_six_hundred_is_stopped_by_default() {
 }
 
 #[test]
-fn a_file_that_stays_within_the_bound_is_added() {
+fn ingest_within_output_bound_adds_title() {
     let mut bench = Bench::new();
     let source = bench.path("small.mkv");
     bombs::matroska(&source, 100_000, 50);
@@ -96,7 +96,7 @@ fn pictures_that_need_too_much_memory_are_refused_and_ordinary_ones_are_not() {
 }
 
 #[test]
-fn what_ffmpeg_takes_in_processor_time_is_bounded() {
+fn ffmpeg_beyond_processor_time_limit_is_stopped() {
     let mut bench = Bench::new();
     let source = bench.path("film.mp4");
     ffmpeg::make(&source, 1, ffmpeg::H264);
@@ -144,7 +144,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_conversion_leaves_room_on_the_disk() {
+fn ingest_on_small_disk_stops_at_reserve() {
     let Some(disk) = SmallDisk::mount("60m") else { return };
     let mut bench = Bench::new();
     bench.volume = Volume::open_or_create(&disk.0.path().join("store")).unwrap();
@@ -159,7 +159,7 @@ fn a_conversion_leaves_room_on_the_disk() {
 }
 
 #[test]
-fn no_file_leads_ffmpeg_to_another_file_or_to_a_server() {
+fn ingest_of_playlist_opens_no_other_file_or_server() {
     let bench = Bench::new();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     server.set_nonblocking(true).unwrap();
@@ -192,7 +192,7 @@ fn no_file_leads_ffmpeg_to_another_file_or_to_a_server() {
 }
 
 #[test]
-fn a_name_that_looks_like_a_protocol_is_a_file() {
+fn ingest_of_file_named_like_protocol_reads_that_file() {
     let bench = Bench::new();
     let folder = bench.path("http:");
     fs::create_dir(&folder).unwrap();
@@ -205,7 +205,7 @@ fn a_name_that_looks_like_a_protocol_is_a_file() {
 }
 
 #[test]
-fn a_quicktime_file_cannot_refer_to_another() {
+fn ingest_of_quicktime_reference_reads_no_other_file() {
     let bench = Bench::new();
     let whole = bench.path("whole.mov");
     ffmpeg::make(&whole, 1, ffmpeg::H264);

@@ -148,7 +148,7 @@ fn packet_sizes_that_cannot_be() {
 }
 
 #[test]
-fn a_missing_ffmpeg_is_told_with_the_remedy() {
+fn ingest_without_ffmpeg_names_remedy() {
     let mut bench = Bench::new();
     let source = bench.dir.path().join("film.mp4");
     ffmpeg::make(&source, 1, ffmpeg::H264);
@@ -160,7 +160,7 @@ fn a_missing_ffmpeg_is_told_with_the_remedy() {
 }
 
 #[test]
-fn a_truncated_container_is_refused() {
+fn ingest_of_truncated_container_is_refused() {
     let bench = Bench::new();
     let source = bench.dir.path().join("film.mp4");
     ffmpeg::make(&source, 2, ffmpeg::H264);
@@ -175,7 +175,7 @@ fn a_truncated_container_is_refused() {
 const DESCRIPTION: &str = r#"echo '{"streams":[{"index":0,"codec_type":"video","codec_name":"h264"}],"format":{"format_name":"x","duration":"60"}}'"#;
 
 #[test]
-fn a_failing_ffmpeg_leaves_nothing_and_its_words_are_passed_on() {
+fn ingest_with_failing_ffmpeg_leaves_nothing_and_reports_stderr() {
     let mut bench = Bench::new();
     let source = bench.file("film.mp4", b"....ftypisom");
     let half = bench.file("half.ts", &usual_film());
@@ -246,7 +246,7 @@ fn cancelling_while_a_stream_is_read_leaves_nothing() {
 }
 
 #[test]
-fn a_file_that_is_still_being_written_is_refused() {
+fn ingest_of_growing_file_is_refused() {
     let bench = Bench::new();
     let source = bench.file("film.ts", &usual_film());
     let mut grown = false;

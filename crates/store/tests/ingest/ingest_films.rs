@@ -114,7 +114,7 @@ fn args<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_transport_stream_of_constant_rate() {
+fn transport_stream_at_constant_rate_is_stored_unchanged() {
     let film = stored(
         "Größe 1.ts",
         6,
@@ -135,7 +135,7 @@ fn a_transport_stream_of_constant_rate() {
 }
 
 #[test]
-fn a_transport_stream_of_variable_rate() {
+fn transport_stream_at_variable_rate_is_stored_unchanged() {
     let film = stored("clip.m2t", 6, &args(&[ffmpeg::H264, &["-c:a", "aac", "-f", "mpegts"]]));
     assert_eq!(std::fs::read(film.data()).unwrap(), std::fs::read(&film.source).unwrap());
     assert!(!film.info.constant_rate);
@@ -145,7 +145,7 @@ fn a_transport_stream_of_variable_rate() {
 }
 
 #[test]
-fn a_blu_ray_stream_is_stripped_to_its_packets() {
+fn m2ts_stream_is_stripped_to_188_byte_packets() {
     let film = stored(
         "bd.m2ts",
         5,
@@ -308,7 +308,7 @@ fn subtitles_are_kept_and_covers_are_left_out() {
 }
 
 #[test]
-fn a_picture_that_stands_still_keeps_its_time() {
+fn ingest_of_slideshow_keeps_duration_without_jumps() {
     // One picture every three seconds, sound all the time: the clock of the file that ffmpeg makes comes with the
     // pictures only.
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use millrace_testkit::mux::*;
 const PACKET_TICKS: u64 = 7 * 90;
 
 #[test]
-fn a_constant_rate_is_exact() {
+fn index_at_constant_rate_has_exact_times() {
     let source = usual_film();
     let (passed, sink) = index(&source);
     let indexed = &passed.indexed;
@@ -58,7 +58,7 @@ fn streams_and_pids_are_listed() {
 }
 
 #[test]
-fn every_packet_size_has_its_sums_and_times() {
+fn index_of_several_packet_sizes_has_sums_and_times() {
     let source = usual_film();
     let options = IndexOptions { packet_sizes: vec![1316, 188, 2632, 9024], ..IndexOptions::default() };
     let (_, sink) = try_index(&source, &options).unwrap();
@@ -71,7 +71,7 @@ fn every_packet_size_has_its_sums_and_times() {
 }
 
 #[test]
-fn the_wrap_of_the_clock_is_not_seen() {
+fn index_across_pcr_wrap_has_no_jump() {
     let source = film(&Film { start: WRAP - 1500 * HZ / 1000, ..Film::default() });
     let (passed, sink) = index(&source);
     let expected: Vec<u64> = (0..sink.times().len() as u64).map(|n| n * PACKET_TICKS).collect();
@@ -80,7 +80,7 @@ fn the_wrap_of_the_clock_is_not_seen() {
 }
 
 #[test]
-fn a_variable_rate_is_exact() {
+fn index_at_variable_rate_has_exact_times() {
     // 200 pictures of 40 ms, of 1 to 300 packets each; the clock comes with each picture's first packet.
     let mut mux = Mux::new();
     let mut starts = Vec::new();
@@ -174,7 +174,7 @@ fn access_points_are_where_sending_can_start() {
 }
 
 #[test]
-fn an_access_point_far_from_tables_stands_for_itself() {
+fn access_point_far_from_tables_starts_at_its_own_packet() {
     // Tables only at the start; key pictures every 1000 ms.
     let mut mux = Mux::new();
     mux.usual_tables();
@@ -261,7 +261,7 @@ fn garbage_before_the_first_packet_is_left_out() {
 }
 
 #[test]
-fn without_a_clock_the_time_stamps_serve() {
+fn index_without_pcr_uses_time_stamps() {
     let (passed, sink) = index(&film(&Film { pcr: false, ..Film::default() }));
     assert_eq!(passed.indexed.clock, ClockOrigin::Stamps(VIDEO));
     let expected: Vec<u64> = (0..sink.times().len() as u64).map(|n| n * PACKET_TICKS).collect();
@@ -270,7 +270,7 @@ fn without_a_clock_the_time_stamps_serve() {
 }
 
 #[test]
-fn without_a_clock_a_long_stream_does_not_wait_for_its_end() {
+fn index_of_long_stream_without_pcr_does_not_wait_for_end() {
     let source = film(&Film { pcr: false, packets: 300_000, ..Film::default() });
     let (passed, sink) = index(&source);
     assert_eq!(passed.indexed.clock, ClockOrigin::Stamps(VIDEO));
@@ -279,7 +279,7 @@ fn without_a_clock_a_long_stream_does_not_wait_for_its_end() {
 }
 
 #[test]
-fn without_any_time_it_is_refused() {
+fn index_without_pcr_and_time_stamps_is_refused() {
     let source = film(&Film { pcr: false, stamps: false, ..Film::default() });
     match try_index(&source, &IndexOptions::default()).map(|_| ()) {
         Err(error @ StreamError::NoClock { pcrs: 0, .. }) => {
@@ -291,7 +291,7 @@ fn without_any_time_it_is_refused() {
 }
 
 #[test]
-fn a_clock_on_another_pid_than_announced_is_found() {
+fn index_with_pcr_on_unannounced_pid_finds_it() {
     let mut mux = Mux::new();
     mux.pat(&[(1, PMT)]);
     mux.pmt(PMT, 1, 0x77, &[(0x1b, VIDEO, &[])]);
@@ -308,7 +308,7 @@ fn a_clock_on_another_pid_than_announced_is_found() {
 }
 
 #[test]
-fn of_several_programs_the_first_counts_and_all_are_kept() {
+fn index_of_several_programs_uses_first_and_keeps_all_data() {
     let mut mux = Mux::new();
     for n in 0..3000u64 {
         let now = n * HZ / 1000;
@@ -342,7 +342,7 @@ fn of_several_programs_the_first_counts_and_all_are_kept() {
 }
 
 #[test]
-fn a_changed_program_map_is_followed() {
+fn index_follows_changed_program_map() {
     let mut mux = Mux::new();
     mux.usual_tables();
     Film { packets: 2000, ..Film::default() }.write(&mut mux);
@@ -390,7 +390,7 @@ fn streams_without_tables_are_refused() {
 }
 
 #[test]
-fn what_is_no_stream_is_refused() {
+fn index_of_non_transport_stream_is_refused() {
     for (source, word) in
         [(&b""[..], "no transport stream packet"), (b"Good evening.", "no transport stream packet")]
     {
@@ -468,7 +468,7 @@ impl IndexSink for Behind {
 }
 
 #[test]
-fn what_waits_in_memory_is_bounded() {
+fn index_of_huge_stream_uses_bounded_memory() {
     fn clock_that_stops(mux: &mut Mux, n: u64) {
         match n {
             0 => mux.usual_tables(),

@@ -19,7 +19,7 @@ fn first_pts(start: u64) -> u64 {
 }
 
 #[test]
-fn the_first_stamp_and_the_end_of_the_last_frame() {
+fn presentation_has_first_pts_and_end_of_last_frame() {
     // Zero, what ffmpeg begins at, half an hour, a receiver that has been running for long, a wrap after 1.5 s, and one
     // between the clock's first value and the first stamp.
     for start in [0, HZ * 14 / 10, 1800 * HZ, 5000 * HZ, WRAP - HZ * 3 / 2, WRAP - HZ / 4] {
@@ -34,7 +34,7 @@ fn the_first_stamp_and_the_end_of_the_last_frame() {
 }
 
 #[test]
-fn the_lowest_first_stamp_counts_also_across_a_wrap() {
+fn first_pts_is_lowest_first_stamp_even_across_wrap() {
     for clock in [HZ, WRAP - HZ / 10] {
         let mut mux = Mux::new();
         mux.usual_tables();
@@ -62,7 +62,7 @@ fn the_lowest_first_stamp_counts_also_across_a_wrap() {
 }
 
 #[test]
-fn each_part_of_a_joined_recording_has_its_base() {
+fn time_bases_of_joined_recording_mark_each_part() {
     for (name, start, announced) in
         [("back", 1_200_000u64, false), ("an hour on", 3600 * HZ, false), ("announced", 62 * HZ, true)]
     {
@@ -108,7 +108,7 @@ fn damaged_stamps_do_not_move_the_end_far() {
 }
 
 #[test]
-fn without_stamps_nothing_is_claimed() {
+fn presentation_without_stamps_has_no_bases_or_end() {
     let (passed, _) = index(&film(&Film { stamps: false, ..Film::default() }));
     let index = &passed.indexed.index;
     assert_eq!((index.bases(), index.parts().end), (&[][..], None));

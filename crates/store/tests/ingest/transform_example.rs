@@ -20,7 +20,7 @@ fn blanked(module: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_example_in_rust_does_what_its_text_does() {
+fn wasm_example_in_rust_matches_its_text_version() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let printed =
         Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output().unwrap();

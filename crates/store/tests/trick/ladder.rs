@@ -121,7 +121,7 @@ fn files_that_fit_are_joined_and_others_are_refused_with_all_that_does_not() {
 }
 
 #[test]
-fn every_row_of_rungs_is_a_sound_stream() {
+fn ladder_switching_between_rungs_yields_valid_stream() {
     // Pictures that are shown in another order than they are sent, and a last group that is short.
     let mut film = Fixture::new(170, "25", 2, LIST);
     film.options.preset = "veryfast".to_owned();
@@ -142,7 +142,7 @@ fn every_row_of_rungs_is_a_sound_stream() {
 }
 
 #[test]
-fn a_clock_that_wraps_is_no_seam() {
+fn ladder_across_clock_wrap_has_no_discontinuity() {
     let mut film = Fixture::new(170, "25", 1, LIST);
     // The stamps wrap in the second group, the clock at its end.
     film.options.clock_start_ticks = (1 << 33) - 90_000 * 7 / 2;
@@ -159,7 +159,7 @@ fn pictures_at_an_odd_rate_and_no_sound() {
 }
 
 #[test]
-fn an_interrupted_ladder_leaves_nothing_visible_and_goes_on() {
+fn ladder_after_interruption_is_hidden_and_resumes() {
     let film = Fixture::new(80, "25", 1, "180p:1.2M,90p:500k");
     let cancel = &film.options.ingest.cancel;
     let second = film.options.ladder.rungs()[1].name;
@@ -181,7 +181,7 @@ fn an_interrupted_ladder_leaves_nothing_visible_and_goes_on() {
 }
 
 #[test]
-fn what_nobody_goes_on_with_is_removed_after_a_week() {
+fn ladder_leftovers_are_removed_after_a_week() {
     let dir = tempfile::tempdir().unwrap();
     drop(Volume::open_or_create(dir.path()).unwrap());
     let work = |key: &str, days: u64| {
@@ -198,7 +198,7 @@ fn what_nobody_goes_on_with_is_removed_after_a_week() {
 }
 
 #[test]
-fn what_makes_no_ladder_is_refused_and_leaves_nothing() {
+fn ladder_from_unsuitable_source_is_refused_and_leaves_nothing() {
     let film = Fixture::new(30, "25", 1, "360p:1.2M,90p:500k");
     let refused = |film: &Fixture, words: &str| {
         let error = film.make(&mut |_| ()).unwrap_err().to_string();

@@ -200,7 +200,7 @@ fn packets_of(bytes: &[u8], pid: u16) -> Vec<usize> {
 }
 
 #[test]
-fn what_is_damaged_in_the_parent_is_left_out() {
+fn trick_title_omits_damaged_key_picture_of_parent() {
     let film = Fixture::changed(10, X264, |bytes| {
         // Within the key picture of second 4: the packet behind its first.
         let packets = packets_of(bytes, 0x100);
@@ -216,7 +216,7 @@ fn what_is_damaged_in_the_parent_is_left_out() {
 }
 
 #[test]
-fn a_program_among_others_is_shown_alone() {
+fn trick_title_of_multi_program_stream_shows_one_program() {
     let more = ["-map", "0:v", "-map", "0:v", "-program", "st=0", "-program", "st=1"];
     let film = Fixture::new(6, &[X264, &more].concat());
     assert_eq!(film.checked("4"), keys(6));
@@ -253,7 +253,7 @@ fn refusal(secs: u64, more: &[&str], change: impl FnOnce(&mut Vec<u8>)) -> Trick
 }
 
 #[test]
-fn what_cannot_be_shown_fast_is_refused_and_leaves_nothing() {
+fn trick_title_from_unsuitable_source_is_refused() {
     // Only the first picture can be decoded alone.
     let refresh = ["-x264-params", "intra-refresh=1:keyint=250:bframes=0"];
     let error = refusal(8, &[X264, &refresh].concat(), |_| ());

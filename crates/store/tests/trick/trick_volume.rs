@@ -59,7 +59,7 @@ fn derived_titles_are_found_with_their_parent_and_go_with_it() {
 }
 
 #[test]
-fn what_has_lost_its_parent_is_removed_when_the_volume_is_opened() {
+fn open_removes_derived_title_without_parent() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let parent = Film::new(300, 1).add(&volume, "film");
     let orphan = derive(&volume, &parent, "4").unwrap();
@@ -84,7 +84,7 @@ fn what_has_lost_its_parent_is_removed_when_the_volume_is_opened() {
 }
 
 #[test]
-fn a_parent_that_cannot_be_read_keeps_its_derived_titles() {
+fn derived_titles_of_unreadable_parent_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let parent = Film::new(300, 1).add(&volume, "film");
@@ -102,7 +102,7 @@ fn a_parent_that_cannot_be_read_keeps_its_derived_titles() {
 }
 
 #[test]
-fn a_member_may_be_lost_before_and_after() {
+fn derived_titles_are_intact_with_any_one_member_lost() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let file = disks.dir.path().join("film.ts");
     film(&file, 6, X264);
@@ -179,7 +179,7 @@ fn damage_of_the_parent_is_restored_or_refused_but_never_copied() {
 }
 
 #[test]
-fn it_goes_on_where_it_was_stopped() {
+fn make_after_cancel_resumes_with_remaining_speeds() {
     let film = Fixture::new(4, X264);
     let cancel = AtomicBool::new(false);
     let speeds = ["4", "-4", "8"].map(scale);
@@ -223,7 +223,7 @@ fn on_use(
 }
 
 #[test]
-fn what_viewers_ask_for_goes_until_somebody_asks_for_it_to_stay() {
+fn remove_made_on_use_deletes_only_titles_not_requested_to_stay() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let file = disks.dir.path().join("film.ts");
     film(&file, 6, X264);

@@ -15,7 +15,7 @@ fn film() -> Film {
 }
 
 #[test]
-fn any_member_opens_the_volume_and_explicit_directories_override_the_hints() {
+fn open_from_any_member_works_and_directories_override_hints() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     for i in 0..3 {
@@ -36,7 +36,7 @@ fn any_member_opens_the_volume_and_explicit_directories_override_the_hints() {
 }
 
 #[test]
-fn an_ingest_needs_every_member() {
+fn ingest_with_missing_member_is_refused() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let began = film().write(&volume, &[SIZE]).unwrap();
     disks.pull(2);
@@ -53,7 +53,7 @@ fn an_ingest_needs_every_member() {
 }
 
 #[test]
-fn a_member_that_missed_a_removal_is_not_believed_when_it_comes_back() {
+fn member_that_missed_removal_is_stale_on_return() {
     let (disks, volume) = Disks::volume(2, 1, 0);
     let (gone, stays) = (film().add(&volume, "gone"), film().add(&volume, "stays"));
     disks.pull(0);
@@ -72,7 +72,7 @@ fn a_member_that_missed_a_removal_is_not_believed_when_it_comes_back() {
 }
 
 #[test]
-fn a_member_that_missed_a_preparation_is_not_believed_either() {
+fn member_that_missed_packet_size_is_stale_on_return() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     disks.pull(1);
@@ -85,7 +85,7 @@ fn a_member_that_missed_a_preparation_is_not_believed_either() {
 }
 
 #[test]
-fn a_member_that_was_away_while_nothing_changed_is_believed() {
+fn member_absent_without_changes_is_used_on_return() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -99,7 +99,7 @@ fn a_member_that_was_away_while_nothing_changed_is_believed() {
 }
 
 #[test]
-fn a_replaced_member_is_filled_before_it_is_believed() {
+fn replaced_member_is_not_used_until_filled() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     let new = disks.dir.path().join("new");
@@ -133,7 +133,7 @@ fn a_replaced_member_is_filled_before_it_is_believed() {
 }
 
 #[test]
-fn a_store_grows_into_a_volume_and_older_titles_stay() {
+fn add_member_to_single_store_keeps_older_titles() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
     let volume = Volume::open_or_create(&a).unwrap();
@@ -168,7 +168,7 @@ fn a_store_grows_into_a_volume_and_older_titles_stay() {
 }
 
 #[test]
-fn one_member_with_parity_for_the_network_is_a_store_as_ever() {
+fn single_member_volume_with_network_parity_is_plain_store() {
     let (disks, volume) = Disks::volume(1, 0, 2);
     let info = film().add(&volume, "film");
     let data = fs::read(disks.title(0, info.id).join("data.ts")).unwrap();
@@ -181,7 +181,7 @@ fn one_member_with_parity_for_the_network_is_a_store_as_ever() {
 }
 
 #[test]
-fn a_title_that_is_visible_on_some_members_becomes_visible_on_all() {
+fn open_completes_title_visible_on_some_members() {
     for visible in [vec![0], vec![2], vec![0, 1]] {
         let (disks, volume) = Disks::volume(3, 1, 0);
         let info = film().add(&volume, "film");
@@ -199,7 +199,7 @@ fn a_title_that_is_visible_on_some_members_becomes_visible_on_all() {
 }
 
 #[test]
-fn a_title_that_is_visible_nowhere_is_swept_when_all_members_are_there() {
+fn open_sweeps_invisible_title_once_all_members_are_present() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -214,7 +214,7 @@ fn a_title_that_is_visible_nowhere_is_swept_when_all_members_are_there() {
 }
 
 #[test]
-fn what_is_not_complete_is_left_to_a_repair_if_the_title_is_visible_elsewhere() {
+fn open_leaves_incomplete_title_copy_to_repair() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -227,7 +227,7 @@ fn what_is_not_complete_is_left_to_a_repair_if_the_title_is_visible_elsewhere() 
 }
 
 #[test]
-fn a_removal_that_was_begun_is_finished_on_all() {
+fn open_finishes_interrupted_removal_on_all_members() {
     for begun in 0..3 {
         let (disks, volume) = Disks::volume(3, 1, 0);
         let info = film().add(&volume, "film");
@@ -241,7 +241,7 @@ fn a_removal_that_was_begun_is_finished_on_all() {
 }
 
 #[test]
-fn a_preparation_that_reached_one_member_reaches_all() {
+fn open_finishes_packet_size_prepared_on_one_member() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     let before: Vec<Vec<u8>> =
@@ -273,7 +273,7 @@ fn a_preparation_that_reached_one_member_reaches_all() {
 }
 
 #[test]
-fn a_member_that_missed_a_generation_is_brought_up_to_date() {
+fn open_updates_member_with_older_members_record() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     drop(volume);
     let old = fs::read(disks.at(2).join("members.mrm")).unwrap();
@@ -302,7 +302,7 @@ fn titles_are_found_when_the_member_with_the_catalogue_goes_while_it_is_open() {
 }
 
 #[test]
-fn a_volume_that_was_being_made_is_finished() {
+fn open_finishes_interrupted_volume_creation() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     drop(volume);
     // As a power cut leaves it: the list is on all, two superblocks are not there yet, and nothing else.
@@ -323,7 +323,7 @@ fn a_volume_that_was_being_made_is_finished() {
 }
 
 #[test]
-fn a_disk_that_takes_no_catalogue_is_passed_over() {
+fn open_with_unusable_catalogue_path_uses_next_member() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -338,7 +338,7 @@ fn a_disk_that_takes_no_catalogue_is_passed_over() {
 }
 
 #[test]
-fn a_volume_opens_without_a_member_whose_titles_are_gone_or_no_directory() {
+fn open_with_lost_titles_directory_treats_member_as_missing() {
     for file in [false, true] {
         let (disks, volume) = Disks::volume(3, 1, 0);
         let info = film().add(&volume, "film");

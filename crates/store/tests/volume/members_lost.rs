@@ -30,7 +30,7 @@ fn lost(slots: &[usize], of: usize, may: usize) -> Option<LostMembers> {
 }
 
 #[test]
-fn with_too_few_members_titles_are_listed_and_come_back_by_themselves() {
+fn open_any_with_too_few_members_lists_titles_and_recovers() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -61,7 +61,7 @@ fn with_too_few_members_titles_are_listed_and_come_back_by_themselves() {
 }
 
 #[test]
-fn what_a_crash_left_is_finished_when_enough_members_are_back() {
+fn refresh_with_enough_members_finishes_interrupted_add() {
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film().add(&volume, "film");
     drop(volume);
@@ -81,7 +81,7 @@ fn what_a_crash_left_is_finished_when_enough_members_are_back() {
 }
 
 #[test]
-fn a_title_is_known_while_all_its_members_are_gone() {
+fn listing_keeps_title_whose_members_are_all_missing() {
     let dir = tempfile::tempdir().unwrap();
     let [a, b, away] = ["a", "b", "away"].map(|name| dir.path().join(name));
     let volume = Volume::open_or_create(&a).unwrap();

@@ -23,7 +23,7 @@ const SHAPES: [(usize, usize, usize); 7] =
 const TS_PACKETS: usize = 5003;
 
 #[test]
-fn every_unit_is_where_the_rows_say_and_every_parity_is_that_of_its_row() {
+fn stripe_units_and_parity_are_at_layout_positions() {
     let film = Film::new(TS_PACKETS, 5);
     for (members, tolerance, network) in SHAPES {
         let (disks, volume) = Disks::volume(members, tolerance, network);
@@ -119,7 +119,7 @@ fn assert_as_promised(disks: &Disks, volume: &Volume, info: &TitleInfo) {
 }
 
 #[test]
-fn every_member_has_what_the_manifest_says() {
+fn member_files_match_the_manifest() {
     let film = Film::new(TS_PACKETS, 7);
     for (members, tolerance, network) in SHAPES {
         let (disks, volume) = Disks::volume(members, tolerance, network);
@@ -167,7 +167,7 @@ fn losses(members: usize, lost: usize) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn a_title_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
+fn title_survives_tolerated_member_losses_and_reports_more() {
     let film = Film::new(TS_PACKETS, 8);
     for (members, tolerance, _) in SHAPES.into_iter().filter(|shape| shape.1 > 0) {
         let (disks, volume) = Disks::volume(members, tolerance, 0);
@@ -206,7 +206,7 @@ fn a_title_is_whole_without_any_members_that_may_be_lost_and_says_so_beyond() {
 }
 
 #[test]
-fn a_wrong_byte_on_a_disk_is_not_in_the_media() {
+fn media_with_wrong_bytes_on_member_is_read_correctly() {
     let film = Film::new(TS_PACKETS, 9);
     let (disks, volume) = Disks::volume(3, 1, 0);
     let info = film.add(&volume, "film");
@@ -249,7 +249,7 @@ fn geometries_that_cannot_be_are_refused_in_words() {
 }
 
 #[test]
-fn the_reference_has_the_rows_that_are_chosen() {
+fn geometry_choose_matches_documented_table() {
     let reference = include_str!("../../../../docs/ref/store-format.md");
     for (members, tolerance) in [(2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 1)] {
         let Geometry { k, m, unit_packets, .. } = Geometry::choose(members, tolerance, 0).unwrap();

@@ -58,7 +58,7 @@ fn renditions_are_offered_best_first_and_go_with_their_title() {
 }
 
 #[test]
-fn a_rendition_needs_a_name_beside_its_title() {
+fn derive_rendition_with_invalid_name_or_parent_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let refused = |of: &TitleInfo, name: &str, why: &str| {

@@ -10,7 +10,7 @@ use millrace_store::volume::Volume;
 use millrace_testkit::titles::{Film, SIZE};
 
 #[test]
-fn a_replaced_member_is_filled_byte_for_byte_and_active_again() {
+fn repair_fills_replaced_member_byte_for_byte_and_activates_it() {
     for (members, tolerance) in [(2, 1), (3, 1), (4, 2)] {
         let (world, volume) = Members::new(members, tolerance);
         Film::new(4000, 1).add(&volume, "first");
@@ -39,7 +39,7 @@ fn a_replaced_member_is_filled_byte_for_byte_and_active_again() {
 }
 
 #[test]
-fn as_many_members_as_may_be_lost_come_back_at_once() {
+fn repair_restores_as_many_members_as_may_be_lost() {
     let (world, volume) = Members::new(5, 2);
     Film::new(9000, 1).add(&volume, "film");
     let before: Vec<_> = world.dirs.iter().map(|dir| content(dir)).collect();
@@ -59,7 +59,7 @@ fn as_many_members_as_may_be_lost_come_back_at_once() {
 }
 
 #[test]
-fn a_member_that_was_out_is_cleaned_and_brought_up_to_date() {
+fn repair_of_stale_member_removes_and_updates_its_titles() {
     let (world, volume) = Members::new(3, 1);
     let kept = Film::new(2000, 1).add(&volume, "kept");
     let gone = Film::new(3000, 2).add(&volume, "gone");
@@ -95,7 +95,7 @@ fn a_member_that_was_out_is_cleaned_and_brought_up_to_date() {
 }
 
 #[test]
-fn a_repair_that_was_stopped_goes_on() {
+fn repair_after_repeated_stops_resumes_and_completes() {
     let (world, volume) = Members::new(3, 1);
     let first = Film::new(20_000, 1).add(&volume, "first");
     let second = Film::new(150_000, 2).add(&volume, "second");
@@ -143,7 +143,7 @@ fn files_that_an_active_member_lacks_are_made_again() {
 }
 
 #[test]
-fn a_title_that_cannot_be_had_is_named_and_the_others_are_repaired() {
+fn repair_with_unrecoverable_title_names_it_and_repairs_others() {
     let (world, volume) = Members::new(2, 1);
     let lost = Film::new(500, 1).add(&volume, "lost");
     let good = Film::new(500, 2).add(&volume, "good");
@@ -164,7 +164,7 @@ fn a_title_that_cannot_be_had_is_named_and_the_others_are_repaired() {
 }
 
 #[test]
-fn a_member_that_is_not_there_is_said() {
+fn repair_with_missing_member_reports_it_absent() {
     let (world, volume) = Members::new(3, 1);
     Film::new(100, 1).add(&volume, "film");
     drop(volume);

@@ -167,7 +167,7 @@ const DAMAGES: &[Damage] = &[
 ];
 
 #[test]
-fn a_whole_volume_has_no_findings() {
+fn check_store_of_intact_volume_has_no_findings() {
     for (members, tolerance, network) in [(2, 1, 0), (3, 1, 0), (4, 0, 0), (5, 2, 0), (1, 0, 2)] {
         let root = tempfile::tempdir().unwrap();
         let dirs: Vec<PathBuf> = (0..members).map(|i| root.path().join(i.to_string())).collect();
@@ -184,7 +184,7 @@ fn a_whole_volume_has_no_findings() {
 }
 
 #[test]
-fn every_promise_of_several_members_can_be_broken_and_is_found_by_its_name() {
+fn check_store_finds_broken_member_promises_by_name() {
     for (i, (promise, depth, damage)) in DAMAGES.iter().enumerate() {
         let fixture = Fixture::new();
         damage(&fixture);
@@ -199,7 +199,7 @@ fn every_promise_of_several_members_can_be_broken_and_is_found_by_its_name() {
 }
 
 #[test]
-fn a_flipped_byte_is_placed_and_a_scrub_repairs_it() {
+fn check_store_locates_flipped_byte_that_scrub_repairs() {
     let fixture = Fixture::new();
     flip(&fixture.file(1, "data.mru"), 1316 * 7 + 5);
     assert_eq!(fixture.check(Depth::Quick), [], "a quick check reads no media");
@@ -217,7 +217,7 @@ fn a_flipped_byte_is_placed_and_a_scrub_repairs_it() {
 }
 
 #[test]
-fn a_member_that_is_missing_is_a_warning_as_long_as_it_can_be() {
+fn check_store_with_tolerated_missing_member_only_warns() {
     let fixture = Fixture::new();
     fixture.world.pull(1);
     let severities = |findings: &[Finding]| -> BTreeSet<Severity> {

@@ -33,7 +33,7 @@ fn flipped_bits_on_every_member_are_repaired_byte_for_byte() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_read_is_written_anew() {
+fn scrub_with_unreadable_disk_rewrites_its_files() {
     let (world, volume) = Members::new(3, 1);
     Film::new(3000, 1).add(&volume, "film");
     let before = content(&world.dirs[1]);
@@ -77,7 +77,7 @@ fn more_than_the_code_bears_is_lost_in_one_title_only() {
 }
 
 #[test]
-fn the_bound_is_kept_and_progress_comes_to_the_end() {
+fn scrub_keeps_rate_limit_and_reports_full_progress() {
     let (_world, volume) = Members::new(3, 1);
     Film::new(30_000, 1).add(&volume, "film");
     Film::new(10_000, 1).add(&volume, "another");
@@ -109,7 +109,7 @@ fn members_that_are_not_there_are_said_and_the_others_are_read() {
 }
 
 #[test]
-fn a_disk_that_hangs_is_left_alone_and_the_rest_is_scrubbed() {
+fn scrub_with_hung_disk_skips_it_and_checks_the_rest() {
     let (world, volume) = Members::new(4, 1);
     let first = Film::new(3000, 1).add(&volume, "first");
     let second = Film::new(3000, 2).add(&volume, "second");
@@ -141,7 +141,7 @@ fn a_disk_that_hangs_is_left_alone_and_the_rest_is_scrubbed() {
 }
 
 #[test]
-fn who_has_the_volume_open_learns_that_files_were_repaired() {
+fn refresh_after_scrub_repair_reports_new_epoch() {
     let (world, volume) = Members::new(3, 1);
     let info = Film::new(3000, 1).add(&volume, "film");
     let server = world.open();

@@ -274,7 +274,7 @@ const OF_SEVERAL_MEMBERS: [&str; 11] = [
 ];
 
 #[test]
-fn a_whole_store_has_no_findings() {
+fn check_store_of_intact_store_has_no_findings() {
     let fixture = Fixture::new();
     let volume = Volume::open(fixture.store()).unwrap();
     Film::new(1, 2).add(&volume, "one packet");
@@ -291,7 +291,7 @@ fn a_whole_store_has_no_findings() {
 }
 
 #[test]
-fn every_promise_can_be_broken_and_is_found_by_its_name() {
+fn check_store_finds_broken_promises_by_name() {
     for (i, (promise, depth, damage)) in DAMAGES.iter().enumerate() {
         let fixture = Fixture::new();
         damage(&fixture);
@@ -309,7 +309,7 @@ fn every_promise_can_be_broken_and_is_found_by_its_name() {
 }
 
 #[test]
-fn a_flipped_byte_of_data_is_placed() {
+fn check_store_locates_flipped_data_byte() {
     let fixture = Fixture::new();
     fixture.flip("data.ts", 1316 * 600 + 9);
     assert_eq!(check(fixture.store(), Depth::Quick), [], "a quick check reads no data");
@@ -328,7 +328,7 @@ fn a_flipped_byte_of_data_is_placed() {
 }
 
 #[test]
-fn every_flipped_byte_of_the_small_files_is_found() {
+fn quick_check_finds_flipped_bytes_in_small_files() {
     let fixture = Fixture::new();
     for name in ["manifest.mrm", "index.mri", "meta-1316.mrp", "sums.mrr", "crcs.mrc"] {
         let len = fs::read(fixture.title.join(name)).unwrap().len();
@@ -347,7 +347,7 @@ fn every_flipped_byte_of_the_small_files_is_found() {
 }
 
 #[test]
-fn the_next_open_repairs_what_the_findings_say_it_repairs() {
+fn open_repairs_findings_marked_for_next_open() {
     let fixture = Fixture::new();
     fs::create_dir(fixture.store().join("tmp").join("cd".repeat(16))).unwrap();
     fs::create_dir(fixture.store().join("tmp").join(format!("{}.rm", "cd".repeat(16)))).unwrap();
@@ -363,7 +363,7 @@ fn the_next_open_repairs_what_the_findings_say_it_repairs() {
 }
 
 #[test]
-fn a_check_changes_nothing_and_tells_how_far_it_is() {
+fn check_store_changes_nothing_and_reports_progress() {
     let fixture = Fixture::new();
     let volume = Volume::open(fixture.store()).unwrap();
     Film::new(3000, 5).add(&volume, "second");
@@ -383,7 +383,7 @@ fn a_check_changes_nothing_and_tells_how_far_it_is() {
 }
 
 #[test]
-fn no_directory_is_an_error_and_any_directory_is_checked() {
+fn check_store_of_missing_directory_fails_and_of_any_other_reports() {
     let dir = tempfile::tempdir().unwrap();
     assert!(check_store(&dir.path().join("missing"), Depth::Quick, &mut |_| {}).is_err());
     let promises: BTreeSet<_> = check(dir.path(), Depth::Full).iter().map(|f| f.promise).collect();
@@ -391,7 +391,7 @@ fn no_directory_is_an_error_and_any_directory_is_checked() {
 }
 
 #[test]
-fn the_reference_lists_every_promise() {
+fn store_format_reference_lists_all_promises() {
     let reference = include_str!("../../../../docs/ref/store-format.md");
     for promise in PROMISES {
         assert!(
@@ -402,7 +402,7 @@ fn the_reference_lists_every_promise() {
 }
 
 #[test]
-fn a_closed_store_stays_byte_for_byte_as_it_was() {
+fn check_store_of_closed_store_leaves_files_unchanged() {
     let fixture = Fixture::new();
     let read = || -> Vec<_> {
         let tree = common::tree(fixture.store());

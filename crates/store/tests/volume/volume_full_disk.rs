@@ -72,7 +72,7 @@ fn fill(writer: &mut TitleWriter, film: &Film) -> StoreError {
 }
 
 #[test]
-fn a_title_too_large_for_the_disk_is_refused_with_path_and_size() {
+fn title_writer_on_full_disk_returns_no_space_with_path_and_size() {
     let Some(disk) = SmallDisk::mount("3m") else { return };
     let volume = Volume::open_or_create(disk.path()).unwrap();
     let small = Film::new(50, 1).add(&volume, "small");
@@ -94,7 +94,7 @@ fn a_title_too_large_for_the_disk_is_refused_with_path_and_size() {
 }
 
 #[test]
-fn a_disk_that_fills_up_at_the_very_end_leaves_nothing() {
+fn commit_on_full_disk_returns_no_space_and_leaves_nothing() {
     let Some(disk) = SmallDisk::mount("3m") else { return };
     let volume = Volume::open_or_create(disk.path()).unwrap();
     let film = Film::new(5_000, 4); // 940 kB: all of it is in the writer's buffer until commit
@@ -111,7 +111,7 @@ fn a_disk_that_fills_up_at_the_very_end_leaves_nothing() {
 }
 
 #[test]
-fn no_room_for_another_packet_size_leaves_the_title_as_it_was() {
+fn add_packet_size_on_full_disk_leaves_title_unchanged() {
     let Some(disk) = SmallDisk::mount("3m") else { return };
     let volume = Volume::open_or_create(disk.path()).unwrap();
     let info = Film::new(5_000, 5).add(&volume, "x");
@@ -127,7 +127,7 @@ fn no_room_for_another_packet_size_leaves_the_title_as_it_was() {
 }
 
 #[test]
-fn a_list_of_damaged_titles_that_does_not_fit_leaves_nothing() {
+fn note_damaged_on_full_disk_leaves_no_file() {
     let Some(disk) = SmallDisk::mount("3m") else { return };
     let volume = Volume::open_or_create(disk.path()).unwrap();
     let info = Film::new(50, 9).add(&volume, "x");
@@ -143,7 +143,7 @@ fn a_list_of_damaged_titles_that_does_not_fit_leaves_nothing() {
 }
 
 #[test]
-fn a_member_that_became_read_only_is_read_and_named_to_who_would_write() {
+fn read_only_member_refuses_changes_and_is_named() {
     let Some(disk) = SmallDisk::mount("8m") else { return };
     let others = tempfile::tempdir().unwrap();
     let dirs = [others.path().join("a"), disk.path().join("b"), others.path().join("c")];

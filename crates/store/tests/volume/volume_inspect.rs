@@ -16,7 +16,7 @@ fn store() -> (tempfile::TempDir, PathBuf, TitleInfo) {
 }
 
 #[test]
-fn the_superblock_and_the_store() {
+fn inspect_of_superblock_and_store_shows_their_fields() {
     let (dir, _, info) = store();
     let volume = Volume::open(dir.path()).unwrap();
     let shown = inspect(&dir.path().join("volume.mrv"), None).unwrap();
@@ -34,7 +34,7 @@ fn the_superblock_and_the_store() {
 }
 
 #[test]
-fn the_manifest_is_shown_as_it_is_written() {
+fn inspect_of_manifest_shows_stored_fields() {
     let (_dir, title, info) = store();
     let shown = inspect(&title.join("manifest.mrm"), None).unwrap();
     assert_eq!(shown.json["title"], serde_json::to_value(&info).unwrap());
@@ -52,7 +52,7 @@ fn the_manifest_is_shown_as_it_is_written() {
 }
 
 #[test]
-fn the_index_whole_or_in_part() {
+fn inspect_of_index_shows_all_or_requested_range() {
     let (_dir, title, _) = store();
     let whole = inspect(&title.join("index.mri"), None).unwrap().json;
     assert_eq!(whole["packets"], 858);
@@ -176,7 +176,7 @@ fn damage_is_shown_where_it_is() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_an_error_that_says_so() {
+fn inspect_of_unsupported_or_missing_path_returns_error() {
     let dir = tempfile::tempdir().unwrap();
     let error = inspect(dir.path(), None).unwrap_err().to_string();
     assert!(error.contains("neither volume.mrv nor manifest.mrm"), "{error}");

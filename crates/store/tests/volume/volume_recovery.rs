@@ -26,7 +26,7 @@ fn tmp_entries(store: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_writer_that_is_dropped_leaves_nothing() {
+fn title_writer_drop_removes_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let writer = Film::new(20_000, 1).write(&volume, &[SIZE, 188]).unwrap();
@@ -76,7 +76,7 @@ fn child_that_ingests_until_it_is_killed() {
 }
 
 #[test]
-fn a_killed_ingest_leaves_nothing_visible_and_is_swept() {
+fn killed_ingest_is_invisible_and_swept_at_open() {
     let (dir, titles) = store_with_two();
     let (mut child, mut lines) = child("volume_recovery::child_that_ingests_until_it_is_killed", dir.path());
     let id = lines.find_map(|line| line.strip_prefix("ingesting ").map(str::to_owned)).unwrap();
@@ -113,7 +113,7 @@ fn child_that_works_until_it_is_killed() {
 /// Kills a working process at many places, with nothing but luck to choose them, and holds the store against every
 /// promise each time.
 #[test]
-fn a_process_killed_anywhere_leaves_only_what_the_next_open_repairs() {
+fn store_after_kill_at_any_point_is_repaired_by_open() {
     let dir = tempfile::tempdir().unwrap();
     let film = Film::new(300, 7);
     drop(Volume::open_or_create(dir.path()).unwrap());
@@ -143,7 +143,7 @@ fn a_process_killed_anywhere_leaves_only_what_the_next_open_repairs() {
 }
 
 #[test]
-fn a_writer_of_this_process_is_not_swept_either() {
+fn open_does_not_sweep_writer_of_same_process() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(20, 3);
@@ -154,7 +154,7 @@ fn a_writer_of_this_process_is_not_swept_either() {
 }
 
 #[test]
-fn an_interrupted_removal_ends_at_the_next_open() {
+fn open_finishes_interrupted_removal() {
     let (dir, titles) = store_with_two();
     // Killed after the catalogue's stripe went: the title is still there.
     let sql = Connection::open(dir.path().join("catalogue.sqlite")).unwrap();
@@ -171,7 +171,7 @@ fn an_interrupted_removal_ends_at_the_next_open() {
 }
 
 #[test]
-fn what_is_not_ours_in_tmp_stays() {
+fn open_keeps_foreign_entries_in_tmp() {
     let (dir, _) = store_with_two();
     fs::write(dir.path().join("tmp/notes.txt"), "mine").unwrap();
     fs::create_dir_all(dir.path().join("tmp/backup.rm/deep")).unwrap();
@@ -183,7 +183,7 @@ fn what_is_not_ours_in_tmp_stays() {
 }
 
 #[test]
-fn many_who_create_a_store_at_once_agree_on_one_volume() {
+fn open_or_create_by_many_threads_yields_one_volume() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("new/store");
     let blocks: Vec<Superblock> = std::thread::scope(|scope| {
@@ -196,7 +196,7 @@ fn many_who_create_a_store_at_once_agree_on_one_volume() {
 }
 
 #[test]
-fn a_directory_that_is_no_store_is_refused_and_left_alone() {
+fn open_of_directory_without_superblock_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let error = Volume::open(dir.path()).unwrap_err();
     assert!(error.to_string().contains("not a Millrace store: it has no volume.mrv"), "{error}");
@@ -208,7 +208,7 @@ fn a_directory_that_is_no_store_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_damaged_or_foreign_superblock_is_refused() {
+fn open_with_damaged_or_unsupported_superblock_fails() {
     let (dir, titles) = store_with_two();
     let path = dir.path().join("volume.mrv");
     let good = fs::read(&path).unwrap();
@@ -235,7 +235,7 @@ fn a_damaged_or_foreign_superblock_is_refused() {
 }
 
 #[test]
-fn a_missing_or_cut_file_is_named_when_the_title_is_opened() {
+fn open_title_with_missing_or_truncated_file_names_it() {
     let (dir, titles) = store_with_two();
     let volume = Volume::open(dir.path()).unwrap();
     let id = titles[0].id;
@@ -273,7 +273,7 @@ fn files_of_another_title_are_not_taken_for_this_ones() {
 }
 
 #[test]
-fn an_unreadable_title_is_reported_and_does_not_hide_the_others() {
+fn unreadable_title_is_reported_and_others_stay_listed() {
     let (dir, titles) = store_with_two();
     let volume = Volume::open(dir.path()).unwrap();
     assert!(volume.unreadable().unwrap().is_empty());
@@ -321,7 +321,7 @@ fn survives(what: &str, damage: impl Fn(&Path)) {
 }
 
 #[test]
-fn a_lost_catalogue_is_rebuilt() {
+fn catalogue_missing_at_open_is_rebuilt() {
     survives("deleted", |path| fs::remove_file(path).unwrap());
     survives("deleted with its log", |path| {
         for suffix in ["", "-wal", "-shm"] {
@@ -332,7 +332,7 @@ fn a_lost_catalogue_is_rebuilt() {
 }
 
 #[test]
-fn a_catalogue_that_is_none_is_set_aside_and_rebuilt() {
+fn catalogue_invalid_at_open_is_set_aside_and_rebuilt() {
     survives("text", |path| {
         fs::remove_file(path).unwrap();
         fs::write(path, b"this is not a database, not at all, and long enough to be seen as one").unwrap();
@@ -384,7 +384,7 @@ fn rows_that_lie_are_found_out() {
 }
 
 #[test]
-fn a_flipped_byte_anywhere_in_the_catalogue_does_no_harm() {
+fn catalogue_with_flipped_byte_yields_all_titles() {
     let (dir, titles) = store_with_two();
     let path = dir.path().join("catalogue.sqlite");
     let good = fs::read(&path).unwrap();
@@ -400,7 +400,7 @@ fn a_flipped_byte_anywhere_in_the_catalogue_does_no_harm() {
 }
 
 #[test]
-fn a_second_writer_does_not_wait_for_the_first() {
+fn title_writer_does_not_wait_for_concurrent_writer() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(700, 4);

@@ -90,7 +90,7 @@ fn titles_are_listed_again_when_one_may_have_come_or_gone() {
 }
 
 #[test]
-fn a_title_comes_back_as_it_was_written_in_every_size() {
+fn stored_title_reads_back_unchanged_in_all_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(40_003, 1); // 7.5 MB: several writes, a short last packet, many metadata blocks
@@ -116,7 +116,7 @@ fn a_title_comes_back_as_it_was_written_in_every_size() {
 }
 
 #[test]
-fn a_writer_may_tell_meta_data_before_or_after_the_data() {
+fn push_meta_before_or_after_write_data_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(700, 2);
@@ -154,7 +154,7 @@ fn titles_are_found_by_name_id_and_source() {
 }
 
 #[test]
-fn the_same_name_gets_a_number_whoever_adds_it() {
+fn title_name_added_concurrently_gets_unique_number() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     // Two volumes are two processes to each other: own connections, own locks.
@@ -179,7 +179,7 @@ fn the_same_name_gets_a_number_whoever_adds_it() {
 }
 
 #[test]
-fn what_another_process_adds_and_removes_is_seen() {
+fn volume_sees_titles_changed_by_other_process() {
     let dir = tempfile::tempdir().unwrap();
     let here = Volume::open_or_create(dir.path()).unwrap();
     let there = Volume::open(dir.path()).unwrap();
@@ -198,7 +198,7 @@ fn what_another_process_adds_and_removes_is_seen() {
 }
 
 #[test]
-fn a_removed_title_can_be_read_on_by_those_who_have_it_open() {
+fn removed_title_remains_readable_while_open() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(2000, 6);
@@ -211,7 +211,7 @@ fn a_removed_title_can_be_read_on_by_those_who_have_it_open() {
 }
 
 #[test]
-fn a_packet_size_added_later_equals_one_made_at_ingest() {
+fn add_packet_size_later_equals_size_made_at_ingest() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(30_011, 7);
@@ -277,7 +277,7 @@ fn derived_records_are_those_of_a_file() {
 
 /// Titles of versions before range sums open as ever, and get them with the next packet size, or without one.
 #[test]
-fn an_older_title_gets_range_sums() {
+fn prepare_of_older_title_adds_range_sums() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(6001, 9);
@@ -303,7 +303,7 @@ fn an_older_title_gets_range_sums() {
 }
 
 #[test]
-fn every_size_has_a_source_of_its_own() {
+fn timeline_of_each_packet_size_has_unique_ssrc() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let info = Film::new(20, 9).add(&volume, "x");
@@ -354,7 +354,7 @@ fn packets_are_found_by_time_in_every_size() {
 }
 
 #[test]
-fn a_title_that_cannot_be_is_refused_and_leaves_nothing() {
+fn title_writer_with_invalid_input_fails_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(700, 10);
@@ -393,7 +393,7 @@ fn a_title_that_cannot_be_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_packet_size_whose_making_was_killed_can_be_made_again() {
+fn add_packet_size_after_killed_attempt_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let volume = Volume::open_or_create(dir.path()).unwrap();
     let film = Film::new(700, 11);

@@ -128,7 +128,7 @@ fn file_of(bytes: &[u8]) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn a_radio_plays_any_bytes_again_and_again_to_curl() {
+fn radio_loops_file_bytes_endlessly_to_curl() {
     let bytes = noise(120_000);
     let file = file_of(&bytes);
     let mount = format!("noise={}", file.path().display());
@@ -156,7 +156,7 @@ fn a_radio_plays_any_bytes_again_and_again_to_curl() {
 }
 
 #[test]
-fn a_radio_says_titles_to_those_who_ask_for_them() {
+fn radio_sends_icy_titles_on_request() {
     let bytes = noise(90_000);
     let file = file_of(&bytes);
     let mount = format!("noise={}", file.path().display());

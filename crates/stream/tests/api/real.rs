@@ -40,7 +40,7 @@ fn plain(engine: &StreamEngine, bytes: usize, rate: u64) -> (Vec<u8>, Source, te
 }
 
 #[test]
-fn a_message_ends_the_run_is_left_unread_and_the_next_goes_on() {
+fn control_message_ends_run_unread_and_next_run_continues() {
     let engine = engine();
     let (bytes, source, _file) = plain(&engine, 3_000_000, 16_000_000);
     let (near, mut far) = connected();
@@ -86,7 +86,7 @@ fn a_message_ends_the_run_is_left_unread_and_the_next_goes_on() {
 }
 
 #[test]
-fn a_peer_that_is_killed_ends_the_run_and_the_context() {
+fn peer_killed_ends_run_and_stream_context() {
     let engine = engine();
     let (_, source, _file) = plain(&engine, 3_000_000, 8_000_000);
     let (near, far) = connected();
@@ -107,7 +107,7 @@ fn a_peer_that_is_killed_ends_the_run_and_the_context() {
 }
 
 #[test]
-fn what_a_program_writes_into_a_circular_buffer_comes_out_at_the_other_end() {
+fn circular_buffer_delivers_written_bytes_to_peer() {
     let engine = engine();
     let (source, mut writer) =
         engine.buffer(Buffer::circular(BitRate(20_000_000), 2 << 20, WhenFull::Wait)).unwrap();
@@ -169,7 +169,7 @@ fn raise_open_files() {
 }
 
 #[test]
-fn two_thousand_threads_sleep_while_their_streams_play() {
+fn run_callers_sleep_while_two_thousand_streams_play() {
     const CALLERS: usize = 2000;
     raise_open_files();
     let engine = Arc::new(engine());
@@ -311,7 +311,7 @@ fn rtp_of(got: &[u8]) -> Vec<(u16, u32)> {
 }
 
 #[test]
-fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
+fn stream_engine_refuses_impossible_requests_and_reports_shutdown() {
     let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
     let even = taken.local_addr().unwrap().port() & !1;
     let config = StreamEngineConfig { udp_ports: (even, even + 1), ..StreamEngineConfig::default() };
@@ -356,7 +356,7 @@ fn what_is_not_to_be_had_is_said_and_what_is_shut_down_says_so() {
 }
 
 #[test]
-fn a_run_that_is_shut_down_says_what_its_peer_has_got() {
+fn run_ended_by_shutdown_reports_bytes_received_by_peer() {
     let engine = engine();
     let (_, source, _file) = plain(&engine, 3_000_000, 8_000_000);
     let (near, mut far) = connected();
@@ -475,7 +475,7 @@ fn titles_are_sent_as_a_named_transformation_makes_them_and_it_does_so_once() {
 
 /// Different packets with the same numbers are those of another source (RFC 3550 section 8); of one stream they are from one.
 #[test]
-fn a_transformed_title_has_one_source_number_that_is_not_the_titles() {
+fn transformed_title_has_single_ssrc_of_its_own() {
     let site = Site::new(&["all=select:audio=all", "mute=select:audio=none"]);
     let ssrcs = |assembly: Assembly| {
         let (mut stream, reader) = site.stream(|near| Transport::interleaved(near, 4, 5));
@@ -498,7 +498,7 @@ fn a_transformed_title_has_one_source_number_that_is_not_the_titles() {
 }
 
 #[test]
-fn what_cannot_be_transformed_so_is_refused_and_stays_as_it_is() {
+fn assembly_with_unsuitable_transform_is_refused_without_effect() {
     let site = Site::new(&["fra=select:audio=fra", "mute=select:audio=none"]);
     let (mut stream, reader) = site.stream(Transport::tcp);
     let mut refused = |name: &str| stream.assembly(named(name)).unwrap_err().to_string();

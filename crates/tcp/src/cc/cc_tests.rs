@@ -25,7 +25,7 @@ fn reno() -> Controller {
 //= type=test
 //# min (10*MSS, max (2*MSS, 14600))
 #[test]
-fn the_initial_window_is_ten_segments_unless_they_are_large() {
+fn initial_window_is_ten_segments_or_less_for_large_mss() {
     assert_eq!([536, 1460, 4000, 8960].map(initial), [5360, 14_600, 14_600, 17_920]);
 }
 
@@ -73,7 +73,7 @@ fn congestion_avoidance_grows_by_a_segment_a_window_however_it_is_acknowledged()
 //= type=test
 //# ssthresh = max (FlightSize / 2, 2*SMSS)
 #[test]
-fn a_loss_halves_what_was_used_and_a_time_out_leaves_one_segment() {
+fn reno_loss_halves_window_and_timeout_leaves_one_segment() {
     let mut control = reno();
     control.set(40_000, 80_000);
     control.on_loss(&Cut { used: 30_000, mss: MSS });

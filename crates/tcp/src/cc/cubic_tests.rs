@@ -24,7 +24,7 @@ fn run(control: &mut Cubic, from_ns: u64, seconds: f64, srtt_ns: u64) -> u64 {
 
 // RFC 9438 figures 1 and 2: W_cubic(t) = C (t - K)^3 + W_max.
 #[test]
-fn it_follows_the_closed_form() {
+fn cubic_window_follows_closed_form() {
     let mut control = cubic(1_000_000, 1_000_000);
     control.on_loss(&Cut { used: 1_000_000, mss: MSS });
     assert_eq!(control.cwnd(), 700_000);
@@ -41,7 +41,7 @@ fn it_follows_the_closed_form() {
 
 // RFC 9438 section 4.3: where Reno would be faster, as fast as Reno with the same beta.
 #[test]
-fn at_short_round_trips_it_is_as_fast_as_reno() {
+fn cubic_at_short_round_trips_grows_as_fast_as_reno() {
     let srtt_ns = 5_000_000;
     let mut control = cubic(40_000, 40_000);
     control.on_loss(&Cut { used: 40_000, mss: MSS });
@@ -61,7 +61,7 @@ fn at_short_round_trips_it_is_as_fast_as_reno() {
 //# value of W_max before it updates W_max for the current congestion
 //# event.
 #[test]
-fn a_window_that_shrinks_makes_room_for_others() {
+fn fast_convergence_lowers_w_max_of_shrinking_window() {
     let mut control = cubic(100_000, 100_000);
     control.on_loss(&Cut { used: 100_000, mss: MSS });
     assert_eq!(control.w_max, 100_000);
@@ -71,7 +71,7 @@ fn a_window_that_shrinks_makes_room_for_others() {
 }
 
 #[test]
-fn an_undone_reduction_leaves_no_trace() {
+fn cubic_on_undo_restores_state_before_loss() {
     let mut control = cubic(100_000, 100_000);
     control.on_loss(&Cut { used: 100_000, mss: MSS });
     let now = run(&mut control, 0, 1.0, SRTT_NS);
@@ -94,7 +94,7 @@ fn an_undone_reduction_leaves_no_trace() {
 //# K is set to 0, and W_max is set to the congestion window size at the
 //# beginning of the current congestion avoidance.
 #[test]
-fn after_a_time_out_it_starts_from_where_it_is() {
+fn cubic_on_rto_sets_k_to_zero_and_w_max_to_cwnd() {
     let mut control = cubic(100_000, 100_000);
     control.on_rto(&Cut { used: 100_000, mss: MSS }, false);
     assert_eq!((control.cwnd(), control.ssthresh()), (1000, 70_000));
@@ -115,7 +115,7 @@ fn time_without_data_is_no_time_of_the_epoch() {
 }
 
 #[test]
-fn a_long_epoch_outlasts_the_clock() {
+fn cubic_window_never_shrinks_when_tick_clock_wraps() {
     let mut control = cubic(100_000, 100_000);
     control.on_loss(&Cut { used: 100_000, mss: MSS });
     let mut last = 0;
@@ -133,7 +133,7 @@ fn a_long_epoch_outlasts_the_clock() {
 // The remainder of an acknowledgment counts towards the next segment: otherwise stretch ACKs would
 // make the window grow more slowly.
 #[test]
-fn the_estimate_counts_every_byte_that_is_acknowledged() {
+fn grow_estimate_counts_all_acknowledged_bytes() {
     let mut control = cubic(100_000, 100_000);
     for _ in 0..8 {
         control.grow_estimate(&growth(Tick(0), 75_000));
@@ -142,7 +142,7 @@ fn the_estimate_counts_every_byte_that_is_acknowledged() {
 }
 
 #[test]
-fn the_window_grows_alike_by_few_large_acknowledgments_and_many_small_ones() {
+fn cubic_growth_is_independent_of_acknowledgment_size() {
     let grown = |bytes: u32| {
         let mut control = cubic(1_000_000, 1_000_000);
         control.on_loss(&Cut { used: 1_000_000, mss: MSS });

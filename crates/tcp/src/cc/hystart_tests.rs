@@ -18,7 +18,7 @@ fn begin() -> HyStart {
 }
 
 #[test]
-fn a_steady_round_trip_keeps_slow_start() {
+fn hystart_with_steady_rtt_stays_in_slow_start() {
     let mut hystart = begin();
     for number in 0..20 {
         assert_eq!(round(&mut hystart, number, 20, 40 + u64::from(number % 2)), Pace::Slow);
@@ -26,7 +26,7 @@ fn a_steady_round_trip_keeps_slow_start() {
 }
 
 #[test]
-fn a_growing_round_trip_ends_slow_start_after_five_rounds() {
+fn hystart_with_growing_rtt_ends_slow_start_after_five_rounds() {
     let mut hystart = begin();
     round(&mut hystart, 0, 20, 40);
     round(&mut hystart, 1, 20, 44);
@@ -40,7 +40,7 @@ fn a_growing_round_trip_ends_slow_start_after_five_rounds() {
 }
 
 #[test]
-fn a_round_trip_that_shrinks_again_resumes_slow_start() {
+fn hystart_with_rtt_shrinking_again_resumes_slow_start() {
     let mut hystart = begin();
     round(&mut hystart, 0, 20, 40);
     assert_eq!(round(&mut hystart, 1, 20, 50), Pace::Conservative);

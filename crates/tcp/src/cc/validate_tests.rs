@@ -36,7 +36,7 @@ fn less_than_half_of_the_window_does_not_validate_it() {
 //# exceed the maximum (highest value) within the pipeACK Sampling
 //# Period.
 #[test]
-fn a_large_sample_is_forgotten_after_a_second() {
+fn pipe_ack_forgets_large_sample_after_sampling_period() {
     let mut validate = Validate::new(Seq(0), at_ms(0));
     let round = rounds(&mut validate, 0, 1, 80_000, 100_000);
     let round = rounds(&mut validate, round, 4, 1000, 100_000);
@@ -46,7 +46,7 @@ fn a_large_sample_is_forgotten_after_a_second() {
 }
 
 #[test]
-fn a_pause_does_not_add_two_samples_up() {
+fn pipe_ack_after_pause_does_not_sum_two_samples() {
     let mut validate = Validate::new(Seq(0), at_ms(0));
     validate.acked(Seq(0), Seq(3000), 10_000, SRTT, at_ms(50));
     validate.acked(Seq(3000), Seq(6000), 10_000, SRTT, at_ms(900));
@@ -57,7 +57,7 @@ fn a_pause_does_not_add_two_samples_up() {
 //= type=test
 //# cwnd = max((1/2)*cwnd, IW).
 #[test]
-fn a_window_that_is_not_used_is_halved_every_five_minutes() {
+fn unused_window_is_halved_every_five_minutes() {
     let mut control = Controller::new(Algorithm::Reno, 1000, false, Seq(0));
     control.set(80_000, 20_000);
     let mut validate = Validate::new(Seq(0), at_ms(0));
@@ -74,7 +74,7 @@ fn a_window_that_is_not_used_is_halved_every_five_minutes() {
 }
 
 #[test]
-fn a_sample_takes_a_round_trip_and_no_more() {
+fn pipe_ack_sample_spans_one_round_trip() {
     let mut validate = Validate::new(Seq(0), at_ms(0));
     validate.acked(Seq(0), Seq(1000), 10_000, SRTT, Tick(at_ms(0).0 + SRTT - 1));
     assert_eq!(validate.pipe_ack(), None);

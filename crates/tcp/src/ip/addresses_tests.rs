@@ -21,7 +21,7 @@ fn words_are_those_of_a_flow_key() {
 }
 
 #[test]
-fn the_next_hop_is_the_destination_or_the_gateway() {
+fn next_hop_is_on_link_gateway_or_none() {
     let mut settings = settings(ETHERNET);
     let hop = |settings: &Settings, text: &str| Addresses::new(settings).next_hop(key(text));
     for near in ["192.0.2.2", "192.0.2.254", "192.0.2.0", "2001:db8::ffff", "fe80::77", "febf::1"] {
@@ -52,7 +52,7 @@ fn the_next_hop_is_the_destination_or_the_gateway() {
 }
 
 #[test]
-fn the_source_is_of_the_subnet_of_the_target() {
+fn source_v4_and_v6_are_of_the_target_subnet() {
     let addresses = addresses();
     assert_eq!(addresses.source_v4(key("192.0.2.9")), Some(OUR_V4));
     assert_eq!(addresses.source_v6(key("fe80::9")), Some(OUR_LOCAL_V6));

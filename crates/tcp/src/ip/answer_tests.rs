@@ -59,7 +59,7 @@ fn requests_for_own_addresses_are_answered() {
 }
 
 #[test]
-fn what_others_ask_each_other_is_for_the_kernel_and_remembered_by_nobody() {
+fn arp_and_ndp_between_others_go_to_kernel_without_learning() {
     let mut interface = interface();
     let frames = [
         arp_request((THEIR_MAC, THEIR_V4), GATEWAY_V4),
@@ -106,7 +106,7 @@ fn own_addresses_are_announced_twice() {
 }
 
 #[test]
-fn an_own_address_is_defended_but_not_endlessly() {
+fn address_conflict_is_answered_at_limited_rate() {
     let unspecified = Ipv4Addr::UNSPECIFIED;
     for frame in [
         arp_request((OTHER_MAC, OUR_V4), THEIR_V4),
@@ -211,7 +211,7 @@ fn discovery_that_breaks_its_rules_is_refused() {
 }
 
 #[test]
-fn nobody_has_an_ethernet_address_of_a_group_or_an_address_of_none() {
+fn arp_and_ndp_with_invalid_sender_are_not_learned() {
     let mut interface = interface();
     for mac in [EVERYBODY, [1, 0, 0x5e, 0, 0, 1], [0; 6]] {
         let _ = interface.input(&arp_request((mac, THEIR_V4), OUR_V4), START);

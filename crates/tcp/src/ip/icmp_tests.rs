@@ -85,7 +85,7 @@ fn echo_requests_are_answered_byte_for_byte() {
 }
 
 #[test]
-fn both_zeros_are_right_in_echo_checksums() {
+fn echo_checksum_with_either_zero_is_valid() {
     for word in 0..=40u16 {
         let payload = word.to_be_bytes();
         let echo = etherparse::IcmpEchoHeader { id: 0, seq: 0 };
@@ -237,7 +237,7 @@ fn errors_that_quote_anything_else_are_not() {
 }
 
 #[test]
-fn each_bit_of_an_error_counts() {
+fn icmp_error_with_flipped_bit_is_rejected() {
     for frame in [
         raw_v4(3, 4, [0, 0, 5, 100], &quoted(&our_v4(), 28)),
         raw_v6(2, 0, [0, 0, 5, 100], &quoted(&our_v6(), 48)),

@@ -29,7 +29,7 @@ fn segment<'f>(interface: &mut Interface, frame: &'f [u8]) -> Arrived<'f> {
 }
 
 #[test]
-fn a_segment_over_ipv4_is_found_whatever_is_around_it() {
+fn ipv4_segment_with_options_or_padding_is_extracted() {
     let plain = segment_v4(FAR_V4, OUR_V4, b"odd");
     let tcp = plain[34..].to_vec();
     // No operation, Record Route with room for one address, an unknown option of two bytes, end of
@@ -49,7 +49,7 @@ fn a_segment_over_ipv4_is_found_whatever_is_around_it() {
 }
 
 #[test]
-fn a_segment_over_ipv6_is_found_behind_what_may_be_skipped() {
+fn ipv6_segment_behind_extension_headers_is_extracted() {
     let plain = segment_v6(FAR_V6, OUR_V6, b"odd");
     let tcp = plain[54..].to_vec();
     let router_alert: &[u8] = &[5, 2, 0, 0, 1, 0];
@@ -127,7 +127,7 @@ fn frames_of_other_vlans_are_left_alone() {
 }
 
 #[test]
-fn without_a_link_header_the_version_says_what_it_is() {
+fn input_without_link_header_dispatches_by_ip_version() {
     let mut interface = interface_of(&settings(Link::Ip));
     let (v4, v6) = (segment_v4(FAR_V4, OUR_V4, b"x"), segment_v6(FAR_V6, OUR_V6, b"x"));
     assert_eq!(segment(&mut interface, &v4[14..]).bytes, &v4[34..]);
@@ -137,7 +137,7 @@ fn without_a_link_header_the_version_says_what_it_is() {
 }
 
 #[test]
-fn nothing_is_made_of_a_frame_that_ends_too_early() {
+fn input_of_truncated_frame_is_dropped_as_malformed() {
     let v6 = segment_v6(FAR_V6, OUR_V6, b"abc");
     let frames = [
         segment_v4(FAR_V4, OUR_V4, b"abc"),
@@ -204,7 +204,7 @@ fn source_routes_and_options_that_forbid_to_go_on_are_refused() {
 }
 
 #[test]
-fn each_bit_of_an_ipv4_header_counts() {
+fn ipv4_header_with_flipped_bit_is_not_accepted() {
     let frame = segment_v4(FAR_V4, OUR_V4, b"abc");
     for bit in 14 * 8..34 * 8 {
         let mut frame = frame.clone();
@@ -215,7 +215,7 @@ fn each_bit_of_an_ipv4_header_counts() {
 }
 
 #[test]
-fn both_zeros_of_a_header_checksum_are_right() {
+fn ipv4_header_checksum_with_either_zero_is_valid() {
     let frame = segment_v4(FAR_V4, OUR_V4, b"");
     let checksum = |frame: &[u8]| u16::from_be_bytes([frame[24], frame[25]]);
     let zero = (0..=u16::MAX)
@@ -230,7 +230,7 @@ fn both_zeros_of_a_header_checksum_are_right() {
 }
 
 #[test]
-fn what_is_not_for_this_layer_is_for_the_kernel() {
+fn input_of_non_tcp_or_foreign_packet_is_left_to_kernel() {
     let udp = |ip: IpHeaders| {
         let mut frame = Vec::new();
         PacketBuilder::ethernet2(THEIR_MAC, OUR_MAC).ip(ip).udp(1, 2).write(&mut frame, b"x").unwrap();
@@ -272,7 +272,7 @@ fn fragments_are_for_the_kernel_and_counted() {
 }
 
 #[test]
-fn nobody_sends_from_a_martian_address() {
+fn martian_source_is_dropped_and_counted() {
     let v4 = [
         "0.0.0.0",
         "0.1.2.3",
@@ -292,7 +292,7 @@ fn nobody_sends_from_a_martian_address() {
 }
 
 #[test]
-fn what_was_sent_to_another_station_or_to_all_of_them_is_not_a_segment() {
+fn segment_to_other_or_group_mac_is_dropped_as_misdirected() {
     for packet in [segment_v4(FAR_V4, OUR_V4, b""), segment_v6(FAR_V6, OUR_V6, b"")] {
         for to in [OTHER_MAC, EVERYBODY, [0x33, 0x33, 0, 0, 0, 1]] {
             let mut frame = packet.clone();

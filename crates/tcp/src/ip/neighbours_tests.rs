@@ -39,7 +39,7 @@ fn history(table: &mut Neighbours, from: u64) -> Vec<(u64, Fired)> {
 }
 
 #[test]
-fn a_neighbour_that_does_not_answer_is_asked_three_times_and_then_left_alone_for_a_while() {
+fn neighbour_without_answer_is_unreachable_after_three_requests() {
     let mut table = table(8);
     let (index, _) = table.insert(key(1), true, START).unwrap();
     assert_eq!((table.use_silently(index, START), table.use_silently(index, START)), (Use::Ask, Use::Wait));
@@ -58,7 +58,7 @@ fn a_neighbour_that_does_not_answer_is_asked_three_times_and_then_left_alone_for
 }
 
 #[test]
-fn a_neighbour_that_is_used_and_not_confirmed_is_probed_and_then_searched_for() {
+fn neighbour_used_without_confirmation_is_probed_then_resolved() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
     assert_eq!(table.use_silently(index, at_s(29)), Use::Send(THEIR_MAC));
@@ -79,7 +79,7 @@ fn a_neighbour_that_is_used_and_not_confirmed_is_probed_and_then_searched_for() 
 }
 
 #[test]
-fn an_answer_to_a_probe_and_progress_of_tcp_confirm_a_neighbour() {
+fn neighbour_is_confirmed_by_probe_answer_or_tcp_progress() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
     table.use_silently(index, at_s(40));
@@ -122,7 +122,7 @@ fn progress_does_not_refute_a_claim_of_another_address() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_believed_only_until_it_is_used() {
+fn neighbour_after_unsolicited_claim_is_stale() {
     let mut table = table(8);
     let (index, _) = table.insert(key(1), false, START).unwrap();
     // An answer without a request is no better than an announcement.
@@ -142,7 +142,7 @@ fn what_was_not_asked_for_is_believed_only_until_it_is_used() {
 }
 
 #[test]
-fn nobody_takes_over_the_address_of_a_neighbour_that_answers() {
+fn neighbour_that_answers_is_not_replaced_by_other_claim() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
     for claim in [Claim::Told, Claim::Answer] {
@@ -164,7 +164,7 @@ fn nobody_takes_over_the_address_of_a_neighbour_that_answers() {
 }
 
 #[test]
-fn a_neighbour_that_has_moved_is_found_again_in_a_second() {
+fn neighbour_that_moved_is_resolved_again_in_one_second() {
     let mut table = table(8);
     let index = reachable(&mut table, 1);
     table.heard(index, Some(OTHER_MAC), Claim::Told, at_s(10));
@@ -179,7 +179,7 @@ fn a_neighbour_that_has_moved_is_found_again_in_a_second() {
 }
 
 #[test]
-fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
+fn insert_of_many_strangers_evicts_no_neighbour_in_use() {
     let mut table = table(64);
     let live: Vec<u32> = (0..200)
         .filter(|&number| {
@@ -211,7 +211,7 @@ fn who_was_only_heard_of_never_takes_the_place_of_who_is_used() {
 }
 
 #[test]
-fn who_has_to_be_asked_takes_the_place_of_who_matters_least() {
+fn insert_into_full_table_evicts_least_important_neighbour() {
     let mut table = table(8);
     for number in 0..8 {
         let (index, _) = table.insert(key(number), number < 6, START).unwrap();
@@ -248,7 +248,7 @@ fn who_has_to_be_asked_takes_the_place_of_who_matters_least() {
 }
 
 #[test]
-fn an_evicted_neighbour_takes_its_timer_and_its_segment_with_it() {
+fn eviction_of_neighbour_removes_timer_and_waiting_segment() {
     let mut frames = super::super::frames::Frames::new(2, 10);
     let mut table = table(8);
     for number in 0..8 {
@@ -262,7 +262,7 @@ fn an_evicted_neighbour_takes_its_timer_and_its_segment_with_it() {
 }
 
 #[test]
-fn without_places_there_are_only_gateways() {
+fn table_of_size_zero_holds_only_gateways() {
     let mut table = table(0);
     assert_eq!(table.insert(key(1), true, START), None);
     assert_eq!((table.find(key(1)), table.find(GATEWAY)), (None, Some(0)));

@@ -98,7 +98,7 @@ fn checksums_at_both_zeros_are_right() {
 }
 
 #[test]
-fn the_flow_label_is_of_the_flow() {
+fn flow_label_depends_on_flow_and_secret() {
     let mut random = SplitMix(6);
     let interface = bare(settings(ETHERNET));
     let label = |interface: &Interface, flow: &FlowKey| {
@@ -119,7 +119,7 @@ fn the_flow_label_is_of_the_flow() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_and_counted() {
+fn output_of_oversized_packet_or_to_short_buffer_is_dropped() {
     for (remote, headers) in [(std::net::IpAddr::V4(FAR_V4), 40), (FAR_V6.into(), 60)] {
         let mut interface = bare(settings(ETHERNET));
         let flow = flow(remote);
@@ -142,7 +142,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
 }
 
 #[test]
-fn without_a_link_header_nobody_is_asked() {
+fn output_without_link_header_needs_no_resolution() {
     let mut interface = bare(settings(ETHERNET));
     for remote in [std::net::IpAddr::V4(THEIR_V4), FAR_V4.into(), THEIR_V6.into(), FAR_V6.into()] {
         let (outgoing, frame) = send(&mut interface, &flow(remote), 9, START);

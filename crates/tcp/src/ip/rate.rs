@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenth_at_once_then_one_each_time_one_has_come_in() {
+    fn rate_take_allows_burst_of_a_tenth_then_steady_rate() {
         let mut rate = Rate::new(100);
         let start = Instant(NS_PER_S);
         assert_eq!((0..50).filter(|_| rate.take(start)).count(), 10);
@@ -48,13 +48,13 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_time_is_no_pause() {
+    fn rate_take_at_clock_start_allows_full_burst() {
         let mut rate = Rate::new(100);
         assert_eq!((0..50).filter(|_| rate.take(Instant(1))).count(), 10);
     }
 
     #[test]
-    fn a_clock_that_goes_back_grants_nothing() {
+    fn rate_take_with_clock_going_back_is_refused() {
         let mut rate = Rate::new(10);
         assert!(rate.take(Instant(5 * NS_PER_S)));
         assert!(!rate.take(Instant(NS_PER_S)));

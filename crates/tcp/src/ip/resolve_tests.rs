@@ -45,7 +45,7 @@ fn learn(interface: &mut Interface, mac: Mac, ip: IpAddr, now: Instant) {
 }
 
 #[test]
-fn a_segment_waits_until_its_neighbour_is_found() {
+fn segment_waits_until_its_neighbour_is_resolved() {
     let mut interface = interface();
     for (remote, neighbour) in [
         (IpAddr::V4(THEIR_V4), IpAddr::V4(THEIR_V4)),
@@ -80,7 +80,7 @@ fn a_segment_waits_until_its_neighbour_is_found() {
 }
 
 #[test]
-fn one_gateway_serves_all_that_is_far() {
+fn gateway_once_resolved_serves_all_remote_hosts() {
     let mut interface = interface();
     send(&mut interface, &flow(FAR_V4), 1, START);
     learn(&mut interface, THEIR_MAC, GATEWAY_V4.into(), START);
@@ -94,7 +94,7 @@ fn one_gateway_serves_all_that_is_far() {
 }
 
 #[test]
-fn nothing_is_left_of_a_neighbour_that_does_not_answer() {
+fn resolution_without_answer_drops_segment_and_can_restart() {
     for remote in [IpAddr::V4(THEIR_V4), THEIR_V6.into(), FAR_V4.into()] {
         let mut interface = interface();
         send(&mut interface, &flow(remote), 1, START);
@@ -115,7 +115,7 @@ fn nothing_is_left_of_a_neighbour_that_does_not_answer() {
 }
 
 #[test]
-fn there_is_no_way_to_everywhere() {
+fn send_without_route_is_dropped_and_counted() {
     let mut settings = settings(ETHERNET);
     (settings.gateway_v4, settings.gateway_v6) = (None, None);
     let mut interface = interface_of(&settings);
@@ -128,7 +128,7 @@ fn there_is_no_way_to_everywhere() {
 }
 
 #[test]
-fn a_flood_of_requests_evicts_no_neighbour_in_use_and_starves_no_resolution() {
+fn arp_flood_evicts_no_neighbour_and_starves_no_resolution() {
     let mut settings = settings(ETHERNET);
     settings.addresses[0].prefix = 8;
     let mut interface = interface_of(&settings);
@@ -189,7 +189,7 @@ fn answers_to_addresses_that_nobody_has_are_no_broadcast_storm() {
 }
 
 #[test]
-fn no_more_segments_wait_than_there_is_room_for() {
+fn waiting_segments_are_limited_to_waiting_frames() {
     let mut interface = interface();
     for number in 2..202 {
         send(&mut interface, &flow(Ipv4Addr::new(192, 0, 2, number)), 1, START);
@@ -204,7 +204,7 @@ fn no_more_segments_wait_than_there_is_room_for() {
 }
 
 #[test]
-fn a_neighbour_is_kept_by_tcp_without_a_probe_and_lost_without_it() {
+fn tcp_progress_keeps_neighbour_without_probes() {
     let run = |moves: bool| {
         let mut interface = interface();
         send(&mut interface, &flow(THEIR_V4), 1, START);
@@ -242,7 +242,7 @@ fn far_ends_confirm_the_gateway() {
 }
 
 #[test]
-fn the_neighbour_of_the_last_segment_is_not_taken_for_another_one() {
+fn neighbour_of_last_segment_after_eviction_is_not_reused() {
     let mut settings = settings(ETHERNET);
     settings.neighbours = 8;
     let mut interface = interface_of(&settings);
@@ -282,7 +282,7 @@ fn the_neighbour_of_the_last_segment_is_not_taken_for_another_one() {
 }
 
 #[test]
-fn who_tells_without_being_asked_is_asked_whether_it_is_true() {
+fn unsolicited_advertisement_is_verified_by_probe() {
     let mut interface = interface();
     send(&mut interface, &flow(THEIR_V6), 1, START);
     assert_eq!(sent(&mut interface).len(), 1);
@@ -295,7 +295,7 @@ fn who_tells_without_being_asked_is_asked_whether_it_is_true() {
 }
 
 #[test]
-fn what_waits_is_the_whole_segment_in_all_its_pieces() {
+fn waiting_segment_holds_all_payload_pieces() {
     let mut interface = interface();
     let flow = flow(THEIR_V4);
     let out = Out { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };

@@ -96,7 +96,7 @@ fn blocks_come_and_go_and_none_is_lost() {
 }
 
 #[test]
-fn what_the_device_has_is_kept_though_acknowledged() {
+fn board_keeps_acknowledged_record_until_device_is_done() {
     let (mut board, mut slab) = board(20);
     board.sent_again(&mut slab, at(2), 100, Tick(9));
     board.device_done(&mut slab, at(0), 2000);
@@ -147,7 +147,7 @@ fn lost_segments_are_found_sent_again_and_taken_back() {
 }
 
 #[test]
-fn a_segment_is_cut_in_a_block_with_room_and_in_a_full_one() {
+fn split_in_full_and_partial_block_keeps_board_consistent() {
     for segments in [8, 15, 40] {
         for cut in [0, 3, 7] {
             let (mut board, mut slab) = board(segments);
@@ -169,7 +169,7 @@ fn a_segment_is_cut_in_a_block_with_room_and_in_a_full_one() {
 }
 
 #[test]
-fn a_full_slab_refuses_and_goes_on_afterwards() {
+fn push_to_full_slab_returns_full_until_advance() {
     let (mut board, mut slab) = (Board::new(), Records::new(1));
     let record = |segment| Record { seq: at(segment), len: 100, ..Record::default() };
     for segment in 0..15 {

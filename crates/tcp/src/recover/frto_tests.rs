@@ -22,7 +22,7 @@ fn timed_out() -> Rig {
 //# declare the timeout spurious and set SpuriousRecovery to
 //# SPUR_TO.
 #[test]
-fn a_delayed_flight_makes_the_time_out_spurious() {
+fn frto_with_delayed_flight_declares_timeout_spurious() {
     let mut rig = timed_out();
     rig.wait_ms(10);
     assert!(!rig.ack(1, &[]).is_spurious);
@@ -37,7 +37,7 @@ fn a_delayed_flight_makes_the_time_out_spurious() {
 }
 
 #[test]
-fn a_lost_flight_is_sent_again() {
+fn frto_with_lost_flight_retransmits() {
     let mut rig = timed_out();
     rig.wait_ms(100);
     rig.ack(1, &[]);
@@ -56,7 +56,7 @@ fn a_lost_flight_is_sent_again() {
 //# RTO recovery and set the congestion window to no more than 2 *
 //# MSS, like a regular TCP would do.
 #[test]
-fn an_acknowledgment_of_everything_decides_nothing() {
+fn frto_with_ack_of_all_data_is_not_spurious() {
     let mut rig = timed_out();
     rig.wait_ms(100);
     let acked = rig.ack(10, &[]);
@@ -72,7 +72,7 @@ fn an_acknowledgment_of_everything_decides_nothing() {
 //# not have any new data to send -- the recommended action is to
 //# refrain from entering step 3 of this algorithm.
 #[test]
-fn without_new_data_it_goes_on_as_ever() {
+fn frto_without_new_data_falls_back_to_rto_recovery() {
     let mut rig = timed_out();
     rig.limit = 10;
     rig.wait_ms(100);
@@ -87,7 +87,7 @@ fn without_new_data_it_goes_on_as_ever() {
 //# SHOULD NOT be applied if the TCP sender is already in loss recovery
 //# when a retransmission timeout occurs.
 #[test]
-fn it_is_not_used_during_a_recovery() {
+fn frto_during_loss_recovery_is_not_used() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.limit = 10;
     rig.wait_ms(100);

@@ -20,7 +20,7 @@ fn example(lost: u32) -> (Vec<String>, Rig) {
 // RFC 6937 section 3.1, first figure: the row "PRR". Two segments of limited transmit, then the retransmission, then every
 // other acknowledgment until the window is the threshold.
 #[test]
-fn a_single_loss_sends_for_every_other_acknowledgment() {
+fn prr_with_single_loss_sends_on_alternate_acknowledgments() {
     let (sent, rig) = example(1);
     assert_eq!(sent[..3], ["N", "N", "R"]);
     let total: usize = sent.iter().map(String::len).sum();
@@ -38,7 +38,7 @@ fn a_single_loss_sends_for_every_other_acknowledgment() {
 // RFC 6937 section 3.1, second figure: 15 of 20 are lost; the conservative bound, as the edge does not advance (the row
 // "PRR-CRB").
 #[test]
-fn a_burst_of_losses_is_repaired_no_faster_than_segments_arrive() {
+fn prr_with_burst_loss_retransmits_no_faster_than_arrivals() {
     let (sent, _) = example(15);
     assert_eq!(sent, ["N", "N", "R", "R", "R"]);
 }
@@ -55,7 +55,7 @@ fn good_progress_adds_a_segment_for_each_acknowledgment() {
 }
 
 #[test]
-fn what_is_sent_never_exceeds_what_is_allowed() {
+fn prr_quota_never_exceeds_ssthresh() {
     let mut prr = Prr::begin(20_000);
     let mut out = 0;
     for ack in 1..=20 {

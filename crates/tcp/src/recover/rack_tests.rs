@@ -23,7 +23,7 @@ fn spaced(segments: u32) -> Rig {
 //# segments have been SACKed since the last recovery or (b) the
 //# sender is already in fast or RTO recovery.
 #[test]
-fn three_segments_behind_a_hole_are_a_loss_at_once() {
+fn rack_with_three_sacked_segments_marks_loss_at_once() {
     let mut rig = spaced(10);
     rig.wait_ms(1);
     assert_eq!(rig.ack(0, &[(1, 2)]).lost_bytes, 0);
@@ -43,7 +43,7 @@ fn three_segments_behind_a_hole_are_a_loss_at_once() {
 //#
 //# Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - now <= 0
 #[test]
-fn one_segment_behind_a_hole_is_a_loss_after_a_quarter_of_the_round_trip() {
+fn rack_with_single_sacked_segment_waits_quarter_rtt() {
     let mut rig = spaced(10);
     rig.wait_ms(1);
     rig.ack(0, &[(1, 2)]);
@@ -55,7 +55,7 @@ fn one_segment_behind_a_hole_is_a_loss_after_a_quarter_of_the_round_trip() {
 }
 
 #[test]
-fn what_was_sent_later_than_what_arrived_is_not_lost() {
+fn rack_does_not_mark_segments_sent_after_delivered_one() {
     let mut rig = spaced(10);
     rig.wait_ms(3);
     rig.ack(0, &[(1, 4)]);
@@ -64,7 +64,7 @@ fn what_was_sent_later_than_what_arrived_is_not_lost() {
 }
 
 #[test]
-fn at_one_moment_the_order_of_the_bytes_decides() {
+fn rack_with_equal_send_times_compares_sequence_numbers() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.wait_ms(100);
     let acked = rig.ack(0, &[(4, 7)]);
@@ -92,7 +92,7 @@ fn reordering_that_was_seen_is_waited_for() {
 }
 
 #[test]
-fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
+fn rack_detects_lost_retransmission_by_later_segments() {
     let mut rig = spaced(10);
     rig.wait_ms(5);
     rig.ack(0, &[(2, 5)]);
@@ -115,7 +115,7 @@ fn a_lost_retransmission_is_found_by_what_was_sent_after_it() {
 //# its sequence range has been retransmitted before and if either of two
 //# conditions is true:
 #[test]
-fn an_original_that_comes_late_says_nothing_about_its_retransmission() {
+fn rack_ignores_late_ack_of_original_after_retransmission() {
     for has_stamps in [false, true] {
         let mut rig = spaced(10);
         rig.has_stamps = has_stamps;
@@ -157,7 +157,7 @@ fn duplicates_widen_the_window_once_a_round_trip_up_to_the_round_trip() {
 }
 
 #[test]
-fn a_widened_window_is_kept_for_sixteen_recoveries() {
+fn reordering_window_is_reset_after_sixteen_recoveries() {
     let mut rig = Rig::new(&setup());
     let rack = &mut rig.sender.rack;
     rack.mult = 5;
@@ -177,7 +177,7 @@ fn a_widened_window_is_kept_for_sixteen_recoveries() {
 //# segment was transmitted is at least the sum of the recent RTT and the
 //# reordering window.
 #[test]
-fn a_time_out_marks_the_first_segment_and_what_is_old_enough() {
+fn timeout_marks_first_and_old_enough_segments_lost() {
     let mut rig = Rig::new(&Setup { has_sack: false, ..setup() });
     rig.set_cwnd(10, 10);
     rig.limit = 3;

@@ -11,7 +11,7 @@ fn tail() -> Rig {
 
 // The example of RFC 8985 section 3.4, with one retransmission lost as well.
 #[test]
-fn a_lost_tail_is_repaired_by_a_probe_and_no_time_out() {
+fn tail_loss_is_repaired_by_probe_without_timeout() {
     let mut rig = tail();
     let (waited, fired) = rig.fire();
     assert_eq!(fired, Fired::Probe);
@@ -42,7 +42,7 @@ fn a_lost_tail_is_repaired_by_a_probe_and_no_time_out() {
 //# previously unsent data segment, if one exists and the receive window
 //# allows, and increment the FlightSize accordingly.
 #[test]
-fn a_probe_is_new_data_where_there_is_some_whatever_the_window_says() {
+fn loss_probe_sends_new_data_regardless_of_cwnd() {
     let mut rig = tail();
     rig.set_cwnd(3, 3);
     rig.limit = 5;
@@ -58,7 +58,7 @@ fn a_probe_is_new_data_where_there_is_some_whatever_the_window_says() {
 //# probe was sent, the sender MUST re-arm the RTO timer, not the PTO
 //# timer, if the FlightSize is not zero.
 #[test]
-fn a_probe_is_followed_by_the_time_out() {
+fn loss_probe_rearms_retransmission_timer() {
     let mut rig = tail();
     rig.fire();
     rig.pump();
@@ -73,7 +73,7 @@ fn a_probe_is_followed_by_the_time_out() {
 //# When the PTO timer expires, the sender MUST check whether both of the
 //# following conditions are met before sending a loss probe:
 #[test]
-fn no_second_probe_before_a_new_measurement() {
+fn loss_probe_is_not_repeated_before_new_rtt_sample() {
     let mut rig = tail();
     rig.sender.tlp.has_sample = false;
     assert_eq!(rig.fire().1, Fired::Nothing);
@@ -82,7 +82,7 @@ fn no_second_probe_before_a_new_measurement() {
 }
 
 #[test]
-fn one_segment_is_given_time_for_a_delayed_acknowledgment() {
+fn loss_probe_of_single_segment_waits_for_delayed_ack() {
     let mut rig = Rig::in_flight(&setup(), 1);
     let (waited, fired) = rig.fire();
     // The time-out (100 ms + 4 * 50 ms) comes before 2 * 100 + 200 ms.
@@ -96,7 +96,7 @@ fn one_segment_is_given_time_for_a_delayed_acknowledgment() {
 //# the original data segment, the TLP retransmission, or a corresponding
 //# ACK was lost for congestion control purposes.
 #[test]
-fn a_loss_that_the_probe_repaired_is_answered() {
+fn loss_probe_that_repaired_a_loss_reduces_window() {
     let probed = || {
         let mut rig = tail();
         rig.set_cwnd(10, 10);

@@ -21,7 +21,7 @@ fn overtaken(has_stamps: bool) -> Rig {
 //# value of RetransmitTS, then proceed to step (5),
 //# else proceed to step (DONE).
 #[test]
-fn an_echo_from_before_the_retransmission_takes_the_reduction_back() {
+fn timestamp_echo_of_original_undoes_reduction() {
     let mut rig = overtaken(true);
     rig.wait_ms(5);
     let acked = rig.ack(5, &[]);
@@ -31,7 +31,7 @@ fn an_echo_from_before_the_retransmission_takes_the_reduction_back() {
 }
 
 #[test]
-fn an_echo_of_the_retransmission_does_not() {
+fn timestamp_echo_of_retransmission_keeps_reduction() {
     let mut rig = overtaken(true);
     rig.echo = Some(stamp(rig.now));
     rig.wait_ms(100);
@@ -45,7 +45,7 @@ fn an_echo_of_the_retransmission_does_not() {
 //# (5)     If the acceptable ACK carries a DSACK option [RFC2883],
 //# then proceed to step (DONE),
 #[test]
-fn an_echo_counts_less_than_a_report_of_duplicates() {
+fn timestamp_echo_with_partial_dsack_keeps_reduction() {
     let mut rig = overtaken(true);
     rig.wait_ms(5);
     rig.sender.undo.sent(0);
@@ -65,7 +65,7 @@ fn reports_of_all_retransmissions_as_duplicates_take_the_reduction_back() {
 }
 
 #[test]
-fn a_report_that_comes_too_late_takes_nothing_back() {
+fn dsack_arriving_too_late_undoes_nothing() {
     let mut rig = overtaken(false);
     rig.wait_ms(5);
     rig.ack(10, &[]);
@@ -82,7 +82,7 @@ fn a_report_that_comes_too_late_takes_nothing_back() {
 }
 
 #[test]
-fn a_time_out_of_a_delayed_segment_is_found_spurious_by_its_echo() {
+fn timeout_of_delayed_segment_is_spurious_by_timestamp_echo() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.has_stamps = true;
     rig.echo = Some(stamp(rig.now));

@@ -57,7 +57,7 @@ impl Peer {
 //# should not be excessively delayed; in particular, the delay MUST be
 //# less than 0.5 seconds (MUST-40).
 #[test]
-fn a_single_segment_is_acknowledged_late_and_a_second_does_not_put_that_off() {
+fn delayed_ack_deadline_is_not_extended_by_second_segment() {
     const { assert!(DELAYED_ACK_NS < 500_000_000) };
     let mut peer = Peer::new(0);
     assert_eq!(peer.receiver.ack_due(), AckDue::Never);
@@ -76,7 +76,7 @@ fn a_single_segment_is_acknowledged_late_and_a_second_does_not_put_that_off() {
 //# An ACK SHOULD be generated for at
 //# least every second full-sized segment or 2*RMSS bytes of new data
 #[test]
-fn every_second_full_segment_is_acknowledged_at_once_whatever_full_is() {
+fn ack_is_sent_for_alternate_full_segments_of_any_mss() {
     for bytes in [536, 1000, 1448, 1460] {
         let mut peer = Peer::new(0);
         for i in 0..6 {
@@ -136,7 +136,7 @@ fn holes_fins_marks_and_segments_for_nothing_are_acknowledged_at_once() {
 //# unless that segment advanced the Acknowledgment Number field in
 //# the header.
 #[test]
-fn the_latest_block_is_told_first() {
+fn sack_blocks_start_with_latest_one() {
     let mut peer = Peer::new(0);
     assert_eq!(peer.ack(1000, 1100), (0, vec![(1000, 1100)]));
     assert_eq!(peer.ack(3000, 3100), (0, vec![(3000, 3100), (1000, 1100)]));
@@ -160,7 +160,7 @@ fn the_latest_block_is_told_first() {
 //# SACK-Permitted option for a given connection, it MUST NOT send SACK
 //# options on that connection.
 #[test]
-fn nothing_is_told_to_a_peer_that_has_not_permitted_it() {
+fn sack_without_permission_is_not_sent() {
     let mut peer = Peer::new(0);
     peer.receiver.state.is_sack_permitted = false;
     assert_eq!(peer.ack(1000, 1100), (0, vec![]));

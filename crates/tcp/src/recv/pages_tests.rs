@@ -19,7 +19,7 @@ fn fill(pages: &mut Pages, id: PageId, byte: u8) {
 }
 
 #[test]
-fn no_two_pages_share_memory() {
+fn pages_do_not_share_memory() {
     // The second cluster is the larger one: it begins at a multiple of its size.
     let mut pages = Pages::new(&[sizes(2048, 512), sizes(8192, 2048), sizes(4096, 1024)]);
     let all: Vec<PageId> = [(0, 4), (1, 4), (2, 4)]
@@ -39,7 +39,7 @@ fn no_two_pages_share_memory() {
 }
 
 #[test]
-fn the_counter_goes_round_and_pages_in_use_are_skipped_and_counted() {
+fn take_skips_and_counts_pages_in_use() {
     let mut pages = Pages::new(&[sizes(2048, 512)]);
     let first = taken(&mut pages, 0);
     let second = taken(&mut pages, 0);
@@ -57,7 +57,7 @@ fn the_counter_goes_round_and_pages_in_use_are_skipped_and_counted() {
 }
 
 #[test]
-fn a_search_has_an_end() {
+fn take_gives_up_after_max_page_skips() {
     let count = 4 * MAX_PAGE_SKIPS;
     let mut pages = Pages::new(&[sizes(count * 512, 512)]);
     let all: Vec<_> = (0..count).map(|_| taken(&mut pages, 0)).collect();
@@ -93,7 +93,7 @@ fn offset_and_length_say_what_is_in_a_page() {
 }
 
 #[test]
-fn the_size_of_pages_changes_with_the_mask_while_none_is_in_use() {
+fn set_page_bytes_succeeds_only_while_unused() {
     let mut pages = Pages::new(&[sizes(8192, 1024)]);
     let id = taken(&mut pages, 0);
     assert!(!pages.set_page_bytes(0, 2048) && pages.page_bytes(0) == 1024);
@@ -111,7 +111,7 @@ fn the_size_of_pages_changes_with_the_mask_while_none_is_in_use() {
 }
 
 #[test]
-fn what_clusters_take_is_known_beforehand() {
+fn bytes_of_equals_allocated_memory_of_clusters() {
     // The second one leaves a gap in front of it.
     let sizes = [sizes(2048, 512), sizes(8192, 2048), sizes(5000, 1024)];
     let pages = Pages::new(&sizes);

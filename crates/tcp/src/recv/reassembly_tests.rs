@@ -40,7 +40,7 @@ fn small_segments_share_a_page_and_holes_part_them() {
 }
 
 #[test]
-fn the_first_bytes_that_came_stay() {
+fn insert_of_overlapping_data_keeps_first_bytes() {
     let (mut queue, mut pages) = (Queue::new(), pages());
     insert(&mut queue, &mut pages, 10, b"aa");
     insert(&mut queue, &mut pages, 14, b"bb");
@@ -55,7 +55,7 @@ fn the_first_bytes_that_came_stay() {
 }
 
 #[test]
-fn a_run_is_what_has_no_hole() {
+fn run_around_returns_contiguous_range_without_holes() {
     let (mut queue, mut pages) = (Queue::new(), pages());
     for (seq, data) in [(10, b"ab"), (30, b"cd"), (12, b"ef"), (40, b"gh"), (32, b"ij")] {
         insert(&mut queue, &mut pages, seq, data);
@@ -66,7 +66,7 @@ fn a_run_is_what_has_no_hole() {
 }
 
 #[test]
-fn a_flood_of_holes_costs_no_more_than_the_bound() {
+fn insert_of_many_holes_uses_at_most_max_early_pages() {
     let (mut queue, mut pages) = (Queue::new(), pages());
     for i in 0..10_000u32 {
         let inserted = insert(&mut queue, &mut pages, (u32::MAX - 500).wrapping_add(2 * i), b"x");
@@ -87,7 +87,7 @@ fn a_flood_of_holes_costs_no_more_than_the_bound() {
 }
 
 #[test]
-fn a_cluster_without_pages_cuts_what_comes() {
+fn insert_without_free_pages_cuts_data() {
     let mut pages = Pages::new(&[
         ClusterSize { bytes: 512, page_bytes: 512 },
         ClusterSize { bytes: 512, page_bytes: 512 },
@@ -139,7 +139,7 @@ fn data_in_order_is_kept_only_if_its_sum_is_right() {
 
 proptest! {
     #[test]
-    fn it_is_a_map_of_bytes(steps in prop::collection::vec((0u32..3000, 1usize..1500, any::<u8>()), 1..60), start: u32) {
+    fn queue_after_random_inserts_equals_byte_map(steps in prop::collection::vec((0u32..3000, 1usize..1500, any::<u8>()), 1..60), start: u32) {
         let (mut queue, mut pages) = (Queue::new(), pages());
         let mut model = vec![None; 4500];
         for (at, length, byte) in steps {

@@ -61,7 +61,7 @@ fn data_is_read_in_order_however_it_came() {
 //# The sender MUST generate it
 //# (MUST-2) and the receiver MUST check it (MUST-3).
 #[test]
-fn a_wrong_sum_leaves_no_trace() {
+fn offer_with_wrong_checksum_changes_nothing() {
     let (mut receiver, mut pages) = (receiver(Seq(100)), pages());
     offer(&mut receiver, &mut pages, 100, b"ab", false);
     receiver.ack_sent(&mut pages);
@@ -100,7 +100,7 @@ fn a_wrong_sum_leaves_no_trace() {
 //# and return any pending RECEIVEs with same message, advance
 //# RCV.NXT over the FIN, and send an acknowledgment for the FIN.
 #[test]
-fn a_fin_is_reached_when_all_before_it_is_there() {
+fn fin_is_reached_after_all_preceding_data() {
     for steps in [
         &[(100u32, &b"abcd"[..], true)][..],
         &[(100, b"abcd", false), (104, b"", true)],
@@ -131,7 +131,7 @@ fn a_fin_is_reached_when_all_before_it_is_there() {
 }
 
 #[test]
-fn a_fin_that_contradicts_what_is_there_is_no_fin() {
+fn fin_contradicting_received_data_is_ignored() {
     let (mut receiver, mut pages) = (receiver(Seq(100)), pages());
     offer(&mut receiver, &mut pages, 100, b"ab", false);
     offer(&mut receiver, &mut pages, 110, b"x", false);
@@ -154,7 +154,7 @@ fn a_fin_that_contradicts_what_is_there_is_no_fin() {
 }
 
 #[test]
-fn what_finds_no_page_has_to_come_again() {
+fn offer_without_free_page_is_refused_and_can_be_repeated() {
     let mut pages = Pages::new(&[
         ClusterSize { bytes: 2048, page_bytes: 2048 },
         ClusterSize { bytes: 512, page_bytes: 512 },
@@ -197,7 +197,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Against a map of bytes in which the first that came stays. Hostile: other bytes for the same numbers, and FINs anywhere.
     #[test]
-    fn each_byte_that_is_read_is_the_first_that_came(start: u32, steps in prop::collection::vec(step(), 1..120)) {
+    fn read_returns_first_received_bytes_with_hostile_segments(start: u32, steps in prop::collection::vec(step(), 1..120)) {
         let (mut receiver, mut pages) = (receiver(Seq(start)), pages());
         let (mut came, mut done, mut had_fin) = (vec![None; 1 << 20], 0, false);
         let mut edge = receiver.next() + receiver.open_bytes();

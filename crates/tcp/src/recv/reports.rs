@@ -132,7 +132,7 @@ mod tests {
     const B: Range = (Seq(30), Seq(40));
 
     #[test]
-    fn a_report_is_there_as_long_as_something_stands_in_it() {
+    fn report_is_allocated_only_while_not_empty() {
         let (mut reports, mut id) = (Reports::new(2), ReportId::NONE);
         reports.change(&mut id, |report| report.duplicate = A);
         reports.change(&mut id, |report| report.note_block(B));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_free_one_nothing_is_told() {
+    fn change_without_free_report_records_nothing() {
         let (mut reports, mut first, mut second) = (Reports::new(1), ReportId::NONE, ReportId::NONE);
         reports.change(&mut first, |report| report.note_block(A));
         reports.change(&mut second, |report| report.note_block(B));

@@ -34,7 +34,7 @@ fn take(receiver: &mut Receiver, pages: &mut Pages, bytes: usize) {
 //# special allowance should be made to accept valid ACKs, URGs, and
 //# RSTs.
 #[test]
-fn the_four_cases_of_acceptability() {
+fn is_acceptable_covers_four_cases_of_rfc_9293() {
     let (mut receiver, mut pages) = (receiver(3000, 0), pages());
     receiver.window();
     let acceptable = |receiver: &Receiver, seq, bytes| receiver.is_acceptable(Seq(seq), bytes);
@@ -72,7 +72,7 @@ fn the_four_cases_of_acceptability() {
 //# The suggested SWS avoidance algorithm for the receiver is to keep
 //# RCV.NXT+RCV.WND fixed until the reduction satisfies:
 #[test]
-fn the_window_opens_in_steps_of_a_segment_or_half_the_buffer() {
+fn window_opens_in_steps_of_segment_or_half_buffer() {
     for (limit, step) in [(4000, 1000), (600, 300)] {
         let (mut receiver, mut pages) = (receiver(limit, 0), pages());
         take(&mut receiver, &mut pages, limit as usize);
@@ -90,7 +90,7 @@ fn the_window_opens_in_steps_of_a_segment_or_half_the_buffer() {
 }
 
 #[test]
-fn a_reader_that_keeps_up_sends_no_more_acks_than_the_data_asks_for() {
+fn reading_at_arrival_rate_adds_no_window_updates() {
     let (mut receiver, mut pages) = (receiver(64_000, 0), pages());
     let mut acks = 0;
     for _ in 0..1000 {
@@ -110,7 +110,7 @@ fn a_reader_that_keeps_up_sends_no_more_acks_than_the_data_asks_for() {
 //# The window field in a segment where the SYN bit is set (i.e., a <SYN>
 //# or <SYN,ACK>) MUST NOT be scaled.
 #[test]
-fn the_window_of_a_syn_is_not_scaled_and_that_behind_it_opens() {
+fn window_of_syn_is_not_scaled_and_next_one_is() {
     let mut receiver = receiver(1_000_000, 5);
     assert_eq!((of_syn(1_000_000), receiver.open_bytes()), (u16::MAX, 65_535));
     assert_eq!(receiver.window(), 31_250);
@@ -119,7 +119,7 @@ fn the_window_of_a_syn_is_not_scaled_and_that_behind_it_opens() {
 }
 
 #[test]
-fn the_scale_that_is_offered_reaches_the_limit() {
+fn scale_for_offers_scale_that_reaches_limit() {
     assert_eq!([1, 65_535, 65_536, 1 << 20, u32::MAX].map(scale_for), [0, 0, 1, 5, 14]);
     for bytes in [65_536u32, 100_000, 1 << 17, 120_000, 125_000, 1 << 22] {
         assert_eq!(limit(bytes, scale_for(bytes)), bytes);
@@ -133,7 +133,7 @@ proptest! {
     //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right
     //# window edge to the left (SHLD-14).
     #[test]
-    fn the_right_edge_never_goes_back_beyond_a_unit_and_never_far_beyond_the_limit(
+    fn right_edge_with_scale_shrinks_less_than_one_unit_and_stays_bounded(
         scale in 0u8..8,
         limit in prop_oneof![1u32..3000, 3000u32..200_000],
         steps in prop::collection::vec((0u8..3, 1usize..3000), 1..200),
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn without_a_scale_the_right_edge_never_goes_back(steps in prop::collection::vec((any::<bool>(), 1usize..3000), 1..200)) {
+    fn right_edge_without_scale_never_shrinks(steps in prop::collection::vec((any::<bool>(), 1usize..3000), 1..200)) {
         let (mut receiver, mut pages) = (receiver(20_000, 0), pages());
         let mut announced = Seq(1000);
         for (is_read, bytes) in steps {

@@ -85,7 +85,7 @@ fn writes_side_by_side_share_a_descriptor() {
 }
 
 #[test]
-fn what_is_written_meanwhile_is_in_the_bytes_and_in_their_sum() {
+fn payload_changed_after_cut_is_sent_with_matching_checksum() {
     let (mut store, words, bytes) = store(4, 0);
     let mut queue = Queue::new(FIRST);
     store.append_area(&mut queue, 3, 0, 1000).unwrap();
@@ -122,7 +122,7 @@ fn ranges_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn what_is_kept_needs_no_area() {
+fn keep_areas_copies_data_independent_of_area() {
     for pages in [64, 32, 28, 6, 1, 0] {
         let (mut store, words, bytes) = store(64, pages);
         let mut queue = Queue::new(FIRST);
@@ -155,7 +155,7 @@ fn what_is_kept_needs_no_area() {
 }
 
 #[test]
-fn nobody_takes_the_descriptors_of_others() {
+fn share_out_keeps_descriptors_for_other_groups() {
     let (mut store, words, bytes) = store(64, 16);
     store.set_area(0, Some(Area { words, first: BEFORE, bytes: BYTES as u32 }));
     // 64, without 4 for pages; a fifth of half of them is each group's.

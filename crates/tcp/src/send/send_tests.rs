@@ -82,7 +82,7 @@ fn cut_all(store: &mut Store, queue: &mut Queue, mss: u32, expected: &[u8]) -> V
 }
 
 #[test]
-fn a_segment_is_a_stored_packet() {
+fn cut_aligns_segments_to_stored_packets() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let lease = arena.lend(0, content).unwrap();
@@ -104,7 +104,7 @@ fn a_segment_is_a_stored_packet() {
 }
 
 #[test]
-fn a_stored_sum_is_what_is_used() {
+fn payload_of_whole_packet_uses_stored_checksum() {
     let arena = arena();
     let layout = WireLayout::new(1316).unwrap();
     let content = extent(&arena, 0, layout);
@@ -154,7 +154,7 @@ fn odd_edges_frames_and_host_bytes_have_right_sums() {
 }
 
 #[test]
-fn a_few_bytes_before_a_packet_share_its_segment_if_both_fit() {
+fn cut_joins_short_prefix_with_packet_if_both_fit() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
@@ -174,7 +174,7 @@ fn a_few_bytes_before_a_packet_share_its_segment_if_both_fit() {
 }
 
 #[test]
-fn a_probe_of_the_path_takes_exactly_what_it_wants() {
+fn cut_exactly_returns_requested_size() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
@@ -189,7 +189,7 @@ fn a_probe_of_the_path_takes_exactly_what_it_wants() {
 }
 
 #[test]
-fn a_lease_goes_back_when_its_bytes_are_acknowledged_and_the_device_is_done() {
+fn lease_is_released_after_acknowledgment_and_device_return() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
@@ -220,7 +220,7 @@ fn a_lease_goes_back_when_its_bytes_are_acknowledged_and_the_device_is_done() {
 }
 
 #[test]
-fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
+fn unpin_of_stalled_queue_releases_lease_and_requests_it_again() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
@@ -256,7 +256,7 @@ fn a_stalled_reader_pins_nothing_and_its_extent_is_asked_for_again() {
 
 /// Of an application that could not supply it again.
 #[test]
-fn a_lease_that_is_held_stays_until_its_bytes_are_acknowledged() {
+fn append_held_keeps_lease_until_acknowledged() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
@@ -273,7 +273,7 @@ fn a_lease_that_is_held_stays_until_its_bytes_are_acknowledged() {
 }
 
 #[test]
-fn of_a_title_that_is_closed_a_stalled_reader_keeps_what_it_has() {
+fn unpin_after_close_title_keeps_lease() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
@@ -344,7 +344,7 @@ fn packets_that_are_missing_are_not_queued() {
 }
 
 #[test]
-fn a_head_and_its_range_are_queued_together_or_not_at_all() {
+fn append_framed_queues_head_and_range_together_or_neither() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let lease = || arena.lend(0, content).unwrap();

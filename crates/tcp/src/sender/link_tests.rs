@@ -27,7 +27,7 @@ fn transfer(setup: &Setup, path: Path, segments: u64, limit_s: u64) -> Link {
 }
 
 #[test]
-fn a_clean_path_loses_nothing_and_is_used() {
+fn transfer_on_clean_path_fills_link_without_retransmission() {
     for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
         let link = transfer(&setup(algorithm), Path { queue_bytes: 1 << 30, ..Path::default() }, 5000, 10);
         assert_eq!(link.transmissions, 5000, "{:?}", link.records.counts);
@@ -37,7 +37,7 @@ fn a_clean_path_loses_nothing_and_is_used() {
 }
 
 #[test]
-fn no_time_out_where_acknowledgments_or_a_probe_suffice() {
+fn transfer_with_short_loss_burst_needs_no_timeout() {
     for has_stamps in [true, false] {
         for first in 0..40 {
             for lost in 1..=3 {
@@ -84,7 +84,7 @@ fn reordering_is_learnt_and_costs_little() {
 }
 
 #[test]
-fn an_outage_is_survived() {
+fn transfer_continues_after_outage() {
     let path = Path { outage: START + S / 2..START + 4 * S, ..Path::default() };
     let link = transfer(&setup(Algorithm::Cubic), path, 10_000, 12);
     let counts = link.records.counts;
@@ -92,7 +92,7 @@ fn an_outage_is_survived() {
 }
 
 #[test]
-fn a_path_that_swallows_large_segments_is_crossed() {
+fn transfer_through_mtu_black_hole_completes() {
     let path = Path { largest: 1300, ..Path::default() };
     let link = transfer(&setup(Algorithm::Cubic), path, 1000, 30);
     assert!(link.records.counts.black_holes == 1 && link.sender.mss() <= 1300, "{:?}", link.records.counts);
@@ -120,7 +120,7 @@ fn marks_keep_the_queue_short_without_a_loss() {
 }
 
 #[test]
-fn without_sack_it_gets_through_as_well() {
+fn transfer_without_sack_completes_despite_loss() {
     for loss_ppm in [0, 10_000, 30_000] {
         let path = Path { loss_ppm, ..Path::default() };
         let setup = Setup { has_sack: false, ..setup(Algorithm::Reno) };
@@ -157,7 +157,7 @@ fn any_path(seed: u64) -> Path {
 }
 
 #[test]
-fn any_path_is_crossed_and_every_sum_holds() {
+fn transfer_over_random_paths_completes() {
     for seed in 1..=400 {
         let path = any_path(seed);
         let setup = Setup {
@@ -175,7 +175,7 @@ fn any_path_is_crossed_and_every_sum_holds() {
 
 /// Ours beside one that is not paced and hands its device large segments, as a kernel does.
 #[test]
-fn two_that_share_a_bottleneck_get_half_each() {
+fn transfer_at_shared_bottleneck_gets_half_of_the_rate() {
     let setup = |is_paced| Setup { is_paced, has_ecn: false, ..setup(Algorithm::Cubic) };
     let mut shares = Vec::new();
     for (train, later_ms) in [(1, 0), (1, 7), (1, 300), (5, 0), (5, 7), (5, 300)] {

@@ -4,7 +4,7 @@ use super::*;
 const KIB: u32 = MSS as u32;
 
 #[test]
-fn the_initial_window_is_ten_segments_or_one_after_a_lost_syn() {
+fn initial_window_is_ten_segments_or_one_after_lost_syn() {
     let mut rig = Rig::new(&setup());
     rig.limit = 100;
     assert_eq!(rig.pump().len(), 10);
@@ -48,7 +48,7 @@ fn dividing_acknowledgments_gains_nothing() {
 }
 
 #[test]
-fn an_acknowledgment_of_what_was_never_sent_is_not_used() {
+fn ack_and_sack_beyond_sent_data_are_ignored() {
     let mut rig = Rig::in_flight(&setup(), 10);
     let acked = rig.ack(11, &[(3, 5)]);
     assert!(acked.is_beyond && acked.bytes == 0);
@@ -60,7 +60,7 @@ fn an_acknowledgment_of_what_was_never_sent_is_not_used() {
 }
 
 #[test]
-fn a_stream_slower_than_its_window_does_not_widen_it() {
+fn cwnd_of_application_limited_stream_does_not_grow() {
     let mut rig = Rig::new(&Setup { algorithm: Algorithm::Cubic, ..setup() });
     for second in 0..40 {
         rig.limit += 3;
@@ -75,7 +75,7 @@ fn a_stream_slower_than_its_window_does_not_widen_it() {
 }
 
 #[test]
-fn a_window_at_rest_is_halved_every_five_minutes_and_not_below_the_initial_one() {
+fn cwnd_of_idle_sender_halves_every_five_minutes_to_initial() {
     for (minutes, window) in [(4, 80), (6, 40), (11, 20), (240, 10)] {
         let mut rig = Rig::in_flight(&setup(), 80);
         rig.wait_ms(100);
@@ -88,7 +88,7 @@ fn a_window_at_rest_is_halved_every_five_minutes_and_not_below_the_initial_one()
 }
 
 #[test]
-fn one_reduction_for_all_marks_of_a_window() {
+fn ecn_echoes_of_one_window_reduce_cwnd_once() {
     let mut rig = Rig::in_flight(&setup(), 20);
     rig.limit = 100;
     rig.wait_ms(100);
@@ -135,7 +135,7 @@ fn marks_mean_nothing_without_ecn() {
 //# retransmit timer on receiving the ECN-Echo packet when the congestion
 //# window is one.
 #[test]
-fn a_mark_at_the_least_window_waits_for_the_time_out() {
+fn ecn_echo_at_minimum_window_waits_one_rto() {
     let mut rig = Rig::in_flight(&setup(), 2);
     rig.set_cwnd(1, 1);
     rig.limit = 10;
@@ -148,7 +148,7 @@ fn a_mark_at_the_least_window_waits_for_the_time_out() {
 }
 
 #[test]
-fn nothing_new_goes_without_a_record_for_it() {
+fn new_data_without_free_record_is_not_permitted() {
     let mut rig = Rig::new(&setup());
     rig.records = Records::new(0);
     rig.limit = 5;
@@ -179,7 +179,7 @@ fn bytes_are_free_when_acknowledged_and_given_back() {
 }
 
 #[test]
-fn a_report_of_a_router_sends_what_was_too_large_again_in_pieces() {
+fn too_big_retransmits_in_smaller_segments_without_reduction() {
     let mut rig = Rig::in_flight(&setup(), 4);
     let cwnd = rig.sender.cwnd();
     rig.sender.too_big(&mut rig.records, rig.now, 600);
@@ -203,7 +203,7 @@ fn a_report_of_a_router_sends_what_was_too_large_again_in_pieces() {
 //# The congestion window (cwnd) MUST NOT be changed when these new
 //# segments are transmitted.
 #[test]
-fn without_sack_two_duplicates_send_new_segments_and_the_third_the_lost_one() {
+fn limited_transmit_without_sack_precedes_fast_retransmit() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.limit = 30;
     rig.wait_ms(100);
@@ -228,7 +228,7 @@ fn without_sack_two_duplicates_send_new_segments_and_the_third_the_lost_one() {
 }
 
 #[test]
-fn without_sack_each_duplicate_in_recovery_makes_room() {
+fn duplicate_acks_in_recovery_without_sack_permit_new_data() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.limit = 40;
     rig.wait_ms(100);
@@ -246,7 +246,7 @@ fn without_sack_each_duplicate_in_recovery_makes_room() {
 }
 
 #[test]
-fn without_sack_duplicates_are_counted_anew_behind_progress() {
+fn duplicate_ack_count_without_sack_restarts_after_progress() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.wait_ms(100);
     // Two of each: segments that arrived in another order.
@@ -260,7 +260,7 @@ fn without_sack_duplicates_are_counted_anew_behind_progress() {
 }
 
 #[test]
-fn a_segment_with_data_or_another_window_is_no_duplicate() {
+fn segment_with_data_or_new_window_is_not_a_duplicate_ack() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.wait_ms(100);
     rig.ack(1, &[]);
@@ -274,7 +274,7 @@ fn a_segment_with_data_or_another_window_is_no_duplicate() {
 
 // RFC 2018 section 8: the receiver may drop data that it has reported.
 #[test]
-fn what_the_receiver_dropped_again_is_sent_again() {
+fn sack_reneging_causes_retransmission_after_timeout() {
     let mut rig = Rig::in_flight(&setup(), 4);
     rig.wait_ms(100);
     rig.ack(0, &[(1, 4)]);
@@ -297,7 +297,7 @@ fn what_the_receiver_dropped_again_is_sent_again() {
 //# The RTO MUST be computed according to the algorithm in [10],
 //# including Karn's algorithm for taking RTT samples (MUST-18).
 #[test]
-fn each_time_out_takes_twice_as_long_until_something_is_measured() {
+fn rto_doubles_per_timeout_until_new_rtt_sample() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     let mut waits = Vec::new();
     for times in 1..=5 {
@@ -325,7 +325,7 @@ fn each_time_out_takes_twice_as_long_until_something_is_measured() {
 //# the timestamp option removes the ambiguity regarding which instance
 //# of the data segment triggered the acknowledgment.
 #[test]
-fn a_time_stamp_measures_a_retransmission() {
+fn timestamp_echo_of_retransmission_gives_rtt_sample() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     rig.has_stamps = true;
     rig.fire();
@@ -341,7 +341,7 @@ fn a_time_stamp_measures_a_retransmission() {
 }
 
 #[test]
-fn an_echo_of_nothing_measures_nothing() {
+fn timestamp_echo_of_zero_gives_no_rtt_sample() {
     let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     rig.has_stamps = true;
     rig.fire();
@@ -360,7 +360,7 @@ fn an_echo_of_nothing_measures_nothing() {
 //# the left edge of the send window, i.e., SND.UNA is
 //# increased.
 #[test]
-fn a_retransmission_that_is_only_reported_measures_nothing() {
+fn sacked_retransmission_gives_no_rtt_sample() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.has_stamps = true;
     rig.wait_ms(100);
@@ -381,7 +381,7 @@ fn a_retransmission_that_is_only_reported_measures_nothing() {
 //# way that a segment is never retransmitted too early, i.e., less than
 //# one RTO after the previous transmission of that segment.
 #[test]
-fn a_fast_retransmission_has_a_whole_time_out_to_arrive() {
+fn fast_retransmission_restarts_full_rto() {
     let mut rig = Rig::in_flight(&setup(), 10);
     rig.wait_ms(150);
     rig.ack(0, &[(1, 5)]);
@@ -392,7 +392,7 @@ fn a_fast_retransmission_has_a_whole_time_out_to_arrive() {
 }
 
 #[test]
-fn how_long_the_first_segment_waits_counts_from_its_first_transmission() {
+fn waiting_ns_counts_from_first_transmission() {
     let mut rig = Rig::in_flight(&setup(), 3);
     assert_eq!(rig.sender.waiting_ns(&rig.records, rig.now), Some(0));
     let start = rig.now;
@@ -415,7 +415,7 @@ fn acknowledgments_may_be_merged_while_nothing_is_amiss() {
 }
 
 #[test]
-fn a_cut_of_a_window_that_was_not_validated_counts_what_was_used() {
+fn loss_with_unvalidated_window_halves_used_window() {
     let mut rig = Rig::new(&setup());
     rig.set_cwnd(100, 100);
     for round in 0..4 {
@@ -443,7 +443,7 @@ fn a_cut_of_a_window_that_was_not_validated_counts_what_was_used() {
 //# not have any new data to send -- the recommended action is to
 //# refrain from entering step 3 of this algorithm.
 #[test]
-fn with_nothing_new_to_send_a_time_out_is_repaired_at_once() {
+fn timeout_without_new_data_retransmits_at_once() {
     let timed_out = |limit| {
         let mut rig = Rig::in_flight(&setup(), 10);
         while !matches!(rig.fire().1, Fired::TimedOut { .. }) {

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_is_seen_below_the_ack_and_within_the_second_block() {
+    fn has_dsack_detects_block_below_ack_or_inside_second_block() {
         assert!(has_dsack(&sacks(&[(10, 20)]), Seq(20)) && !has_dsack(&sacks(&[(10, 20)]), Seq(9)));
         assert!(has_dsack(&sacks(&[(32, 35), (30, 40)]), Seq(9)));
         assert!(!has_dsack(&sacks(&[(50, 60), (30, 40)]), Seq(9)) && !has_dsack(&sacks(&[]), Seq(9)));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_connections_fit_one_gb() {
+    fn settings_bytes_of_million_connections_fit_in_one_gb() {
         let settings = a_million();
         let bytes = settings.bytes();
         assert!(bytes < 1_000_000_000, "{bytes}");
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_established_takes_less() {
+    fn request_and_time_wait_records_are_smaller_than_connections() {
         let bytes = |change: fn(&mut Settings)| {
             let mut settings = a_million();
             let before = settings.bytes();

@@ -28,13 +28,13 @@ fn ends_come_back_as_they_went_in() {
 }
 
 #[test]
-fn a_mapped_address_is_the_same_end_and_two_families_are_no_flow() {
+fn flow_key_of_mapped_address_equals_ipv4_and_mixed_is_none() {
     assert_eq!(flow("[::ffff:192.0.2.1]:80", "192.0.2.2:81"), flow("192.0.2.1:80", "192.0.2.2:81"));
     assert_eq!(FlowKey::new("192.0.2.1:80".parse().unwrap(), "[2001:db8::2]:1".parse().unwrap()), None);
 }
 
 #[test]
-fn a_scope_counts_for_link_local_addresses_only() {
+fn flow_key_includes_scope_of_link_local_addresses_only() {
     assert_ne!(flow("[fe80::1%7]:80", "[fe80::2%7]:1"), flow("[fe80::1%8]:80", "[fe80::2%8]:1"));
     assert_eq!(flow("[fe80::1%7]:80", "[fe80::2]:1"), flow("[fe80::1]:80", "[fe80::2%7]:1"));
     let mut other: SocketAddrV6 = "[2001:db8::1]:80".parse().unwrap();
@@ -49,7 +49,7 @@ proptest! {
     //# The pseudo-header is 96 bits for IPv4
     //# and 320 bits for IPv6.
     #[test]
-    fn the_sum_is_that_of_the_pseudo_header(a: [u8; 16], b: [u8; 16], ports: (u16, u16), is_v4: bool) {
+    fn pseudo_sum_equals_checksum_of_pseudo_header(a: [u8; 16], b: [u8; 16], ports: (u16, u16), is_v4: bool) {
         let end = |bytes: [u8; 16], port| {
             let [w, x, y, z, ..] = bytes;
             let ip: IpAddr = if is_v4 { [w, x, y, z].into() } else { bytes.into() };
@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn only_single_hosts_have_connections() {
+fn is_unicast_excludes_group_broadcast_and_unspecified() {
     for (local, remote, expected) in [
         ("192.0.2.1:1", "198.51.100.7:1", true),
         ("127.0.0.1:1", "127.0.0.2:1", true),

@@ -27,7 +27,7 @@ fn segment(flow: &FlowKey, head: &Head, payload: &[u8]) -> Vec<u8> {
 //= type=test
 //# The number of 32-bit words in the TCP header.
 #[test]
-fn a_header_that_does_not_fit_is_refused() {
+fn parse_header_with_bad_length_or_offset_returns_error() {
     let whole = segment(
         &flow(true),
         &Head { options: Options { mss: Some(9), ..Options::default() }, ..Head::default() },
@@ -97,7 +97,7 @@ fn fields_are_where_they_belong() {
 //# The sender MUST generate it
 //# (MUST-2) and the receiver MUST check it (MUST-3).
 #[test]
-fn each_wrong_bit_is_found() {
+fn checksum_detects_all_single_bit_errors() {
     for is_v4 in [true, false] {
         let flow = flow(is_v4);
         let whole =
@@ -115,7 +115,7 @@ fn each_wrong_bit_is_found() {
 
 proptest! {
     #[test]
-    fn the_header_tells_the_payloads_sum(payload in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..200), seq: u32, is_v4: bool, sacks in 0usize..4) {
+    fn payload_sum_from_header_equals_sum_of_payload(payload in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..200), seq: u32, is_v4: bool, sacks in 0usize..4) {
         let flow = flow(is_v4);
         let mut options = Options::default();
         let mut blocks = Sacks::default();
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[test]
-fn both_zeros_are_the_same_sum_and_nothing_else_is() {
+fn is_same_sum_equates_only_both_zeros() {
     assert!(is_same_sum(0, 0xffff) && is_same_sum(0xffff, 0) && is_same_sum(5, 5) && is_same_sum(0, 0));
     assert!(!is_same_sum(0, 1) && !is_same_sum(0xfffe, 1) && !is_same_sum(0x5555, 0xaaaa));
 }

@@ -60,7 +60,7 @@ fn options_lie_on_words_as_others_write_them() {
 //# bytes, so the 40 bytes available for TCP options can specify a
 //# maximum of 4 blocks.
 #[test]
-fn as_many_sack_blocks_are_written_as_there_is_room_for() {
+fn sack_blocks_are_written_as_far_as_space_allows() {
     let fitting = |options: Options| parse(&written(&options)).unwrap().sacks;
     assert_eq!(fitting(Options { sacks: blocks(4), ..Options::default() }), blocks(4));
     assert_eq!(fitting(Options { sacks: blocks(4), stamps: ALL.stamps, ..Options::default() }), blocks(3));
@@ -119,7 +119,7 @@ fn options_may_begin_anywhere() {
 }
 
 #[test]
-fn of_two_the_first_counts_and_a_known_kind_of_another_length_counts_for_nothing() {
+fn parse_repeated_option_takes_first_and_ignores_wrong_length() {
     assert_eq!(parse(&[2, 4, 0, 1, 2, 4, 0, 2]).unwrap().mss, Some(1));
     assert_eq!(parse(&[3, 3, 1, 3, 3, 2, 0, 0]).unwrap().scale, Some(1));
     let twice = [&[5, 10][..], &[0, 0, 0, 1, 0, 0, 0, 2], &[5, 10], &[9; 8]].concat();
@@ -133,7 +133,7 @@ fn of_two_the_first_counts_and_a_known_kind_of_another_length_counts_for_nothing
 
 proptest! {
     #[test]
-    fn what_was_written_is_parsed(
+    fn options_write_and_parse_round_trip(
         mss: Option<u16>,
         scale: Option<u8>,
         is_sack_permitted: bool,

@@ -52,7 +52,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written() {
+fn template_write_without_space_or_oversized_writes_nothing() {
     let (template, stamps) = (Template::new(&flow(true)), Some(Stamps::default()));
     let plain = Head::default();
     let stamped = Head { options: Options { stamps, ..Options::default() }, ..plain };

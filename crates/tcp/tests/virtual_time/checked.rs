@@ -130,7 +130,7 @@ fn whole_trains_without_checksums_are_taken() {
 }
 
 #[test]
-fn what_comes_by_a_wire_needs_its_checksum() {
+fn segment_from_unchecked_device_needs_valid_checksum() {
     let (mut pair, id, accepted) = Pair::connected();
     pair.is_checked = false;
     assert_eq!(pair.client.write(id, b"hello", pair.now), Ok(5));

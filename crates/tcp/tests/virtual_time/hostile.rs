@@ -140,7 +140,7 @@ fn liar(server: &mut Stack, random: &mut SplitMix, now: &mut Instant) -> Option<
 }
 
 #[test]
-fn a_peer_that_sends_anything_is_held_to_its_bounds_and_leaves_nothing() {
+fn stack_with_random_peer_stays_within_bounds_and_keeps_no_state() {
     for seed in 0..400 {
         let mut random = SplitMix::numbered(seed, 9);
         let mut now = Instant(5_000 * MS);
@@ -369,7 +369,7 @@ fn blocks_that_lie_neither_stall_nor_change_the_stream() {
 }
 
 #[test]
-fn a_window_that_shrinks_and_shuts_is_never_exceeded_and_never_given_up() {
+fn send_window_that_shrinks_is_never_exceeded_and_is_probed() {
     for seed in 0..40 {
         let mut random = SplitMix::numbered(seed, 12);
         let mut rogue = Rogue::new(100_000);

@@ -351,7 +351,7 @@ fn is_over(us: &Us, them: &Them) -> bool {
 }
 
 #[test]
-fn they_connect_to_us() {
+fn smoltcp_connect_to_stack_transfers_both_ways() {
     for (is_v4, is_far) in [(true, false), (false, false), (true, true), (false, true)] {
         let (mut us, mut them, now) = pair(true, is_v4, is_far);
         us.stack.listen(SocketAddr::new(our_ip(is_v4), PORT), 4).unwrap();
@@ -410,7 +410,7 @@ fn data_that_moves_now_and_then_keeps_a_neighbour_without_any_probe() {
 }
 
 #[test]
-fn they_ping_us() {
+fn smoltcp_ping_is_answered_with_same_data() {
     for is_v4 in [true, false] {
         let (mut us, mut them, mut now) = pair(true, is_v4, false);
         for (number, length) in [0, 1, 56, 1400].into_iter().enumerate() {
@@ -426,7 +426,7 @@ fn they_ping_us() {
 }
 
 #[test]
-fn a_neighbour_that_has_gone_and_comes_back_is_found_again() {
+fn neighbour_returning_after_outage_is_resolved_again() {
     let (mut us, mut them, now) = pair(false, true, false);
     them.sockets.get_mut::<tcp::Socket>(them.tcp).listen(PORT).unwrap();
     us.stack

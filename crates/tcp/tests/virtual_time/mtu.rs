@@ -254,7 +254,7 @@ fn off_grid(sent: &[Sent]) -> usize {
 }
 
 #[test]
-fn a_larger_size_is_searched_from_ethernets_on_and_found() {
+fn mtu_search_from_ethernet_size_finds_jumbo_size() {
     let mut world = World::new(9000, 9000);
     let first = world.stream(30);
     assert_eq!(World::largest(&first[..4]), PACKET as u32, "it begins with what Ethernet takes");
@@ -266,7 +266,7 @@ fn a_larger_size_is_searched_from_ethernets_on_and_found() {
 }
 
 #[test]
-fn a_path_that_shrinks_and_says_so_costs_a_round_trip_and_the_grid_stays() {
+fn path_mtu_reduction_with_icmp_needs_no_timeout_and_keeps_packet_grid() {
     let mut world = World::new(9000, 9000);
     world.stream(3_000);
     let before = world.read;
@@ -286,7 +286,7 @@ fn a_path_that_shrinks_and_says_so_costs_a_round_trip_and_the_grid_stays() {
 }
 
 #[test]
-fn a_path_that_shrinks_without_a_word_is_noticed() {
+fn path_mtu_reduction_without_icmp_is_detected_by_timeout() {
     let mut world = World::new(9000, 9000);
     world.stream(3_000);
     world.path_mtu = 1500;

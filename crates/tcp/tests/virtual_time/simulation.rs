@@ -14,12 +14,12 @@ use crate::sim::scenario::{Host, Kind, Scenario, Talk};
 use crate::sim::shrink::{seeds, shrink};
 
 #[test]
-fn two_stacks_over_bad_links() {
+fn stack_pair_over_bad_links_delivers_all_bytes() {
     seeds(Kind::Pair, 1_500);
 }
 
 #[test]
-fn many_connections_of_many_stacks_over_bad_links() {
+fn hub_of_stacks_over_bad_links_delivers_all_bytes() {
     seeds(Kind::Hub, 250);
 }
 
@@ -34,7 +34,7 @@ fn we_open_to_smoltcp_over_bad_links() {
 }
 
 #[test]
-fn a_perfect_link_is_used_and_nothing_times_out() {
+fn perfect_link_is_filled_without_timeout() {
     let host = Host {
         link: Plan::perfect(5 * MS, 20_000_000),
         config: Config { receive_bytes: 1 << 18, ..Config::default() },
@@ -56,7 +56,7 @@ fn a_perfect_link_is_used_and_nothing_times_out() {
 /// A reader that pauses until extents go back: the window probe asks for them again, and the data
 /// that the window has room for arrives.
 #[test]
-fn a_window_probe_asks_for_an_extent_that_went_back() {
+fn window_probe_requests_released_extent_again() {
     let host = |receive_bytes| Host {
         link: Plan::perfect(5 * MS, 20_000_000),
         config: Config { receive_bytes, ..Config::default() },
@@ -77,7 +77,7 @@ fn a_window_probe_asks_for_an_extent_that_went_back() {
 }
 
 #[test]
-fn a_failure_is_shrunk_to_what_makes_it_fail() {
+fn shrink_reduces_scenario_to_cause_of_failure() {
     // A scenario "fails" while one thing is in it: only that is left.
     for seed in 0..20 {
         let mut random = SplitMix(seed);

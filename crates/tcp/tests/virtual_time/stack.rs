@@ -86,7 +86,7 @@ fn events(stack: &mut Stack) -> Vec<(ConnectionId, Happened, Reason)> {
 }
 
 #[test]
-fn a_listener_has_no_more_connections_than_its_backlog_that_nobody_has_seen() {
+fn listener_holds_at_most_backlog_unaccepted_connections() {
     //= RFC 9293 section 3.9.1.1
     //= type=test
     //# Every passive OPEN call either creates a new connection record in
@@ -115,7 +115,7 @@ fn a_listener_has_no_more_connections_than_its_backlog_that_nobody_has_seen() {
 }
 
 #[test]
-fn the_end_of_a_connection_that_was_seen_makes_no_room_in_the_backlog() {
+fn release_of_accepted_connection_frees_no_backlog_entry() {
     let mut pair = Pair::new(64);
     pair.server.listen(server_end(), 2).expect("a listener");
     pair.open();
@@ -135,7 +135,7 @@ fn the_end_of_a_connection_that_was_seen_makes_no_room_in_the_backlog() {
 }
 
 #[test]
-fn a_slot_whose_last_connection_nobody_was_told_of_is_not_lost() {
+fn slot_of_unreported_connection_is_reusable() {
     let mut pair = Pair::new(3);
     pair.server.listen(server_end(), 3).expect("a listener");
     let id = pair.open();
@@ -150,7 +150,7 @@ fn a_slot_whose_last_connection_nobody_was_told_of_is_not_lost() {
 }
 
 #[test]
-fn nobody_listens_there() {
+fn open_to_port_without_listener_is_refused() {
     let mut pair = Pair::new(4);
     let id = pair.open();
     pair.talk(3);
@@ -289,7 +289,7 @@ fn ends_of_two_families_and_a_full_table_are_refused() {
 }
 
 #[test]
-fn a_slot_used_again_while_its_number_waits_in_the_queues_serves_the_next_connection() {
+fn slot_reused_while_still_queued_serves_next_connection() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 4).expect("a listener");
     let first = pair.open();
@@ -410,7 +410,7 @@ fn with_payload(source: &str, destination: &str, head: Head, payload: &[u8]) -> 
 }
 
 #[test]
-fn nobody_but_single_hosts_is_called_or_answered() {
+fn open_and_syn_with_non_unicast_address_are_rejected() {
     let mut pair = Pair::new(4);
     //= RFC 9293 section 3.9.1.1
     //= type=test
@@ -449,7 +449,7 @@ fn nobody_but_single_hosts_is_called_or_answered() {
 }
 
 #[test]
-fn a_connection_keeps_its_local_address_and_only_its_syn_names_a_segment_size() {
+fn connection_keeps_local_address_and_sends_mss_in_syn_only() {
     let mut pair = Pair::new(4);
     pair.server.listen("0.0.0.0:80".parse().expect("an address"), 4).expect("a listener");
     //= RFC 9293 section 3.9.1.1
@@ -498,7 +498,7 @@ fn a_connection_keeps_its_local_address_and_only_its_syn_names_a_segment_size() 
 }
 
 #[test]
-fn a_port_can_be_listened_on_while_a_connection_from_it_is_being_opened() {
+fn listen_on_port_of_connection_in_syn_sent_succeeds() {
     //= RFC 9293 section 3.9.1.1
     //= type=test
     //# A TCP implementation that supports multiple concurrent connections
@@ -546,7 +546,7 @@ fn segments_of_one_turn_are_acknowledged_together() {
 }
 
 #[test]
-fn only_connections_that_asked_for_it_are_kept_alive() {
+fn keep_alive_probes_only_connections_that_enabled_it() {
     let quick = |secret| {
         let mut settings = settings(4, secret);
         settings.config.keep_alive_ns = 10_000 * MS;
@@ -583,7 +583,7 @@ fn only_connections_that_asked_for_it_are_kept_alive() {
 }
 
 #[test]
-fn a_user_time_out_is_for_one_connection() {
+fn user_timeout_applies_to_its_connection_only() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 4).expect("a listener");
     let ids = [pair.open(), pair.open()];
@@ -605,7 +605,7 @@ fn a_user_time_out_is_for_one_connection() {
 /// The information shown about a connection while everything that it sends is lost, and when all
 /// has arrived.
 #[test]
-fn a_connection_can_be_looked_at() {
+fn info_reports_connection_state_during_and_after_loss() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 4).expect("a listener");
     let id = pair.open();
@@ -637,7 +637,7 @@ fn a_connection_can_be_looked_at() {
 }
 
 #[test]
-fn a_turn_is_due_at_once_while_anything_waits_for_it_and_else_when_a_timer_is() {
+fn next_due_is_now_with_pending_work_else_next_timer() {
     let mut pair = Pair::new(4);
     assert_eq!(pair.client.next_due(pair.now), None);
     // A connection that is ready.
@@ -675,7 +675,7 @@ fn a_turn_is_due_at_once_while_anything_waits_for_it_and_else_when_a_timer_is() 
 }
 
 #[test]
-fn what_ends_below_the_window_completes_no_handshake() {
+fn segment_ending_below_window_does_not_complete_handshake() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 4).expect("a listener");
     let (caller, server) = ("10.0.0.1:9", "10.0.0.2:80");
@@ -700,7 +700,7 @@ fn what_ends_below_the_window_completes_no_handshake() {
 }
 
 #[test]
-fn an_error_message_reaches_the_connection_whose_segment_it_quotes_and_no_other() {
+fn icmp_error_reaches_only_connection_of_quoted_segment() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 4).expect("a listener");
     let ids = [pair.open(), pair.open()];
@@ -734,7 +734,7 @@ fn an_error_message_reaches_the_connection_whose_segment_it_quotes_and_no_other(
 }
 
 #[test]
-fn a_cookie_offers_what_its_time_stamp_can_remember_and_nothing_without_one() {
+fn syn_cookie_offers_options_only_with_timestamps() {
     let mut pair = Pair::new(4);
     pair.server.listen(server_end(), 1).expect("a listener");
     // One may wait: whoever else comes gets a cookie.
@@ -807,7 +807,7 @@ fn a_cookie_that_finds_no_room(requests: u32) -> (Pair, ConnectionId) {
 }
 
 #[test]
-fn whoever_answered_a_cookie_and_found_no_room_gets_in_later_though_it_says_nothing() {
+fn cookie_reply_with_full_backlog_is_admitted_later() {
     let (mut pair, _) = a_cookie_that_finds_no_room(16);
     assert_eq!(pair.server.requests(), 1);
     // Still no room: data from the peer is an attempt, and the data is lost.
@@ -825,7 +825,7 @@ fn whoever_answered_a_cookie_and_found_no_room_gets_in_later_though_it_says_noth
 }
 
 #[test]
-fn whoever_believes_that_it_is_connected_is_told_that_it_is_not() {
+fn cookie_reply_without_free_slot_is_finally_reset() {
     // After the last try: 1 + 2 + 4 + 8 + 16 + 32 s.
     let (mut pair, third) = a_cookie_that_finds_no_room(16);
     pair.talk(62_000);

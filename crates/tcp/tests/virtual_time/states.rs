@@ -605,7 +605,7 @@ fn assert_same(what: &str, met: &BTreeSet<(At, At)>, known: &[(At, At)]) {
 }
 
 #[test]
-fn all_states_of_two_ends_are_known_and_none_is_a_dead_end() {
+fn connection_states_of_two_ends_match_known_tables() {
     let faults = sim::shrink::number("MILLRACE_TCP_FAULTS").unwrap_or(1) as u32;
     let mut met = Met::default();
     for setup in [Setup::Passive, Setup::Both] {

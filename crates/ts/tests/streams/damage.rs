@@ -52,7 +52,7 @@ fn programmes_and_rates_are_as_they_were_made() {
 }
 
 #[test]
-fn a_missing_packet_and_one_that_comes_twice() {
+fn continuity_check_reports_missing_and_repeated_packets() {
     let stream = cbr();
     let videos = places(&stream, |packet| pid(packet) == VIDEO && !starts(packet));
     let lost = videos[videos.len() / 2];

@@ -41,7 +41,7 @@ fn lines_of_every_nation_come_out() {
 }
 
 #[test]
-fn only_letters_in_boxes_are_shown() {
+fn teletext_page_shows_only_letters_in_boxes() {
     let of = subtitles(PAGE, 0);
     let show = |codes: &[u8]| lines(vec![header(of), row(8, 20, codes), filler(8)]);
     assert_eq!(show(b"outside \x0b\x0b in\x0a\x0a outside"), ["in"]);

@@ -215,7 +215,7 @@ fn set_level(stream: &mut [u8], level: u8) {
 }
 
 #[test]
-fn the_decoder_model() {
+fn buffer_model_reports_overflow_and_underflow() {
     let options = Options { buffers: true, ..Options::default() };
     let mut stream = cbr();
     set_level(&mut stream, 40);

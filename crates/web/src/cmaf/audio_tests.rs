@@ -82,7 +82,7 @@ fn its_bit_rate_is_that_of_its_frames_and_never_that_of_silence() {
 }
 
 #[test]
-fn what_is_no_frame_is_passed_over() {
+fn aac_frames_skips_incomplete_and_foreign_data() {
     let config = aac(&adts(1, 1)).unwrap().config;
     // The tail of a frame, something like a header without a frame behind it, and a frame of another rate.
     let mut other = adts(50, 3);

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_values_go_first() {
+    fn recent_trim_removes_oldest_unused_values() {
         let recent = Recent::<u32, usize>::default();
         for key in 0..4 {
             recent.cell(key).set(10).unwrap();

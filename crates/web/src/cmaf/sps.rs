@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_encoders_write() {
+    fn sps_of_common_encoders_yields_codec_size_and_rate() {
         let pictures = |codec: &str, width, height, frame_rate| {
             let codec = codec.to_owned();
             let colour = None;

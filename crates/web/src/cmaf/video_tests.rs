@@ -60,7 +60,7 @@ fn sample_with_new_set_has_all_its_sets() {
 }
 
 #[test]
-fn what_begins_before_is_left_out() {
+fn pictures_skips_data_before_first_picture() {
     // The rest of a picture whose beginning is not here.
     let found =
         stream(&[[&[1, 2, 3][..], &nal(&[0x41, 0x40]), &nal(&[0x41, 0x9a]), &nal(&[9, 0x10])].concat()]);
@@ -92,7 +92,7 @@ fn pictures_of_h265() {
 }
 
 #[test]
-fn a_recovery_point_is_a_place_to_start() {
+fn recovery_point_sei_marks_sync_picture() {
     for (sei, expected) in [
         (&[0x06, 6, 1, 0xc4, 0x80][..], true),
         (&[0x06, 0, 2, 9, 9, 6, 1, 0xc4, 0x80], true),
@@ -109,7 +109,7 @@ fn a_recovery_point_is_a_place_to_start() {
 
 /// Slices of fields: first macroblock 0, type I, PPS 0, a frame's number of four bits, field, bottom.
 #[test]
-fn both_fields_are_one_picture() {
+fn pictures_joins_both_fields_of_frame() {
     let field = |header: u8, number: u8, is_bottom: bool| {
         // 1 | 011 (type 2) | 1 (PPS 0) | nnnn | 1 | b
         let bits =

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_while_nobody_listens() {
+    fn feed_without_listeners_builds_no_event() {
         let feed = Feed::default();
         feed.tell(|| panic!("nobody listens"));
         let (listener, begins) = feed.listen().unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_dropped_and_hurts_nobody() {
+    fn slow_listener_is_dropped_without_affecting_others() {
         let feed = Feed::default();
         let (mut slow, _) = feed.listen().unwrap();
         let (mut quick, _) = feed.listen().unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_so_many_and_the_others_are_counted() {
+    fn feed_limits_events_per_second_and_counts_rest() {
         let feed = Feed::default();
         let (mut listener, _) = feed.listen().unwrap();
         for number in 0..MAX_EVENTS_PER_S as u64 + 7 {

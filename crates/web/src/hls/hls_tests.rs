@@ -134,7 +134,7 @@ fn write(found: &Segments, is_whole: bool) -> String {
 }
 
 #[test]
-fn a_playlist_as_it_is_written() {
+fn media_playlist_has_exact_text() {
     let found = segments(&regular(13, 200));
     assert_eq!(
         write(&found, true),
@@ -146,7 +146,7 @@ fn a_playlist_as_it_is_written() {
 
 /// The same writer lists a window whose ends move.
 #[test]
-fn a_source_whose_end_moves() {
+fn playlist_of_moving_window_lists_sequence_numbers() {
     let found =
         segments(&index(4000, MEDIA_HZ / 100, &(0..4000).step_by(100).collect::<Vec<_>>(), &[1000, 2000]));
     let source = Source {
@@ -196,7 +196,7 @@ fn rates_are_those_of_the_segments() {
 }
 
 #[test]
-fn a_master_playlist_says_what_is_known() {
+fn master_playlist_lists_known_attributes_only() {
     let rates = super::master::Rates { peak: 5_000_000, mean: 4_000_000 };
     let known = Streams {
         codecs: Some("avc1.64001f,mp4a.40.2".to_owned()),

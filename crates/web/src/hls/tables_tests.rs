@@ -36,7 +36,7 @@ fn counters(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_last_tables_are_taken_as_they_are() {
+fn find_last_returns_last_complete_tables() {
     let bytes = [
         packets(0, 0, 20, 3),
         packets(0x1000, 2, 300, 14),
@@ -67,7 +67,7 @@ fn counters_lead_up_to_the_first_tables() {
 }
 
 #[test]
-fn what_is_no_table_is_passed_over() {
+fn find_without_complete_tables_returns_none() {
     let map = packets(0x1000, 2, 30, 0);
     for (what, bytes) in [
         ("no PAT", map.clone()),

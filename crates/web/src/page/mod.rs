@@ -76,7 +76,7 @@ mod tests {
     const MAX_BYTES_PLAYING: usize = 300_000;
 
     #[test]
-    fn it_is_small_and_asks_nobody_else() {
+    fn page_is_small_and_has_no_external_references() {
         let own = PARTS.iter().map(|part| part.len()).sum::<usize>();
         assert!(own < MAX_BYTES && own + HLS_JS.len() < MAX_BYTES_PLAYING, "{own}, {}", HLS_JS.len());
         for part in PARTS {

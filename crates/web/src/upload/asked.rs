@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_say() {
+    fn content_range_parse_accepts_valid_and_rejects_invalid() {
         let whole = |total| Asked { from: 0, count: total, total, is_rest: true, file_name: None };
         assert_eq!(read(None, Some(9)), Ok(whole(Some(9))));
         assert_eq!(read(None, None), Ok(whole(None)));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_as_it_is_or_not_at_all() {
+    fn check_name_accepts_only_canonical_names() {
         for name in ["film", "a.b-c_1", "film.2"] {
             assert!(check_name(name).is_ok(), "{name}");
         }
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_a_range_or_refused(text in "(bytes )?[0-9*/ -]{0,24}", length in proptest::option::of(0u64..50)) {
+        fn content_range_of_any_text_is_valid_or_refused(text in "(bytes )?[0-9*/ -]{0,24}", length in proptest::option::of(0u64..50)) {
             if let Ok(asked) = read(Some(&text), length) {
                 let end = asked.end().unwrap();
                 prop_assert!(end > asked.from && asked.total.is_none_or(|total| end <= total), "{asked:?}");

@@ -92,7 +92,7 @@ mod tests {
     const KEPT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_is_put_in_is_read_and_no_more_is_held_than_there_is_room_for() {
+    fn incoming_reads_all_pieces_within_buffer_limit() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (line, mut incoming) = line(KEPT);
         let whole: Vec<u8> = (0..5 * UPLOAD_BUFFER_BYTES).map(|at| (at / 7) as u8).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_end_it_is_not_whole() {
+    fn incoming_without_end_returns_connection_aborted() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (line, mut incoming) = line(KEPT);
         runtime.block_on(line.put(Bytes::from_static(b"abc"))).unwrap();

@@ -69,7 +69,7 @@ mod tests {
         /// A client that waits as instructed gets the rate and a burst, and never less than the
         /// rate.
         #[test]
-        fn the_rate_is_kept_and_used(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
+        fn pace_limits_to_rate_and_uses_it_fully(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
             let mut pace = Pace::new(rate);
             let (mut now, mut sent, mut idle) = (Instant(0), 0u64, 0u64);
             for (bytes, pause_us) in pieces {
@@ -86,7 +86,7 @@ mod tests {
 
         /// Of whoever brings less than the least rate an end is seen; whoever brings more is never sent away.
         #[test]
-        fn a_drip_ends(bytes in 1usize..100_000) {
+        fn stall_ends_uploads_below_minimum_rate_only(bytes in 1usize..100_000) {
             // So close to the rate it takes days.
             prop_assume!(!(16_000..LEAST_UPLOAD_RATE as usize).contains(&bytes));
             let every = Duration::from_secs(1);

@@ -96,7 +96,7 @@ fn everything_is_answered_on_one_connection_and_media_by_its_name() {
 }
 
 #[test]
-fn what_is_refused_is_said_and_the_connection_goes_on() {
+fn refused_media_request_returns_503_and_keeps_connection() {
     let full = Manner::Refuses(Refused::Full("all streams are in use".to_owned()));
     let site = MadeUp::with(vec![Film::pattern("film", 10, full), Film::pattern("other", 10, Manner::Sends)]);
     let (_web, address, totals) = serve(&site, WebLimits::default());
@@ -115,7 +115,7 @@ fn what_is_refused_is_said_and_the_connection_goes_on() {
 
 /// A reply that breaks off ends the connection, so that no client takes it for a whole one.
 #[test]
-fn what_breaks_off_ends_the_connection() {
+fn broken_media_reply_closes_connection() {
     for manner in [Manner::BreaksOff(1000), Manner::Forgets] {
         let site = MadeUp::with(vec![Film::pattern("film", 100, manner)]);
         let (_web, address, totals) = serve(&site, WebLimits::default());
@@ -129,7 +129,7 @@ fn what_breaks_off_ends_the_connection() {
 /// Data that a viewer sends while it is sent to is taken in, up to a bound: otherwise it would fill
 /// buffers that others need.
 #[test]
-fn a_viewer_that_sends_without_end_while_it_is_sent_to_is_cut_off() {
+fn viewer_sending_too_much_during_reply_is_disconnected() {
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Keeps)]);
     let (_web, address, totals) = serve(&site, WebLimits::default());
     let mut client = Client::to(address);
@@ -151,7 +151,7 @@ fn a_viewer_that_sends_without_end_while_it_is_sent_to_is_cut_off() {
 }
 
 #[test]
-fn there_is_a_bound_and_it_is_told_and_the_end_waits_for_what_is_under_way() {
+fn connection_limit_returns_503_and_stop_waits_for_replies() {
     let manner = Manner::Slowly(10_000, Duration::from_millis(20));
     let site = MadeUp::with(vec![Film::pattern("film", 500, manner)]);
     let (web, address, totals) = serve(&site, WebLimits { connections: 1, ..WebLimits::default() });

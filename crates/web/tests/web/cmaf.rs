@@ -223,7 +223,7 @@ pub(super) fn times(input: &str, stream: &str) -> Vec<(f64, f64)> {
 }
 
 #[test]
-fn every_picture_and_every_frame_of_sound_is_there() {
+fn cmaf_contains_all_pictures_and_audio_frames() {
     let titles = titles();
     let (_web, address, _) = serve(&titles.site, WebLimits::default());
     for made in &MADE {
@@ -445,7 +445,7 @@ fn playlists_say_what_segments_have() {
 /// Browsers play H.265 in this form only, so the usual address returns it; for everything else that
 /// address stays as it was.
 #[test]
-fn the_usual_address_gives_what_players_need() {
+fn index_playlist_selects_cmaf_for_hevc_only() {
     let titles = titles();
     let (_web, address, _) = serve(&titles.site, WebLimits::default());
     let mut client = Client::to(address);
@@ -519,7 +519,7 @@ fn packets(path: &Path) -> usize {
 }
 
 #[test]
-fn what_there_is_not() {
+fn cmaf_path_that_does_not_exist_returns_404() {
     let titles = titles();
     let (_web, address, _) = serve(&titles.site, WebLimits::default());
     let mut client = Client::to(address);

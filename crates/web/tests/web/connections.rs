@@ -58,7 +58,7 @@ fn idle_connections_stand_in_nobodys_way() {
 }
 
 #[test]
-fn one_address_has_a_bound_of_its_own() {
+fn connection_limit_per_address_returns_503() {
     let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
     let (_web, address, totals) =
         serve(&site, WebLimits { connections: 100, connections_per_address: 2, ..WebLimits::default() });
@@ -75,7 +75,7 @@ fn one_address_has_a_bound_of_its_own() {
 
 /// At the end those that are idle are closed, those that are being sent something get it whole, and no more come in.
 #[test]
-fn the_end_waits_for_what_is_under_way() {
+fn stop_closes_idle_connections_and_finishes_replies() {
     let manner = Manner::Slowly(10_000, Duration::from_millis(20));
     let site = MadeUp::with(vec![Film::pattern("film", 1_000, manner)]);
     let (web, address, _) = serve(&site, WebLimits::default());

@@ -128,7 +128,7 @@ fn listeners_are_told_what_happens() {
 }
 
 #[test]
-fn there_are_so_many_places_and_each_is_given_back() {
+fn event_listener_limit_returns_503_and_slots_are_released() {
     let server = server();
     // All ask before the first receives anything: the first data comes with the next figures.
     let ask = |_| {
@@ -153,7 +153,7 @@ fn there_are_so_many_places_and_each_is_given_back() {
 }
 
 #[test]
-fn one_who_does_not_read_is_dropped_and_the_end_of_the_server_ends_all() {
+fn slow_event_listener_is_dropped_and_stop_ends_all() {
     let server = server();
     let (mut slow, mut quick) = (Listener::to(&server), Listener::to(&server));
     // More than sockets and queues hold: the maximum number of events each second.

@@ -64,7 +64,7 @@ fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
 /// The amount that a viewer has taken is reported when the transfer is over, whether or not it
 /// hangs up in the middle: by HTTP/1 and HTTP/2.
 #[test]
-fn what_is_taken_of_a_segment_is_told_at_once() {
+fn fetched_segment_bytes_are_reported_after_transfer() {
     let site = site();
     // Little of a segment fits into the kernel's buffers.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

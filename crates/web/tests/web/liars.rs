@@ -20,7 +20,7 @@ fn start() -> (std::sync::Arc<MadeUp>, millrace_web::WebHandle, std::net::Socket
 const HIDDEN: &str = "GET /titles/film.ts HTTP/1.1\r\nHost: hidden\r\n\r\n";
 
 #[test]
-fn what_can_be_read_in_two_ways_ends_the_connection() {
+fn ambiguous_request_closes_connection_with_400() {
     let (site, _web, address) = start();
     let refused = [
         format!("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"),
@@ -114,7 +114,7 @@ fn request_lines_that_could_be_read_in_two_ways() {
 
 /// Behind a body no request is looked for, so that it does not matter who counts how.
 #[test]
-fn a_body_ends_its_connection() {
+fn request_body_closes_connection() {
     let (site, _web, address) = start();
     let chunk = format!("{:x}\r\n{HIDDEN}\r\n", HIDDEN.len());
     for body in [
@@ -179,7 +179,7 @@ fn bodies_are_not_requests() {
 }
 
 #[test]
-fn no_path_leads_anywhere_else() {
+fn path_traversal_returns_error() {
     let (site, _web, address) = start();
     let long = "a".repeat(4_000);
     for path in [
@@ -235,7 +235,7 @@ fn heads_that_are_too_long_or_no_heads_at_all() {
 
 /// An unfinished head is waited for no longer than [`HEAD_TIME`], however often a byte comes.
 #[test]
-fn a_head_that_never_ends_is_given_up() {
+fn unfinished_head_times_out_with_408() {
     let (_site, _web, address) = start();
     let mut client = Client::to(address);
     client.send("GET /titles/film.ts HTTP/1.1\r\nHost: a\r\nX: ");

@@ -22,7 +22,7 @@ fn one_film() -> std::sync::Arc<MadeUp> {
 }
 
 #[test]
-fn a_title_is_a_file_with_ranges() {
+fn title_file_supports_range_requests() {
     let site = one_film();
     let (_web, address, totals) = serve(&site, WebLimits::default());
     let film = &site.films["film"].bytes;
@@ -87,7 +87,7 @@ fn a_title_is_a_file_with_ranges() {
 }
 
 #[test]
-fn what_a_viewer_has_is_not_sent_again() {
+fn conditional_requests_avoid_resending_media() {
     let site = one_film();
     let (_web, address, _) = serve(&site, WebLimits::default());
     let mut client = Client::to(address);
@@ -169,7 +169,7 @@ fn refusals_are_told_and_the_connection_goes_on() {
 }
 
 #[test]
-fn what_breaks_off_is_cut_off_and_never_looks_whole() {
+fn broken_media_reply_never_looks_complete() {
     let site = MadeUp::with(vec![
         Film::pattern("film", 4_000, Manner::BreaksOff(100_000)),
         Film::pattern("none", 4_000, Manner::BreaksOff(0)),

@@ -116,7 +116,7 @@ fn with_field(value: &Value, field: &str, each: &mut impl FnMut(&Value)) {
 }
 
 #[test]
-fn every_address_of_the_router_is_described_and_no_other() {
+fn openapi_paths_match_router() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let described = Described::by(address);
     let document = &described.document;
@@ -151,7 +151,7 @@ fn every_address_of_the_router_is_described_and_no_other() {
 }
 
 #[test]
-fn what_the_server_answers_is_described() {
+fn openapi_describes_actual_responses() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let described = Described::by(address);
     for (route, path) in examples(&mut Client::to(address)) {
@@ -254,7 +254,7 @@ fn versions(address: SocketAddr) -> [String; 2] {
 
 /// Whatever is asked of any address, with rights and without: no failure of the server, and an answer as described.
 #[test]
-fn whatever_is_asked_the_answer_is_described() {
+fn openapi_describes_response_to_any_request() {
     let site = &films().site;
     // Nothing is uploaded, which would be there for other tests.
     let limits = WebLimits { upload_bytes: 0, ..WebLimits::default() };

@@ -108,7 +108,7 @@ fn list_of_titles_with_gzip_follows_every_change() {
 }
 
 #[test]
-fn every_address_answers_by_each_method() {
+fn routes_answer_each_method_as_documented() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let examples = examples(&mut Client::to(address));
     let document = include_str!("../../../../docs/ref/http.md");
@@ -172,7 +172,7 @@ fn every_address_answers_by_each_method() {
 }
 
 #[test]
-fn the_page_refers_to_what_is_there() {
+fn page_references_exist_and_match_policy() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
     let page = client.get("/");
@@ -209,7 +209,7 @@ fn hls_js_comes_compressed_or_with_what_to_do() {
 }
 
 #[test]
-fn the_api_describes_titles() {
+fn titles_api_describes_titles() {
     let site =
         MadeUp::with(vec![Film::pattern("b", 10, Manner::Sends), Film::pattern("a", 20, Manner::Sends)]);
     let (_web, address, _) = serve(&site, WebLimits::default());
@@ -290,7 +290,7 @@ fn patch_of_title_changes_its_display_name_for_who_may() {
 }
 
 #[test]
-fn the_status_tells_who_is_watching_to_this_machine() {
+fn status_api_lists_sessions_for_local_client() {
     let site = std::sync::Arc::new(MadeUp { sessions: 203, ..MadeUp::default() });
     let (_web, address, _) = serve(&site, WebLimits::default());
     let answer = Client::to(address).get("/api/v1/status");

@@ -16,7 +16,7 @@ fn site() -> Arc<MadeUp> {
 }
 
 #[test]
-fn what_has_its_version_in_its_address_is_kept_for_ever() {
+fn versioned_picture_address_is_cached_forever() {
     let (_web, address, _) = serve(&site(), WebLimits::default());
     let mut client = Client::to(address);
     let title: Value = serde_json::from_str(client.get("/api/v1/titles/film").text()).unwrap();
@@ -53,7 +53,7 @@ fn what_has_its_version_in_its_address_is_kept_for_ever() {
 }
 
 #[test]
-fn if_there_are_none_it_is_said_why() {
+fn missing_pictures_return_404_with_reason() {
     let site = site();
     let (_web, address, _) = serve(&site, WebLimits::default());
     for (state, said, retry) in [
@@ -80,7 +80,7 @@ fn if_there_are_none_it_is_said_why() {
 /// A client with a link to the title has access to its pictures, by addresses that carry the link
 /// on; no shared cache keeps them.
 #[test]
-fn a_link_is_carried_on() {
+fn picture_addresses_carry_signed_link() {
     let keys = Keys { links: [3; 32], tokens: [4; 32] };
     let link = Link::sign(&keys.links, "film", Now::read().unix_s + 600);
     let policy = Policy { watching: Watching::ByRights, trust_here: TrustHere::Never, ..Policy::default() };

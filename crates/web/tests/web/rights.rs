@@ -98,7 +98,7 @@ fn whether_credentials_are_right_is_told_where_that_is_asked() {
 
 /// The list is the router's: an address without a rule cannot be added, and one whose rule lets everybody in has to be named here.
 #[test]
-fn no_address_answers_without_rights() {
+fn routes_without_credentials_return_401_except_health_checks() {
     let rights = rights();
     let site = &films().site;
     let examples = {
@@ -168,7 +168,7 @@ fn no_address_answers_without_rights() {
 }
 
 #[test]
-fn without_a_user_this_machine_alone_sees_others_and_changes_things() {
+fn admin_routes_without_users_require_local_client() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
     let ask = |client: &mut Client, host: &str, path: &str| {
@@ -186,7 +186,7 @@ fn without_a_user_this_machine_alone_sees_others_and_changes_things() {
 }
 
 #[test]
-fn each_user_sees_its_titles() {
+fn user_sees_only_granted_titles() {
     let rights = rights();
     let films = ["film", "other"].map(|name| Film::pattern(name, 100, Manner::Sends));
     let site = MadeUp::with(films.into());
@@ -206,7 +206,7 @@ fn each_user_sees_its_titles() {
 }
 
 #[test]
-fn a_link_goes_from_playlist_to_playlist_and_segment() {
+fn signed_link_is_carried_from_playlist_to_segments() {
     let rights = rights();
     let (_web, address, _) = serve_to(&films().site, WebLimits::default(), &rights.gate);
     let mut client = Client::to(address);
@@ -263,7 +263,7 @@ fn playlists_without_a_link_have_none() {
 }
 
 #[test]
-fn many_wrong_tokens_hold_nobody_up() {
+fn wrong_tokens_are_throttled_without_blocking_others() {
     let rights = rights();
     let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &rights.gate);
@@ -281,7 +281,7 @@ fn many_wrong_tokens_hold_nobody_up() {
 }
 
 #[test]
-fn a_wrong_password_is_told_to_be_wrong() {
+fn wrong_password_returns_401_with_challenges() {
     let rights = rights();
     let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &rights.gate);
@@ -325,7 +325,7 @@ fn webhook(status: Option<u16>, limit: Duration) -> (Webhook, Arc<AtomicUsize>) 
 }
 
 #[test]
-fn a_webhook_decides_beside_the_rights_and_is_asked_once_in_a_while() {
+fn webhook_decides_access_and_is_cached() {
     let site = &films().site;
     let long = Duration::from_secs(60);
     for (status, limit, lets_in_without, expected) in [
@@ -455,7 +455,7 @@ fn slow_webhook_with_a_flood_of_one_client_is_asked_about_others() {
 }
 
 #[test]
-fn an_order_says_what_its_user_may_have() {
+fn media_order_carries_quota_of_user() {
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Sends)]);
     let rights = rights();
     let limits = Limits { streams: Some(2), bits_per_s: None };
@@ -476,7 +476,7 @@ fn an_order_says_what_its_user_may_have() {
 /// Segments are sent in a moment: their viewers are counted, and the service gets enough
 /// information to recognize them, whatever segments are made of.
 #[test]
-fn whoever_fetches_segments_is_asked_for_with_what_its_user_may_have() {
+fn segment_fetch_carries_quota_and_viewer_identity() {
     let Film { info, index, bytes, .. } = &films().site.films["film"];
     let (info, index, bytes) = (info.clone(), Arc::clone(index), Arc::clone(bytes));
     let site = MadeUp::with(vec![Film { info, index, bytes, manner: Manner::Sends }]);

@@ -197,7 +197,7 @@ fn segments_have_the_cues_of_their_time() {
 
 /// A player that begins in the middle gets the same as one that has come from the beginning.
 #[test]
-fn a_segment_is_the_same_whichever_is_asked_for_first() {
+fn subtitle_segment_is_independent_of_request_order() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
     let all = fetched(&mut client, "/titles/film/subtitles/888.m3u8");
@@ -333,7 +333,7 @@ fn master_playlists_name_them() {
 }
 
 #[test]
-fn a_signed_link_leads_to_them_too() {
+fn subtitles_with_signed_link_are_accessible() {
     let rights = rights();
     let (_web, address, _) = serve_to(&films().site, WebLimits::default(), &rights.gate);
     let mut client = Client::to(address);
@@ -352,7 +352,7 @@ fn a_signed_link_leads_to_them_too() {
 }
 
 #[test]
-fn what_is_not_there_is_404() {
+fn subtitle_path_that_does_not_exist_returns_404() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
     let list = client.get("/titles/film/subtitles/888.m3u8").text().to_owned();

@@ -67,7 +67,7 @@ fn titles_come_whole_and_in_ranges_by_both_versions_on_one_connection() {
 }
 
 #[test]
-fn the_page_and_what_only_this_machine_may_see() {
+fn tls_serves_page_and_applies_local_client_rules() {
     let dir = tempfile::tempdir().unwrap();
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Sends)]);
     let (_web, address, _) = serve_by_tls(&site, WebLimits::default(), dir.path());
@@ -91,7 +91,7 @@ fn the_page_and_what_only_this_machine_may_see() {
 }
 
 #[test]
-fn what_an_engine_refuses_or_breaks_off_is_told_as_without_tls() {
+fn tls_reports_refused_and_broken_media_like_http() {
     let dir = tempfile::tempdir().unwrap();
     let site = MadeUp::with(vec![
         Film::pattern("film", 2_000, Manner::Slowly(50_000, Duration::from_millis(1))),
@@ -114,7 +114,7 @@ fn what_an_engine_refuses_or_breaks_off_is_told_as_without_tls() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused_before_hyper_sees_it() {
+fn tls_rejects_ambiguous_request_head() {
     let dir = tempfile::tempdir().unwrap();
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Sends)]);
     let (_web, address, totals) = serve_by_tls(&site, WebLimits::default(), dir.path());

@@ -69,7 +69,7 @@ fn cut_off(address: SocketAddr, name: &str, whole: &[u8], after: usize) {
 }
 
 #[test]
-fn a_film_is_uploaded_by_curl_in_each_way() {
+fn upload_by_curl_succeeds_with_each_transfer_form() {
     let (site, dir) = (site(), tempfile::tempdir().unwrap());
     let (_web, address, totals) = serve(&site, WebLimits::default());
     let film = dir.path().join("new.ts");
@@ -125,7 +125,7 @@ fn upload_passes_on_the_name_of_its_file_and_drops_the_extension_of_its_address(
 }
 
 #[test]
-fn who_waits_for_100_is_told_to_go_on_only_if_all_is_well() {
+fn expect_100_continue_is_answered_only_if_upload_is_acceptable() {
     let mut made_up = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)]);
     Arc::get_mut(&mut made_up).unwrap().room = Some(2000);
     let (_web, address, _) = serve(&made_up, WebLimits { upload_bytes: 5000, ..WebLimits::default() });
@@ -162,7 +162,7 @@ fn who_waits_for_100_is_told_to_go_on_only_if_all_is_well() {
 }
 
 #[test]
-fn what_was_cut_off_is_gone_on_with_from_where_it_was() {
+fn interrupted_upload_resumes_at_received_offset() {
     let (site, dir) = (site(), tempfile::tempdir().unwrap());
     let (_web, address, _) = serve(&site, WebLimits::default());
     let whole = bytes(1);
@@ -216,7 +216,7 @@ fn what_was_cut_off_is_gone_on_with_from_where_it_was() {
 }
 
 #[test]
-fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
+fn upload_with_if_match_hash_resumes_only_on_match() {
     let (site, dir) = (site(), tempfile::tempdir().unwrap());
     let (_web, address, _) = serve(&site, WebLimits::default());
     let (whole, other) = (bytes(1), bytes(2));
@@ -294,7 +294,7 @@ fn who_says_which_bytes_are_there_goes_on_behind_these_and_no_others() {
 }
 
 #[test]
-fn one_name_is_for_one_client_and_there_are_so_many_places() {
+fn concurrent_uploads_are_limited_by_name_and_total() {
     let site = site();
     let (_web, address, _) = serve(&site, WebLimits::default());
     let whole = bytes(2);
@@ -392,7 +392,7 @@ fn uploads_that_wait_give_way_to_other_owners() {
 }
 
 #[test]
-fn a_length_that_is_not_true_makes_no_title_of_it() {
+fn upload_with_wrong_length_creates_no_title() {
     let site = site();
     let (_web, address, totals) =
         serve(&site, WebLimits { upload_kept: Duration::from_secs(2), ..WebLimits::default() });
@@ -417,7 +417,7 @@ fn a_length_that_is_not_true_makes_no_title_of_it() {
 }
 
 #[test]
-fn what_is_too_long_or_no_film_is_refused_in_the_middle() {
+fn upload_too_long_or_invalid_is_refused_midway() {
     let mut site = site();
     Arc::get_mut(&mut site).unwrap().room = Some(100_000);
     let (_web, address, totals) = serve(&site, WebLimits::default());
@@ -448,7 +448,7 @@ fn what_is_too_long_or_no_film_is_refused_in_the_middle() {
 }
 
 #[test]
-fn a_drip_is_cut_off_and_what_it_brought_is_kept() {
+fn slow_upload_times_out_and_keeps_received_bytes() {
     let site = site();
     let limits = WebLimits { upload_stall: Duration::from_millis(300), ..WebLimits::default() };
     let (_web, address, totals) = serve(&site, limits);
@@ -477,7 +477,7 @@ fn a_drip_is_cut_off_and_what_it_brought_is_kept() {
 }
 
 #[test]
-fn the_end_of_the_server_gives_uploads_up() {
+fn server_stop_aborts_uploads() {
     let site = site();
     let (web, address, totals) = serve(&site, WebLimits::default());
     let whole = bytes(3);

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_but_what_may_be_missing_is_all() {
+    fn is_all_tolerates_given_number_of_missing_frames() {
         let list = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
         let wanted = list("abcdefgh");
         for good in ["abcdefgh", "abcdefg"] {

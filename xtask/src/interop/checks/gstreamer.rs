@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_report_passes() {
+    fn judge_accepts_complete_report() {
         let film = film();
         let verdict = judge(&report(&film.pictures), &film, &SCENES[0], Transport::Udp);
         assert_eq!(verdict.unwrap(), "300 pictures shown, all equal, end of stream after 14.1 s");
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_fails() {
+    fn judge_rejects_each_fault() {
         let film = film();
         let faults = [
             ("errors", json!(["rtspsrc0: gone"]), "gone"),
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_seek_fails() {
+    fn judge_rejects_wrong_seek() {
         let film = film();
         let seek = |pictures: Vec<String>, transport, lost: u64| {
             let mut report = report(&pictures);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_bit_rate_is_at_an_access_point_and_damages_nothing() {
+    fn bit_rate_change_must_occur_at_access_point_without_damage() {
         let mut film = film();
         film.lower = (0..300).map(|number| format!("lower {number}")).collect();
         let (best, lower) = (film.pictures.clone(), film.lower.clone());

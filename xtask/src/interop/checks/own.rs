@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_judged_by_what_players_need() {
+    fn judge_requires_bye_rtp_info_and_lateness() {
         let good = json!({"packets": 10, "end": "bye", "rtp_info_exact": true, "problems": [],
                           "bye": {"after_last_packet_us": 2_500_100}, "timing": {"lateness": {"p99_us": 12_345}}});
         assert_eq!(judge(&good.to_string()).unwrap(), "10 packets, 99 % within 12.3 ms");

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_around_the_join_may_be_missing() {
+    fn across_the_join_allows_loss_only_around_join() {
         let film: Vec<String> = (0..400).map(|number| number.to_string()).collect();
         let damaged = vec!["damaged".to_owned(); 60];
         for recorded in [

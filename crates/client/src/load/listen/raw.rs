@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_references_the_rate_tells_what_is_late() {
+    fn raw_meter_without_pcr_measures_lateness_by_rate() {
         // 1316 bytes in 10 ms.
         let (mut meter, mut shared) = (RawMeter::new(Some(BitRate(1_052_800)), false), histogram_us());
         for number in (0..100u64).filter(|number| *number != 10) {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn any_datagrams_are_survived() {
+    fn raw_meter_with_arbitrary_datagrams_counts_each_once() {
         bolero::check!().with_type::<Vec<(Vec<u8>, u32)>>().with_iterations(500).for_each(|datagrams| {
             let (mut meter, mut shared) = (RawMeter::new(Some(BitRate(1)), true), histogram_us());
             for (bytes, arrival_ns) in datagrams {

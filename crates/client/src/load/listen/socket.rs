@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_taken_once_but_a_group_is_shared() {
+    fn listen_on_used_port_fails_but_multicast_group_is_shared() {
         let first = listen("udp://127.0.0.1:39481").unwrap();
         assert_eq!(listen("udp://127.0.0.1:39481").unwrap_err(), "listen: address in use");
         drop(first);

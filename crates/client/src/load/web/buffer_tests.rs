@@ -14,7 +14,7 @@ fn buffer() -> PlayBuffer {
 }
 
 #[test]
-fn a_film_that_comes_in_time_never_stands_still() {
+fn play_buffer_with_timely_media_never_rebuffers() {
     let mut play = buffer();
     assert_eq!(play.received(at(1100), 1_000 * MS), 0);
     assert!(!play.has_started());
@@ -32,7 +32,7 @@ fn a_film_that_comes_in_time_never_stands_still() {
 }
 
 #[test]
-fn a_gap_is_a_stall_from_when_film_ran_out_until_there_is_enough() {
+fn play_buffer_rebuffers_from_underrun_until_refilled() {
     let mut play = buffer();
     play.received(at(1000), 3_000 * MS); // the picture starts, and runs out of media at 4000
     assert_eq!(play.counts(at(3999)).stalls, 0);
@@ -50,7 +50,7 @@ fn a_gap_is_a_stall_from_when_film_ran_out_until_there_is_enough() {
 }
 
 #[test]
-fn a_full_buffer_reads_as_fast_as_it_plays() {
+fn play_buffer_when_full_reads_at_playback_rate() {
     let mut play = buffer();
     assert_eq!(play.reads_at(at(1000)), None);
     play.received(at(1000), 10_000 * MS);
@@ -87,7 +87,7 @@ fn seeks_begin_anew_and_are_timed_apart_from_the_start() {
 }
 
 #[test]
-fn a_film_shorter_than_the_start_is_seen_when_it_is_whole() {
+fn play_buffer_of_short_title_starts_when_complete() {
     let mut play = buffer();
     play.received(at(1100), 500 * MS);
     assert!(!play.has_started());
@@ -110,7 +110,7 @@ fn pauses_of_every_state() {
 }
 
 #[test]
-fn whatever_happens_the_sums_hold() {
+fn play_buffer_counts_stay_consistent_for_any_events() {
     let steps = bolero::check!().with_type::<Vec<(u8, u16)>>().with_iterations(2000);
     steps.for_each(|steps| {
         let mut play = buffer();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_split_at_every_byte() {
+    fn exchange_parses_response_split_at_any_byte() {
         let whole = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nnext";
         let expected = (200, b"abcde".to_vec(), 4, true);

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_end_a_body() {
+    fn parse_head_determines_body_length_and_keep_alive() {
         for (text, body, keeps_alive) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 7", BodyLength::Bytes(7), true),
             ("HTTP/1.1 200 OK\r\nContent-Length: 7, 7\r\ncontent-length: 7", BodyLength::Bytes(7), true),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_found_when_its_last_byte_has_come() {
+    fn parse_head_succeeds_only_with_last_byte() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n";
         for cut in 0..text.len() {
             assert_eq!(parse_head(&text[..cut]), Ok(None), "{cut}");

@@ -46,7 +46,7 @@ fn fetch_all(hls: &mut Hls, now: Instant) -> (Vec<String>, Want) {
 }
 
 #[test]
-fn a_film_on_demand_is_fetched_from_its_start_or_a_place() {
+fn hls_on_demand_fetches_segments_from_start_or_seek() {
     let text = list(0, 5, "#EXT-X-ENDLIST\n");
     let mut hls = started(&text, 0);
     assert_eq!((hls.segment_ns(), hls.target_ns(), hls.media_ns()), (4 * S, 4 * S, Some(20 * S)));
@@ -60,7 +60,7 @@ fn a_film_on_demand_is_fetched_from_its_start_or_a_place() {
 }
 
 #[test]
-fn a_master_playlist_leads_to_a_variant_after_redirects() {
+fn hls_master_playlist_resolves_variant_after_redirect() {
     let mut hls = Hls::new(url("x.m3u8"), 0, VariantChoice::Highest);
     let master = b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nlow/v.m3u8\n";
     come(&mut hls, Instant(0), url("/elsewhere/x.m3u8"), master).unwrap();
@@ -97,7 +97,7 @@ fn live_films_begin_near_their_end_and_are_loaded_again_in_time() {
 }
 
 #[test]
-fn a_live_playlist_may_be_empty_at_first_but_a_whole_one_may_not() {
+fn hls_empty_playlist_waits_if_live_and_fails_if_complete() {
     let mut hls = started(&list(5, 5, ""), 0);
     assert_eq!(hls.want(Instant(0)), Want::Wait(Instant(2 * S)));
     come(&mut hls, Instant(2 * S), url("x.m3u8"), list(5, 6, "").as_bytes()).unwrap();
@@ -119,7 +119,7 @@ fn sections_come_once_before_the_segments_that_need_them() {
 }
 
 #[test]
-fn no_playlist_makes_it_stumble() {
+fn hls_with_arbitrary_playlists_stays_bounded() {
     bolero::check!().with_type::<Vec<(u8, u8, bool)>>().with_iterations(1000).for_each(|lists| {
         let mut hls = Hls::new(url("x.m3u8"), 0, VariantChoice::Highest);
         let mut now = Instant(0);

@@ -153,7 +153,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn the_streams_own_clock_comes_first() {
+    fn media_clock_prefers_pcr_over_hints() {
         let hints = ClockHints { rate: Some(BitRate(1)), media_ns: Some(1) };
         let mut clock = MediaClock::new(hints, Some(1));
         // 100 ms apart, then a jump, then 40 ms.
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_clock_the_rate_counts_and_then_the_length() {
+    fn media_clock_without_pcr_uses_rate_then_length() {
         let rate = ClockHints { rate: Some(BitRate(8_000_000)), media_ns: Some(10_000 * MS) };
         let mut clock = MediaClock::new(rate, Some(1000));
         assert_eq!(clock.bytes(b"ftyp"), Ok(4000));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_looked_for_in_a_bounded_part() {
+    fn media_clock_search_for_pcr_is_bounded() {
         let mut clock = MediaClock::new(ClockHints::default(), None);
         let silent = [packet(1, 0, None), packet(1, 1, None)].concat();
         let mut bytes = 0;

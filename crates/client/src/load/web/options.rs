@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_buffer() {
+    fn web_options_check_rejects_zero_durations() {
         assert!(WebOptions::default().check().is_ok());
         for (options, what) in [
             (WebOptions { buffer: Some(Duration::ZERO), ..WebOptions::default() }, "buffer"),

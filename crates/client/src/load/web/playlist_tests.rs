@@ -14,7 +14,7 @@ fn media(text: &str) -> Arc<MediaPlaylist> {
 }
 
 #[test]
-fn a_film_on_demand() {
+fn parse_playlist_on_demand_lists_all_segments() {
     let text = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:4\n#EXT-X-MEDIA-SEQUENCE:7\n\
         #EXTINF:4.000000,\nindex0.ts\n#EXTINF:3.5,a title\n../b/index1.ts?x=1\n#EXT-X-ENDLIST";
     for text in [text.to_owned(), text.replace('\n', "\r\n"), format!("\u{feff}{text}\n\n")] {
@@ -70,7 +70,7 @@ fn encrypted_segments_are_not_looked_into() {
 }
 
 #[test]
-fn one_variant_is_chosen() {
+fn variant_choice_selects_one_stream_of_master_playlist() {
     let text = "#EXTM3U\n\
         #EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"a\",NAME=\"x\",URI=\"audio.m3u8\"\n\
         #EXT-X-STREAM-INF:BANDWIDTH=2000000,RESOLUTION=640x360\nmid.m3u8\n\
@@ -92,7 +92,7 @@ fn one_variant_is_chosen() {
 }
 
 #[test]
-fn what_cannot_be_played_says_why() {
+fn parse_playlist_of_unplayable_input_returns_fault() {
     let parse = |bytes: &[u8]| parse_playlist(bytes, &base(), VariantChoice::Highest);
     assert_eq!(parse(b"<html>"), Err(PlaylistFault::NotPlaylist));
     assert_eq!(parse(b""), Err(PlaylistFault::NotPlaylist));
@@ -102,7 +102,7 @@ fn what_cannot_be_played_says_why() {
 }
 
 #[test]
-fn what_all_load_is_kept_once() {
+fn playlists_read_shares_equal_lists_up_to_limit() {
     let list =
         |n: u64| format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{n}\n#EXTINF:2,\na.ts\n");
     let (known, other) = (Playlists::default(), HttpUrl::parse("http://h/other").unwrap());

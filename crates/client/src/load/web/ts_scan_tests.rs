@@ -44,7 +44,7 @@ fn clocks_and_counters_wherever_the_bytes_are_cut() {
 }
 
 #[test]
-fn the_clock_wraps_and_is_read_to_the_last_bit() {
+fn pcr_wraps_and_is_read_to_last_bit() {
     let at = |value| Pcr { value, discontinuity: false };
     assert_eq!(at(26_999_999).ns_since(at(PCR_WRAP - 1)), 1_000_000_000);
     assert_eq!(at(PCR_WRAP - 1).timestamp(), 0xffff_ffff);
@@ -80,7 +80,7 @@ fn lost_sync_is_found_again() {
 }
 
 #[test]
-fn a_restart_forgets_all_but_the_counts() {
+fn ts_scan_restart_keeps_only_counts() {
     let mut scan = TsScan::default();
     scan.bytes(&[packet(1, 0, None), vec![SYNC; 50]].concat(), |_| {});
     scan.restart();
@@ -90,7 +90,7 @@ fn a_restart_forgets_all_but_the_counts() {
 }
 
 #[test]
-fn any_bytes_are_survived_and_cuts_do_not_matter() {
+fn ts_scan_of_any_bytes_is_independent_of_cuts() {
     bolero::check!().with_type::<(Vec<u8>, u8)>().with_iterations(2000).for_each(|(bytes, cut)| {
         let long: Vec<u8> = bytes.iter().copied().cycle().take(bytes.len() * 8).collect();
         let whole = scan(&[&long]);

@@ -35,7 +35,7 @@ fn rfc_1071_example() {
 }
 
 #[test]
-fn the_best_kind_is_one_that_there_is() {
+fn kind_best_is_available_on_this_machine() {
     assert!(Kind::best().is_available());
     assert!(Kind::Portable.is_available());
 }
@@ -56,7 +56,7 @@ fn zeros_and_ones() {
 }
 
 #[test]
-fn every_length_to_9000_from_every_start() {
+fn sum16_of_lengths_to_9000_at_any_alignment_equals_reference() {
     let mut random = crate::random::SplitMix(7);
     let bytes: Vec<u8> = (0..9064).map(|_| random.next() as u8).collect();
     for kind in available() {
@@ -69,7 +69,7 @@ fn every_length_to_9000_from_every_start() {
 }
 
 #[test]
-fn a_fold_keeps_the_class_and_the_kind_of_zero() {
+fn fold_keeps_residue_class_and_form_of_zero() {
     assert_eq!(fold(0), 0);
     for sum in [0xffff, 0xffff_0000, 0xffff_ffff, 0x1_fffe, 0xffff_ffff_0000_0000, u64::MAX] {
         assert_eq!(fold(sum), 0xffff, "{sum:#x}");
@@ -86,7 +86,7 @@ fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn every_kind_equals_the_definition(bytes in bytes(9100), start in 0usize..64) {
+    fn sum16_of_all_kinds_equals_reference(bytes in bytes(9100), start in 0usize..64) {
         let bytes = &bytes[start.min(bytes.len())..];
         let expected = reference(bytes);
         for kind in Kind::ALL {
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fold_is_the_sum_of_its_words(sum: u64) {
+    fn fold_equals_sum_of_16_bit_words(sum: u64) {
         prop_assert_eq!(fold(sum), reference(&sum.to_be_bytes()));
     }
 
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn after_an_odd_piece_the_sum_is_swapped(a in bytes(300), b in bytes(300)) {
+    fn add_after_odd_length_piece_needs_byte_swap(a in bytes(300), b in bytes(300)) {
         let odd = [&a[..a.len() & !1], &[0xa5]].concat();
         let whole = [&odd[..], &b].concat();
         prop_assert_eq!(add(sum16(&odd), sum16(&b).swap_bytes()), sum16(&whole));

@@ -5,7 +5,7 @@ use super::*;
 use crate::wire::checksum::sum16;
 
 #[test]
-fn an_ipv4_datagram_field_by_field() {
+fn emit_ipv4_writes_fields_as_in_rfc_791_and_768() {
     let template = Template::new(&LINK, &flow("192.0.2.1:5004", "198.51.100.7:40000")).unwrap();
     let rtp = [0x80, 33, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
     let mut out = [0xee; MAX_HEADER_BYTES];
@@ -24,7 +24,7 @@ fn an_ipv4_datagram_field_by_field() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written() {
+fn emit_without_space_or_with_oversized_payload_writes_nothing() {
     let template = Template::new(&LINK, &flow("192.0.2.1:1", "198.51.100.7:2")).unwrap();
     let mut out = [7; 53];
     assert_eq!(template.emit(&mut out, &[0; 12], 0, 10, 0), 0);
@@ -48,7 +48,7 @@ fn addresses_must_be_of_one_family() {
 }
 
 #[test]
-fn a_new_next_hop_takes_the_place_of_the_old_one() {
+fn set_link_equals_template_built_with_new_link() {
     for (source, destination) in
         [("192.0.2.1:1", "198.51.100.7:2"), ("[2001:db8::1]:1", "[2001:db8:1::2]:65535")]
     {

@@ -36,7 +36,7 @@ fn with(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_was_built_is_parsed(link in any_link(), flow in any_flow(), payload in any_payload(), padding in 0usize..50) {
+    fn parse_of_template_frame_returns_flow_and_payload(link in any_link(), flow in any_flow(), payload in any_payload(), padding in 0usize..50) {
         prop_assume!(!flow.source.ip().is_unspecified() && !flow.source.ip().is_multicast());
         prop_assume!(flow.source.ip().to_string() != "255.255.255.255");
         let mut frame = frame(&link, &flow, &payload);
@@ -78,7 +78,7 @@ fn everything_wrong_has_its_name() {
 }
 
 #[test]
-fn a_checksum_of_zero_is_none() {
+fn parse_zero_udp_checksum_passes_ipv4_but_not_ipv6() {
     let mut bytes = v4();
     bytes[40..42].fill(0);
     assert_eq!(parse(&bytes, 0).unwrap().bytes, b"payload");

@@ -113,7 +113,7 @@ fn frame(link: &LinkHeader, flow: &Flow, datagram: &Datagram<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn every_payload_size_to_9000() {
+fn template_for_payload_sizes_to_9000_equals_oracle() {
     let mut random = SplitMix(1);
     let payload: Vec<u8> = (0..9000).map(|_| random.next() as u8).collect();
     for size in 1..=payload.len() {
@@ -127,7 +127,7 @@ fn every_payload_size_to_9000() {
 
 /// Stored sums of 0x0000 (zeros only) and 0xffff (a multiple that is not zero), even and odd lengths.
 #[test]
-fn both_zeros_as_payload_sums() {
+fn template_with_payload_sum_zero_or_ffff_equals_oracle() {
     let mut almost = vec![0; 1317];
     almost[700..702].fill(0xff);
     for (payload, expected) in [
@@ -157,7 +157,7 @@ fn both_zeros_as_payload_sums() {
 
 /// A checksum that comes out as 0x0000 would mean "none" (IPv4) or be illegal (IPv6); 0xffff is sent.
 #[test]
-fn a_checksum_of_zero_is_sent_as_ones() {
+fn udp_checksum_of_zero_is_sent_as_ffff() {
     for flow in &flows() {
         for bytes in [2, 3, 1316, 1317] {
             let mut payload = vec![0; bytes];
@@ -181,7 +181,7 @@ fn a_checksum_of_zero_is_sent_as_ones() {
 
 /// The odd byte at the end is the upper half of a word whose lower half is zero, and is not sent.
 #[test]
-fn an_odd_payload_counts_as_if_a_zero_followed() {
+fn sum16_of_odd_payload_equals_zero_padded_payload() {
     let (odd, even) = ([1, 2, 3], [1, 2, 3, 0]);
     assert_eq!(sum16(&odd), sum16(&even));
     for flow in &flows() {
@@ -201,7 +201,7 @@ fn headers_are_even() {
 
 /// Only zeros sum to 0x0000; an addition never comes back to it.
 #[test]
-fn an_addition_never_comes_back_to_zero() {
+fn add_is_zero_only_for_two_zeros() {
     for a in 0..=u16::MAX {
         for b in [0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff, !a, a, a.wrapping_neg()] {
             assert_eq!(add(a, b) == 0, a == 0 && b == 0, "{a:#x} {b:#x}");
@@ -211,7 +211,7 @@ fn an_addition_never_comes_back_to_zero() {
 
 /// Why sums are never subtracted: a remainder of only zeros comes out as the other zero.
 #[test]
-fn a_subtraction_confuses_the_two_zeros() {
+fn subtraction_of_sums_yields_ffff_instead_of_zero() {
     let (a, b) = ([0x12, 0x34, 0x56, 0x78], [0; 4]);
     let whole = sum16(&[a, b].concat());
     assert_eq!(sum16(&b), 0);
@@ -221,7 +221,7 @@ fn a_subtraction_confuses_the_two_zeros() {
 /// The IPv4 identification changes from datagram to datagram: the checksum follows it by RFC 1624's
 /// equation 3, and is the checksum of the whole header.
 #[test]
-fn the_ipv4_checksum_follows_the_identification() {
+fn ipv4_checksum_after_new_identification_follows_rfc_1624() {
     let template = Template::new(&LINK, &flows()[0]).unwrap();
     let ip_header = |ip_id| {
         let datagram = Datagram { rtp: RTP, payload: &[1; 100], payload_sum: sum16(&[1; 100]), ip_id };
@@ -242,7 +242,7 @@ fn the_ipv4_checksum_follows_the_identification() {
 
 /// The longest datagram is one that the other implementation writes too.
 #[test]
-fn the_longest_datagram() {
+fn template_for_longest_datagram_equals_oracle() {
     let longest = vec![0; MAX_UDP_PAYLOAD_BYTES - RTP_HEADER_BYTES];
     for flow in &flows() {
         let datagram = Datagram { rtp: RTP, payload: &longest, payload_sum: 0, ip_id: 0 };
@@ -252,7 +252,7 @@ fn the_longest_datagram() {
 
 proptest! {
     #[test]
-    fn the_template_equals_the_oracle(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+    fn template_for_any_flow_and_payload_equals_oracle(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
                                        payload in any_payload()) {
         let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
         prop_assert_eq!(frame(&link, &flow, &datagram), oracle(&link, &flow, &datagram));
@@ -260,7 +260,7 @@ proptest! {
 
     /// Whatever room and length: all or nothing, and never a panic.
     #[test]
-    fn a_header_is_written_whole_or_not_at_all(flow in any_flow(), link in any_link(), room in 0usize..100,
+    fn emit_with_any_buffer_size_writes_whole_header_or_nothing(flow in any_flow(), link in any_link(), room in 0usize..100,
                                                payload_bytes in prop_oneof![0usize..70_000, any::<usize>()]) {
         let template = Template::new(&link, &flow).unwrap();
         let mut out = vec![0xa5; room];
@@ -279,7 +279,7 @@ proptest! {
 
     /// Without an RTP header of its own the datagram is the same as with it, if it is given as part of the payload.
     #[test]
-    fn a_raw_datagram_is_the_same_datagram(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
+    fn emit_raw_with_rtp_in_payload_equals_emit(flow in any_flow(), link in any_link(), rtp: [u8; 12], ip_id: u16,
                                            payload in any_payload()) {
         let datagram = Datagram { rtp, payload: &payload, payload_sum: sum16(&payload), ip_id };
         let expected = frame(&link, &flow, &datagram);

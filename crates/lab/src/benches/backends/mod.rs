@@ -86,7 +86,7 @@ mod tests {
     use crate::frame::PromiseKind;
 
     #[test]
-    fn all_ways_send_the_same_and_nothing_gets_lost() {
+    fn backends_bench_sends_same_data_on_all_paths_without_loss() {
         let missing = BENCH.missing();
         if !missing.is_empty() {
             eprintln!("skipped: needs {}", missing.join(", and "));

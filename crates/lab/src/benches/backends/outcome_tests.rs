@@ -43,7 +43,7 @@ fn value(report: &Report, id: &str) -> f64 {
 const FAST: [f64; 6] = [1000.0, 900.0, 100.0, 950.0, 500.0, 500.0];
 
 #[test]
-fn the_choice_is_held_against_the_best_loop_and_not_against_the_floor() {
+fn backends_choice_is_compared_with_best_loop() {
     let report = outcome(FAST, FAST, [900.0, 400.0, 100.0, 410.0, 500.0, 420.0]).report();
     assert_eq!(value(&report, "backends-choice"), 400.0 / 420.0, "the worst of all");
     assert_eq!(value(&report, "backends-staging-hot"), 2.0);
@@ -73,7 +73,7 @@ fn misses_are_misses() {
 }
 
 #[test]
-fn what_could_not_be_measured_is_not_promised() {
+fn outcome_without_measurement_lists_no_performance_target() {
     let names = vec![Name { text: "sendmmsg".into(), kind: Kind::Sendmmsg }];
     let mut outcome = Outcome::new(names, &[1]);
     outcome.add(Temperature::Hot, 1, ContestResult { contenders: Vec::new(), ..contest(FAST) });

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_without_connections_is_not_their_doing() {
+    fn judge_ignores_lateness_not_caused_by_connections() {
         let without = Counts { packets: 1_000_000, late: 500, catch_ups: 3, ..Counts::default() };
         let holds = |with: Counts| judge(without, with).iter().map(|p| p.holds).collect::<Vec<_>>();
         // Twice the packets, and as large a part of them late.

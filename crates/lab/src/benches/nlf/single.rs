@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_what_its_packets_say() {
+    fn line_of_packet_ticks_has_expected_statistics() {
         let mut ticks = vec![10.0; 996];
         ticks.extend([-2.0, 30.0, 1000.0, 30.0]);
         let line = Line::of("x", ticks);

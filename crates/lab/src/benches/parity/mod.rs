@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_everybody_computes_is_right_and_is_shown() {
+    fn parity_bench_lists_all_contenders() {
         // Each contender's bytes are compared before it is measured. Contenders that the machine
         // cannot run are left out and named.
         let dir = tempfile::tempdir().unwrap();

@@ -54,7 +54,7 @@ fn value(report: &Report, id: &str) -> f64 {
 }
 
 #[test]
-fn each_target_is_the_worst_of_its_rows_and_is_judged_by_them_alone() {
+fn streams_target_takes_worst_of_its_own_rows() {
     let (report, states) = judged(&good());
     let met = |id| states.contains(&(id, State::Met));
     assert!(
@@ -87,7 +87,7 @@ fn each_target_is_the_worst_of_its_rows_and_is_judged_by_them_alone() {
 }
 
 #[test]
-fn the_steps_stand_beside_those_of_the_paper() {
+fn step_rows_include_those_of_paper() {
     let (report, _) = judged(&good());
     let steps: Vec<&Row> = report.rows.iter().filter(|row| row.label.starts_with("steps: ")).collect();
     let figures =
@@ -102,7 +102,7 @@ fn the_steps_stand_beside_those_of_the_paper() {
 }
 
 #[test]
-fn a_number_that_was_not_reached_is_said_to_be_none() {
+fn rows_of_unreached_stream_count_carry_note() {
     let mut standings = good();
     standings[0].bound = Bound::Extrapolated;
     standings[4].bound = Bound::Delivery;
@@ -119,7 +119,7 @@ fn a_number_that_was_not_reached_is_said_to_be_none() {
 }
 
 #[test]
-fn the_cumulative_share_is_that_of_the_kernels_work() {
+fn cumulative_share_counts_kernel_work_only() {
     let routine = |name: &str, samples: u64, is_kernel| Routine {
         name: name.to_owned(),
         samples,

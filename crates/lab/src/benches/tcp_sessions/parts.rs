@@ -263,14 +263,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_old_sum_is_the_new_one() {
+    fn sum_words_matches_sum16() {
         let data: Vec<u8> = (0..UNIT_BYTES).map(|n| (n * 31 / 4) as u8).collect();
         assert_eq!(sum_words(&data), sum16(&data));
         assert_eq!(sum_words(&[0xff, 0xff, 0, 1]), 1);
     }
 
     #[test]
-    fn a_chain_holds_the_data() {
+    fn mbuf_chain_holds_all_data() {
         let data: Vec<u8> = (0..UNIT_BYTES).map(|n| n as u8).collect();
         let (mut link, mut all) = (Some(chain(&data)), Vec::<u8>::new());
         while let Some(mut mbuf) = link {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_fails_ends_the_wait_for_its_call_with_its_error() {
+    fn accept_from_failed_peer_returns_peer_error() {
         let begun = Instant::now();
         let (listener, at) = listener();
         let error = peer(|_| bail!("no way to there")).accept(|| listener.accept()).unwrap_err();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_waits_for_calls_ends_when_it_is_told_to() {
+    fn accept_until_stops_when_flag_is_set() {
         let begun = Instant::now();
         let (listener, _) = listener();
         let mut waits = peer(move |stop| {
@@ -264,7 +264,7 @@ mod tests {
 
     /// The benches themselves, with a peer that does not find its way: it is in a network of its own, without a cable.
     #[test]
-    fn a_bench_whose_peer_cannot_call_ends_with_the_reason() {
+    fn bench_with_unreachable_peer_fails_with_reason() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return;

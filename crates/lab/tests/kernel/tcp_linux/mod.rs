@@ -121,7 +121,7 @@ fn echoes_through_bad_links(caller: Caller) {
 }
 
 #[test]
-fn the_kernel_calls_us() {
+fn tcp_called_by_kernel_echoes_over_impaired_links() {
     if can_run() {
         echoes_through_bad_links(Caller::Kernel);
     }
@@ -168,7 +168,7 @@ fn congestion_marks_are_agreed_upon_and_borne() {
 const SMALL_MTU: u32 = 1280;
 
 #[test]
-fn a_path_that_lets_less_pass_is_survived_and_one_that_lets_more_pass_again_too() {
+fn path_mtu_decrease_and_increase_are_survived() {
     if !can_run() {
         return;
     }
@@ -206,7 +206,7 @@ fn windows_of_less_than_two_segments_pass_everything() {
 
 /// A reader that reads nothing until the other side has asked for a window.
 #[test]
-fn a_closed_window_is_probed_and_opens_again() {
+fn zero_window_is_probed_and_reopens() {
     if !can_run() {
         return;
     }
@@ -225,7 +225,7 @@ fn a_closed_window_is_probed_and_opens_again() {
 }
 
 #[test]
-fn what_is_closed_in_one_direction_goes_on_in_the_other() {
+fn half_close_keeps_other_direction_open() {
     if !can_run() {
         return;
     }

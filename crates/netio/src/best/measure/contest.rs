@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_takes_nothing_has_no_figure() {
+    fn contest_with_full_path_yields_no_figure() {
         let clock = Cell::new(0);
         let mut ways = [priced(EgressPath::Kernel, &clock, 900, 250), priced(EgressPath::Xdp, &clock, 0, 1)];
         ways[1].is_full = true;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_in_time() {
+    fn contest_with_slow_path_ends_within_time_limit() {
         let clock = Cell::new(0);
         let mut ways = [priced(EgressPath::Kernel, &clock, 10_000_000, 0)];
         let table = run(&mut ways, &clock);

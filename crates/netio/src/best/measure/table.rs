@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_figure_of_the_kernel_nothing_is_known_to_be_better() {
+    fn table_without_kernel_figure_keeps_default_plan() {
         let mut table = Table::default();
         assert_eq!(table.plan(), Plan::default());
         table.set(Class::One, EgressPath::Xdp, 1.0);

@@ -128,20 +128,20 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_loopback_device_is_there_and_is_no_ethernet() {
+    fn target_of_loopback_is_not_ethernet() {
         let lo = Target::of("lo").unwrap();
         assert!(!lo.is_ethernet && lo.if_index > 0 && lo.mtu >= 1500, "{lo:?}");
     }
 
     #[test]
-    fn a_wrong_name_is_answered_with_the_right_ones() {
+    fn target_of_unknown_name_lists_existing_interfaces() {
         let error = Target::of("eht0").unwrap_err().to_string();
         assert!(error.contains("eht0: no such interface") && error.contains("lo"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn link_and_address_parse_any_bytes_without_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
             let named = link(&body).is_some_and(|target| target.name.len() > 600);
             prop_assert!(!named && address(&body).is_none_or(|(_, a)| a.is_ipv4() || a.is_ipv6()));
         }

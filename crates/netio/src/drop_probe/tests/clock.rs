@@ -92,7 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<(i64, i32)>> {
 }
 
 #[test]
-fn any_timing_is_measured_like_the_model_does() {
+fn probe_timing_matches_model_for_any_arrivals() {
     let Some(probe) = probe(1, ProbeAction::Drop) else { return };
     // Slower clocks would run out of nanoseconds with these steps.
     let rates = prop_oneof![Just(90_000u32), Just(48_000), Just(1_000_000_000), 1000..200_000u32];
@@ -117,7 +117,7 @@ fn any_timing_is_measured_like_the_model_does() {
 }
 
 #[test]
-fn a_raw_stream_is_late_against_its_nominal_rate() {
+fn raw_probe_measures_lateness_by_nominal_rate() {
     let Some(probe) = probe(1, ProbeAction::Drop) else { return };
     // 1 byte in 8 us: 100 bytes take 0.8 ms.
     probe.watch(local(LOCAL), 0, ProbeMedia::Raw { bytes_per_s: 125_000 }).unwrap();
@@ -136,7 +136,7 @@ fn a_raw_stream_is_late_against_its_nominal_rate() {
 }
 
 #[test]
-fn a_baseline_found_late_is_said() {
+fn late_baseline_is_reported_as_understated_lateness() {
     let Some(probe) = watching() else { return };
     let feed = |packet: u16, early_ns: u64| {
         let frame = Frame::new(LOCAL, rtp(packet, u32::from(packet) * 90, 0));
@@ -156,7 +156,7 @@ fn a_baseline_found_late_is_said() {
 }
 
 #[test]
-fn what_was_held_back_survives_the_slot() {
+fn lateness_histogram_survives_new_watch_of_slot() {
     let Some(probe) = watching() else { return };
     for packet in 0..10 {
         probe.judge(&Frame::new(LOCAL, rtp(packet, 0, 0)));
@@ -221,7 +221,7 @@ fn cost_of_a_packet() {
 /// packets that it announces. The numbers go on across the seek, so packets lost in between are
 /// seen.
 #[test]
-fn nothing_is_late_because_of_a_seek() {
+fn suspended_clock_hides_seek_from_lateness() {
     let Some(probe) = watching() else { return };
     let feed = |ms: u64, sequence: u16, media_ms: u32| {
         probe.judge_at(&Frame::new(LOCAL, rtp(sequence, media_ms * 90, 4)), (1000 + ms) * 1_000_000);

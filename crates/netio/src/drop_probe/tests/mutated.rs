@@ -63,7 +63,7 @@ fn fate(frame: &[u8]) -> Fate {
 }
 
 #[test]
-fn any_frame_has_the_fate_that_the_parser_says() {
+fn probe_verdict_matches_parser_for_any_frame() {
     let Some(probe) = probe(2, ProbeAction::Drop) else { return };
     // Most changes hit the headers, and many of them a value that means something.
     let value = prop_oneof![any::<u8>(), Just(0), Just(0x45), Just(0x60), Just(17), Just(8), Just(20)];

@@ -4,7 +4,7 @@ use super::*;
 
 /// Other kernels may need more steps than this one; the verifier gives up at a million.
 #[test]
-fn the_verifier_is_far_from_giving_up() {
+fn verifier_instruction_count_stays_below_limit() {
     let Some(ethernet) = probe(1, ProbeAction::Drop) else { return };
     let form = Form { action: ProbeAction::Pass, header_bytes: 0, arrival: Arrival::Clock };
     let tun = DropProbe::load(1, form).unwrap();
@@ -15,7 +15,7 @@ fn the_verifier_is_far_from_giving_up() {
 }
 
 #[test]
-fn a_stream_is_counted_and_dropped() {
+fn watched_stream_is_counted_and_dropped() {
     let Some(probe) = watching() else { return };
     for sequence in 65_530..65_540u32 {
         let frame = Frame::new(LOCAL, rtp(sequence as u16, sequence * 1000, 1316));
@@ -32,7 +32,7 @@ fn a_stream_is_counted_and_dropped() {
 }
 
 #[test]
-fn a_probe_that_counts_only_passes() {
+fn probe_action_pass_counts_without_dropping() {
     let Some(probe) = probe(1, ProbeAction::Pass) else { return };
     probe.watch(local(LOCAL), 0, ProbeMedia::rtp(33)).unwrap();
     assert_eq!(probe.judge(&Frame::new(LOCAL, rtp(1, 0, 188))), PASS);
@@ -42,7 +42,7 @@ fn a_probe_that_counts_only_passes() {
 }
 
 #[test]
-fn what_is_not_watched_passes() {
+fn unwatched_packets_pass_uncounted() {
     let Some(probe) = watching() else { return };
     let good = Frame::new(LOCAL, rtp(1, 0, 188));
     let frames = [
@@ -111,7 +111,7 @@ fn ipv6_is_counted_and_its_extension_headers_pass() {
 }
 
 #[test]
-fn any_address_of_a_family_and_the_address_itself() {
+fn wildcard_watch_counts_addresses_without_own_watch() {
     let Some(probe) = probe(4, ProbeAction::Drop) else { return };
     probe.watch(local("0.0.0.0:7000"), 0, ProbeMedia::rtp(33)).unwrap();
     probe.watch(local("[::]:7000"), 1, ProbeMedia::rtp(33)).unwrap();
@@ -164,7 +164,7 @@ fn addresses_of_a_port_come_and_go() {
 }
 
 #[test]
-fn what_is_not_the_agreed_rtp_is_malformed() {
+fn non_rtp_payload_counts_as_malformed() {
     let Some(probe) = watching() else { return };
     let good = rtp(1, 0, 188);
     let mut other_type = good.clone();
@@ -188,7 +188,7 @@ fn what_is_not_the_agreed_rtp_is_malformed() {
 }
 
 #[test]
-fn every_datagram_of_a_train_is_counted() {
+fn gso_train_counts_each_datagram() {
     let Some(probe) = watching() else { return };
     let (mut sequence, mut datagrams, mut bytes) = (65_500u16, 0, 0);
     // Trains of whole datagrams, and with a shorter last one.
@@ -209,7 +209,7 @@ fn every_datagram_of_a_train_is_counted() {
 }
 
 #[test]
-fn a_bad_datagram_in_a_train_is_one() {
+fn gso_train_with_bad_datagram_counts_one_malformed() {
     let Some(probe) = watching() else { return };
     let mut payload: Vec<u8> = (1..=10).flat_map(|sequence| rtp(sequence, 0, 88)).collect();
     payload[300] = 0;
@@ -233,7 +233,7 @@ fn raw_streams_have_packets_and_bytes() {
 }
 
 #[test]
-fn a_slot_that_is_watched_again_begins_at_zero() {
+fn watch_of_used_slot_resets_counts() {
     let Some(probe) = watching() else { return };
     probe.judge(&Frame::new(LOCAL, rtp(7, 0, 188)));
     probe.judge(&Frame::new(LOCAL, rtp(9, 0, 188)));
@@ -246,7 +246,7 @@ fn a_slot_that_is_watched_again_begins_at_zero() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_said() {
+fn watch_with_invalid_arguments_returns_error() {
     let Some(probe) = probe(2, ProbeAction::Drop) else { return };
     let fault = |slot, media| probe.watch(local(LOCAL), slot, media).unwrap_err().to_string();
     assert!(fault(2, ProbeMedia::rtp(33)).contains("max_streams"));

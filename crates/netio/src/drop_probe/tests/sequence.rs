@@ -203,7 +203,7 @@ fn compare(probe: &DropProbe, sent: &[Option<u16>], train: usize) {
 }
 
 #[test]
-fn any_stream_is_judged_like_the_model_does() {
+fn probe_sequence_counts_match_model_for_any_stream() {
     let Some(probe) = probe(1, ProbeAction::Drop) else { return };
     proptest!(|((start, events) in events(), train in 1..100usize)| {
         compare(&probe, &numbers(start, &events), train);
@@ -240,7 +240,7 @@ fn numbers_wrap_many_times_without_a_trace() {
 }
 
 #[test]
-fn a_restart_is_timed_anew() {
+fn restart_of_sender_resets_clock_baseline() {
     let Some(probe) = watching() else { return };
     let feed = |arrival_ms: u64, sequence: u16, timestamp: u32| {
         probe.judge_at(&Frame::new(LOCAL, rtp(sequence, timestamp, 4)), arrival_ms * 1_000_000);

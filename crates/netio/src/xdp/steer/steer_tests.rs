@@ -216,7 +216,7 @@ fn expected(frame: &[u8]) -> i32 {
 }
 
 #[test]
-fn what_was_asked_for_and_nothing_else_is_steered() {
+fn steer_port_redirects_only_matching_packets() {
     let Some((steering, _socket)) = steering() else { return };
     for tags in 0..3 {
         let wanted = if tags < 2 { XDP_REDIRECT } else { XDP_PASS };
@@ -242,7 +242,7 @@ fn what_was_asked_for_and_nothing_else_is_steered() {
 }
 
 #[test]
-fn an_address_is_steered_with_all_that_belongs_to_it_and_nothing_else() {
+fn steer_address_redirects_its_ip_arp_and_discovery_only() {
     let Some((steering, _socket)) = steering() else { return };
     let [v4, v6] = [own(0), own(1)];
     let (IpAddr::V4(arp4), IpAddr::V6(nd6)) = (v4, v6) else { unreachable!() };
@@ -310,7 +310,7 @@ fn an_address_is_steered_with_all_that_belongs_to_it_and_nothing_else() {
 }
 
 #[test]
-fn a_port_of_tcp_is_steered_with_the_errors_about_it_and_nothing_else() {
+fn steer_tcp_redirects_port_and_its_icmp_errors_only() {
     let Some((steering, _socket)) = steering() else { return };
     let judge = |bytes: &[u8], wanted, what: &str| {
         assert_eq!((verdict(&steering, bytes), expected(bytes)), (wanted, wanted), "{what}");
@@ -376,7 +376,7 @@ fn fragment_v6(packet: &[u8], tags: usize, offset: u16) -> Vec<u8> {
 
 /// The kernel never has the whole of a segment that was cut on its way, of anything else it has.
 #[test]
-fn the_first_fragment_of_a_segment_is_steered_and_no_other_fragment() {
+fn steer_tcp_redirects_first_fragment_only() {
     let Some((steering, _socket)) = steering() else { return };
     let judge = |bytes: &[u8], wanted, what: &str| {
         assert_eq!((verdict(&steering, bytes), expected(bytes)), (wanted, wanted), "{what}");
@@ -462,7 +462,7 @@ fn wildcards_are_refused() {
 
 proptest! {
     #[test]
-    fn any_damage_is_judged_by_the_rule(
+    fn steering_verdict_matches_rule_for_any_damage(
         kind in 0usize..16,
         tags in 0usize..3,
         edits in proptest::collection::vec((0usize..110, prop_oneof![any::<u8>(), Just(0x45), Just(0x60), Just(17), Just(6), Just(58), Just(1), Just(135), Just(0xff), Just(0), Just(0x20), Just(44)]), 0..4),

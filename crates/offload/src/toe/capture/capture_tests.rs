@@ -115,7 +115,7 @@ fn capture_in(dir: &tempfile::TempDir) -> Capture {
 }
 
 #[test]
-fn what_went_either_way_is_in_the_file_with_its_time() {
+fn capture_file_holds_packets_of_both_directions_with_times() {
     let dir = tempfile::tempdir().unwrap();
     let capture = Capture { snap_bytes: 100, ..capture_in(&dir) };
     let mut device = open(&capture, vec![frame(1, 10), frame(2, 1400)]).unwrap();
@@ -175,7 +175,7 @@ fn until_over(device: &mut Captured<Queue, Ticks>, packet: &[u8]) {
 }
 
 #[test]
-fn a_file_that_is_long_enough_ends_with_whole_blocks_and_the_engine_goes_on() {
+fn capture_at_max_bytes_ends_with_whole_blocks() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let dir = tempfile::tempdir().unwrap();
     let report = |text: &str| SAID.lock().unwrap().push(text.to_owned());
@@ -195,7 +195,7 @@ fn a_file_that_is_long_enough_ends_with_whole_blocks_and_the_engine_goes_on() {
 }
 
 #[test]
-fn a_full_disk_ends_the_capture_and_nothing_else() {
+fn capture_on_full_disk_ends_with_whole_blocks_and_error() {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let report = |text: &str| SAID.lock().unwrap().push(text.to_owned());
     // The header is written at once, so nothing begins on a full disk.
@@ -232,7 +232,7 @@ fn a_full_disk_ends_the_capture_and_nothing_else() {
 }
 
 #[test]
-fn what_the_ring_has_no_room_for_is_counted() {
+fn capture_with_full_ring_counts_lost_packets() {
     let (producer, mut consumer) = rtrb::RingBuffer::new(4096);
     let shared = Arc::new(Shared::default());
     let clock = Ticks(Cell::new(1));

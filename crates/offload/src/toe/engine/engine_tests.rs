@@ -204,7 +204,7 @@ fn bytes_go_both_ways_by_both_families() {
 }
 
 #[test]
-fn a_writer_over_its_share_is_told_once_and_not_before_the_threshold() {
+fn writer_over_send_share_is_woken_once_at_threshold() {
     let mut rig = Rig::new(|settings| {
         settings.pair.send_share_bytes = 256 << 10;
         settings.pair.wake_bytes = 128 << 10;
@@ -240,7 +240,7 @@ fn a_writer_over_its_share_is_told_once_and_not_before_the_threshold() {
 }
 
 #[test]
-fn a_buffer_is_handed_over_when_it_is_full_or_its_time_is_over() {
+fn receive_buffer_is_handed_over_when_full_or_after_timeout() {
     const BOUND_NS: u64 = 500_000_000;
     let mut rig = Rig::new(|settings| settings.hand_over_ns = BOUND_NS);
     let (here, there) = rig.connect(0, 0, PORT);
@@ -261,7 +261,7 @@ fn a_buffer_is_handed_over_when_it_is_full_or_its_time_is_over() {
 }
 
 #[test]
-fn who_gives_no_buffers_back_stops_nobody_else() {
+fn host_that_keeps_buffers_does_not_block_other_hosts() {
     let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
     let (greedy, kept) = rig.connect(0, 0, PORT);
     let (other, there) = rig.connect(1, 1, PORT + 1);
@@ -279,7 +279,7 @@ fn who_gives_no_buffers_back_stops_nobody_else() {
 
 /// Buffers that one connection has held are there for another that waits for them.
 #[test]
-fn who_starves_goes_on_with_the_buffers_of_others() {
+fn starved_connection_resumes_with_buffers_freed_by_others() {
     let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
     let (here, full) = rig.connect(0, 0, PORT);
     let (other, starved) = rig.connect(0, 0, PORT + 1);
@@ -296,7 +296,7 @@ fn who_starves_goes_on_with_the_buffers_of_others() {
 }
 
 #[test]
-fn who_does_not_read_a_connection_holds_no_more_than_its_share() {
+fn receive_share_limits_buffers_of_unread_connection() {
     let mut rig = Rig::new(|settings| settings.pair.receive_share = 4);
     let (unread, _there) = rig.connect(0, 0, PORT);
     let (other, there) = rig.connect(0, 0, PORT + 1);
@@ -315,7 +315,7 @@ fn who_does_not_read_a_connection_holds_no_more_than_its_share() {
 
 /// The end is reported after the last byte, however long it must wait for buffers.
 #[test]
-fn the_end_comes_behind_the_bytes() {
+fn end_of_stream_is_reported_after_last_byte() {
     const BYTES: usize = 100_000;
     let mut rig = Rig::new(|settings| settings.pair.receive_share = 1);
     let (here, there) = rig.connect(0, 0, PORT);
@@ -338,7 +338,7 @@ fn the_end_comes_behind_the_bytes() {
 /// Received bytes that will never be read are lost when their socket is closed, and the peer must
 /// know: wherever they lie it sees a reset, and an end only where all was read.
 #[test]
-fn who_closes_with_something_unread_resets_the_peer() {
+fn close_with_unread_bytes_resets_peer() {
     const LATER_NS: u64 = 500_000_000;
     /// Where the last bytes are when the socket is closed.
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -378,7 +378,7 @@ fn who_closes_with_something_unread_resets_the_peer() {
 }
 
 #[test]
-fn a_listener_has_no_more_connections_than_its_backlog() {
+fn listener_accepts_no_more_connections_than_backlog() {
     // With cookies a caller is answered before it is known whether there is room.
     let mut rig = Rig::new(|settings| settings.stack.cookies = false);
     let remote = rig.addresses[1];
@@ -410,7 +410,7 @@ fn a_listener_has_no_more_connections_than_its_backlog() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_reason() {
+fn listen_and_connect_at_invalid_address_return_error_kind() {
     let mut rig = Rig::new(|_| {});
     let own = rig.addresses[1];
     let host = |rig: &mut Rig, call: &dyn Fn(&mut HostState) -> u32| {
@@ -440,7 +440,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_was_given_is_sent_though_the_socket_is_closed() {
+fn close_after_write_still_delivers_all_bytes() {
     const BYTES: usize = 400_000;
     let mut rig = Rig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
@@ -461,7 +461,7 @@ fn what_was_given_is_sent_though_the_socket_is_closed() {
 
 /// A host of 16 sockets never runs out of them, whatever happens to the connections it opens.
 #[test]
-fn no_socket_is_lost() {
+fn sockets_after_repeated_connections_are_all_free() {
     let mut rig = Rig::new(|_| {});
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
@@ -525,7 +525,7 @@ fn garbage_of_one_host_hurts_no_other() {
 
 /// Ranges just inside and just outside the area.
 #[test]
-fn a_range_outside_the_area_is_rejected() {
+fn send_request_outside_area_is_rejected() {
     let mut rig = Rig::new(|_| {});
     let (here, _) = rig.connect(0, 0, PORT);
     let area = 128 * 8192;
@@ -554,7 +554,7 @@ fn a_range_outside_the_area_is_rejected() {
 
 /// A host that asks on and on and reads no answer loses answers, and no other does.
 #[test]
-fn who_reads_no_events_loses_only_its_own() {
+fn host_that_reads_no_events_loses_only_its_own() {
     let mut rig = Rig::new(|settings| settings.pair.requests = 64);
     let (here, there) = rig.connect(0, 0, PORT);
     let (deaf, _) = rig.connect(1, 1, PORT + 1);
@@ -573,7 +573,7 @@ fn who_reads_no_events_loses_only_its_own() {
 
 /// The name of a finished connection does not reach the next one of its socket.
 #[test]
-fn a_socket_that_is_used_again_has_another_name() {
+fn socket_name_after_reuse_is_different() {
     let mut rig = Rig::new(|_| {});
     let mut names = [(); 2].map(|()| std::collections::HashSet::new());
     for _ in 0..3 {
@@ -611,7 +611,7 @@ impl Task {
 }
 
 #[test]
-fn an_event_wakes_the_task_of_its_socket_and_no_other() {
+fn event_wakes_only_tasks_of_its_socket() {
     const COUNT: usize = 1000;
     let mut rig = Rig::new(|settings| {
         settings.pair.sockets = COUNT as u32 + 8;
@@ -664,7 +664,7 @@ fn an_event_wakes_the_task_of_its_socket_and_no_other() {
 }
 
 #[test]
-fn a_task_that_writes_is_woken_once_there_is_room_and_for_chunks_of_others_too() {
+fn write_task_is_woken_once_when_share_or_chunks_are_free() {
     let mut rig = Rig::new(|settings| {
         settings.pair.send_buffers = 32;
         settings.pair.send_share_bytes = 256 << 10;
@@ -697,7 +697,7 @@ fn a_task_that_writes_is_woken_once_there_is_room_and_for_chunks_of_others_too()
 
 /// A silent peer is asked whether it is still there; one that has vanished silently is detected.
 #[test]
-fn who_vanishes_is_noticed_where_connections_are_kept_alive() {
+fn keep_alive_detects_vanished_peer_as_timed_out() {
     const SILENCE_NS: u64 = 60_000_000_000;
     for (keeps_alive, vanishes) in [(true, true), (true, false), (false, true)] {
         let mut rig = Rig::new(|settings| {
@@ -796,7 +796,7 @@ fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
 /// takes; connections it had not closed are reset; anything it writes into its memory afterwards is
 /// ignored, and the next host gets the pair as if there had been none before.
 #[test]
-fn what_a_host_leaves_is_cleared_away_and_the_next_one_has_its_pair() {
+fn leave_host_clears_pair_for_next_host() {
     const BYTES: usize = 20_000;
     let mut rig = Rig::new(|settings| settings.pair.requests = 1024);
     let (closed, closed_there) = rig.connect(0, 0, PORT);

@@ -37,7 +37,7 @@ impl Rig {
 }
 
 #[test]
-fn a_connection_goes_to_the_listener_that_waits_and_to_each_in_turn() {
+fn shared_listeners_accept_when_waiting_and_in_turn() {
     let mut rig = Rig::new(|_| {});
     let at = rig.addresses[1];
     let listeners = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
@@ -94,7 +94,7 @@ fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have
 
 /// As with the kernel's: one caller may wait.
 #[test]
-fn a_backlog_of_0_lets_one_caller_in() {
+fn listen_with_backlog_0_accepts_one_connection() {
     let mut rig = Rig::new(|settings| settings.stack.cookies = false);
     let at = rig.addresses[1];
     let listener = rig.listens(0, at, 0, false).unwrap();
@@ -124,7 +124,7 @@ fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {
 }
 
 #[test]
-fn the_engine_chooses_ports_that_nobody_listens_on() {
+fn listen_at_port_0_chooses_unused_ephemeral_port() {
     let mut rig = Rig::new(|_| {});
     let any = SocketAddr::new(rig.addresses[1].ip(), 0);
     let sockets = [0, 1].map(|host| rig.listens(host, any, 4, false).unwrap());
@@ -138,7 +138,7 @@ fn the_engine_chooses_ports_that_nobody_listens_on() {
 
 /// Where the addresses are the kernel's.
 #[test]
-fn of_all_ports_only_the_engines_own_can_be_had() {
+fn has_ports_only_restricts_listen_and_connect_to_own_ports() {
     let mut rig = Rig::new(|settings| {
         (settings.has_ports_only, settings.stack.ports) = (true, "80,90-91".parse().unwrap());
     });
@@ -179,7 +179,7 @@ fn of_all_ports_only_the_engines_own_can_be_had() {
 }
 
 #[test]
-fn no_host_takes_the_listeners_of_another() {
+fn listeners_limit_of_one_host_leaves_others_theirs() {
     let mut rig = Rig::new(|settings| settings.pair.listeners = 2);
     let at = |port: u16| SocketAddr::new(rig.addresses[1].ip(), port);
     let ports: Vec<SocketAddr> = (1..=6).map(at).collect();
@@ -195,7 +195,7 @@ fn no_host_takes_the_listeners_of_another() {
 /// A host has its share of the stack's connections, including closed ones that are not over, and no
 /// more.
 #[test]
-fn no_host_takes_the_connections_of_another() {
+fn connections_share_of_one_host_leaves_others_theirs() {
     // Of 12, each owner has two to itself: those of the other host, and of connections that no host
     // knows yet, are unavailable.
     const SHARE: usize = 8;
@@ -233,7 +233,7 @@ fn no_host_takes_the_connections_of_another() {
 
 /// A host that does not read takes no page that another host needs, however much data comes for it.
 #[test]
-fn no_host_takes_the_receive_pages_of_another() {
+fn receive_pages_of_slow_host_leave_others_enough() {
     let mut rig = Rig::new(|settings| {
         // 256 pages: less than what four connections may have unread.
         settings.stack.clusters =

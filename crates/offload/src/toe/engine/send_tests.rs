@@ -57,7 +57,7 @@ fn random_bytes(count: usize) -> Vec<u8> {
 
 /// Until it is closed a connection takes no page; then it needs no chunk, though nothing is acknowledged yet.
 #[test]
-fn the_chunks_of_a_closed_socket_are_the_hosts_again() {
+fn close_with_free_host_pages_returns_chunks_at_once() {
     const BYTES: usize = 200_003;
     let mut rig = Rig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
@@ -80,7 +80,7 @@ fn the_chunks_of_a_closed_socket_are_the_hosts_again() {
 
 /// Without pages enough a closed socket stays until its bytes are acknowledged, and its chunks with it.
 #[test]
-fn a_socket_that_finds_no_pages_closes_when_its_bytes_are_acknowledged() {
+fn close_without_host_pages_waits_for_acknowledgment() {
     const BYTES: usize = 200_003;
     let mut rig = Rig::new(|settings| settings.stack.host_pages = 32);
     let (here, there) = rig.connect(0, 0, PORT);
@@ -103,7 +103,7 @@ fn a_socket_that_finds_no_pages_closes_when_its_bytes_are_acknowledged() {
 /// lost: its peer gets as many bytes as were given, in segments with correct sums, and no other
 /// host's bytes are changed.
 #[test]
-fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
+fn host_overwriting_its_send_area_corrupts_only_own_bytes() {
     const BYTES: usize = 400_000;
     let mut rig = Rig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
@@ -143,7 +143,7 @@ fn who_scribbles_over_its_area_hurts_only_its_own_bytes() {
 
 /// A host with much unacknowledged data takes no descriptor that another host needs.
 #[test]
-fn no_host_takes_the_descriptors_of_another() {
+fn send_descriptors_of_one_host_leave_others_enough() {
     let mut rig = Rig::new(|settings| {
         settings.stack.descriptors = 256;
         settings.pair.receive_share = 1;
@@ -167,7 +167,7 @@ fn no_host_takes_the_descriptors_of_another() {
 
 /// The engine is asked once to say when there is room, however often a writer tries meanwhile; and so is it for all that was acknowledged.
 #[test]
-fn the_engine_is_asked_once_for_room() {
+fn blocked_write_sends_single_request_for_space() {
     const SHARE: usize = 64 << 10;
     let mut rig = Rig::new(|settings| {
         settings.pair.send_share_bytes = SHARE as u32;
@@ -254,7 +254,7 @@ fn extents_are_sent_from_where_they_lie() {
 
 /// One range goes over the share, as the last byte of a write does not; then its writer waits until the peer has acknowledged enough.
 #[test]
-fn a_writer_of_extents_has_its_share() {
+fn write_extent_over_send_share_blocks_until_acknowledged() {
     let (arena, lease, _) = extent();
     let mut rig =
         Rig::new(|settings| (settings.pair.send_share_bytes, settings.pair.wake_bytes) = (40_000, 20_000));
@@ -304,7 +304,7 @@ fn leases_go_back_however_a_connection_ends() {
 /// The extent cannot be supplied again: it stays although there is no progress, and sending
 /// continues.
 #[test]
-fn a_peer_that_stands_still_gets_the_extent_all_the_same() {
+fn write_extent_to_stalled_peer_keeps_lease_until_delivered() {
     let (arena, lease, payload) = extent();
     let mut rig = Rig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);

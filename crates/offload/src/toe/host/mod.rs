@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_gives_up_when_its_time_is_over_and_not_before() {
+    fn wait_for_returns_timed_out_at_limit() {
         const LIMIT: Duration = Duration::from_millis(20);
         /// No machine is so late.
         const FAR_TOO_LONG_NS: u64 = 10_000_000_000;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_a_moment_and_no_sleep_goes_beyond_it() {
+    fn until_within_sets_deadline_and_sleep_ns_stops_at_it() {
         let (limit, limit_ns) = (Duration::from_millis(7), 7_000_000);
         let before = MonotonicClock.now();
         let Until::Then(Some(deadline)) = Until::within(Some(limit)) else { panic!("no moment") };
@@ -296,7 +296,7 @@ mod tests {
 
     /// An event that comes between a look and the wait that follows is not slept on.
     #[test]
-    fn what_has_come_ends_the_wait() {
+    fn sleep_with_pending_event_returns_at_once() {
         let (mut engine, host) = host();
         assert!(!host.arm(), "nothing has come");
         assert!(engine.events.push(&Event::Room { socket: 1 }.encode()));

@@ -92,7 +92,7 @@ fn bytes_are_lent_where_they_lie_and_the_buffer_goes_back_when_they_are_dropped(
 }
 
 #[test]
-fn the_end_and_a_failure_are_told_behind_the_bytes() {
+fn read_lent_reports_end_or_error_after_last_bytes() {
     for error in [None, Some(Fault::Reset)] {
         let (mut engine, _host, stream) = stream(false);
         come(&mut engine, &stream, 0, b"last");
@@ -107,7 +107,7 @@ fn the_end_and_a_failure_are_told_behind_the_bytes() {
 }
 
 #[test]
-fn what_was_peeked_at_is_still_to_be_read() {
+fn peek_leaves_bytes_to_be_read() {
     let (mut engine, host, stream) = stream(false);
     assert_eq!(stream.peek(&mut [0; 9]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     come(&mut engine, &stream, 4, b"hello");
@@ -154,7 +154,7 @@ fn reading_ends_with_its_shutdown_and_goes_on_with_that_of_writing() {
 }
 
 #[test]
-fn who_closes_with_something_unread_breaks_off() {
+fn drop_with_unread_bytes_requests_reset() {
     for is_unread in [false, true] {
         let (mut engine, host, stream) = stream(false);
         come(&mut engine, &stream, 2, b"hello");
@@ -185,7 +185,7 @@ fn memory_of_another_process_is_copied() {
 
 /// Code that can send the engine any request could make it write to a buffer that is lent.
 #[test]
-fn nothing_is_injected_while_a_buffer_is_lent_and_none_is_lent_afterwards() {
+fn inject_is_refused_while_buffer_is_lent() {
     let (mut engine, host, stream) = stream(false);
     come(&mut engine, &stream, 5, b"hello");
     come(&mut engine, &stream, 6, b"there");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_mappings_are_the_same_memory_and_it_outlives_its_descriptor() {
+    fn mappings_share_memory_after_descriptor_is_closed() {
         let (fd, ours) = create(1000).unwrap();
         let theirs = open(&fd, 1000).unwrap();
         drop(fd);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_change_the_size_of_memory_that_was_handed_over() {
+    fn memfd_seals_forbid_resizing_and_further_seals() {
         let (fd, words) = create(1024).unwrap();
         assert!(ftruncate(&fd, 0).is_err() && ftruncate(&fd, 1 << 20).is_err());
         assert!(fcntl_add_seals(&fd, SealFlags::WRITE).is_err(), "nor forbid the other side to write");

@@ -100,7 +100,7 @@ fn list(message: &Message) -> (usize, usize) {
 
 /// Each byte of each message matters, and so does its length.
 #[test]
-fn what_is_cut_longer_or_of_another_version_is_none() {
+fn decode_of_wrong_length_or_version_returns_none() {
     for message in all() {
         let bytes = message.encode();
         let (from, entry) = list(&message);

@@ -183,7 +183,7 @@ fn bytes_go_both_ways_through_an_engine_of_another_process() {
 /// A thousand hosts die, one after the other, on a single pair: their peers see a reset, data of
 /// the connections they had closed themselves arrives, and nothing is left of them.
 #[test]
-fn a_host_that_dies_is_cleared_away_and_its_pair_serves_the_next_one() {
+fn pair_of_killed_host_is_cleared_and_reused() {
     let rig = Rig::new(1);
     let host = rig.other.attach().unwrap();
     let listener = TcpListener::bind(&host, (THEIRS, PORT).into()).unwrap();
@@ -256,7 +256,7 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
 /// Connections, a listener and hosts are shown while they work, also when they do not fit one
 /// answer; and the program that asks takes no pair.
 #[test]
-fn an_engine_shows_what_it_does() {
+fn status_lists_connections_listeners_and_hosts() {
     const EACH: usize = 10;
     let rig = Rig::new(2);
     let path = rig.path();
@@ -349,7 +349,7 @@ fn questions_of_any_kind_are_answered_or_refused() {
 }
 
 #[test]
-fn there_are_as_many_hosts_as_pairs() {
+fn connect_with_all_pairs_in_use_returns_resource_busy() {
     let rig = Rig::new(2);
     let hosts = [(); 2].map(|()| connect(rig.path()).unwrap());
     let error = connect(rig.path()).unwrap_err();
@@ -362,7 +362,7 @@ fn there_are_as_many_hosts_as_pairs() {
 }
 
 #[test]
-fn an_engine_that_ends_is_noticed_whatever_its_hosts_do() {
+fn engine_stop_aborts_blocked_reads_and_writes_of_hosts() {
     let rig = Rig::new(4);
     let path = rig.path();
     let host = rig.other.attach().unwrap();
@@ -403,7 +403,7 @@ fn an_engine_that_ends_is_noticed_whatever_its_hosts_do() {
 
 /// A host writes anything anywhere into its memory, as fast as it can, while another one works: that one notices nothing.
 #[test]
-fn a_host_that_scribbles_over_its_memory_disturbs_no_other() {
+fn host_corrupting_its_pair_does_not_affect_other_hosts() {
     let rig = Rig::new(2);
     let path = rig.path();
     let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -465,7 +465,7 @@ fn a_host_that_scribbles_over_its_memory_disturbs_no_other() {
 }
 
 #[test]
-fn a_socket_is_taken_over_from_an_engine_that_is_no_more_and_from_nobody_else() {
+fn serve_replaces_stale_socket_file_only() {
     let rig = Rig::new(1);
     let path = rig.path();
     let serve = |at: &Path| {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_held_is_nobody_elses_and_free_again_afterwards() {
+    fn held_port_is_in_use_until_dropped() {
         let free = || TcpListener::bind((HERE, 0)).unwrap().local_addr().unwrap();
         let local = free();
         let held = Held::take(&[HERE.into()], &(local.port()..=local.port()).into()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_has_is_refused_with_what_to_do() {
+    fn held_take_of_used_port_returns_error_with_remedy() {
         for listener in [TcpListener::bind((HERE, 0)), TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))] {
             let port = listener.as_ref().unwrap().local_addr().unwrap().port();
             let text = refusal(HERE.into(), port);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_table_is_read() {
+    fn connections_parses_kernel_tcp_table() {
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
         let line = |local: &str, state: &str| {
             format!("   0: {local} 0202A8C0:CF2A {state} 00000000:00000000 02:000A7D3A 00000000     0\n")

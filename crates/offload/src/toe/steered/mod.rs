@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_packet_goes_to_stands_in_its_header() {
+    fn destination_source_and_ethertype_are_read_from_header() {
         let mut v4 = [0; 20];
         v4[0] = 0x45;
         v4[12..].copy_from_slice(&[10, 3, 2, 1, 10, 1, 2, 3]);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_a_stranger_is_told_from_what_belongs_to_a_connection() {
+    fn kind_of_syn_ack_is_handshake_and_of_rst_is_reset() {
         let (fin, syn, rst, ack) = (Flags::FIN, Flags::SYN, Flags::RST, Flags::ACK);
         for (flags, expected) in [
             (syn.with(ack), Kind::Handshake),

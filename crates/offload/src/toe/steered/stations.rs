@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_station_of_a_host_counts_and_groups_are_none() {
+    fn stations_keep_last_unicast_address_of_host() {
         let mut stations = Stations::new(HashKey::new([1, 2]));
         let v6 = "2001:db8::7".parse().unwrap();
         for host in [host(1), v6] {

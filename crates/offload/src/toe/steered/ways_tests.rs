@@ -38,7 +38,7 @@ fn leaves(ways: &mut Ways, now: Instant) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn a_packet_waits_until_the_kernel_knows_the_way_and_the_latest_one_goes() {
+fn waiting_packet_leaves_when_path_is_known_and_latest_wins() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     assert_eq!((ways.to(ip(2)), ways.due()), (Where::NotKnown, None));
@@ -60,7 +60,7 @@ fn a_packet_waits_until_the_kernel_knows_the_way_and_the_latest_one_goes() {
 }
 
 #[test]
-fn a_neighbour_that_moves_is_followed_and_one_that_is_gone_is_asked_for_again() {
+fn egress_path_follows_neighbour_and_is_queried_again_if_lost() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1);
     ways.to(ip(2));
@@ -78,7 +78,7 @@ fn a_neighbour_that_moves_is_followed_and_one_that_is_gone_is_asked_for_again() 
 }
 
 #[test]
-fn a_way_by_another_interface_or_a_vlan_is_none() {
+fn egress_path_by_other_interface_or_vlan_is_elsewhere() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     let vlan = LinkHeader { vlan: Some(5), ..hop(3).link };
@@ -93,7 +93,7 @@ fn a_way_by_another_interface_or_a_vlan_is_none() {
 }
 
 #[test]
-fn what_waits_too_long_or_finds_no_room_is_lost() {
+fn waiting_packet_after_timeout_or_without_slot_is_dropped() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     let far = |n: usize| IpAddr::from([10, 0, (n / 250) as u8 + 1, (n % 250) as u8]);
@@ -114,7 +114,7 @@ fn what_waits_too_long_or_finds_no_room_is_lost() {
 }
 
 #[test]
-fn what_the_device_has_no_room_for_waits_on() {
+fn waiting_packet_refused_by_device_is_retried() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     ways.to(ip(2));
@@ -135,7 +135,7 @@ fn station(mac: Mac) -> Where {
 /// Callers with spoofed addresses are answered, and take nothing from real callers, however long
 /// the flood lasts.
 #[test]
-fn a_flood_of_calls_from_everywhere_takes_few_places_and_asks_little() {
+fn egress_path_table_under_syn_flood_uses_few_entries() {
     const CALLERS: u32 = 10_000;
     let (mut ways, mut feed) = ways();
     let begun = Instant(1_000_000_000);
@@ -182,7 +182,7 @@ fn a_flood_of_calls_from_everywhere_takes_few_places_and_asks_little() {
 
 /// Where there is no flood a caller is answered by the kernel's way, which may be another one than that of its call. It keeps its place when it is there.
 #[test]
-fn a_caller_is_answered_by_the_kernels_way_and_keeps_it_if_it_answers() {
+fn handshake_reply_uses_kernel_path_and_confirmed_peer_keeps_it() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     for (last, is_there) in [(2, true), (3, false)] {
@@ -211,7 +211,7 @@ fn a_caller_is_answered_by_the_kernels_way_and_keeps_it_if_it_answers() {
 /// A caller without an entry whose station is not remembered gets no answer, unless a connection
 /// with it ends.
 #[test]
-fn who_is_forgotten_in_a_flood_is_not_answered() {
+fn handshake_reply_during_flood_without_station_is_dropped() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     for number in 0..WAITING_ANSWERS {

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_serves_says_how() {
+    fn place_of_suitable_interface_describes_engine_mode() {
         let fits = place(true, RIGHTS, |_| ()).unwrap();
         assert!(fits.works(), "{fits:?}");
         for part in ["AF_XDP in the driver", "4 of 64 receive queues", "up to 3822 bytes", " MiB locked"] {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_does_not_says_why_and_what_to_do() {
+    fn place_of_unsuitable_interface_reports_cause_and_remedy() {
         type Change = fn(&mut DeviceFeatures);
         let few = Rights { lockable_bytes: Some(64 << 10), ..RIGHTS };
         let none = Rights { has_xdp: false, has_tun: false, ..RIGHTS };
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_section_names_where_it_works_or_what_there_is_instead() {
+    fn offload_engine_section_lists_interfaces_or_fallback() {
         let finding = finding("engine-xdp", Ok("tried".into()), "an engine", "nothing");
         let of = |places| OffloadEngine { needs: [finding.clone(), finding.clone()], places };
         let [up, down] =

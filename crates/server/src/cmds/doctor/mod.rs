@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_what_is_missing_and_what_to_do() {
+    fn report_text_lists_missing_features_and_remedies() {
         let text = report().text();
         for part in [
             "Linux 9.9",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_same() {
+    fn report_json_carries_same_findings_as_text() {
         let json = report().json();
         assert_eq!(json["checks"][0]["works"], false);
         assert_eq!(json["checks"][0]["remedy"], "grow some");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_names_its_remedy() {
+    fn checks_have_unique_names_and_remedies() {
         let survey = checks::all();
         assert!(survey.findings.len() >= 14, "{survey}");
         let mut names = std::collections::HashSet::new();

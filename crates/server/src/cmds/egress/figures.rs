@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_again_for_the_same_interface_only() {
+    fn figures_file_find_returns_latest_entry_of_same_interface() {
         let dir = tempfile::tempdir().unwrap();
         let file = FiguresFile::new(Some(dir.path().join("deep/ways-out.json")));
         assert_eq!(file.find(&target("a")), None);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_makes_no_sense_is_as_none() {
+    fn figures_file_with_invalid_content_is_ignored_and_rewritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ways-out.json");
         let file = FiguresFile::new(Some(path.clone()));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic() {
+    fn parse_of_arbitrary_bytes_does_not_panic() {
         bolero::check!().for_each(|bytes: &[u8]| {
             let outcomes = parse(bytes).map_or(0, |f| f.interfaces.iter().filter_map(Entry::outcome).count());
             assert!(outcomes <= bytes.len());

@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_named_interface_everything_goes_by_the_kernel() {
+    fn decide_without_interface_uses_kernel_path() {
         let egress =
             Egress::decide(&args(BackendChoice::Auto, &[]), &FiguresFile::new(None), [0; 16].into()).unwrap();
         assert!(egress.interfaces.is_empty() && egress.base == Plan::all(EgressPath::Kernel));
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_an_error_and_a_loopback_device_is_none() {
+    fn decide_rejects_unknown_interface_and_ignores_loopback() {
         let file = FiguresFile::new(None);
         let any = IpAddr::from([0; 4]);
         let error =

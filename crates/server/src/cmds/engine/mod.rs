@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_the_engine_gets() {
+    fn adjust_applies_command_line_options_to_engine_settings() {
         let line = "--address fd00::1/64 --pairs 3 --cpu 1 --poll 1ms --capture /tmp/x --socket /tmp/s";
         let args = parse(&line.split(' ').collect::<Vec<_>>()).unwrap();
         let mut settings = EngineSettings::new(&[]);

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_prefix_and_is_one_of_a_host() {
+    fn own_address_parse_requires_prefix_and_host_address() {
         for text in ["10.0.0.5/24", "fd00::5/64", "10.0.0.5/32", "10.0.0.5/0"] {
             assert_eq!(text.parse::<OwnAddress>().unwrap().to_string(), text);
         }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_run_it_is_said_why() {
+    fn place_open_on_unsuitable_interface_reports_cause() {
         let names = OptionNames {
             interface: "--interface",
             address: "--address",

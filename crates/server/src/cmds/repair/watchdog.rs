@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_hangs_ends_the_wait_and_is_named() {
+    fn wait_for_hanging_write_times_out_and_names_path() {
         let (hold, held) = channel();
         let pulse = Arc::new(Pulse::default());
         let disk = Disk::watched(Arc::new(Hangs(Arc::clone(&pulse), Mutex::new(held))));

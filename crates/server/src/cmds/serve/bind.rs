@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_can_connect_before_it_listens() {
+    fn first_free_listener_refuses_connections_before_listen() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = first_free(&[any], For::Rtsp).unwrap();
         let address = listener.local_addr().unwrap();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_has_its_remedy() {
+    fn remedy_of_bind_error_matches_its_kind() {
         // Root may bind every port, so no port refuses here.
         for (kind, words) in [
             (ErrorKind::AddrInUse, "another program has the port"),

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_address_is_the_host() {
+    fn own_host_of_bound_address_is_that_address() {
         assert_eq!(own_host("10.0.0.5:1".parse().unwrap()), "10.0.0.5");
         assert!(own_host("0.0.0.0:1".parse().unwrap()).parse::<IpAddr>().is_ok());
     }

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_up_and_hardware_counts() {
+    fn hardware_rate_counts_only_physical_links_that_are_up() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(hardware_rate(root.path()), None);
         device(root.path(), "lo", false, "unknown\n", "");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_auto_off_or_a_rate() {
+    fn link_rate_parse_accepts_auto_off_and_rates() {
         assert_eq!("auto".parse(), Ok(LinkRate::Auto));
         assert_eq!("off".parse(), Ok(LinkRate::Off));
         assert_eq!("940Mb/s".parse(), Ok(LinkRate::Fixed(BitRate(940_000_000))));

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_only_where_that_may_help() {
+    fn verdict_of_build_error_permits_retry_of_transient_failures() {
         let scale = "4".parse().unwrap();
         let io = |kind: std::io::ErrorKind| {
             TrickError::Store(StoreError::Io { action: "write", path: "/d".into(), error: kind.into() })

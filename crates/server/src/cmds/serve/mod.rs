@@ -364,7 +364,7 @@ mod tests {
     use super::{Percent, parse_address_share, parse_listen};
 
     #[test]
-    fn an_address_to_listen_at_has_a_port() {
+    fn parse_listen_without_address_or_port_returns_error() {
         assert_eq!(parse_listen("[::]:8554").unwrap().port(), 8554);
         for text in ["8554", ":8554", "0.0.0.0", "localhost:8554", "::8554", ""] {
             let error = parse_listen(text).unwrap_err();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_an_address_is_a_whole_percentage() {
+    fn parse_address_share_accepts_only_whole_percentages() {
         for (text, percent) in [("50%", 50.0), ("7", 7.0), ("100 %", 100.0)] {
             assert_eq!(parse_address_share(text), Ok(Percent(percent)));
         }

@@ -200,7 +200,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_reference_names_every_counter() {
+    fn counters_reference_matches_counter_tables() {
         let mut expected = String::new();
         for (part, counters) in PARTS {
             let mut names = HashSet::new();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_asks_for_counters_that_there_are() {
+    fn grafana_dashboard_queries_only_existing_counters() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/grafana.json");
         let dashboard: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let mut asked = HashSet::new();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_said_at_the_start() {
+    fn stats_file_in_missing_directory_fails_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none/stats.json");
         let error = StatsFile::start(&path, &Arc::default()).err().unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_is_refused() {
+    fn tcp_args_check_rejects_impossible_settings() {
         let fits = [
             args(&["10.0.0.5/24"], &[]),
             args(&["10.0.0.5/24", "fd00::5/64"], &["10.0.0.1", "fd00::1"]),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_kernels_addresses_it_has_the_ports_that_are_listened_at() {
+    fn tcp_args_ports_with_port_only_match_listeners() {
         let own = args(&["10.0.0.5/24"], &[]);
         assert_eq!(own.ports(554, Some(8080)), None, "addresses of its own");
         let shared = TcpArgs { tcp_port_only: true, ..own };

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_wrong_is_said_without_paths() {
+    fn not_taken_classifies_ingest_error_without_leaking_paths() {
         let path = || PathBuf::from("/srv/store/data.ts");
         let stream = |error| IngestError::Stream { path: "film".into(), error: Box::new(error) };
         let read = |kind: io::ErrorKind| stream(StreamError::Read { offset: 5, error: kind.into() });

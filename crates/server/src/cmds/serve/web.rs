@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_or_off() {
+    fn listen_choice_parse_accepts_address_or_off() {
         assert_eq!("off".parse(), Ok(ListenChoice::Off));
         assert_eq!("127.0.0.1:80".parse(), Ok(ListenChoice::At(([127, 0, 0, 1], 80).into())));
         assert!("8080".parse::<ListenChoice>().unwrap_err().ends_with(", or off"));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_passed_over_unless_it_was_asked_for() {
+    fn usual_skips_port_in_use_and_honours_explicit_address() {
         let here = IpAddr::from([127, 0, 0, 1]);
         let first = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of ten");
         // Whoever only has a port without listening there does not keep others from it.

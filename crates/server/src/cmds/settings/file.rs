@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_gets_the_nearest_name() {
+    fn parse_of_unknown_key_suggests_nearest_setting() {
         let found = faults("cache = \"1GiB\"\n\nmax_streams = 7\nsmoth = true\nqwxyz = 1\nconfig = \"x\"\n");
         assert_eq!(found.len(), 4, "{found:?}");
         assert_eq!(found[0], "m.toml:3: max_streams: there is no such setting; did you mean max-streams?");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_kind_is_refused() {
+    fn parse_of_wrong_value_type_returns_fault() {
         for (text, expected) in [
             ("smooth = \"yes\"", "m.toml:1: smooth: write true or false"),
             ("smooth = 1", "m.toml:1: smooth: write true or false"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_does_harm() {
+    fn parse_of_arbitrary_text_reports_valid_line_numbers() {
         const PIECES: [&str; 16] = [
             "cache", "smooth", "cpu", " = ", "\n", "\r\n", "\"4GiB\"", "[", "]", "true", "7", ",", "#", "'",
             "\"\"\"", ".",
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_no_end_is_not_read_to_it() {
+    fn read_of_endless_file_stops_with_one_fault() {
         let (_, faults) = super::read(Path::new("/dev/zero"), &table());
         assert_eq!(faults.len(), 1);
         assert!(

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_setting_is_there_once_and_says_what_it_is() {
+    fn settings_table_lists_each_setting_once_with_help() {
         let table = table();
         assert!(table.len() > 30, "{} settings", table.len());
         let names: HashSet<_> = table.iter().map(|setting| &setting.name).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_of_an_option_follows_from_its_name() {
+    fn setting_variable_equals_env_name_of_its_option() {
         let command = command();
         let serve = command.find_subcommand("serve").unwrap();
         for arg in serve.get_arguments().filter(|arg| is_setting(arg)) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_in_words_is_no_help() {
+    fn split_default_separates_textual_default_from_help() {
         let (help, default) = split_default("Name in URLs [default: this machine's]");
         assert_eq!((&*help, default.as_deref()), ("Name in URLs", Some("this machine's")));
         assert_eq!(split_default("All [of them]"), ("All [of them]".to_owned(), None));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_the_terminal_back_before_it_says_why() {
+    fn screen_on_panic_restores_terminal_before_message() {
         let test = std::env::current_exe().unwrap();
         let panics =
             format!("'{}' --exact cmds::top::screen::tests::panics --ignored --nocapture", test.display());

@@ -54,7 +54,7 @@ fn listed(lines: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn it_fits_the_terminal() {
+fn view_lines_never_exceed_terminal_size() {
     for (width, height) in [(80, 24), (40, 10), (200, 60), (80, 5), (1, 1), (80, 2)] {
         for (sessions, engines) in [(0, 0), (3, 1), (200, 2), (200, 40)] {
             let mut view = view(sessions, engines);
@@ -69,7 +69,7 @@ fn it_fits_the_terminal() {
 }
 
 #[test]
-fn what_is_shown_in_80_columns() {
+fn view_lines_at_80_columns_match_expected_layout() {
     let mut view = view(3, 1);
     view.apply(Update::Happened("refused: full".to_owned()));
     let lines = view.lines(80, 24);
@@ -115,7 +115,7 @@ fn keys_sort_and_scroll() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_told_and_what_it_said_stays() {
+fn view_after_lost_server_keeps_last_sessions_and_reports_retry() {
     let mut view = view(3, 1);
     view.apply(Update::Lost("connection refused\u{1b}[2J".to_owned()));
     let lines = view.lines(80, 24);

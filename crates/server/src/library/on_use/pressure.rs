@@ -54,7 +54,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_busy_engine_or_a_late_cache_is_waited_for() {
+    fn pressure_look_is_true_while_engine_busy_or_cache_late() {
         let mut pressure = Pressure::default();
         let mut look = |ms: u64, first: (u64, u64), second: (u64, u64), late_grants| {
             let engines = vec![(first.0 * MS, first.1 * MS), (second.0 * MS, second.1 * MS)];

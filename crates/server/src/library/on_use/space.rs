@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_go_and_no_more_than_needed() {
+    fn to_evict_returns_least_recently_used_until_request_fits() {
         let titles =
             [kept(1, 10, 3, false), kept(2, 10, 1, false), kept(3, 10, 2, true), kept(4, 10, 4, false)];
         assert_eq!(evicted(&titles, 50, 10), Ok(vec![]));
@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_fits_and_nothing_goes_in_vain(
+        fn to_evict_for_any_titles_frees_no_more_than_needed(
             titles in prop::collection::vec((0u64..1000, 0u64..50, prop::bool::weighted(0.2)), 0..30),
             space in 0u64..8000,
             needed in 0u64..4000,

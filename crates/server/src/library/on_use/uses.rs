@@ -93,7 +93,7 @@ mod tests {
     const OTHER: TitleId = TitleId([2; 16]);
 
     #[test]
-    fn what_is_watched_is_not_removed_and_what_is_removed_is_not_watched() {
+    fn uses_claim_and_begin_exclude_each_other() {
         let mut uses = Uses::default();
         assert!(uses.begin(FILM, Instant(1)) && uses.begin(FILM, Instant(2)));
         uses.end(FILM, Instant(3));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_use_is_told_once_and_again_while_it_lasts() {
+    fn take_news_reports_ended_use_once_and_ongoing_use_repeatedly() {
         let mut uses = Uses::default();
         uses.begin(FILM, Instant(1));
         uses.begin(OTHER, Instant(2));

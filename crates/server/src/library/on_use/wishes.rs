@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_most_comes_first_and_then_what_is_oldest() {
+    fn wishes_next_returns_most_requested_then_oldest() {
         let mut wishes = Wishes::default();
         for (second, title) in [(1, 1), (2, 2), (3, 3), (4, 3), (5, 2)] {
             wishes.ask(at(second), wish(title, 400));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_wishes_does_not_drive_out_what_is_asked_for_again() {
+    fn wishes_when_full_keep_repeated_requests() {
         let mut wishes = Wishes::default();
         wishes.ask(at(1), wish(0, 400));
         wishes.ask(at(2), wish(0, 400));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_not_asked_for_again() {
+    fn wishes_ask_for_refused_title_returns_refused() {
         let mut wishes = Wishes::default();
         let mut refuse = |title, scale, all, until| {
             wishes.ask(at(1), wish(title, scale));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_to_wait_is_made_later_and_what_nobody_wants_never() {
+    fn wishes_later_defers_entry_until_due_or_expired() {
         let mut wishes = Wishes::default();
         wishes.ask(at(1), wish(1, 400));
         wishes.next(at(1));

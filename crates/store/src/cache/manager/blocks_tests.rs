@@ -125,7 +125,7 @@ const BACKENDS: [ReadBackend; 2] = [ReadBackend::Threads, ReadBackend::Uring];
 
 /// A bad sector in which the disk tries for ever: its block is given up, the others are not.
 #[test]
-fn a_block_that_is_not_answered_is_given_up_alone() {
+fn hung_block_is_given_up_and_other_blocks_are_used() {
     for mut world in BACKENDS.into_iter().filter_map(World::new) {
         // Block 24 of the extent.
         let (at, bytes) = (100_000, 1);

@@ -207,7 +207,7 @@ impl World {
 
 /// Two members are late, one more than the parity makes up for; then one of them answers, and the other hangs on.
 #[test]
-fn of_two_that_were_late_the_one_that_answered_counts() {
+fn flight_with_two_late_members_uses_the_one_that_answers() {
     // As many threads as hang, and some.
     let mut world = World::new(7, 1);
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
@@ -231,7 +231,7 @@ fn of_two_that_were_late_the_one_that_answered_counts() {
 
 /// More reads have been answered than are taken in a turn, and all of them were late.
 #[test]
-fn what_was_answered_late_is_taken_once_and_not_given_up() {
+fn flight_answered_late_is_taken_once_and_not_given_up() {
     let (places, extents) = (20, 40);
     let mut world = World::new(places, extents as usize);
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
@@ -255,7 +255,7 @@ fn what_was_answered_late_is_taken_once_and_not_given_up() {
 
 /// A probe has been answered and stands behind more reads than are taken in a turn.
 #[test]
-fn a_probe_that_was_answered_is_not_given_up() {
+fn probe_answered_behind_many_reads_is_not_given_up() {
     let (places, extents) = (20, 60);
     let mut world = World::new(places, extents as usize);
     world.want(0);
@@ -290,7 +290,7 @@ fn a_probe_that_was_answered_is_not_given_up() {
 
 /// A parity track on one member: there is nowhere else to read its parity from.
 #[test]
-fn a_parity_track_waits_for_members_that_nothing_makes_up_for() {
+fn parity_track_on_single_member_waits_for_late_read() {
     let sample = StripeSample::of_stripes(geometry(8, 3, 1, 20), 8);
     let track = sample.open_track(1);
     let mut world = World::of(7, 2, sample, (track, u8::MAX));
@@ -351,7 +351,7 @@ fn holes_do_not_outlive_what_made_them() {
 }
 
 #[test]
-fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
+fn close_title_during_read_leaves_no_file_open() {
     let mut world = World::new(7, 2);
     world.want(0);
     world.wait_granted(0, 1);
@@ -373,7 +373,7 @@ fn of_a_title_that_was_closed_while_it_was_read_no_file_stays_open() {
 /// The manager had no processor: it has not seen its members' answers in the meantime, and blames
 /// no member.
 #[test]
-fn a_manager_that_did_not_run_blames_nobody() {
+fn forgive_after_manager_stall_blames_no_member() {
     let mut world = World::new(7, 1);
     world.faults.set(1, ReadFault::Hang);
     world.want(0);
@@ -542,7 +542,7 @@ impl World {
 
 /// Two members of four are damaged, where one may be lost, but never in the same stripe; both are suspended, in any order.
 #[test]
-fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
+fn flight_with_two_damaged_members_serves_recoverable_extents() {
     let mut damaged = Damaged::new((6, 2, 4, 5), 60, 5);
     let stripes = damaged.sample.stripes;
     for stripe in 0..stripes.stripes() {
@@ -571,7 +571,7 @@ fn two_damaged_members_of_which_one_may_be_lost_cut_nobody_who_can_be_served() {
 
 /// An extent is ordered without a member that has hung for long; when it turns out not to be enough, that member has come back.
 #[test]
-fn a_member_that_is_back_before_the_verdict_is_asked() {
+fn flight_rereads_hung_member_that_returns_before_failure() {
     const MEMBER: u32 = 0b010;
     let mut damaged = Damaged::new((4, 2, 3, 5), 40, 5);
     let stripes = damaged.sample.stripes;
@@ -638,7 +638,7 @@ fn files_that_end_too_early_give_what_they_have() {
 
 /// A member whose file is gone, and one that is damaged elsewhere.
 #[test]
-fn of_a_member_without_its_data_file_the_parity_is_used() {
+fn flight_without_data_file_uses_parity_of_that_member() {
     let mut damaged = Damaged::new((4, 4, 2, 3), 30, 9);
     let stripes = damaged.sample.stripes;
     std::fs::remove_file(damaged.sample.path(0, TitleFile::Data)).unwrap();
@@ -728,7 +728,7 @@ proptest! {
     /// Whatever is damaged, as long as no codeword has more than `m` bad symbols, and whatever happens in whatever order (errors,
     /// suspensions, probes, late answers): every viewer gets every byte.
     #[test]
-    fn what_the_parity_makes_up_for_is_never_refused(
+    fn flight_with_recoverable_damage_is_never_refused(
         shape in prop::sample::select(vec![(6, 2, 4, 5), (4, 4, 2, 3), (4, 2, 3, 5), (4, 1, 5, 4), (4, 4, 4, 3)]),
         seed: u64,
         bad in proptest::collection::vec(0u16..5, 0..4),
@@ -780,7 +780,7 @@ fn extents_that_follow_one_another_are_read_together() {
 
 /// A member that hangs is given up for all extents that were read together.
 #[test]
-fn a_run_with_a_member_that_hangs_is_read_without_it() {
+fn run_with_hung_member_is_read_without_it() {
     let sample = StripeSample::of_stripes(geometry(6, 2, 8, 5), 60);
     let media = sample.open(1316);
     let mut world = World::of(8, 16, sample, (media, 0));

@@ -72,7 +72,7 @@ fn feed(feeder: &mut Feeder, packets: usize) {
 }
 
 #[test]
-fn who_waits_is_woken_by_the_feeder_and_by_nothing_else() {
+fn live_want_is_granted_by_feeder_and_not_by_time() {
     let mut world = World::new(16);
     let (title, mut feeder) = world.open(1, 5).unwrap();
     (0..3).for_each(|index| world.want(index, title, 0));
@@ -148,7 +148,7 @@ fn live_titles_have_half_of_the_memory_and_one_feeder_each() {
 
 /// All memory is leased: the feeder is refused, and continues when some has been returned.
 #[test]
-fn a_feeder_without_memory_goes_on_when_there_is_some() {
+fn feeder_refused_for_lack_of_memory_continues_after_release() {
     let mut world = World::new(2 * MIN_LIVE_EXTENTS);
     let Policy { extent_table, titles, .. } = &mut world.policy;
     let held: Vec<_> = std::iter::from_fn(|| extent_table.take(0, Brings::Demand, titles)).collect();
@@ -178,7 +178,7 @@ fn fill(world: &mut World, feeder: &mut Feeder) -> u32 {
 }
 
 #[test]
-fn a_feeder_that_keeps_what_is_unread_waits_for_the_last_of_its_viewers() {
+fn keep_unread_feeder_waits_for_slowest_viewer() {
     let mut world = World::new(2 * MIN_LIVE_EXTENTS);
     let (title, mut feeder) = world.open_keeping(Keep::Unread, 1, MIN_LIVE_EXTENTS).unwrap();
     let whole = MIN_LIVE_EXTENTS as u32 * 196;
@@ -199,7 +199,7 @@ fn a_feeder_that_keeps_what_is_unread_waits_for_the_last_of_its_viewers() {
 }
 
 #[test]
-fn a_feeder_that_keeps_all_has_room_for_what_the_title_holds() {
+fn keep_all_feeder_stops_at_title_capacity() {
     let mut world = World::new(2 * MIN_LIVE_EXTENTS);
     let (title, mut feeder) = world.open_keeping(Keep::All, 1, MIN_LIVE_EXTENTS).unwrap();
     assert_eq!(fill(&mut world, &mut feeder), MIN_LIVE_EXTENTS as u32 * 196);

@@ -83,7 +83,7 @@ fn failure(order: &Order, results: &[SpanResult<'_>]) -> Option<(Role, i32)> {
 }
 
 #[test]
-fn what_is_forgotten_is_held_by_nobody() {
+fn forget_releases_files_of_the_read() {
     let title = SampleTitle::new(2);
     let held = title.holders();
     for (mut reader, wake) in readers(1) {
@@ -96,7 +96,7 @@ fn what_is_forgotten_is_held_by_nobody() {
 }
 
 #[test]
-fn what_is_read_is_what_is_in_the_files() {
+fn reader_results_match_file_contents() {
     let title = SampleTitle::new(20);
     let meta = std::fs::read(title.sample.meta_path()).unwrap();
     for (mut reader, wake) in readers(4) {
@@ -126,7 +126,7 @@ fn what_is_read_is_what_is_in_the_files() {
 }
 
 #[test]
-fn a_file_that_ends_too_early_is_an_error_and_the_reader_goes_on() {
+fn read_of_truncated_file_returns_enodata_and_reader_continues() {
     for (mut reader, wake) in readers(1) {
         let title = SampleTitle::new(3);
         let cut = order(&title, 1).spans[0].bytes.start + 100_000;
@@ -148,7 +148,7 @@ fn a_file_that_ends_too_early_is_an_error_and_the_reader_goes_on() {
 }
 
 #[test]
-fn a_ring_wakes_a_waiting_reader() {
+fn ring_wakes_waiting_reader() {
     for (mut reader, wake) in readers(1) {
         for _ in 0..100 {
             let ringer = Arc::clone(&wake);
@@ -289,7 +289,7 @@ fn members_that_fail_on_order_fail_alone() {
 
 /// What hangs is given up: the place reads on, the memory comes back when the disk answers.
 #[test]
-fn what_hangs_is_put_aside_until_it_comes() {
+fn give_up_of_hung_read_sets_it_aside_until_completion() {
     let disks = Disks::new(3);
     let faults = ReadFaults::settable();
     for (mut reader, wake) in readers_with(2, &faults) {
@@ -330,7 +330,7 @@ fn what_hangs_is_put_aside_until_it_comes() {
 
 /// However many reads hang, the others go on, and dropping the reader does not wait for ever.
 #[test]
-fn many_that_hang_do_not_hold_up_the_others() {
+fn give_up_of_many_hung_reads_does_not_block_others() {
     let disks = Disks::new(3);
     let faults = ReadFaults::settable();
     for (mut reader, wake) in readers_with(16, &faults) {
@@ -356,7 +356,7 @@ fn many_that_hang_do_not_hold_up_the_others() {
 }
 
 #[test]
-fn what_is_late_on_order_comes_when_it_should() {
+fn read_with_injected_delay_completes_after_that_delay() {
     let disks = Disks::new(2);
     let faults = ReadFaults::settable();
     for (mut reader, wake) in readers_with(1, &faults) {
@@ -467,7 +467,7 @@ fn begin_run(reader: &mut dyn Reader, run: &[Order]) {
 
 /// Extents that follow one another are one read of each file, and each place gets its own bytes.
 #[test]
-fn a_run_is_one_read_of_each_file() {
+fn run_of_consecutive_extents_is_one_read_per_file() {
     let disks = Disks::new(3);
     let run = disks.run(0, 4);
     let joined = |order: &Order| order.spans.iter().filter(|span| span.joined).count();
@@ -494,7 +494,7 @@ fn a_run_is_one_read_of_each_file() {
 
 /// A file that ends within the run: an order for the data present gets it.
 #[test]
-fn who_is_read_together_with_something_bad_does_not_fail() {
+fn run_over_truncated_file_fails_only_missing_extents() {
     let disks = Disks::new(3);
     let path = disks._dir.path().join("1");
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(70_000).unwrap();
@@ -517,7 +517,7 @@ fn who_is_read_together_with_something_bad_does_not_fail() {
 
 /// A place that gives up a read that others wait for has put nothing aside; the last one has.
 #[test]
-fn a_read_for_many_is_put_aside_by_the_last() {
+fn give_up_of_shared_read_sets_it_aside_at_the_last_place() {
     let disks = Disks::new(3);
     let faults = ReadFaults::settable();
     for (mut reader, wake) in readers_with(3, &faults) {
@@ -552,7 +552,7 @@ fn a_read_for_many_is_put_aside_by_the_last() {
 
 /// If the last place takes the read as it has come, nothing is owed to those who did not wait.
 #[test]
-fn a_read_that_some_gave_up_comes_for_the_others() {
+fn shared_read_given_up_by_one_place_completes_for_others() {
     let disks = Disks::new(2);
     let faults = ReadFaults::settable();
     for (mut reader, wake) in readers_with(2, &faults) {
@@ -569,7 +569,7 @@ fn a_read_that_some_gave_up_comes_for_the_others() {
 
 /// On a busy machine the last answer may come between the look that found something missing and the giving up.
 #[test]
-fn what_is_given_up_as_it_comes_is_done_once() {
+fn give_up_of_completed_read_reports_done_once() {
     let disks = Disks::new(2);
     for (mut reader, wake) in readers(1) {
         let order = disks.order(0);
@@ -589,7 +589,7 @@ fn what_is_given_up_as_it_comes_is_done_once() {
 
 /// A member that has nothing of an extent in the middle of a run has one read all the same.
 #[test]
-fn a_run_goes_on_behind_an_extent_that_a_member_has_nothing_of() {
+fn run_with_extent_absent_on_member_is_still_one_read() {
     let disks = Disks::new(2);
     let mut run = disks.run(0, 4);
     for order in &mut run {

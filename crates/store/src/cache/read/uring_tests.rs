@@ -52,7 +52,7 @@ fn reads_work_without_registered_memory() {
 
 /// One system call begins all reads of a title on one member and waits for one: an entry for media, one for records.
 #[test]
-fn a_read_of_one_member_is_two_entries_in_registered_memory() {
+fn uring_begin_queues_two_entries_per_member_read() {
     let title = SampleTitle::new(4);
     let Some(mut uring) = uring(4) else { return };
     for place in 0..4 {
@@ -69,7 +69,7 @@ fn a_read_of_one_member_is_two_entries_in_registered_memory() {
 
 #[test]
 #[should_panic(expected = "only in a free place")]
-fn a_place_in_flight_is_not_begun_again() {
+fn uring_begin_at_place_in_flight_panics() {
     let title = SampleTitle::new(1);
     let Some(mut uring) = uring(1) else {
         panic!("no io_uring here: only in a free place");

@@ -20,7 +20,7 @@ fn spoil(path: &Path) {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_is_not_tried_each_time_and_its_member_is_told_once() {
+fn get_of_unopenable_file_retries_later_and_reports_member_once() {
     let (sample, source) = sample();
     let ((stripes, members), table) = (members(&source), FileTable::default());
     let path = sample.path(1, TitleFile::Data);
@@ -39,7 +39,7 @@ fn a_file_that_cannot_be_opened_is_not_tried_each_time_and_its_member_is_told_on
 }
 
 #[test]
-fn a_member_that_was_repaired_is_tried_at_once_and_a_file_that_is_not_there_is_no_error() {
+fn get_of_missing_file_is_not_reported_and_retries_after_repair() {
     let (sample, source) = sample();
     let ((_, members), table) = (members(&source), FileTable::default());
     std::fs::remove_file(sample.path(2, TitleFile::Data)).unwrap();

@@ -6,7 +6,7 @@ use crate::cache::order::{MemberView, SpanOrder};
 /// Two members of three return wrong bytes where only one may fail: those packets are unavailable,
 /// all others are available, and both members are named.
 #[test]
-fn who_gave_wrong_bytes_is_named_and_the_rest_can_be_had() {
+fn build_with_two_wrong_members_names_them_and_keeps_the_rest() {
     let mut bench = Bench::new(StripeSample::of_stripes(geometry(4, 2, 3, 16), 8), 1316);
     let order = bench.order(0, 0, MemberView::default(), true).unwrap();
     let mut read = Bench::read(&order);
@@ -31,7 +31,7 @@ fn who_gave_wrong_bytes_is_named_and_the_rest_can_be_had() {
 
 /// Two members have one bad sector each, in one codeword, where one may be lost: its packets are left out, and nothing else.
 #[test]
-fn of_two_bad_sectors_in_one_codeword_only_their_packets_are_left_out() {
+fn build_with_two_bad_sectors_in_codeword_omits_only_their_packets() {
     // k, m, members, unit: each member has one symbol of a codeword.
     let mut bench = Bench::new(StripeSample::of_stripes(geometry(4, 1, 5, 10), 8), 1316);
     let stripes = bench.sample.stripes;

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_three_members_costs_each_row_two_symbols() {
+    fn demanded_with_one_of_three_members_lost_is_two() {
         let stripes =
             StripeLayout::new(&Geometry { k: 4, m: 2, unit_packets: 4, members: 3 }, 1316 * 16 * 7).unwrap();
         for position in 0..3 {

@@ -120,7 +120,7 @@ fn lost(positions: u32) -> MemberView {
 }
 
 #[test]
-fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() {
+fn fetch_of_any_geometry_and_size_reads_only_needed_bytes() {
     for shape in GEOMETRIES {
         let mut bench = Bench::new(sample(shape), 1316);
         for size in SIZES {
@@ -145,7 +145,7 @@ fn every_geometry_and_size_as_it_was_stored_and_no_byte_more_read_than_needed() 
 /// Every loss of one and of two members, in every size: decoded if the parity makes up for it,
 /// otherwise reported.
 #[test]
-fn every_loss_of_one_and_two_members() {
+fn fetch_with_one_or_two_members_lost_decodes_or_reports_loss() {
     for shape in GEOMETRIES {
         let sample = sample(shape);
         let (members, may) = (sample.stripes.members() as u32, sample.stripes.tolerance() as u32);
@@ -178,7 +178,7 @@ fn every_loss_of_one_and_two_members() {
 
 /// The same with members that say nothing, fail in the middle, or end too early instead of being known as lost.
 #[test]
-fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
+fn build_with_failed_or_short_reads_decodes_missing_data() {
     let mut bench = Bench::new(sample(GEOMETRIES[3]), 1880);
     for extent in 0..bench.title.extents() {
         for position in 0..3 {
@@ -215,7 +215,7 @@ fn what_does_not_come_is_made_up_for_whichever_way_it_fails() {
 }
 
 #[test]
-fn a_wrong_byte_is_never_sent_and_made_up_for_and_its_member_is_named() {
+fn build_with_wrong_byte_decodes_it_and_names_member() {
     for shape in [0, 1, 2, 3, 8].map(|index: usize| GEOMETRIES[index]) {
         let mut bench = Bench::new(sample(shape), 1316);
         for extent in 0..bench.title.extents() {
@@ -366,7 +366,7 @@ fn holes_for_those_who_repair() {
 
 /// The viewer has room for more holes than a lost member leaves: what others have wrong, or do not give in time, is decoded even so.
 #[test]
-fn only_what_is_lost_is_left_to_those_who_repair() {
+fn fetch_for_repairing_viewer_leaves_holes_only_for_lost_members() {
     let mut bench = Bench::new(sample(GEOMETRIES[4]), 1316); // 4 + 4 on 4
     let order = bench.order(0, 4, lost(0b0001), false).unwrap();
     assert!(!order.thorough);
@@ -397,7 +397,7 @@ proptest! {
     /// Whatever is lost, truncated or wrong: leased data is correct, and it is leased if the
     /// remaining data suffices.
     #[test]
-    fn no_loss_makes_a_wrong_byte(
+    fn build_with_random_losses_never_returns_wrong_bytes(
         index in 0..GEOMETRIES.len() - 1,
         size in 0..SIZES.len(),
         extent: u32,

@@ -170,7 +170,7 @@ fn check(
 }
 
 #[test]
-fn every_datagram_is_as_computed_from_the_media() {
+fn fetch_of_parity_track_matches_parity_computed_from_media() {
     for shape in GEOMETRIES {
         let m = shape.1;
         for track in 1..=m.min(2) as u8 {
@@ -195,7 +195,7 @@ fn every_datagram_is_as_computed_from_the_media() {
 }
 
 #[test]
-fn of_lost_members_the_parity_is_missing_and_nothing_else() {
+fn fetch_of_parity_track_with_lost_member_misses_only_its_parity() {
     for shape in GEOMETRIES.into_iter().filter(|shape| shape.2 > 1) {
         for track in 1..=shape.1.min(2) as u8 {
             let mut bench = bench(shape, track);
@@ -297,7 +297,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(16)))]
     /// Up to m packets of any columns come back whole (length, payload type, timestamp, payload) from the FEC datagrams.
     #[test]
-    fn what_is_lost_comes_back_from_the_datagrams_alone(
+    fn fec_datagrams_recover_up_to_m_lost_packets(
         index in 0..GEOMETRIES.len(),
         picks in proptest::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 1..12),
     ) {

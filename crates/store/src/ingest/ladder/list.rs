@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_was_meant() {
+    fn ladder_parse_error_names_fault_and_suggests_form() {
         for (list, words) in [
             (
                 "720:3M,480p:1M",
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_comes_back(text in "([0-9]{1,5}p?[-a-z@=:]{0,3}[0-9.]{1,8}[kMGm]?,?){0,4}|.{0,40}") {
+        fn ladder_parse_of_arbitrary_text_fails_or_round_trips(text in "([0-9]{1,5}p?[-a-z@=:]{0,3}[0-9.]{1,8}[kMGm]?,?){0,4}|.{0,40}") {
             if let Ok(ladder) = text.parse::<Ladder>() {
                 let shown: Vec<String> = ladder.rungs().iter().map(Rung::to_string).collect();
                 prop_assert_eq!(shown.len(), ladder.rungs().len());

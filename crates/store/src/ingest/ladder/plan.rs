@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_film_smaller_than_a_rung_is_not_enlarged() {
+    fn plan_for_source_smaller_than_rung_does_not_enlarge() {
         let plan = |ladder: &Ladder, w, h| Plan::new(ladder, &film(w, h, (25, 1)));
         let wanted: Ladder = "1080p:6M,720p:3M".parse().unwrap();
         let error = plan(&wanted, 1280, 720).unwrap_err().to_string();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_without_room_for_pictures_is_refused() {
+    fn plan_with_rate_too_low_for_video_is_refused() {
         let ladder: Ladder = "480p:1M,240p:200k".parse().unwrap();
         let error = Plan::new(&ladder, &film(854, 480, (25, 1))).unwrap_err().to_string();
         assert!(error.contains("240p") && error.contains("200kb/s"), "{error}");

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_film_at_an_odd_rate_keeps_step() {
+    fn times_of_long_title_at_ntsc_rate_do_not_drift() {
         let times = Times { pictures: 30_000, seconds: 1001, group: 60 };
         // 30 hours: more than time stamps count to.
         for picture in [0, 1, 59, 60, 3_240_000] {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_writes_for_ever_or_writes_nonsense_gives_no_picture_and_ends() {
+    fn run_within_of_hung_flooding_or_failing_child_returns_error() {
         let no = AtomicBool::new(false);
         let begun = Instant::now();
         let quick = bounds(Duration::from_millis(200));

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_and_what_is_damaged_is_not() {
+    fn picture_files_read_returns_kept_pictures_and_rejects_damage() {
         let dir = tempfile::tempdir().unwrap();
         drop(crate::volume::Volume::open_or_create(dir.path()).unwrap());
         let files = PictureFiles::of(dir.path());

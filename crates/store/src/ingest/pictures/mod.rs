@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_poster_is_the_fullest_picture_near_the_beginning() {
+    fn worth_is_highest_for_fullest_still_near_start() {
         let still = |time_ms, bytes: usize| Still { time_ms, kind: 0x1b, bytes: vec![0; bytes] };
         let best = |stills: &[Still]| {
             stills.iter().max_by_key(|still| worth(still, 1000)).map(|still| still.time_ms)

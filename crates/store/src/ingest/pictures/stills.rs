@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_ends_where_the_next_begins_and_damage_spoils_it() {
+    fn unit_packet_ends_unit_at_next_start_and_clears_it_on_damage() {
         let packet = |pid: u16, control: u8, starts: bool, payload: &[u8]| {
             let mut bytes = [0xff; TS_PACKET_BYTES];
             let [high, low] = pid.to_be_bytes();

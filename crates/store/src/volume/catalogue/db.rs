@@ -519,7 +519,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_with_odd_bytes_is_one_file_to_sqlite() {
+    fn open_of_path_with_special_characters_uses_one_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a?b#c%41 ä&mode=memory");
         drop(Db::open(&path, Check::Whole).unwrap());

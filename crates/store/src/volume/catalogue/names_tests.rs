@@ -48,7 +48,7 @@ fn with_rows(path: &Path, rows: &[Row]) {
 /// Whole checks are left out where names are read, so damage has to show in the entries themselves: whatever byte is wrong, a
 /// title is there as it was, or missing, which a look at the names below `titles` finds out, or the damage is found.
 #[test]
-fn no_damage_gives_a_title_another_name_or_source() {
+fn names_from_damaged_catalogue_are_correct_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalogue.sqlite");
     let rows: Vec<Row> = (0..20).map(row).collect();
@@ -105,7 +105,7 @@ fn names_follow_the_changes_of_every_connection() {
 }
 
 #[test]
-fn a_name_that_begins_another_is_free() {
+fn names_has_matches_whole_name_not_prefix() {
     let mut names = Names::default();
     names.insert(Brief::of(&row(11)));
     assert!(names.has("film-11") && !names.has("film-1") && !names.has("film-111"));

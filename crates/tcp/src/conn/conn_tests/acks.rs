@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_was_never_sent_cannot_be_acknowledged() {
+fn ack_outside_acceptable_range_is_discarded_and_answered() {
     for state in SYNCHRONIZED {
         //= RFC 9293 section 3.10.7.4
         //= type=test
@@ -28,7 +28,7 @@ fn what_was_never_sent_cannot_be_acknowledged() {
 }
 
 #[test]
-fn what_is_acknowledged_is_released_and_told() {
+fn ack_of_sent_data_releases_it_and_is_reported() {
     //= RFC 9293 section 3.10.7.4
     //= type=test
     //# If SND.UNA < SEG.ACK =< SND.NXT, then set SND.UNA <-
@@ -78,7 +78,7 @@ fn old_segments_do_not_set_the_window() {
 /// SND.WND counts from SND.UNA: a segment that moves it must give the size of the window from there
 /// on, or the bytes acknowledged would make room.
 #[test]
-fn what_acknowledges_more_sets_the_window_though_its_data_is_old() {
+fn send_window_is_set_by_new_ack_with_old_data() {
     let mut rig = Rig::established();
     let behind_a_hole = Segment { window: 2_920, ..rig.segment(Flags::ACK) }.at(IRS + 101);
     rig.arrives(&with(behind_a_hole, b"later"));
@@ -97,7 +97,7 @@ fn what_acknowledges_more_sets_the_window_though_its_data_is_old() {
 }
 
 #[test]
-fn the_window_of_a_syn_is_not_scaled_and_others_are() {
+fn window_of_syn_is_not_scaled_and_later_ones_are() {
     //= RFC 7323 section 2.2
     //= type=test
     //# The window field in a segment where the SYN bit is set (i.e., a <SYN>
@@ -133,7 +133,7 @@ fn marks_of_the_network_are_echoed_until_they_were_heard() {
 }
 
 #[test]
-fn a_window_probe_bears_no_mark_of_ecn() {
+fn window_probe_after_congestion_has_no_ect_and_no_cwr() {
     let mut rig = Rig::syn_sent(Config { ecn: true, ..plain_config() });
     let syn_ack = rig.segment(Flags::SYN.with(Flags::ACK).with(Flags::ECE)).at(IRS).acks(ISS + 1);
     assert_eq!(rig.arrives(&syn_ack), None);
@@ -162,7 +162,7 @@ fn a_window_probe_bears_no_mark_of_ecn() {
 }
 
 #[test]
-fn an_echo_is_read_without_the_offset_of_our_clock() {
+fn stamps_in_subtracts_own_offset_from_echo() {
     let mut rig = Rig::established_with(Config { stamps: true, ..plain_config() });
     rig.connection.ts_offset = 1_000_000;
     let stamps = Stamps { value: 7_001, echo: 1_000_042 };
@@ -189,7 +189,7 @@ fn that_data_moves_is_known_until_something_else_is_heard() {
 }
 
 #[test]
-fn nothing_is_unacknowledged_once_the_connection_is_closed() {
+fn unacked_bytes_after_close_by_reset_is_zero() {
     let mut rig = Rig::established();
     rig.write(b"abcdef");
     rig.sent();

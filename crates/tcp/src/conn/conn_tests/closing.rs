@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_fin_closes_the_peers_side_in_every_state() {
+fn fin_from_peer_changes_state_and_is_acknowledged() {
     let ways = [
         (State::Established, State::CloseWait),
         (State::FinWait1, State::Closing),
@@ -32,7 +32,7 @@ fn a_fin_closes_the_peers_side_in_every_state() {
 }
 
 #[test]
-fn a_fin_that_acknowledges_ours_ends_in_time_wait() {
+fn fin_acknowledging_own_fin_enters_time_wait() {
     //= RFC 9293 section 3.10.7.4
     //= type=test
     //# If our FIN has been ACKed (perhaps in this segment), then
@@ -44,7 +44,7 @@ fn a_fin_that_acknowledges_ours_ends_in_time_wait() {
 }
 
 #[test]
-fn an_early_fin_waits_for_what_is_missing() {
+fn fin_out_of_order_waits_for_missing_data() {
     let mut rig = Rig::new(State::Established);
     let first = rig.segment(Flags::ACK);
     let fin = with(Segment { flags: Flags::ACK.with(Flags::FIN), ..first }.at(IRS + 4), b"def");
@@ -55,7 +55,7 @@ fn an_early_fin_waits_for_what_is_missing() {
 }
 
 #[test]
-fn the_acknowledged_fin_moves_each_state_on() {
+fn ack_of_own_fin_advances_closing_states() {
     let ways = [
         (State::FinWait1, State::FinWait2),
         (State::Closing, State::TimeWait),
@@ -73,7 +73,7 @@ fn the_acknowledged_fin_moves_each_state_on() {
 }
 
 #[test]
-fn the_fin_follows_what_is_queued() {
+fn close_with_queued_data_sends_fin_after_it() {
     for (state, before, after) in [
         (State::Established, State::FinWait1, State::FinWait1),
         (State::CloseWait, State::CloseWait, State::LastAck),
@@ -96,7 +96,7 @@ fn the_fin_follows_what_is_queued() {
 }
 
 #[test]
-fn a_lost_fin_goes_again_with_its_data() {
+fn fin_lost_is_retransmitted_with_its_data() {
     let mut rig = Rig::new(State::Established);
     rig.write(b"end");
     rig.close();
@@ -124,7 +124,7 @@ fn half_closed_connections_still_take_and_send() {
 }
 
 #[test]
-fn a_simultaneous_close_passes_closing() {
+fn simultaneous_close_passes_through_closing() {
     // RFC 9293 figure 13.
     let mut rig = Rig::new(State::FinWait1);
     let fin = rig.segment(Flags::ACK.with(Flags::FIN)).acks(ISS + 1);

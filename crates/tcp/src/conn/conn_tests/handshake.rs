@@ -24,7 +24,7 @@ fn closed_answers_everything_but_a_reset_with_one() {
 }
 
 #[test]
-fn a_listener_resets_acknowledgments_and_ignores_resets() {
+fn answer_listen_resets_ack_and_ignores_rst() {
     //= RFC 9293 section 3.10.7.2
     //= type=test
     //# Any acknowledgment is bad if it arrives on a connection still
@@ -40,7 +40,7 @@ fn a_listener_resets_acknowledgments_and_ignores_resets() {
 }
 
 #[test]
-fn the_syn_says_what_is_offered() {
+fn syn_carries_configured_options_and_unscaled_window() {
     //= RFC 9293 section 3.7.1
     //= type=test
     //# TCP endpoints MUST implement both sending and receiving the MSS
@@ -116,7 +116,7 @@ fn syn_sent_drops_what_is_neither_syn_nor_reset() {
 }
 
 #[test]
-fn a_syn_ack_establishes_and_its_data_is_taken() {
+fn syn_ack_with_data_establishes_and_delivers_data() {
     let mut rig = Rig::new(State::SynSent);
     let syn_ack = rig.segment(Flags::SYN.with(Flags::ACK)).acks(ISS + 1);
     assert_eq!(rig.arrives(&with(syn_ack, b"hello")), None);
@@ -130,7 +130,7 @@ fn a_syn_ack_establishes_and_its_data_is_taken() {
 }
 
 #[test]
-fn a_simultaneous_open_ends_established() {
+fn simultaneous_open_ends_in_established() {
     //= RFC 9293 section 3.5
     //= type=test
     //# A TCP implementation MUST support simultaneous open attempts (MUST-
@@ -189,7 +189,7 @@ fn syn_received_becomes_established_with_the_data_of_the_segment_and_close_wait_
 }
 
 #[test]
-fn a_close_before_established_takes_effect_then() {
+fn close_before_established_takes_effect_on_establishment() {
     let mut rig = Rig::new(State::SynReceived);
     assert!(rig.call(Connection::close) && !rig.call(Connection::close));
     assert_eq!((rig.state(), rig.sent()), (State::SynReceived, vec![]));
@@ -215,7 +215,7 @@ fn data_queued_before_established_goes_then() {
 }
 
 #[test]
-fn the_segment_size_is_the_smaller_one_and_a_silent_peer_gets_the_default() {
+fn send_mss_is_smaller_of_both_or_default_without_option() {
     //= RFC 9293 section 3.7.1
     //= type=test
     //# If an MSS Option is not received at connection setup, TCP
@@ -239,7 +239,7 @@ fn the_segment_size_is_the_smaller_one_and_a_silent_peer_gets_the_default() {
 }
 
 #[test]
-fn a_listener_connection_goes_back_without_a_word() {
+fn passive_syn_received_on_syn_or_rst_closes_silently() {
     //= RFC 9293 section 3.5
     //= type=test
     //# Note that a TCP implementation MUST keep track of whether a
@@ -256,7 +256,7 @@ fn a_listener_connection_goes_back_without_a_word() {
 }
 
 #[test]
-fn a_simultaneous_open_answers_with_what_both_sides_offer() {
+fn simultaneous_open_negotiates_options_offered_by_both() {
     let config = Config { receive_bytes: 1 << 20, stamps: true, scaling: true, ..plain_config() };
     let everything = Options {
         mss: Some(1200),
@@ -280,7 +280,7 @@ fn a_simultaneous_open_answers_with_what_both_sides_offer() {
 }
 
 #[test]
-fn a_simultaneous_open_agrees_on_ecn() {
+fn simultaneous_open_negotiates_ecn_if_both_offer_it() {
     let setup = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
     for (ecn, flags) in [(true, setup), (true, Flags::SYN), (false, setup)] {
         let mut rig = Rig::syn_sent(Config { ecn, ..plain_config() });

@@ -29,7 +29,7 @@ fn nagle_holds_small_segments_back_while_anything_is_unacknowledged() {
 }
 
 #[test]
-fn a_cork_holds_back_what_is_no_full_segment_until_it_is_drawn_closed_or_time_is_up() {
+fn cork_delays_partial_segment_until_uncork_close_or_timeout() {
     let mut rig = Rig::established();
     rig.connection.marks.insert(Marks::CORKED);
     rig.write(b"head");
@@ -55,7 +55,7 @@ fn a_cork_holds_back_what_is_no_full_segment_until_it_is_drawn_closed_or_time_is
 }
 
 #[test]
-fn the_last_byte_queued_is_pushed() {
+fn psh_is_set_on_last_queued_segment_only() {
     //= RFC 9293 section 3.9.1.2
     //= type=test
     //# If
@@ -70,7 +70,7 @@ fn the_last_byte_queued_is_pushed() {
 }
 
 #[test]
-fn a_window_that_opens_by_little_is_left_alone() {
+fn silly_window_is_not_used_until_override_timeout() {
     let mut rig = Rig::established();
     rig.write(&[1; 20_000]);
     let sent = sizes(&rig.sent()).iter().sum::<usize>() as u32;
@@ -103,7 +103,7 @@ fn half_of_the_largest_window_is_worth_a_segment() {
 }
 
 #[test]
-fn a_closed_window_is_probed_with_longer_and_longer_waits_for_as_long_as_it_answers() {
+fn zero_window_is_probed_with_backoff_while_peer_answers() {
     //= RFC 9293 section 3.8.6
     //= type=test
     //# If the window shrinks to zero, the TCP
@@ -149,7 +149,7 @@ fn a_closed_window_is_probed_with_longer_and_longer_waits_for_as_long_as_it_answ
 }
 
 #[test]
-fn a_probe_that_was_taken_counts() {
+fn window_probe_acknowledged_advances_snd_una() {
     let mut rig = Rig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     rig.write(b"abcdef");
@@ -170,7 +170,7 @@ fn a_probe_that_was_taken_counts() {
 }
 
 #[test]
-fn a_window_that_shrinks_below_what_was_sent_does_no_harm() {
+fn send_window_shrinking_below_sent_data_stops_new_data_only() {
     //= RFC 9293 section 3.8.6
     //= type=test
     //# However, a sending TCP peer MUST

@@ -36,7 +36,7 @@ impl Rig {
 //# TCP implementation MUST NOT abort the connection (MUST-56), and it
 //# SHOULD make the information available to the application (SHLD-25).
 #[test]
-fn what_may_pass_ends_nothing_and_is_told() {
+fn icmp_soft_error_is_reported_without_closing() {
     for mut rig in [Rig::new(State::SynSent), Rig::busy()] {
         let (state, at) = (rig.state(), rig.connection.snd_una().since(ISS + 1));
         rig.connection.take_happened();
@@ -60,7 +60,7 @@ fn what_may_pass_ends_nothing_and_is_told() {
 //# received for a connection that is in any of the synchronized
 //# states.
 #[test]
-fn what_will_not_pass_ends_an_open_and_no_connection() {
+fn icmp_hard_error_closes_syn_sent_only() {
     let mut rig = Rig::new(State::SynSent);
     assert_eq!((rig.state(), rig.call(|c, env| c.icmp(env, ISS + 1, PORT))), (State::SynSent, false));
     assert_eq!(rig.state(), State::SynSent, "it quotes another segment");
@@ -82,7 +82,7 @@ fn what_will_not_pass_ends_an_open_and_no_connection() {
 }
 
 #[test]
-fn nothing_is_believed_about_what_is_not_in_flight() {
+fn icmp_error_about_data_not_in_flight_is_ignored() {
     let mut rig = Rig::busy();
     let ack = rig.segment(Flags::ACK).acks(ISS + 1 + 1460);
     rig.arrives(&ack);
@@ -96,7 +96,7 @@ fn nothing_is_believed_about_what_is_not_in_flight() {
 }
 
 #[test]
-fn a_size_is_believed_if_what_it_is_about_was_larger() {
+fn icmp_too_big_is_accepted_if_quoted_segment_was_larger() {
     let mut rig = Rig::busy();
     for mtu in [1500, 1501, 9000, u32::MAX] {
         assert!(!rig.icmp(0, too_big(mtu)), "{mtu} bytes would have passed");
@@ -117,7 +117,7 @@ fn a_size_is_believed_if_what_it_is_about_was_larger() {
 }
 
 #[test]
-fn a_router_that_says_no_size_means_the_next_smaller_one() {
+fn icmp_too_big_without_mtu_uses_next_smaller_plateau() {
     let mut rig = Rig::busy();
     for mss in [1492 - HEADERS, 1006 - HEADERS, u32::from(MSS_MIN)] {
         assert!(rig.icmp(0, too_big(0)));

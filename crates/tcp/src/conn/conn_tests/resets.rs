@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_reset_with_just_the_next_number_ends_every_state() {
+fn rst_at_rcv_nxt_closes_all_states() {
     //= RFC 9293 section 3.10.7.4
     //= type=test
     //# 2)  If the RST bit is set and the sequence number exactly
@@ -44,7 +44,7 @@ impl Rig {
 }
 
 #[test]
-fn a_reset_elsewhere_in_the_window_is_challenged_and_outside_it_dropped() {
+fn rst_in_window_is_challenged_and_outside_is_dropped() {
     for state in SYNCHRONIZED.into_iter().chain([State::SynReceived]) {
         //= RFC 9293 section 3.10.7.4
         //= type=test
@@ -68,7 +68,7 @@ fn a_reset_elsewhere_in_the_window_is_challenged_and_outside_it_dropped() {
 }
 
 #[test]
-fn a_syn_is_challenged_in_every_synchronized_state() {
+fn syn_in_synchronized_state_is_answered_by_challenge_ack() {
     for state in SYNCHRONIZED {
         //= RFC 9293 section 3.10.7.4
         //= type=test
@@ -127,7 +127,7 @@ fn abort_resets_where_the_peer_has_something_to_forget() {
 }
 
 #[test]
-fn an_abort_names_what_was_sent_and_received() {
+fn abort_returns_reset_with_snd_nxt_and_rcv_nxt() {
     //= RFC 9293 section 3.10.5
     //= type=test
     //# Send a reset segment:

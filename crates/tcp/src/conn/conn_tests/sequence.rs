@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_lies_outside_the_window_is_answered_and_dropped_in_every_state() {
+fn segment_outside_window_is_acknowledged_and_dropped() {
     for state in SYNCHRONIZED.into_iter().chain([State::SynReceived]) {
         //= RFC 9293 section 3.10.7.4
         //= type=test
@@ -43,7 +43,7 @@ fn text_is_taken_where_the_peer_may_send_and_ignored_elsewhere() {
 }
 
 #[test]
-fn a_segment_that_begins_with_old_bytes_gives_its_new_ones() {
+fn segment_starting_with_old_bytes_delivers_only_new_ones() {
     //= RFC 9293 section 3.10.7.4
     //= type=test
     //# If a segment's
@@ -74,7 +74,7 @@ fn early_text_waits_and_is_told_by_sack() {
 }
 
 #[test]
-fn a_full_window_still_takes_acknowledgments_and_resets() {
+fn zero_receive_window_still_accepts_ack_and_rst() {
     let mut rig = Rig::established_with(Config { receive_bytes: 1000, ..plain_config() });
     rig.write(b"abc");
     rig.sent();
@@ -110,7 +110,7 @@ fn a_full_window_still_takes_acknowledgments_and_resets() {
 }
 
 #[test]
-fn a_segment_without_ack_is_dropped_in_every_state() {
+fn segment_without_ack_is_dropped_in_all_states() {
     for state in SYNCHRONIZED {
         //= RFC 9293 section 3.10.7.4
         //= type=test
@@ -122,7 +122,7 @@ fn a_segment_without_ack_is_dropped_in_every_state() {
 }
 
 #[test]
-fn a_wrong_sum_makes_a_segment_nothing() {
+fn segment_with_bad_checksum_is_ignored_and_counted() {
     let mut rig = Rig::new(State::Established);
     rig.write(b"abc");
     rig.sent();

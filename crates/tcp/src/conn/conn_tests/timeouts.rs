@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_syn_is_tried_for_three_minutes() {
+fn syn_without_answer_times_out_after_three_minutes() {
     let mut rig = Rig::new(State::SynSent);
     let start = rig.now;
     let sent = rig.pass_ms(179_000);
@@ -48,7 +48,7 @@ impl Rig {
 }
 
 #[test]
-fn an_idle_connection_stays() {
+fn idle_connection_stays_established() {
     let mut rig = Rig::new(State::Established);
     assert_eq!(rig.pass_ms(10 * 86_400_000), []);
     assert_eq!(rig.state(), State::Established);
@@ -60,7 +60,7 @@ fn an_idle_connection_stays() {
 }
 
 #[test]
-fn an_orphan_does_not_wait_for_ever_in_fin_wait_2() {
+fn orphan_in_fin_wait_2_closes_after_one_minute() {
     let mut rig = Rig::new(State::FinWait2);
     rig.pass_ms(3_600_000);
     assert_eq!(rig.state(), State::FinWait2, "its application may want to read");
@@ -73,7 +73,7 @@ fn an_orphan_does_not_wait_for_ever_in_fin_wait_2() {
 }
 
 #[test]
-fn an_orphan_does_not_wait_for_ever_for_a_window() {
+fn orphan_with_zero_window_times_out() {
     let mut rig = Rig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     rig.write(b"abc");
@@ -125,7 +125,7 @@ fn keep_alive_is_off_by_default_and_gives_up_after_several_probes() {
 }
 
 #[test]
-fn no_keep_alive_while_data_is_outstanding() {
+fn keep_alive_with_outstanding_data_is_not_sent() {
     //= RFC 9293 section 3.8.4
     //= type=test
     //# Keep-alive packets MUST only be sent when no sent data is
@@ -141,7 +141,7 @@ fn no_keep_alive_while_data_is_outstanding() {
 }
 
 #[test]
-fn a_peer_may_ask_for_a_user_time_out_within_bounds() {
+fn user_timeout_option_of_peer_is_clamped_to_limits() {
     let mut rig = Rig::established_with(Config { takes_user_timeout: true, ..plain_config() });
     for (asked, expected_s) in [(5, 120), (200, 200), (0x8000 | 4, 240), (0x8000 | 20_000, 600)] {
         //= RFC 5482 section 3.1
@@ -160,7 +160,7 @@ fn a_peer_may_ask_for_a_user_time_out_within_bounds() {
 }
 
 #[test]
-fn an_application_hears_once_that_nothing_gets_through() {
+fn stalled_event_is_reported_once_after_several_retransmissions() {
     //= RFC 9293 section 3.8.3
     //= type=test
     //# The following
@@ -194,7 +194,7 @@ fn an_application_hears_once_that_nothing_gets_through() {
 }
 
 #[test]
-fn a_connection_may_have_a_user_time_out_of_its_own() {
+fn set_user_timeout_closes_connection_at_that_time() {
     //= RFC 9293 section 3.8.3
     //= type=test
     //# An application MUST (MUST-21) be able to set the value for R2

@@ -106,7 +106,7 @@ fn lists() -> (BTreeSet<String>, BTreeMap<String, String>) {
 }
 
 #[test]
-fn others_scripts_pass() {
+fn packetdrill_third_party_scripts_pass() {
     let (apply, do_not) = lists();
     let Some(folder) = std::env::var_os(DIR) else {
         println!("skipped: {} scripts of others that apply: {DIR} does not name their folder", apply.len());
@@ -140,7 +140,7 @@ fn others_scripts_pass() {
 
 /// A script with one wrong line, and the report about it.
 #[test]
-fn what_is_wrong_in_a_script_is_said_with_its_line() {
+fn script_with_wrong_line_reports_fault_and_line_number() {
     let open = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 bind(3, ..., ...) = 0\n+0 listen(3, 1) = 0\n\
                 +0 < S 0:0(0) win 9000 <mss 1000>\n+0 > S. 0:0(0) ack 1 <mss 1460>\n+.1 < . 1:1(0) ack 1 win 9000\n\
                 +0 accept(3, ..., ...) = 4\n+0 write(4, ..., 500) = 500\n";
@@ -192,7 +192,7 @@ fn what_is_wrong_in_a_script_is_said_with_its_line() {
 
 /// Whatever is missing in a script, or behind it: an error, or another script.
 #[test]
-fn a_script_that_was_cut_is_read_or_refused() {
+fn parse_truncated_script_succeeds_or_returns_fault() {
     for path in scripts(&here().join("scripts")) {
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         for at in (0..text.len()).step_by(13).filter(|&at| text.is_char_boundary(at)) {

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_contender_sends_the_same_and_nothing_gets_lost() {
+    fn nlf_contenders_send_same_data_without_loss() {
         if !can_run() {
             return;
         }
@@ -283,7 +283,7 @@ mod tests {
 
     /// The receiving kernel sees a checksum that is wrong by one.
     #[test]
-    fn a_wrong_checksum_does_not_arrive() {
+    fn wrong_checksum_is_dropped_by_receiving_kernel() {
         fn wrong(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
             v4(connection, &Datagram { payload_sum: datagram.payload_sum ^ 1, ..*datagram }, out)
         }
