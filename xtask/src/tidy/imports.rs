@@ -80,7 +80,7 @@ fn folders(files: &BTreeMap<ModulePath, &RustText>) -> BTreeMap<ModulePath, Arro
     for (from, rust) in files {
         let targets: BTreeSet<ModulePath> =
             imports(rust).iter().filter_map(|path| resolve(files, from, path)).collect();
-        for to in targets.iter().filter(|to| *to != from) {
+        for to in &targets {
             let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
             let name = |path: &ModulePath| path.get(shared).map_or(OWN, String::as_str).to_owned();
             let arrows = folders.entry(from[..shared].to_vec()).or_default();
@@ -131,7 +131,7 @@ fn expand(text: &str, before: &[String], paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The file that an import leads to; `None` for another crate.
+/// The other file that an import leads to; `None` for another crate.
 fn resolve(
     files: &BTreeMap<ModulePath, &RustText>,
     from: &ModulePath,
@@ -152,8 +152,7 @@ fn resolve(
             break;
         }
     }
-    let is_outside = to.len() == from.len() && to == *from;
-    (!is_outside).then_some(to)
+    (to != *from).then_some(to)
 }
 
 /// The imports that run up in the best order found.

@@ -133,3 +133,16 @@ fn load_on_interrupt_ends_sessions_and_reports() {
         server.wait_for("ended: film", Duration::from_secs(10));
     }
 }
+
+#[test]
+fn load_without_lab_program_names_what_to_install() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = dir.path().join("millrace");
+    std::fs::copy(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
+    for args in [&["load", "rtsp://host/film"][..], &["help", "bench"]] {
+        let output = std::process::Command::new(&alone).args(args).env("PATH", dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("the program millrace-lab is not installed; install the package"), "{said}");
+    }
+}
