@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use millrace_client::load::{LoadOptions, LoadReport, load};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
-use millrace_client::report::{EndReason, Report};
+use millrace_client::report::{EndReason, ReceptionReport};
 use millrace_client::{FecChoice, Output};
 use millrace_core::fec::Spread;
 use support::fec::FecSending;
@@ -27,7 +27,7 @@ fn behaviour(fec: FecSending) -> Behaviour {
 }
 
 /// Plays to a file; returns the report and whether the file is the film, bit by bit.
-fn record(behaviour: &Behaviour, choice: FecChoice, change: impl Fn(&mut PlayOptions)) -> (Report, bool) {
+fn record(behaviour: &Behaviour, choice: FecChoice, change: impl Fn(&mut PlayOptions)) -> (ReceptionReport, bool) {
     let server = Server::start(behaviour.clone());
     let dir = tempfile::tempdir().unwrap();
     let (out, reference) = (dir.path().join("out.ts"), dir.path().join("film.ts"));

@@ -111,13 +111,13 @@ fn two_threads_hand_over_many() {
 /// Words owned by another party behave like any others.
 #[test]
 fn a_region_of_somebody_else_holds_a_ring() {
-    struct Shared([AtomicU64; 20]);
-    impl Region for Shared {
+    struct ZeroedRegion([AtomicU64; 20]);
+    impl Region for ZeroedRegion {
         fn words(&self) -> &[AtomicU64] {
             &self.0
         }
     }
-    let region = Arc::new(Shared([const { AtomicU64::new(0) }; 20]));
+    let region = Arc::new(ZeroedRegion([const { AtomicU64::new(0) }; 20]));
     let words = Words::over(Arc::clone(&region) as Arc<dyn Region>);
     assert_eq!(words.count(), 20);
     assert!(RingProducer::new(&words, 5, 2).is_none(), "it ends outside");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_lab::netns::SERVER_IP;
 use millrace_lab::tap_host::has_v6;
-use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::bpf::{Assembler, InterfaceLink, BpfProgram, ProgramType, Reg};
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Engine, EngineSettings, TcpStream, XdpDevice};
 use rustix::process::Uid;
@@ -249,7 +249,7 @@ fn where_no_engine_can_be_the_sentence_says_what_to_do() {
         let mut code = Assembler::default();
         code.mov(Reg::R0, XDP_PASS);
         code.exit();
-        let program = Program::load("pass", ProgramType::XdpFrags, code).unwrap();
+        let program = BpfProgram::load("pass", ProgramType::XdpFrags, code).unwrap();
         InterfaceLink::attach(&program, SHARED).unwrap()
     });
     let text = refusal(&cable, SHARED).to_string();

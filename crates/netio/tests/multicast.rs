@@ -12,7 +12,7 @@ use std::time::Instant;
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use millrace_core::ids::MulticastId;
 use millrace_core::pool::HeapRegion;
-use millrace_core::seam::{Dest, SendOutcome, Source, Transmit};
+use millrace_core::seam::{Dest, SendOutcome, PayloadSource, Transmit};
 use millrace_netio::limits::MAX_MULTICAST_SOCKETS;
 use millrace_netio::multicast::{MulticastSettings, MulticastSocket};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
@@ -259,8 +259,8 @@ fn what_cannot_be_is_said() {
 fn to_group_of<'a>(
     group: &str,
     via: u8,
-    of: (Transmit<'a>, Option<Source<'a>>),
-) -> (Transmit<'a>, Option<Source<'a>>) {
+    of: (Transmit<'a>, Option<PayloadSource<'a>>),
+) -> (Transmit<'a>, Option<PayloadSource<'a>>) {
     (Transmit { dest: to_group(group, via), ..of.0 }, of.1)
 }
 

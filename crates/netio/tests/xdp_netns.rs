@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::HeapRegion;
-use millrace_core::seam::{Payload, SendOutcome, Source, Transmit};
+use millrace_core::seam::{Payload, SendOutcome, PayloadSource, Transmit};
 use millrace_netio::recv::UdpRx;
 use millrace_netio::route::RouteWatch;
 use millrace_netio::xdp::{Strategy, XdpConfig, XdpError, XdpTx};
@@ -327,7 +327,7 @@ fn a_wrong_stored_sum_is_noticed() {
         let before = checksum_errors(&net);
         let (transmit, _) = packets(0, to, &leases[0], 7, 3);
         // The sums of other packets.
-        let source = Some(Source { lease: &leases[0], place: 8 });
+        let source = Some(PayloadSource { lease: &leases[0], place: 8 });
         assert_eq!(send_entries(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
         assert_eq!(send_entries(&mut tx, vec![packets(0, to, &leases[0], 0, 1)]), [SendOutcome::Sent]);
         assert!(receive(&mut viewer, 1) == datagrams(packets(0, to, &leases[0], 0, 1).0.payload));

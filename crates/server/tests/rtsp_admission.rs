@@ -3,7 +3,7 @@
 
 mod rtsp_support;
 
-use millrace_server::service::{ConnKey, EndReason, Event};
+use millrace_server::service::{ConnKey, EndReason, ServiceEvent};
 use millrace_server::session::ServerConfig;
 use rtsp_support::*;
 
@@ -35,7 +35,7 @@ fn newcomer(w: &mut World, peer: &str) -> (u16, u16) {
 }
 
 fn ended_early(w: &World) -> usize {
-    let early = |n: &&Event| matches!(n, Event::Closed { reason: EndReason::TablesFull, .. });
+    let early = |n: &&ServiceEvent| matches!(n, ServiceEvent::Closed { reason: EndReason::TablesFull, .. });
     w.notices.iter().filter(early).count()
 }
 
@@ -249,6 +249,6 @@ fn who_is_ended_because_of_overload_gets_bye_and_is_told() {
     assert_eq!(w.ask_session(new, "PLAY", &second, "").status, 454);
     assert!(!w.closed.contains(&new), "BYE has told its player");
     assert_eq!(w.server.sessions(w.now).len(), 1);
-    let told = w.notices.iter().rev().find(|event| matches!(event, Event::Closed { .. })).unwrap();
+    let told = w.notices.iter().rev().find(|event| matches!(event, ServiceEvent::Closed { .. })).unwrap();
     assert!(told.is_warning(), "{told}");
 }

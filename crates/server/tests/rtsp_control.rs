@@ -380,10 +380,10 @@ fn raise_descriptor_limit() -> usize {
 
 #[test]
 fn the_handle_tells_why_it_cannot_start() {
-    use millrace_server::control::{Control, ControlConfig, Sockets};
+    use millrace_server::control::{ControlPlane, ControlConfig, Sockets};
     let sockets =
         Sockets { listeners: Vec::new(), secure: None, udp: Vec::new(), offload: None, orders: None };
-    let error = Control::start(
+    let error = ControlPlane::start(
         ControlConfig::default(),
         Box::new(rtsp_support::SharedTitles::default()),
         Vec::new(),

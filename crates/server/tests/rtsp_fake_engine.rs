@@ -14,7 +14,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{Command, Cut, Dest, Event, Numbering, RunSpec, StopReason, StreamEvent};
+use millrace_offload::command::{Command, RunCut, Dest, Event, Numbering, RunSpec, StopReason, StreamEvent};
 use rtsp_support::{FakeEngine, MS, PACKETS_PER_S, SECOND};
 
 const STREAMS: usize = 4;
@@ -182,7 +182,7 @@ fn both_answer_the_same_commands_alike() {
                         // Mostly ahead, sometimes passed already.
                         let packet = (next.saturating_sub(20) + random(400) as u32).max(lasts.spec.from);
                         let is_end = random(4) == 0 || packet > lasts.spec.until;
-                        let cut = if is_end { Cut::End } else { Cut::At(packet) };
+                        let cut = if is_end { RunCut::End } else { RunCut::At(packet) };
                         Command::Queue { stream, cut, run }
                     }
                     _ => Command::Play { stream, at, ahead_ms: 0, run },

@@ -2,7 +2,7 @@
 
 mod rtsp_support;
 
-use millrace_server::service::Event;
+use millrace_server::service::ServiceEvent;
 use rtsp_support::{Answer, SECOND, World};
 
 fn status(w: &mut World, request: &str) -> u16 {
@@ -513,7 +513,7 @@ fn every_refusal_has_a_log_line_with_its_reason() {
     let mut w = World::new();
     let c = w.connect();
     let refusal = |w: &mut World| match w.notices.pop() {
-        Some(Event::Refused { title, status, reason, .. }) => (title, status, reason),
+        Some(ServiceEvent::Refused { title, status, reason, .. }) => (title, status, reason),
         other => panic!("{other:?}"),
     };
     w.ask(c, "DESCRIBE rtsp://192.0.2.1/none RTSP/1.0\nCSeq: 1");

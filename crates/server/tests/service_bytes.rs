@@ -4,7 +4,7 @@ mod rtsp_support;
 mod service_support;
 
 use millrace_offload::command::StopReason;
-use millrace_server::service::{ConnKey, EndReason, Event, Path, Refusal, StreamKey};
+use millrace_server::service::{ConnKey, EndReason, ServiceEvent, StreamPath, Refusal, StreamKey};
 use rtsp_support::SECOND;
 use service_support::*;
 
@@ -12,7 +12,7 @@ use service_support::*;
 const SIZE: u64 = 1316;
 
 fn order(desk: &mut Desk, conn: ConnKey) -> Result<StreamKey, Refusal> {
-    let request = desk.request("film", conn, Path::Bytes { conn });
+    let request = desk.request("film", conn, StreamPath::Bytes { conn });
     desk.admit(request).map(|admitted| admitted.stream)
 }
 
@@ -22,7 +22,7 @@ fn send(desk: &mut Desk, key: StreamKey, bytes: std::ops::Range<u64>) -> Result<
     played
 }
 
-fn has(desk: &Desk, wanted: impl Fn(&Event) -> bool) -> usize {
+fn has(desk: &Desk, wanted: impl Fn(&ServiceEvent) -> bool) -> usize {
     desk.events.iter().filter(|event| wanted(event)).count()
 }
 
@@ -39,11 +39,11 @@ fn a_connection_is_sent_bytes_and_comes_back_and_is_used_again() {
         assert_eq!(desk.service.reserved_streams(), 1);
         assert_eq!(send(&mut desk, key, 0..SIZE), Err(Refusal::Busy), "a stream of bytes has one run");
         desk.wait(3 * SECOND);
-        assert_eq!(has(&desk, |event| *event == Event::BytesSent { conn }), round);
+        assert_eq!(has(&desk, |event| *event == ServiceEvent::BytesSent { conn }), round);
         desk.service.close(desk.now, key, EndReason::Sent);
         assert!(desk.service.take_back(conn));
         desk.settle();
-        assert_eq!(has(&desk, |event| *event == Event::ConnectionReturned { conn }), round);
+        assert_eq!(has(&desk, |event| *event == ServiceEvent::ConnectionReturned { conn }), round);
         assert!(!desk.service.take_back(conn), "no engine writes to it");
         assert_eq!(desk.take_commands(), ["open", "play 4..400", "close", "return conn"]);
         desk.writes_itself(conn);
@@ -104,7 +104,7 @@ fn an_order_that_has_to_end_early_ends_without_a_word_among_its_bytes() {
     desk.settle();
     assert_eq!(desk.take_commands(), ["close"]);
     assert_eq!((desk.ends(), desk.counters.deliveries_broken), (vec![EndReason::Overloaded], 1));
-    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    assert_eq!(has(&desk, |event| matches!(event, ServiceEvent::BytesSent { .. })), 0);
     desk.hang_up(conn);
     desk.assert_empty();
 }
@@ -118,6 +118,6 @@ fn a_server_that_stops_does_not_call_half_an_order_whole() {
     let place = *desk.engine.streams.keys().next().unwrap();
     desk.engine.end_run(place, StopReason::ShutDown);
     desk.settle();
-    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    assert_eq!(has(&desk, |event| matches!(event, ServiceEvent::BytesSent { .. })), 0);
     assert_eq!(desk.ends(), [EndReason::Shutdown]);
 }

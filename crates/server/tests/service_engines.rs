@@ -11,7 +11,7 @@ use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
 use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{
-    Begins, EndReason, Event, FecMode, FecWish, Path, Played, Refusal, RenditionWish, ServiceConfig,
+    Begins, EndReason, ServiceEvent, FecMode, FecWish, StreamPath, Played, Refusal, RenditionWish, ServiceConfig,
     StreamKey,
 };
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
             assert!(passed.abs_diff(expected) < ratio * 90 * 60, "{passed}");
             // Packets are numbered and stamped as if they came from one engine.
             let runs = site.desk.events.iter().filter_map(|event| match event {
-                Event::Playing(playing) if playing.stream == *key => Some(playing),
+                ServiceEvent::Playing(playing) if playing.stream == *key => Some(playing),
                 _ => None,
             });
             let numbers: Vec<_> = runs.map(|run| (run.sequence, run.timestamp.unwrap())).collect();
@@ -218,7 +218,7 @@ fn the_newest_streams_of_an_overloaded_engine_go_on_from_the_other() {
             }
         }
         let seeks =
-            site.desk.events.iter().filter(|event| matches!(event, Event::Playing(playing) if playing.seek));
+            site.desk.events.iter().filter(|event| matches!(event, ServiceEvent::Playing(playing) if playing.seek));
         assert_eq!(seeks.count(), 0);
         for key in keys {
             site.desk.close(key);
@@ -344,7 +344,7 @@ fn all_streams_of_a_connection_go_over_together() {
         let mut site = Site::new();
         let conn = site.desk.conn();
         let keys = [0, 2, 4].map(|channel| {
-            let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+            let path = StreamPath::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
             let request = site.desk.request("film", conn, path);
             site.desk.admit(request).unwrap().stream
         });
@@ -458,7 +458,7 @@ fn a_connection_that_is_lost_on_its_way_ends_its_streams() {
         site.desk.settle();
         assert!(held.iter().all(|conn| site.desk.service.streams_of(*conn).is_empty()));
         let lost = site.desk.events.iter().filter_map(|event| match event {
-            Event::ConnectionLost { conn } => Some(*conn),
+            ServiceEvent::ConnectionLost { conn } => Some(*conn),
             _ => None,
         });
         let lost: HashSet<_> = lost.collect();
@@ -557,7 +557,7 @@ proptest! {
                 (0 | 1, _) => {
                     let channel = 2 * keys.len() as u8;
                     let conn = conns[which];
-                    let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+                    let path = StreamPath::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
                     let request = site.desk.request("film", conn, path);
                     keys.extend(site.desk.admit(request).map(|admitted| admitted.stream));
                 }
@@ -631,7 +631,7 @@ fn what_goes_through_a_connection_that_is_bound_to_an_engine_is_admitted_there_a
     let second_on_it = site.desk.request(
         "film",
         viewers[0].0,
-        Path::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
+        StreamPath::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
     );
     assert!(matches!(site.desk.admit(second_on_it), Err(Refusal::Full(_))));
     assert_eq!(site.desk.take_commands(), [""; 0]);

@@ -120,7 +120,7 @@ fn a_thread_that_has_not_begun_is_waited_for_longer() {
         let (sender, result) = sync_channel(1);
         let fate = Arc::new(AtomicU8::new(AWAITED));
         let has_begun = Arc::new(AtomicBool::new(has_begun));
-        (sender, Pending { shared: Arc::default(), fate, has_begun, result })
+        (sender, PendingCall { shared: Arc::default(), fate, has_begun, result })
     };
     let limit = Duration::from_millis(500);
     let (sender, late) = pending(false);

@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
-use cache_common::sample::Sample;
+use cache_common::sample::SampleFiles;
 use cache_common::{BACKENDS, RunningClock, World};
 use given::TitleFile;
 use millrace_core::ids::TitleRef;
@@ -185,7 +185,7 @@ fn members_may_be_missing_or_lack_the_title_or_its_end() {
 fn more_than_t_are_reported_and_other_titles_go_on() {
     for backend in BACKENDS {
         for way in [ReadFault::Hang, ReadFault::Eio] {
-            let (sample, whole) = (title(3, 1, 3), Sample::of_extents(6));
+            let (sample, whole) = (title(3, 1, 3), SampleFiles::of_extents(6));
             let Some(mut bench) = Bench::new(backend, 32) else { continue };
             let lost = bench.open(&sample);
             let good = bench.world.cache.open_source(Box::new(whole.open())).unwrap();
@@ -317,7 +317,8 @@ fn slow_members_are_waited_for_when_nothing_else_is_left() {
 #[test]
 fn the_only_member_is_waited_for() {
     for backend in BACKENDS {
-        let (plain, stripes) = (Sample::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
+        let (plain, stripes) =
+            (SampleFiles::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
         let Some(mut bench) = Bench::new(backend, 8) else { continue };
         let plain_title = bench.world.cache.open_source(Box::new(plain.open())).unwrap();
         let stripes_title = bench.open(&stripes);

@@ -5,7 +5,7 @@ mod cache_common;
 
 use std::sync::Arc;
 
-use cache_common::sample::Sample;
+use cache_common::sample::SampleFiles;
 use cache_common::{BACKENDS, StandingClock, World, stream};
 use millrace_core::ids::RunSerial;
 use millrace_core::pool::Lease;
@@ -15,7 +15,7 @@ use millrace_store::cache::ReadFailure;
 /// 200 viewers, all at different places of one title, each playing it to the end: the title is read once.
 #[test]
 fn two_hundred_viewers_cause_one_read_of_the_title() {
-    let sample = Sample::of_extents(40);
+    let sample = SampleFiles::of_extents(40);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 48, 400_000_000, 1, clock.clone()) else { continue };
@@ -50,7 +50,7 @@ fn two_hundred_viewers_cause_one_read_of_the_title() {
 
 #[test]
 fn with_everything_lent_out_a_want_waits_until_something_comes_back() {
-    let sample = Sample::of_extents(12);
+    let sample = SampleFiles::of_extents(12);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 4, 0, 1, clock.clone()) else { continue };
@@ -73,7 +73,7 @@ fn with_everything_lent_out_a_want_waits_until_something_comes_back() {
 
 #[test]
 fn a_closed_title_is_gone_at_once_and_its_memory_when_it_comes_back() {
-    let sample = Sample::of_extents(6);
+    let sample = SampleFiles::of_extents(6);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 8, 1_000_000_000, 1, clock.clone()) else { continue };
@@ -106,7 +106,7 @@ fn a_closed_title_is_gone_at_once_and_its_memory_when_it_comes_back() {
 
 #[test]
 fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
-    let sample = Sample::of_extents(30);
+    let sample = SampleFiles::of_extents(30);
     for backend in BACKENDS {
         for round in 0..10 {
             let clock = Arc::new(StandingClock::default());
@@ -139,7 +139,7 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
 
 #[test]
 fn an_engine_that_goes_takes_its_playheads_and_leases_along() {
-    let sample = Sample::of_extents(4);
+    let sample = SampleFiles::of_extents(4);
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(BACKENDS[0], 8, 0, 2, clock.clone()) else { return };
     let title = world.cache.open_source(Box::new(sample.open())).unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use common::{Film, SIZE};
 use crash_support::{Left, Library, Older, assert_sound, each_state, scratch, spoil_catalogue};
 use millrace_store::StoreError;
-use millrace_store::disk::{Disk, Op, Watch};
+use millrace_store::disk::{Disk, DiskInterceptor, Op};
 use millrace_store::volume::Volume;
 use sim::{EIO, ENOSPC, Fate, Order, Sim};
 
@@ -320,7 +320,7 @@ fn power_cut_after_a_failure() {
 fn a_forgotten_sync_is_found() {
     #[derive(Debug)]
     struct Forgetful(Arc<Sim>);
-    impl Watch for Forgetful {
+    impl DiskInterceptor for Forgetful {
         fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
             match op {
                 Op::SyncDir { .. } => Ok(()),

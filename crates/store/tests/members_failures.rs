@@ -16,7 +16,7 @@ use millrace_store::check::{Depth, Severity, check_members};
 use millrace_store::disk::ReadFaults;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
-use millrace_store::repair::{Progress, RepairOptions, Verdict, repair};
+use millrace_store::repair::{RepairOptions, RepairProgress, RepairVerdict, repair};
 use millrace_store::volume::Volume;
 use repair_support::{Counted, Members, content, flip};
 use sim::{EIO, Order, Sim};
@@ -82,7 +82,7 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
     volume.replace_member(2, &bad).unwrap();
     let mut replaced = false;
     let mut seen = Vec::new();
-    let tell = &mut |progress: &Progress| {
+    let tell = &mut |progress: &RepairProgress| {
         seen.push((progress.titles_done, progress.title.clone()));
         if progress.titles_done == 1 && !replaced {
             operator.replace_member(2, &good).unwrap();
@@ -100,7 +100,7 @@ fn a_member_that_took_the_place_of_the_one_being_filled_is_filled_before_it_is_b
         seen.iter().all(|(done, title)| *title == if *done == 0 { &first } else { &second }[..]),
         "{seen:?}"
     );
-    assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Repaired, &[2][..]), "{report:?}");
+    assert_eq!((report.verdict(), &report.activated[..]), (RepairVerdict::Repaired, &[2][..]), "{report:?}");
     volume.members().refresh();
     assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));
     assert!(content(&good) == before);

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::conn::{Config, Happened, Reason, ConnectionState};
 use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{
-    CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, Taken, Undelivered,
+    CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, FrameDisposal, Undelivered,
 };
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options, Stamps, Template, parse};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, TcpOptions, Stamps, Template, parse};
 
 use sim::{MS, Packet};
 
@@ -46,7 +46,7 @@ fn packets(stack: &mut Stack, now: Instant) -> Vec<Packet> {
     let mut packets = Vec::new();
     stack.output(now, &mut |out| {
         packets.push(Packet::of(out));
-        Taken::Copied
+        FrameDisposal::Copied
     });
     packets
 }
@@ -113,7 +113,7 @@ fn a_listener_has_no_more_connections_than_its_backlog_that_nobody_has_seen() {
         events(&mut pair.server);
     }
     assert_eq!(pair.server.connections(), 10);
-    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established));
+    assert!(ids.iter().all(|&id| pair.client.state(id) == ConnectionState::Established));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn nobody_listens_there() {
     let mut pair = Pair::new(4);
     let id = pair.open();
     pair.talk(3);
-    assert_eq!(pair.client.state(id), State::Closed);
+    assert_eq!(pair.client.state(id), ConnectionState::Closed);
     assert_eq!(events(&mut pair.client), [(id, Happened::CLOSED, Reason::Refused)]);
     assert_eq!(pair.client.write(id, b"x", pair.now), Err(CallError::NoConnection));
     pair.client.release(id, pair.now);
@@ -179,7 +179,7 @@ fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
             .expect("a connection");
         for turn in 0..300 {
             let server_id = events(&mut pair.server).first().map(|event| event.0);
-            if pair.client.state(id) == State::Established {
+            if pair.client.state(id) == ConnectionState::Established {
                 let bytes = vec![7; random.below(20_000) as usize];
                 let written = pair.client.write(id, &bytes, pair.now);
                 assert_eq!(written, prompt.write(twin, &bytes, pair.now), "seed {seed}, turn {turn}");
@@ -200,7 +200,7 @@ fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
                 }
             }
             pair.now = pair.now.plus_ns(random.below(3) * MS + 1);
-            if pair.client.state(id) != State::Established {
+            if pair.client.state(id) != ConnectionState::Established {
                 give(&mut pair.client, &acks, pair.now);
                 give(&mut prompt, &acks, pair.now);
                 continue;
@@ -233,7 +233,7 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     pair.client.close(id, pair.now).expect("open");
     let fin = packets(&mut pair.client, pair.now);
     give(&mut pair.server, &fin, pair.now);
-    assert_eq!((pair.server.state(server_id), pair.server.time_waits()), (State::TimeWait, 1));
+    assert_eq!((pair.server.state(server_id), pair.server.time_waits()), (ConnectionState::TimeWait, 1));
     packets(&mut pair.server, pair.now);
     // Its ACK is lost: the FIN comes again.
     give(&mut pair.server, &fin, pair.now);
@@ -241,15 +241,15 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     assert_eq!(answer.len(), 1);
     give(&mut pair.client, &answer, pair.now);
     packets(&mut pair.client, pair.now);
-    assert_eq!(pair.client.state(id), State::Closed);
+    assert_eq!(pair.client.state(id), ConnectionState::Closed);
     pair.client.release(id, pair.now);
     pair.now = pair.now.plus_ns(1_000 * MS);
     let again = pair.client.open(local, server_end(), pair.now).expect("a connection");
     pair.talk(3);
-    assert_eq!((pair.client.state(again), pair.server.time_waits()), (State::Established, 0));
+    assert_eq!((pair.client.state(again), pair.server.time_waits()), (ConnectionState::Established, 0));
     pair.now = pair.now.plus_ns(61_000 * MS);
     pair.talk(1);
-    assert_eq!(pair.client.state(again), State::Established);
+    assert_eq!(pair.client.state(again), ConnectionState::Established);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_slot_used_again_while_its_number_waits_in_the_queues_serves_the_next_connec
             pair.client.release(id, pair.now);
         }
     }
-    assert_eq!((pair.client.connections(), pair.client.state(second)), (1, State::Established));
+    assert_eq!((pair.client.connections(), pair.client.state(second)), (1, ConnectionState::Established));
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn acknowledgments_that_stand_in_line_are_all_processed_in_their_turn() {
     give(&mut pair.client, &acks, pair.now);
     assert_eq!(pair.client.next_due(pair.now), Some(pair.now), "they wait to be processed");
     pair.client.protocol(pair.now);
-    pair.client.output(pair.now, &mut |_| Taken::Copied);
+    pair.client.output(pair.now, &mut |_| FrameDisposal::Copied);
     assert!(ids.iter().all(|&id| pair.client.unacked_bytes(id) == 0));
 }
 
@@ -511,14 +511,14 @@ fn a_port_can_be_listened_on_while_a_connection_from_it_is_being_opened() {
     let here: SocketAddr = "10.0.0.1:4000".parse().expect("an address");
     let id = pair.client.open(here, server_end(), pair.now).expect("a connection");
     let syn = packets(&mut pair.client, pair.now);
-    assert_eq!((syn.len(), pair.client.state(id)), (1, State::SynSent));
+    assert_eq!((syn.len(), pair.client.state(id)), (1, ConnectionState::SynSent));
     pair.client.listen(here, 4).expect("a listener beside it");
     give(&mut pair.server, &syn, pair.now);
     // Another peer gets in.
     let local: SocketAddr = "10.0.0.2:0".parse().expect("an address");
     let other = pair.server.open(local, here, pair.now).expect("a connection");
     pair.talk(3);
-    assert_eq!((pair.server.state(other), pair.client.state(id)), (State::Established, State::Closed));
+    assert_eq!((pair.server.state(other), pair.client.state(id)), (ConnectionState::Established, ConnectionState::Closed));
     let reasons: Vec<_> = events(&mut pair.client).iter().map(|event| event.2).collect();
     assert!(reasons.contains(&Reason::Refused), "nobody listens at the other end: {reasons:?}");
 }
@@ -599,8 +599,8 @@ fn a_user_time_out_is_for_one_connection() {
         packets(&mut pair.client, pair.now);
         pair.now = pair.now.plus_ns(100 * MS);
     }
-    assert_eq!(pair.client.state(ids[0]), State::Closed);
-    assert_eq!(pair.client.state(ids[1]), State::Established);
+    assert_eq!(pair.client.state(ids[0]), ConnectionState::Closed);
+    assert_eq!(pair.client.state(ids[1]), ConnectionState::Established);
     assert!(events(&mut pair.client).iter().any(|event| event.2 == Reason::TimedOut));
 }
 
@@ -612,10 +612,10 @@ fn a_connection_can_be_looked_at() {
     pair.server.listen(server_end(), 4).expect("a listener");
     let id = pair.open();
     let look = |pair: &Pair| pair.client.info(id.number(), pair.now).expect("a connection").1;
-    assert_eq!((pair.client.capacity(), look(&pair).state, look(&pair).rtt_ns), (4, State::SynSent, None));
+    assert_eq!((pair.client.capacity(), look(&pair).state, look(&pair).rtt_ns), (4, ConnectionState::SynSent, None));
     pair.talk(3);
     let open = look(&pair);
-    assert_eq!((open.state, open.retransmitted, open.ssthresh_bytes), (State::Established, 0, None));
+    assert_eq!((open.state, open.retransmitted, open.ssthresh_bytes), (ConnectionState::Established, 0, None));
     assert!(open.has_sack && open.has_stamps && !open.is_recovering && open.rtt_ns.is_some(), "{open:?}");
     assert!(open.cwnd_bytes >= u32::from(open.mss_bytes) && open.send_window_bytes > 1000, "{open:?}");
     pair.client.write(id, b"abc", pair.now).expect("room");
@@ -742,7 +742,7 @@ fn a_cookie_offers_what_its_time_stamp_can_remember_and_nothing_without_one() {
     // One may wait: whoever else comes gets a cookie.
     give(&mut pair.server, &[from_outside("10.0.0.9:9", "10.0.0.2:80", Flags::SYN)], pair.now);
     packets(&mut pair.server, pair.now);
-    let everything = Options {
+    let everything = TcpOptions {
         mss: Some(1200),
         scale: Some(3),
         is_sack_permitted: true,
@@ -750,7 +750,7 @@ fn a_cookie_offers_what_its_time_stamp_can_remember_and_nothing_without_one() {
         ..Options::default()
     };
     let flags = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
-    for (options, is_remembered) in [(everything, true), (Options { stamps: None, ..everything }, false)] {
+    for (options, is_remembered) in [(everything, true), (TcpOptions { stamps: None, ..everything }, false)] {
         let head = Head { flags, options, window: 1_000, ..Head::default() };
         give(&mut pair.server, &[with_payload("10.0.0.1:9", "10.0.0.2:80", head, b"")], pair.now);
         let answer = packets(&mut pair.server, pair.now);
@@ -792,7 +792,7 @@ fn connections_that_are_being_opened_count_against_the_backlog() {
         events(&mut pair.server);
     }
     for id in first.into_iter().chain([third]) {
-        assert_eq!(pair.client.state(id), State::Established);
+        assert_eq!(pair.client.state(id), ConnectionState::Established);
     }
 }
 
@@ -803,7 +803,7 @@ fn a_cookie_that_finds_no_room(requests: u32) -> (Pair, ConnectionId) {
     pair.server.listen(server_end(), 2).expect("a listener");
     let ids = [pair.open(), pair.open(), pair.open()];
     pair.talk(3);
-    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established), "all believe it");
+    assert!(ids.iter().all(|&id| pair.client.state(id) == ConnectionState::Established), "all believe it");
     assert_eq!((pair.server.connections(), pair.server.counters().overflows), (2, 1));
     (pair, ids[2])
 }
@@ -831,14 +831,14 @@ fn whoever_believes_that_it_is_connected_is_told_that_it_is_not() {
     // After the last try: 1 + 2 + 4 + 8 + 16 + 32 s.
     let (mut pair, third) = a_cookie_that_finds_no_room(16);
     pair.talk(62_000);
-    assert_eq!(pair.client.state(third), State::Established);
+    assert_eq!(pair.client.state(third), ConnectionState::Established);
     pair.talk(2_000);
     let closed = |pair: &mut Pair| {
         let all = events(&mut pair.client);
         all.into_iter().filter(|event| event.1.has(Happened::CLOSED)).collect::<Vec<_>>()
     };
     assert_eq!(closed(&mut pair).iter().map(|event| event.2).collect::<Vec<_>>(), [Reason::Reset]);
-    assert_eq!((pair.client.state(third), pair.server.requests()), (State::Closed, 0));
+    assert_eq!((pair.client.state(third), pair.server.requests()), (ConnectionState::Closed, 0));
     // At once where there is nothing to remember it in.
     let mut pair = Pair::new(8);
     pair.server = Stack::new(&Settings { requests: 1, ..settings(8, 2) });

@@ -49,7 +49,7 @@ mod start;
 pub mod teletext;
 mod timed;
 
-pub use analyser::{Analyser, Options};
-pub use check::{Check, Finding, Severity, What};
-pub use report::{BufferSummary, CheckCount, PidSummary, ProgramSummary, Rate, Report, Verdict};
-pub use section::Kind;
+pub use analyser::{Analyser, AnalyserOptions};
+pub use check::{Check, Finding, Severity, FindingKind};
+pub use report::{BufferSummary, CheckCount, PidSummary, ProgramSummary, Rate, AnalysisReport, AnalysisVerdict};
+pub use section::ElementaryKind;

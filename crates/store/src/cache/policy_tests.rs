@@ -61,19 +61,19 @@ impl PlainSource for Bare {
 }
 
 /// A policy with instant reads.
-struct World {
+struct PolicyFixture {
     policy: Policy,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     arena: Arc<ExtentArena>,
     now: Instant,
     /// Extents in the order they were read in.
     read: Vec<ExtentKey>,
 }
 
-impl World {
+impl PolicyFixture {
     fn new(extents: usize, prefetch_ns: u64) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CacheCounters::default());
         let policy = Policy::new(Arc::clone(&arena), 2, prefetch_ns, 8, Arc::clone(&counters));
         Self { policy, counters, arena, now: Instant(1_000_000_000), read: Vec::new() }
     }
@@ -141,7 +141,7 @@ fn extents_of(grants: &[Grant]) -> Vec<(u32, u32)> {
 
 #[test]
 fn the_way_ahead_is_read_when_it_comes_within_sight() {
-    let mut world = World::new(64, 3 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 10, EXTENT_NS);
     world.read_all();
@@ -166,7 +166,7 @@ fn the_way_ahead_is_read_when_it_comes_within_sight() {
 
 #[test]
 fn a_late_viewer_is_read_ahead_from_where_he_is() {
-    let mut world = World::new(64, 2 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 2 * EXTENT_NS);
     let title = world.open(1, 100);
     world.now = world.now.plus_ns(1000 * EXTENT_NS);
     let stream = StreamId { index: 0, generation: 0 };
@@ -187,7 +187,7 @@ fn a_late_viewer_is_read_ahead_from_where_he_is() {
 
 #[test]
 fn nothing_is_read_beyond_the_end_and_the_playhead_ends_there() {
-    let mut world = World::new(64, 10 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 10 * EXTENT_NS);
     let title = world.open(1, 12);
     world.want(0, title, 10, 0);
     world.read_all();
@@ -202,7 +202,7 @@ fn nothing_is_read_beyond_the_end_and_the_playhead_ends_there() {
 
 #[test]
 fn those_who_wait_come_first_and_a_part_of_the_reads_is_kept_for_them() {
-    let mut world = World::new(64, 20 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 20 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 0, 0);
     let mut orders = Vec::new();
@@ -225,7 +225,7 @@ fn those_who_wait_come_first_and_a_part_of_the_reads_is_kept_for_them() {
 
 #[test]
 fn reads_go_by_deadline() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     for (index, in_ns) in [(0, 900), (1, 300), (2, 700), (3, 100)] {
         world.want(index, title, 10 * index, in_ns);
@@ -238,7 +238,7 @@ fn reads_go_by_deadline() {
 
 #[test]
 fn many_viewers_of_an_extent_share_one_read() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     (0..200).for_each(|index| world.want(index, title, 7, 1000));
     world.read_all();
@@ -253,7 +253,7 @@ fn many_viewers_of_an_extent_share_one_read() {
 
 #[test]
 fn who_leaves_gets_nothing_and_causes_no_read() {
-    let mut world = World::new(64, 5 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 5 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
     world.want(1, title, 9, 1000);
@@ -269,7 +269,7 @@ fn who_leaves_gets_nothing_and_causes_no_read() {
 
 #[test]
 fn a_stream_of_a_new_generation_is_another_stream() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
     let stream = StreamId { index: 0, generation: 1 };
@@ -293,7 +293,7 @@ fn a_stream_of_a_new_generation_is_another_stream() {
 
 #[test]
 fn seeks_give_up_the_oldest_wants() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     (0..9).for_each(|place| world.want(0, title, 10 * place, 1000));
     world.read_all();
@@ -303,7 +303,7 @@ fn seeks_give_up_the_oldest_wants() {
 
 #[test]
 fn a_closed_title_answers_its_waiters_and_nothing_of_it_comes_back() {
-    let mut world = World::new(8, 0);
+    let mut world = PolicyFixture::new(8, 0);
     let title = world.open(1, 100);
     world.want(0, title, 1, 0);
     world.want(1, title, 2, 10);
@@ -330,7 +330,7 @@ fn a_closed_title_answers_its_waiters_and_nothing_of_it_comes_back() {
 #[test]
 fn a_title_stays_open_while_a_connection_may_need_extents_of_it_again() {
     for opened_again in [false, true] {
-        let mut world = World::new(8, 0);
+        let mut world = PolicyFixture::new(8, 0);
         let title = world.open(1, 100);
         world.want(0, title, 1, 0);
         world.read_all();
@@ -361,7 +361,7 @@ fn a_title_stays_open_while_a_connection_may_need_extents_of_it_again() {
 
 #[test]
 fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
-    let mut world = World::new(4, 0);
+    let mut world = PolicyFixture::new(4, 0);
     let title = world.open(1, 100);
     (0..4).for_each(|index| world.want(index, title, 10 * index, 0));
     world.read_all();
@@ -385,7 +385,7 @@ fn with_everything_lent_out_those_who_wait_wait_and_nobody_fails() {
 /// A viewer of a slow media asks long before he needs it: until then he does not drive out what others need sooner.
 #[test]
 fn who_asks_early_displaces_only_what_is_needed_later() {
-    let mut world = World::new(4, 0);
+    let mut world = PolicyFixture::new(4, 0);
     let (fast, slow) = (world.open(1, 100), world.open(2, 100));
     (0..4).for_each(|index| world.want(index, fast, index, 0));
     world.read_all();
@@ -405,7 +405,7 @@ fn who_asks_early_displaces_only_what_is_needed_later() {
 
 #[test]
 fn what_failed_is_not_read_ahead_again_at_once() {
-    let mut world = World::new(64, 3 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 0, EXTENT_NS);
     while let Some(order) = world.policy.next_read(world.now) {
@@ -424,7 +424,7 @@ fn what_failed_is_not_read_ahead_again_at_once() {
 }
 
 fn play(audience: &Audience, capacity: usize, prefetch_ns: u64) -> u64 {
-    let mut world = World::new(capacity, prefetch_ns);
+    let mut world = PolicyFixture::new(capacity, prefetch_ns);
     let title = world.open(1, audience.extents);
     let start = world.now;
     let mut playing: HashMap<usize, Lease> = HashMap::new();
@@ -521,7 +521,7 @@ proptest! {
     /// come back, everybody who still waits is answered.
     #[test]
     fn nothing_is_lost_and_everybody_is_answered(ops in prop::collection::vec(op(), 0..300)) {
-        let mut world = World::new(5, 300_000_000);
+        let mut world = PolicyFixture::new(5, 300_000_000);
         let mut titles = [world.open(0, 12), world.open(1, 12)];
         let mut next_id = 2;
         let (mut reads, mut held) = (VecDeque::new(), VecDeque::new());
@@ -592,7 +592,7 @@ proptest! {
 #[ignore = "a measurement"]
 fn decision_cost() {
     for (extents, viewers) in [(1024, 200), (1024, 10_000), (65_536, 10_000)] {
-        let mut world = World::new(extents, 2_000_000_000);
+        let mut world = PolicyFixture::new(extents, 2_000_000_000);
         let title = world.open(1, 4 * extents as u32);
         let (mut wants, mut seconds) = (0, 0.0);
         let start = world.now;
@@ -621,7 +621,7 @@ fn decision_cost() {
 
 #[test]
 fn what_has_holes_is_lent_to_whoever_repairs_and_read_again_for_others() {
-    let mut world = World::new(8, 0);
+    let mut world = PolicyFixture::new(8, 0);
     let title = world.open(1, 4);
     let spare = |grant: (u16, Grant)| grant.1.lease.map(|lease| lease.content().spare);
     world.want_spare(0, title, 2, 0, 4);
@@ -664,7 +664,7 @@ mod spare;
 #[test]
 fn a_run_goes_as_far_as_a_playhead_and_the_room() {
     let second = 1_000_000_000;
-    let mut world = World::new(64, second);
+    let mut world = PolicyFixture::new(64, second);
     let title = world.open(1, 200);
     world.want(0, title, 10, EXTENT_NS);
     let mut before = world.policy.next_read(world.now).unwrap();
@@ -687,7 +687,7 @@ fn a_run_goes_as_far_as_a_playhead_and_the_room() {
     let end = world.policy.next_read(world.now).unwrap();
     assert!(world.policy.next_of_run(world.now, &end).is_none());
     world.finish(end);
-    let mut roomy = World::new(512, second);
+    let mut roomy = PolicyFixture::new(512, second);
     let title = roomy.open(1, 400);
     roomy.want(0, title, 0, 0);
     let mut before = roomy.policy.next_read(roomy.now).unwrap();

@@ -26,7 +26,7 @@ fn run(control: &mut Cubic, from_ns: u64, seconds: f64, srtt_ns: u64) -> u64 {
 #[test]
 fn it_follows_the_closed_form() {
     let mut control = cubic(1_000_000, 1_000_000);
-    control.on_loss(&Cut { used: 1_000_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 1_000_000, mss: MSS });
     assert_eq!(control.cwnd(), 700_000);
     let k_s = (300.0_f64 / 0.4).cbrt();
     let mut now = 0;
@@ -44,7 +44,7 @@ fn it_follows_the_closed_form() {
 fn at_short_round_trips_it_is_as_fast_as_reno() {
     let srtt_ns = 5_000_000;
     let mut control = cubic(40_000, 40_000);
-    control.on_loss(&Cut { used: 40_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 40_000, mss: MSS });
     assert_eq!(control.cwnd(), 28_000);
     let round_trips = 40.0;
     run(&mut control, 0, round_trips * srtt_ns as f64 * 1e-9, srtt_ns);
@@ -63,9 +63,9 @@ fn at_short_round_trips_it_is_as_fast_as_reno() {
 #[test]
 fn a_window_that_shrinks_makes_room_for_others() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     assert_eq!(control.w_max, 100_000);
-    control.on_loss(&Cut { used: 70_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 70_000, mss: MSS });
     assert_eq!(control.w_max, 59_500);
     assert_eq!(control.cwnd(), 49_000);
 }
@@ -73,11 +73,11 @@ fn a_window_that_shrinks_makes_room_for_others() {
 #[test]
 fn an_undone_reduction_leaves_no_trace() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let now = run(&mut control, 0, 1.0, SRTT_NS);
     assert!(control.cwnd() < control.w_max);
     let before = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
-    control.on_loss(&Cut { used: control.cwnd(), mss: MSS });
+    control.on_loss(&WindowReduction { used: control.cwnd(), mss: MSS });
     assert_ne!(control.w_max, before.2, "fast convergence");
     control.on_undo();
     let after = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
@@ -96,7 +96,7 @@ fn an_undone_reduction_leaves_no_trace() {
 #[test]
 fn after_a_time_out_it_starts_from_where_it_is() {
     let mut control = cubic(100_000, 100_000);
-    control.on_rto(&Cut { used: 100_000, mss: MSS }, false);
+    control.on_rto(&WindowReduction { used: 100_000, mss: MSS }, false);
     assert_eq!((control.cwnd(), control.ssthresh()), (1000, 70_000));
     control.set(70_000, 70_000);
     control.on_ack(&growth(Tick(5), 1000));
@@ -106,7 +106,7 @@ fn after_a_time_out_it_starts_from_where_it_is() {
 #[test]
 fn time_without_data_is_no_time_of_the_epoch() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let now = run(&mut control, 0, 1.0, SRTT_NS);
     let before = control.cwnd();
     control.on_idle(ticks(60_000_000_000));
@@ -117,7 +117,7 @@ fn time_without_data_is_no_time_of_the_epoch() {
 #[test]
 fn a_long_epoch_outlasts_the_clock() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let mut last = 0;
     for minute in 0..200_u64 {
         let tick = Tick(((minute * 60_000_000_000) >> 10) as u32);
@@ -145,7 +145,7 @@ fn the_estimate_counts_every_byte_that_is_acknowledged() {
 fn the_window_grows_alike_by_few_large_acknowledgments_and_many_small_ones() {
     let grown = |bytes: u32| {
         let mut control = cubic(1_000_000, 1_000_000);
-        control.on_loss(&Cut { used: 1_000_000, mss: MSS });
+        control.on_loss(&WindowReduction { used: 1_000_000, mss: MSS });
         control.on_ack(&growth(Tick(0), bytes));
         let later = Tick(ticks(5_000_000_000));
         for _ in 0..200_000 / bytes {

@@ -298,7 +298,7 @@ fn who_tells_without_being_asked_is_asked_whether_it_is_true() {
 fn what_waits_is_the_whole_segment_in_all_its_pieces() {
     let mut interface = interface();
     let flow = flow(THEIR_V4);
-    let out = Out { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };
+    let out = OutgoingSegment { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };
     let mut frame = [0; 2000];
     assert_eq!(interface.frame(&out, START, &mut frame), Outgoing::Waiting);
     sent(&mut interface);

@@ -11,11 +11,11 @@ use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::random::SplitMix;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::conn::{Config, Happened, Reason, State, TcpCounters};
+use millrace_tcp::conn::{Config, Happened, Reason, ConnectionState, TcpCounters};
 use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::send::{ExtentRange, Part};
-use millrace_tcp::stack::{CallError, ConnectionId, Frame, IcmpError, IcmpKind, Out, Settings, Stack, Taken};
+use millrace_tcp::send::{ExtentRange, SlotPart};
+use millrace_tcp::stack::{CallError, ConnectionId, DeviceFrame, IcmpError, IcmpKind, OutgoingSegment, Settings, Stack, FrameDisposal};
 use millrace_tcp::wire::parse;
 
 use super::app::{App, stream};
@@ -53,7 +53,7 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
 /// A frame that the device has not read yet.
 struct Held {
     until: Instant,
-    frame: Frame,
+    frame: DeviceFrame,
     /// Addresses of its bytes, and their original content.
     slices: Vec<(usize, Vec<u8>)>,
 }
@@ -282,7 +282,7 @@ impl Shared {
                 end.app.next_read = now.plus_ns(end.app.side.pause_ns);
             }
         }
-        let is_opening = matches!(self.stack.state(id), State::SynSent | State::SynReceived);
+        let is_opening = matches!(self.stack.state(id), ConnectionState::SynSent | ConnectionState::SynReceived);
         if is_opening || end.reason.is_some_and(|reason| reason != Reason::Finished) {
             return;
         }
@@ -319,7 +319,7 @@ impl Shared {
             place: (within / PACKET_BYTES) as u32,
             skip: (within % PACKET_BYTES) as u32,
             bytes: bytes as u32,
-            part: Part::Payloads,
+            part: SlotPart::Payloads,
         };
         match self.stack.send_extent(id, lease, range, now) {
             Ok(()) => app.sent += bytes,
@@ -331,7 +331,7 @@ impl Shared {
 }
 
 /// Returns the addresses and the content of a segment's payload.
-fn slices_of(out: &Out<'_>) -> Vec<(usize, Vec<u8>)> {
+fn slices_of(out: &OutgoingSegment<'_>) -> Vec<(usize, Vec<u8>)> {
     out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize, slice.to_vec())).collect()
 }
 
@@ -379,7 +379,7 @@ impl Endpoint for Ours {
         let Self { shared: Shared { stack, random, .. }, device, device_ns, windows, .. } = self;
         stack.output(now, &mut |out| {
             if *device_ns > 0 && random.below(50) == 0 {
-                return Taken::Full;
+                return FrameDisposal::Full;
             }
             let packet = Packet::of(out);
             windows.check(&packet);
@@ -391,9 +391,9 @@ impl Endpoint for Ours {
                     let last = device.back().map_or(now, |held| held.until);
                     let until = last.max(now).plus_ns(random.below(*device_ns));
                     device.push_back(Held { until, frame, slices });
-                    Taken::Kept
+                    FrameDisposal::Kept
                 }
-                _ => Taken::Copied,
+                _ => FrameDisposal::Copied,
             }
         });
         self.hear(now);
@@ -436,7 +436,7 @@ impl Endpoint for Ours {
         let of_end = |end: &End| {
             let App { sent, to_send, received, to_receive, .. } = end.app;
             let (state, unacked) =
-                end.id.map_or((State::Closed, 0), |id| (stack.state(id), stack.unacked_bytes(id)));
+                end.id.map_or((ConnectionState::Closed, 0), |id| (stack.state(id), stack.unacked_bytes(id)));
             format!(
                 "{} {state:?} {:?}: {sent} of {to_send} out, {received} of {to_receive} in, {unacked} unacked",
                 end.local, end.reason
