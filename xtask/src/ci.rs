@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::workspace::{cargo, has_program, root, target_dir};
 
 /// How a part ended.
-enum Outcome {
+enum PartOutcome {
     Passed,
     /// With what to look at.
     Failed(String),
@@ -15,29 +15,33 @@ enum Outcome {
     Skipped(String),
 }
 
-struct Part {
+struct CiPart {
     word: &'static str,
     help: &'static str,
     /// Adds to the list the items that it has skipped itself, line by line.
-    run: fn(&mut Vec<String>) -> Outcome,
+    run: fn(&mut Vec<String>) -> PartOutcome,
 }
 
 /// In this order: quick parts that often fail come first.
-const PARTS: &[Part] = &[
-    Part { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
-    Part { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
-    Part { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
-    Part { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
-    Part { word: "test", help: "all tests of the workspace", run: test },
-    Part { word: "loom", help: "what core shares without locks, in every order of threads", run: |_| loom() },
-    Part {
+const PARTS: &[CiPart] = &[
+    CiPart { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
+    CiPart { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
+    CiPart { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
+    CiPart { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
+    CiPart { word: "test", help: "all tests of the workspace", run: test },
+    CiPart {
+        word: "loom",
+        help: "what core shares without locks, in every order of threads",
+        run: |_| loom(),
+    },
+    CiPart {
         word: "miri",
         help: "unsafe code of core, every access to memory checked (needs nightly miri)",
         run: |_| miri(),
     },
-    Part { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
-    Part { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
-    Part { word: "interop", help: "real players against the built program", run: interop },
+    CiPart { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
+    CiPart { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
+    CiPart { word: "interop", help: "real players against the built program", run: interop },
 ];
 
 /// `cargo xtask ci [--list] [PART...]`
@@ -57,14 +61,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     print!("\n{}", table(&report));
     skips.iter().for_each(|line| println!("{line}"));
-    let count = |is: fn(&Outcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
-    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
-    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+    let count = |is: fn(&PartOutcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
+    let failed = count(|outcome| matches!(outcome, PartOutcome::Failed(_)));
+    let skipped = count(|outcome| matches!(outcome, PartOutcome::Skipped(_)));
     println!("ci: {} passed, {failed} failed, {skipped} skipped", report.len() - failed - skipped);
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} parts failed", report.len())) }
 }
 
-fn chosen(words: &[String]) -> Result<Vec<&'static Part>, String> {
+fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
     if words.is_empty() {
         return Ok(PARTS.iter().collect());
     }
@@ -75,13 +79,13 @@ fn chosen(words: &[String]) -> Result<Vec<&'static Part>, String> {
         .collect()
 }
 
-fn table(report: &[(&Part, Outcome, Duration)]) -> String {
+fn table(report: &[(&CiPart, PartOutcome, Duration)]) -> String {
     let mut text = String::new();
     for (part, outcome, took) in report {
         let (word, note) = match outcome {
-            Outcome::Passed => ("passed", String::new()),
-            Outcome::Failed(note) => ("FAILED", format!("  {note}")),
-            Outcome::Skipped(note) => ("skipped", format!("  {note}")),
+            PartOutcome::Passed => ("passed", String::new()),
+            PartOutcome::Failed(note) => ("FAILED", format!("  {note}")),
+            PartOutcome::Skipped(note) => ("skipped", format!("  {note}")),
         };
         text += &format!("  {:<8} {word:<8} {:>6.1} s{note}\n", part.word, took.as_secs_f64());
     }
@@ -89,69 +93,69 @@ fn table(report: &[(&Part, Outcome, Duration)]) -> String {
 }
 
 /// Runs a command with its output going where ours goes.
-fn step(command: &mut Command) -> Outcome {
+fn step(command: &mut Command) -> PartOutcome {
     let shown = format!("{command:?}").replace('"', "");
     match command.status() {
-        Ok(status) if status.success() => Outcome::Passed,
-        Ok(status) => Outcome::Failed(format!("{status}: {shown}")),
-        Err(e) => Outcome::Failed(format!("could not be started: {shown}: {e}")),
+        Ok(status) if status.success() => PartOutcome::Passed,
+        Ok(status) => PartOutcome::Failed(format!("{status}: {shown}")),
+        Err(e) => PartOutcome::Failed(format!("could not be started: {shown}: {e}")),
     }
 }
 
-fn fmt() -> Outcome {
+fn fmt() -> PartOutcome {
     step(cargo().args(["fmt", "--all", "--check"]))
 }
 
 /// The same functions that `cargo test -p xtask` runs; here their findings come before minutes of compiling.
-fn house() -> Outcome {
+fn house() -> PartOutcome {
     let checks = [crate::edges::run(&[]), crate::tidy::run(&[]), crate::rfc::run(&[])];
     let faults: Vec<String> = checks.into_iter().filter_map(Result::err).collect();
     if faults.is_empty() {
-        return Outcome::Passed;
+        return PartOutcome::Passed;
     }
     eprintln!("{}", faults.join("\n"));
-    Outcome::Failed("cargo xtask edges; cargo xtask tidy; cargo xtask rfc".into())
+    PartOutcome::Failed("cargo xtask edges; cargo xtask tidy; cargo xtask rfc".into())
 }
 
-fn clippy() -> Outcome {
+fn clippy() -> PartOutcome {
     step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-fn test(report: &mut Vec<String>) -> Outcome {
+fn test(report: &mut Vec<String>) -> PartOutcome {
     // It has named each failure with its command.
-    crate::suite::run_telling(&[], report).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+    crate::suite::run_telling(&[], report).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn loom() -> Outcome {
-    crate::loom::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+fn loom() -> PartOutcome {
+    crate::loom::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn miri() -> Outcome {
+fn miri() -> PartOutcome {
     if let Some(why) = crate::miri::missing() {
-        return Outcome::Skipped(why.into());
+        return PartOutcome::Skipped(why.into());
     }
-    crate::miri::run(&[]).map_or_else(Outcome::Failed, |()| Outcome::Passed)
+    crate::miri::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn doc() -> Outcome {
+fn doc() -> PartOutcome {
     step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
 /// asks for them too).
-fn deny() -> Outcome {
+fn deny() -> PartOutcome {
     if !has_program("cargo-deny") {
-        return Outcome::Skipped("cargo-deny is not installed (cargo install cargo-deny)".into());
+        return PartOutcome::Skipped("cargo-deny is not installed (cargo install cargo-deny)".into());
     }
     step(cargo().args(["deny", "--workspace", "check", "bans", "licenses", "sources"]))
 }
 
 /// Shell scripts are parsed by bash (and read by shellcheck if it is there), Python scripts compiled in memory.
-fn scripts() -> Outcome {
+fn scripts() -> PartOutcome {
     let mut faults = Vec::new();
     let tree = match crate::tidy::Tree::of_workspace() {
         Ok(tree) => tree,
-        Err(e) => return Outcome::Failed(e),
+        Err(e) => return PartOutcome::Failed(e),
     };
     for file in &tree.files {
         let first = file.text.lines().next().unwrap_or_default();
@@ -167,12 +171,12 @@ fn scripts() -> Outcome {
         }
         for mut check in checks {
             println!("{} {}", check.get_program().display(), file.path);
-            if !matches!(step(&mut check), Outcome::Passed) {
+            if !matches!(step(&mut check), PartOutcome::Passed) {
                 faults.push(file.path.clone());
             }
         }
     }
-    if faults.is_empty() { Outcome::Passed } else { Outcome::Failed(faults.join(", ")) }
+    if faults.is_empty() { PartOutcome::Passed } else { PartOutcome::Failed(faults.join(", ")) }
 }
 
 fn command(program: &str, args: &[&str]) -> Command {
@@ -182,15 +186,15 @@ fn command(program: &str, args: &[&str]) -> Command {
 }
 
 /// As a program of its own, so that it ends by itself whatever happens in it.
-fn interop(skips: &mut Vec<String>) -> Outcome {
+fn interop(skips: &mut Vec<String>) -> PartOutcome {
     let millrace = match crate::suite::built_program("millrace") {
         Ok(path) => path,
-        Err(e) => return Outcome::Failed(e),
+        Err(e) => return PartOutcome::Failed(e),
     };
     let (program, report) = match (std::env::current_exe(), target_dir()) {
         (Ok(program), Ok(target)) => (program, target.join("interop.json")),
-        (Err(e), _) => return Outcome::Failed(format!("xtask does not know its own path: {e}")),
-        (_, Err(e)) => return Outcome::Failed(e),
+        (Err(e), _) => return PartOutcome::Failed(format!("xtask does not know its own path: {e}")),
+        (_, Err(e)) => return PartOutcome::Failed(e),
     };
     let mut command = Command::new(program);
     command.arg("interop").arg("--millrace").arg(millrace).arg("--json").arg(&report).current_dir(root());
@@ -198,8 +202,8 @@ fn interop(skips: &mut Vec<String>) -> Outcome {
     match std::fs::read(&report).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
         Ok(lines) => skips.extend(lines),
         // Without a report it has failed, and has reported why.
-        Err(_) if matches!(outcome, Outcome::Failed(_)) => {}
-        Err(e) => return Outcome::Failed(format!("{}: {e}", report.display())),
+        Err(_) if matches!(outcome, PartOutcome::Failed(_)) => {}
+        Err(e) => return PartOutcome::Failed(format!("{}: {e}", report.display())),
     }
     outcome
 }
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn parts_are_chosen_by_word() {
-        let words = |parts: Vec<&Part>| parts.iter().map(|p| p.word).collect::<Vec<_>>();
+        let words = |parts: Vec<&CiPart>| parts.iter().map(|p| p.word).collect::<Vec<_>>();
         assert_eq!(words(chosen(&["doc".into(), "fmt".into()]).unwrap()), ["doc", "fmt"]);
         assert_eq!(words(chosen(&[]).unwrap()).len(), PARTS.len());
         assert_eq!(chosen(&["docs".into()]).err().unwrap(), "there is no part 'docs'; --list names them");
@@ -231,10 +235,12 @@ mod tests {
 
     #[test]
     fn step_with_failing_command_reports_status() {
-        assert!(matches!(step(&mut command("true", &[])), Outcome::Passed));
-        let Outcome::Failed(note) = step(&mut command("false", &["a"])) else { panic!("false passed") };
+        assert!(matches!(step(&mut command("true", &[])), PartOutcome::Passed));
+        let PartOutcome::Failed(note) = step(&mut command("false", &["a"])) else { panic!("false passed") };
         assert!(note.contains("exit status: 1") && note.contains("false a"), "{note}");
-        let Outcome::Failed(note) = step(&mut command("no-such-program", &[])) else { panic!("it passed") };
+        let PartOutcome::Failed(note) = step(&mut command("no-such-program", &[])) else {
+            panic!("it passed")
+        };
         assert!(note.starts_with("could not be started: "), "{note}");
     }
 
@@ -253,9 +259,9 @@ mod tests {
     fn table_lists_all_parts_with_outcome() {
         let part = |word| PARTS.iter().find(|part| part.word == word).unwrap();
         let report = [
-            (part("fmt"), Outcome::Passed, Duration::from_millis(1500)),
-            (part("deny"), Outcome::Skipped("not installed".into()), Duration::ZERO),
-            (part("test"), Outcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
+            (part("fmt"), PartOutcome::Passed, Duration::from_millis(1500)),
+            (part("deny"), PartOutcome::Skipped("not installed".into()), Duration::ZERO),
+            (part("test"), PartOutcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
         ];
         assert_eq!(
             table(&report),

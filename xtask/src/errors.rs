@@ -38,7 +38,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 
 /// One message of the code.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Message {
+struct ErrorMessage {
     text: String,
     /// The documentation of the error's type or variant.
     cause: String,
@@ -55,8 +55,8 @@ fn document(tree: &Tree) -> String {
         let (mut errors, mut lines) = (Vec::new(), Vec::new());
         for file in tree.files.iter().filter(|file| file.path.starts_with(&prefix) && !file.is_test()) {
             let Some(rust) = &file.rust else { continue };
-            let without_tests = |&(at, _): &(usize, Message)| !rust.in_test(at);
-            let take = |found: Vec<(usize, Message)>, into: &mut Vec<Message>| {
+            let without_tests = |&(at, _): &(usize, ErrorMessage)| !rust.in_test(at);
+            let take = |found: Vec<(usize, ErrorMessage)>, into: &mut Vec<ErrorMessage>| {
                 into.extend(found.into_iter().filter(without_tests).map(|(_, message)| message));
             };
             take(attributes(&file.text, &rust.code), &mut errors);
@@ -85,13 +85,13 @@ fn document(tree: &Tree) -> String {
 }
 
 /// Messages of `#[error("...")]`, with the documentation above them.
-fn attributes(text: &str, code: &str) -> Vec<(usize, Message)> {
+fn attributes(text: &str, code: &str) -> Vec<(usize, ErrorMessage)> {
     let starts = code.match_indices("#[error(").map(|(at, opening)| (at, at + opening.len()));
     starts.filter_map(|(at, from)| Some((at, message(text, code, from, documentation(text, at))?))).collect()
 }
 
 /// Messages of macros that take a format string.
-fn macros(text: &str, code: &str, names: &[&str]) -> Vec<(usize, Message)> {
+fn macros(text: &str, code: &str, names: &[&str]) -> Vec<(usize, ErrorMessage)> {
     let starts = names.iter().flat_map(|name| code.match_indices(name));
     let calls = starts.filter(|&(at, _)| !code[..at].ends_with(|c: char| c == '_' || c.is_alphanumeric()));
     calls.filter_map(|(at, name)| Some((at, message(text, code, at + name.len(), String::new())?))).collect()
@@ -99,7 +99,7 @@ fn macros(text: &str, code: &str, names: &[&str]) -> Vec<(usize, Message)> {
 
 /// The first string literal between the parenthesis that was opened at `from` and the one that closes it; none if there is no
 /// text of its own in it.
-fn message(text: &str, code: &str, from: usize, cause: String) -> Option<Message> {
+fn message(text: &str, code: &str, from: usize, cause: String) -> Option<ErrorMessage> {
     let mut depth = 1;
     let length = code[from..].bytes().position(|byte| {
         match byte {
@@ -115,7 +115,7 @@ fn message(text: &str, code: &str, from: usize, cause: String) -> Option<Message
         let own = part.rsplit('>').next().unwrap_or_default();
         own.chars().filter(|c| c.is_alphabetic()).count() >= 2
     });
-    has_words.then_some(Message { text, cause })
+    has_words.then_some(ErrorMessage { text, cause })
 }
 
 /// The first string literal, without its escapes.

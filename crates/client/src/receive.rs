@@ -18,9 +18,9 @@ const LEFT_OVER: i64 = 64;
 /// what receiver reports call the extended highest sequence number.
 const BASE: u64 = 1 << 32;
 
-/// Relation of a packet to the sequence.
+/// How a packet relates to the sequence numbers before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SequenceVerdict {
     /// The highest yet; `gap` numbers before it are missing for now.
     Next {
         /// Extended number.
@@ -38,7 +38,7 @@ pub enum Verdict {
     /// Seen before.
     Duplicate,
     /// Far from where the run is, or left over from the run before. If the next packet follows it, both are
-    /// [`Verdict::Confirmed`].
+    /// [`SequenceVerdict::Confirmed`].
     Stray,
     /// This packet and the stray before it are accepted: the stray has the number `ext - 1`.
     Confirmed {
@@ -71,14 +71,14 @@ pub struct SequenceCounts {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SequenceRun {
     announced: Option<u64>,
     lowest: u64,
     highest: u64,
     received: u64,
 }
 
-impl Run {
+impl SequenceRun {
     fn expected(&self) -> u64 {
         self.highest - self.lowest + 1
     }
@@ -92,7 +92,7 @@ impl Run {
 #[derive(Clone, Debug)]
 pub struct SequenceTracker {
     seen: Box<[u64]>,
-    run: Option<Run>,
+    run: Option<SequenceRun>,
     /// Announced first number of the run that is to begin.
     start: Option<u16>,
     /// Highest number of the run before.
@@ -169,14 +169,14 @@ impl SequenceTracker {
     }
 
     /// Judges and counts one packet.
-    pub fn observe(&mut self, sequence: u16) -> Verdict {
+    pub fn observe(&mut self, sequence: u16) -> SequenceVerdict {
         match self.run {
             None => self.observe_first(sequence),
             Some(run) => self.observe_in(run, sequence),
         }
     }
 
-    fn observe_first(&mut self, sequence: u16) -> Verdict {
+    fn observe_first(&mut self, sequence: u16) -> SequenceVerdict {
         let near = |from: u16| (0..i64::from(MAX_STEP)).contains(&distance(from, sequence));
         // After a short seek back, packets left over from the previous run have numbers that the
         // new run will use too.
@@ -192,7 +192,7 @@ impl SequenceTracker {
         if fits {
             self.start_run(sequence, announced);
             let ext = self.run.map_or(BASE, |run| run.highest);
-            return Verdict::Next { ext, gap: 0, starts_run: true };
+            return SequenceVerdict::Next { ext, gap: 0, starts_run: true };
         }
         let left_over = self.previous.is_some_and(|previous| {
             (-(WINDOW.cast_signed())..=0).contains(&distance(previous as u16, sequence))
@@ -200,14 +200,14 @@ impl SequenceTracker {
         if left_over || follows { self.stray(None) } else { self.far(sequence, None) }
     }
 
-    fn observe_in(&mut self, run: Run, sequence: u16) -> Verdict {
+    fn observe_in(&mut self, run: SequenceRun, sequence: u16) -> SequenceVerdict {
         let delta = distance(run.highest as u16, sequence);
         let ext = run.highest.wrapping_add_signed(delta);
         if (1..=i64::from(MAX_STEP)).contains(&delta) {
             self.confirms = None;
             self.advance(ext);
             self.accept(ext);
-            return Verdict::Next { ext, gap: delta.unsigned_abs() - 1, starts_run: false };
+            return SequenceVerdict::Next { ext, gap: delta.unsigned_abs() - 1, starts_run: false };
         }
         if delta > 0 || delta <= -(WINDOW.cast_signed()) {
             return self.far(sequence, (delta > 0).then_some(ext));
@@ -218,15 +218,15 @@ impl SequenceTracker {
         self.confirms = None;
         if self.is_seen(ext) {
             self.closed.duplicates += 1;
-            return Verdict::Duplicate;
+            return SequenceVerdict::Duplicate;
         }
         self.closed.reordered += 1;
         self.accept(ext);
-        Verdict::Reordered { ext }
+        SequenceVerdict::Reordered { ext }
     }
 
     /// A packet far away. `ahead` is its extended number if it is ahead of the run.
-    fn far(&mut self, sequence: u16, ahead: Option<u64>) -> Verdict {
+    fn far(&mut self, sequence: u16, ahead: Option<u64>) -> SequenceVerdict {
         if self.confirms != Some(sequence) {
             return self.stray(Some(sequence.wrapping_add(1)));
         }
@@ -236,7 +236,7 @@ impl SequenceTracker {
             self.advance(ext);
             self.accept(ext - 1);
             self.accept(ext);
-            return Verdict::Confirmed { ext, gap: ext - run.highest - 2, starts_run: false };
+            return SequenceVerdict::Confirmed { ext, gap: ext - run.highest - 2, starts_run: false };
         }
         if self.run.is_some() {
             self.closed.restarts += 1;
@@ -246,13 +246,13 @@ impl SequenceTracker {
         let ext = self.run.map_or(BASE, |run| run.highest) + 1;
         self.advance(ext);
         self.accept(ext);
-        Verdict::Confirmed { ext, gap: 0, starts_run: true }
+        SequenceVerdict::Confirmed { ext, gap: 0, starts_run: true }
     }
 
-    fn stray(&mut self, confirms: Option<u16>) -> Verdict {
+    fn stray(&mut self, confirms: Option<u16>) -> SequenceVerdict {
         self.closed.strays += 1;
         self.confirms = confirms;
-        Verdict::Stray
+        SequenceVerdict::Stray
     }
 
     fn start_run(&mut self, sequence: u16, announced: Option<u16>) {
@@ -262,7 +262,7 @@ impl SequenceTracker {
         let cycle = self.previous.map_or(BASE, |previous| (previous | 0xffff) + 1);
         let ext = cycle + u64::from(sequence);
         let announced = announced.map(|start| ext.wrapping_add_signed(-distance(start, sequence)));
-        self.run = Some(Run { announced, lowest: ext, highest: ext, received: 0 });
+        self.run = Some(SequenceRun { announced, lowest: ext, highest: ext, received: 0 });
         self.accept(ext);
     }
 

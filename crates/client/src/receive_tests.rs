@@ -1,6 +1,6 @@
 use super::*;
 
-fn feed(tracker: &mut SequenceTracker, numbers: impl IntoIterator<Item = u16>) -> Vec<Verdict> {
+fn feed(tracker: &mut SequenceTracker, numbers: impl IntoIterator<Item = u16>) -> Vec<SequenceVerdict> {
     numbers.into_iter().map(|number| tracker.observe(number)).collect()
 }
 
@@ -12,10 +12,10 @@ fn counts(received: u64, lost: u64, reordered: u64, duplicates: u64) -> Sequence
 fn loss_reorder_and_duplicates_are_told_apart() {
     let mut t = SequenceTracker::default();
     let verdicts = feed(&mut t, [10, 11, 14, 12, 12, 14, 15]);
-    assert!(matches!(verdicts[0], Verdict::Next { gap: 0, starts_run: true, .. }));
-    assert!(matches!(verdicts[2], Verdict::Next { gap: 2, starts_run: false, .. }));
-    assert!(matches!(verdicts[3], Verdict::Reordered { .. }));
-    assert_eq!(verdicts[4..6], [Verdict::Duplicate, Verdict::Duplicate]);
+    assert!(matches!(verdicts[0], SequenceVerdict::Next { gap: 0, starts_run: true, .. }));
+    assert!(matches!(verdicts[2], SequenceVerdict::Next { gap: 2, starts_run: false, .. }));
+    assert!(matches!(verdicts[3], SequenceVerdict::Reordered { .. }));
+    assert_eq!(verdicts[4..6], [SequenceVerdict::Duplicate, SequenceVerdict::Duplicate]);
     assert_eq!(t.counts(), counts(5, 1, 1, 2));
 }
 
@@ -24,7 +24,7 @@ fn numbers_wrap_many_times_without_a_trace() {
     let mut t = SequenceTracker::default();
     for number in 0..300_000u64 {
         let verdict = t.observe((number + 65_530) as u16);
-        assert!(matches!(verdict, Verdict::Next { gap: 0, .. }), "{number}: {verdict:?}");
+        assert!(matches!(verdict, SequenceVerdict::Next { gap: 0, .. }), "{number}: {verdict:?}");
     }
     assert_eq!(t.counts(), counts(300_000, 0, 0, 0));
     assert_eq!(t.highest_for_report(), 299_999 + 65_530);
@@ -42,26 +42,26 @@ fn sequence_tracker_counts_long_outage_as_loss() {
     let mut t = SequenceTracker::default();
     feed(&mut t, 0..100);
     let verdicts = feed(&mut t, [20_000, 20_001, 20_002]);
-    assert_eq!(verdicts[0], Verdict::Stray);
-    assert!(matches!(verdicts[1], Verdict::Confirmed { gap: 19_900, starts_run: false, .. }));
+    assert_eq!(verdicts[0], SequenceVerdict::Stray);
+    assert!(matches!(verdicts[1], SequenceVerdict::Confirmed { gap: 19_900, starts_run: false, .. }));
     assert_eq!(t.counts(), counts(103, 19_900, 0, 0));
     // The window was emptied: a duplicate from before the outage cannot be recognized, one from
     // after it can.
-    assert_eq!(t.observe(20_001), Verdict::Duplicate);
+    assert_eq!(t.observe(20_001), SequenceVerdict::Duplicate);
 }
 
 #[test]
 fn steps_at_the_edge_of_belief() {
     let mut t = SequenceTracker::default();
     feed(&mut t, [0]);
-    assert!(matches!(t.observe(MAX_STEP), Verdict::Next { gap: 2999, .. }));
-    assert_eq!(t.observe(2 * MAX_STEP + 1), Verdict::Stray);
-    assert!(matches!(t.observe(MAX_STEP + 1), Verdict::Next { gap: 0, .. }));
+    assert!(matches!(t.observe(MAX_STEP), SequenceVerdict::Next { gap: 2999, .. }));
+    assert_eq!(t.observe(2 * MAX_STEP + 1), SequenceVerdict::Stray);
+    assert!(matches!(t.observe(MAX_STEP + 1), SequenceVerdict::Next { gap: 0, .. }));
     assert_eq!(t.counts().strays, 1);
     // 4095 behind is inside the window, 4096 behind is not.
     feed(&mut t, (MAX_STEP + 2)..5001);
-    assert!(matches!(t.observe(5000 - 4095), Verdict::Reordered { .. }));
-    assert_eq!(t.observe(5000 - 4096), Verdict::Stray);
+    assert!(matches!(t.observe(5000 - 4095), SequenceVerdict::Reordered { .. }));
+    assert_eq!(t.observe(5000 - 4096), SequenceVerdict::Stray);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn sequence_tracker_counts_sender_restart_not_loss() {
     let mut t = SequenceTracker::default();
     feed(&mut t, 30_000..30_010);
     let verdicts = feed(&mut t, [5, 6, 7]);
-    assert!(matches!(verdicts[1], Verdict::Confirmed { gap: 0, starts_run: true, .. }));
+    assert!(matches!(verdicts[1], SequenceVerdict::Confirmed { gap: 0, starts_run: true, .. }));
     assert_eq!(t.counts(), SequenceCounts { restarts: 1, ..counts(13, 0, 0, 0) });
 }
 
@@ -87,7 +87,7 @@ fn sequence_tracker_announced_start_reveals_loss_before_first_packet() {
     feed(&mut t, [2, 1, 3]);
     assert_eq!(t.counts(), SequenceCounts { lost_at_start: 2, ..counts(3, 0, 1, 0) });
     // One before the announced start is not of this run.
-    assert_eq!(t.observe(65_534), Verdict::Stray);
+    assert_eq!(t.observe(65_534), SequenceVerdict::Stray);
 
     let mut late = SequenceTracker::default();
     feed(&mut late, [12, 13]);
@@ -105,8 +105,8 @@ fn sequence_tracker_with_wrong_announcement_keeps_run() {
     // In a later run two packets in a row are needed, because a left-over would look the same.
     t.begin_run(Some(40_000));
     let verdicts = feed(&mut t, [9, 20_000, 20_001, 20_002]);
-    assert_eq!(verdicts[..2], [Verdict::Stray, Verdict::Stray]);
-    assert!(matches!(verdicts[2], Verdict::Confirmed { starts_run: true, .. }));
+    assert_eq!(verdicts[..2], [SequenceVerdict::Stray, SequenceVerdict::Stray]);
+    assert!(matches!(verdicts[2], SequenceVerdict::Confirmed { starts_run: true, .. }));
     assert_eq!(t.counts(), SequenceCounts { strays: 1, ..counts(6, 0, 0, 0) });
 }
 

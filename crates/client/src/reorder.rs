@@ -12,7 +12,7 @@ pub trait InOrder {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ReorderSlot {
     filled: bool,
     since: Instant,
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ struct Slot {
 /// A reordering window. Memory: at most `packets` payloads, taken only when packets are out of order.
 #[derive(Debug)]
 pub struct Reorder {
-    slots: Vec<Slot>,
+    slots: Vec<ReorderSlot>,
     wait_ns: u64,
     next: Option<u64>,
     held: usize,
@@ -30,7 +30,8 @@ pub struct Reorder {
 impl Reorder {
     /// A window of `packets` (at least 1) that waits `wait_ns` for a missing one.
     pub fn new(packets: usize, wait_ns: u64) -> Self {
-        let slots = (0..packets.max(1)).map(|_| Slot { filled: false, since: Instant(0), bytes: Vec::new() });
+        let slots =
+            (0..packets.max(1)).map(|_| ReorderSlot { filled: false, since: Instant(0), bytes: Vec::new() });
         Self { slots: slots.collect(), wait_ns, next: None, held: 0 }
     }
 
@@ -67,7 +68,7 @@ impl Reorder {
         true
     }
 
-    fn slot(&mut self, ext: u64) -> &mut Slot {
+    fn slot(&mut self, ext: u64) -> &mut ReorderSlot {
         let len = self.slots.len() as u64;
         &mut self.slots[(ext % len) as usize]
     }

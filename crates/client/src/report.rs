@@ -172,7 +172,7 @@ pub struct TsCounts {
 
 impl TsCounts {
     /// Takes the counts from an analysis.
-    pub(crate) fn of(analysis: &millrace_ts::Report, odd_payloads: u64) -> Self {
+    pub(crate) fn of(analysis: &millrace_ts::AnalysisReport, odd_payloads: u64) -> Self {
         Self {
             packets: analysis.packets,
             sync_losses: analysis.count(Check::SyncByte),
@@ -187,7 +187,7 @@ impl TsCounts {
 
 /// Everything about one reception.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReceptionReport {
     /// The title.
     pub url: String,
     /// Its name in the description.
@@ -229,7 +229,7 @@ pub struct Report {
     pub ts: TsCounts,
     /// Errors within the transport stream itself, if this check was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<millrace_ts::Report>,
+    pub analysis: Option<millrace_ts::AnalysisReport>,
     /// Comparison with the reference.
     pub byte_check: Option<ByteCheck>,
     /// This receiver.
@@ -238,7 +238,7 @@ pub struct Report {
     pub problems: Vec<String>,
 }
 
-impl Report {
+impl ReceptionReport {
     /// The JSON form: keys in the order of the fields, units in the names.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
@@ -293,7 +293,7 @@ impl Report {
         check(ts.sync_losses > 0, format!("{} TS packets without sync byte", ts.sync_losses));
         check(ts.odd_payloads > 0, format!("{} payloads that are no multiple of 188 bytes", ts.odd_payloads));
         check(ts.continuity_errors > 0, format!("{} TS continuity errors", ts.continuity_errors));
-        if let Some(faults) = self.analysis.as_ref().map(millrace_ts::Report::faults) {
+        if let Some(faults) = self.analysis.as_ref().map(millrace_ts::AnalysisReport::faults) {
             check(!faults.is_empty(), format!("faults of the transport stream: {faults}"));
         }
         if let Some(bytes) = &self.byte_check {
@@ -344,7 +344,7 @@ pub(crate) fn lateness_line(l: &LatenessSummary) -> String {
     parts.map(|(name, us)| format!("{name} {}", human_us(us))).join(", ")
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ReceptionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         row(f, "title", &format!("{} ({})", self.url, self.title))?;
         let fallback = self.fallback.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -407,7 +407,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl ReceptionReport {
     fn fmt_fec(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(fec) = self.fec.as_ref() else { return Ok(()) };
         if fec.granted == "off" {

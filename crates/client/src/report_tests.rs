@@ -1,8 +1,8 @@
 use super::*;
 use crate::verify::Difference;
 
-pub(crate) fn clean() -> Report {
-    Report {
+pub(crate) fn clean() -> ReceptionReport {
+    ReceptionReport {
         url: "rtsp://h/film".to_owned(),
         title: "Film".to_owned(),
         transport: "udp",
@@ -43,7 +43,7 @@ pub(crate) fn clean() -> Report {
     }
 }
 
-fn problems(change: impl FnOnce(&mut Report)) -> Vec<String> {
+fn problems(change: impl FnOnce(&mut ReceptionReport)) -> Vec<String> {
     let mut report = clean();
     change(&mut report);
     report.judge();
@@ -71,7 +71,7 @@ fn report_of_clean_session_lists_no_problem() {
 
 #[test]
 fn report_problems_name_each_fault() {
-    type Change = fn(&mut Report);
+    type Change = fn(&mut ReceptionReport);
     let cases: [(&str, Change); 17] = [
         ("no packet came", |r| r.packets = 0),
         ("3 packets lost", |r| r.sequence.lost = 3),

@@ -26,7 +26,7 @@ pub enum Action {
 
 /// One step of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScriptStep {
     /// When, in nanoseconds after the reply to the first PLAY.
     pub at_ns: u64,
     /// What.
@@ -35,13 +35,13 @@ pub struct Step {
 
 /// Steps in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Script(pub Vec<Step>);
+pub struct Script(pub Vec<ScriptStep>);
 
 impl FromStr for Script {
     type Err = ClientError;
 
     fn from_str(text: &str) -> Result<Self, ClientError> {
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<ScriptStep> = Vec::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let error = |why| ClientError::Script { given: part.chars().take(60).collect(), why };
             let seconds = |text: &str| MediaTicks::from_secs_f64(text.trim().parse().ok()?);
@@ -82,13 +82,13 @@ impl FromStr for Script {
             if steps.len() == MAX_SCRIPT_STEPS {
                 return Err(error("more than 1000 steps"));
             }
-            steps.push(Step { at_ns, action });
+            steps.push(ScriptStep { at_ns, action });
         }
         Ok(Self(steps))
     }
 }
 
-impl Step {
+impl ScriptStep {
     /// When, in seconds, for people.
     pub fn at_secs(&self) -> f64 {
         self.at_ns as f64 / NS_PER_S as f64

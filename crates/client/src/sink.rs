@@ -42,7 +42,7 @@ enum Mark {
 }
 
 #[derive(Debug, Default)]
-struct Block {
+struct SinkBlock {
     bytes: Vec<u8>,
     marks: Vec<Mark>,
 }
@@ -50,7 +50,7 @@ struct Block {
 /// What became of the payloads.
 #[derive(Debug)]
 pub(crate) struct SinkReport {
-    pub(crate) analysis: millrace_ts::Report,
+    pub(crate) analysis: millrace_ts::AnalysisReport,
     /// Payloads whose length is not a multiple of 188.
     pub(crate) odd_payloads: u64,
     pub(crate) byte_check: Option<ByteCheck>,
@@ -61,18 +61,18 @@ pub(crate) struct SinkReport {
 
 /// The receiving loop's end.
 pub(crate) struct SinkWriter {
-    blocks: Option<SyncSender<Block>>,
-    spare: Receiver<Block>,
+    blocks: Option<SyncSender<SinkBlock>>,
+    spare: Receiver<SinkBlock>,
     result: Receiver<Result<SinkReport, ClientError>>,
     path: PathBuf,
-    block: Block,
+    block: SinkBlock,
     since: Option<Instant>,
     full: bool,
     gone: bool,
 }
 
 /// The far end of an output.
-enum Target {
+enum OutputTarget {
     Null,
     /// A pipe or the like: its reader may pause, and may go away without that being an error.
     Stream(File),
@@ -80,7 +80,7 @@ enum Target {
 }
 
 struct Worker {
-    target: Target,
+    target: OutputTarget,
     path: PathBuf,
     analyser: Analyser,
     odd_payloads: u64,
@@ -123,21 +123,21 @@ impl SinkWriter {
             return Err(ClientError::Option { option: "output", got: path.display().to_string(), allowed });
         }
         let target = match output {
-            Output::Null => Target::Null,
+            Output::Null => OutputTarget::Null,
             Output::Stdout => {
                 // The descriptor itself: the line buffer of standard output would cut blocks to pieces.
                 let stdout =
                     rustix::io::dup(io::stdout()).map_err(|errno| output_error(&path, 0, errno.into()))?;
-                Target::Stream(File::from(stdout))
+                OutputTarget::Stream(File::from(stdout))
             }
             Output::File(file) => {
-                Target::File(File::create(file).map_err(|error| output_error(&path, 0, error))?)
+                OutputTarget::File(File::create(file).map_err(|error| output_error(&path, 0, error))?)
             }
         };
         Self::spawn(target, path, verifier)
     }
 
-    fn spawn(target: Target, path: PathBuf, verifier: Option<Verifier>) -> Result<Self, ClientError> {
+    fn spawn(target: OutputTarget, path: PathBuf, verifier: Option<Verifier>) -> Result<Self, ClientError> {
         let worker = Worker {
             target,
             path: path.clone(),
@@ -162,7 +162,7 @@ impl SinkWriter {
             spare: spare_rx,
             result: result_rx,
             path,
-            block: Block::default(),
+            block: SinkBlock::default(),
             since: None,
             full: false,
             gone: false,
@@ -264,11 +264,16 @@ impl InOrder for SinkWriter {
 }
 
 impl Worker {
-    fn run(mut self, blocks: &Receiver<Block>, spare: &SyncSender<Block>) -> Result<SinkReport, ClientError> {
+    fn run(
+        mut self,
+        blocks: &Receiver<SinkBlock>,
+        spare: &SyncSender<SinkBlock>,
+    ) -> Result<SinkReport, ClientError> {
         while let Ok(mut block) = blocks.recv() {
             self.check(&block)?;
             if let Err(error) = self.write(&block.bytes) {
-                if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, Target::Stream(_)) {
+                if error.kind() == io::ErrorKind::BrokenPipe && matches!(self.target, OutputTarget::Stream(_))
+                {
                     self.reader_gone = true;
                     break;
                 }
@@ -288,7 +293,7 @@ impl Worker {
         })
     }
 
-    fn check(&mut self, block: &Block) -> Result<(), ClientError> {
+    fn check(&mut self, block: &SinkBlock) -> Result<(), ClientError> {
         let mut at = 0;
         for mark in &block.marks {
             match *mark {
@@ -318,8 +323,8 @@ impl Worker {
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let taken = match &mut self.target {
-                Target::Null => return Ok(()),
-                Target::Stream(file) | Target::File(file) => file.write(bytes),
+                OutputTarget::Null => return Ok(()),
+                OutputTarget::Stream(file) | OutputTarget::File(file) => file.write(bytes),
             };
             match taken {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -370,7 +375,7 @@ mod tests {
 
     fn pipe() -> (File, SinkWriter) {
         let (read, write) = io::pipe().unwrap();
-        let stream = Target::Stream(File::from(OwnedFd::from(write)));
+        let stream = OutputTarget::Stream(File::from(OwnedFd::from(write)));
         let sink = SinkWriter::spawn(stream, "-".into(), None).unwrap();
         (File::from(OwnedFd::from(read)), sink)
     }

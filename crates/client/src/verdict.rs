@@ -3,14 +3,14 @@
 use serde::Serialize;
 
 use crate::limits::{MAX_BYE_EARLY_US, MIN_BYE_EARLY_US, SILENT_EARLY_US};
-use crate::report::{EndReason, Report};
+use crate::report::{EndReason, ReceptionReport};
 
 /// A reference may be longer by less than this: it is no whole number of packets then.
 const TS_PACKET_BYTES: u64 = millrace_core::limits::TS_PACKET_BYTES as u64;
 
 /// The overall result of a reception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReceptionVerdict {
     /// Everything that was asked for came and is right.
     Right,
     /// Packets or bytes are missing or wrong, or nothing came.
@@ -55,10 +55,10 @@ impl EndPlace {
     }
 }
 
-impl Report {
+impl ReceptionReport {
     /// Returns the overall result. Lateness, and jumps in the title itself, are reported but do not
     /// count here.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ReceptionVerdict {
         let (s, ts) = (&self.sequence, &self.ts);
         let is_foreign = self.receiver.malformed > 0 || ts.sync_losses > 0 || ts.odd_payloads > 0;
         let is_wrong = self
@@ -67,15 +67,15 @@ impl Report {
             .is_some_and(|check| check.different_bytes > 0 || check.unaligned_bytes > 0);
         let lost = s.lost + s.lost_at_start + s.lost_at_end.unwrap_or(0) + s.restarts;
         if is_foreign {
-            Verdict::Foreign
+            ReceptionVerdict::Foreign
         } else if self.packets == 0 {
-            Verdict::Damaged
+            ReceptionVerdict::Damaged
         } else if self.is_cut_off() {
-            Verdict::CutOff
+            ReceptionVerdict::CutOff
         } else if lost > 0 || is_wrong || self.uncompared_bytes() > 0 {
-            Verdict::Damaged
+            ReceptionVerdict::Damaged
         } else {
-            Verdict::Right
+            ReceptionVerdict::Right
         }
     }
 

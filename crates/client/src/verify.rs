@@ -91,7 +91,7 @@ impl Reference {
 }
 
 /// A payload that waits for its run's place to be found.
-struct Waiting {
+struct UnplacedPayload {
     ext: u64,
     /// Bytes from the run's start.
     offset: u64,
@@ -104,7 +104,7 @@ pub struct Verifier {
     result: ByteCheck,
     /// Place of the next payload; `None` until the run is aligned.
     place: Option<u64>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<UnplacedPayload>,
     /// Bytes from the run's start to the next payload, while it is not aligned.
     offset: u64,
     /// Length of a full payload of the run.
@@ -162,7 +162,7 @@ impl Verifier {
             self.result.unaligned_bytes += bytes.len() as u64;
             return Ok(());
         }
-        self.waiting.push(Waiting { ext, offset: self.offset, bytes: bytes.to_vec() });
+        self.waiting.push(UnplacedPayload { ext, offset: self.offset, bytes: bytes.to_vec() });
         self.offset += bytes.len() as u64;
         if self.waiting.len() == ALIGN_PAYLOADS { self.align() } else { Ok(()) }
     }
@@ -214,7 +214,7 @@ impl Verifier {
             self.result.unaligned_bytes += waiting.iter().map(|w| w.bytes.len() as u64).sum::<u64>();
             return Ok(());
         };
-        for Waiting { ext, offset, bytes } in waiting {
+        for UnplacedPayload { ext, offset, bytes } in waiting {
             self.place = Some(start + offset);
             self.compare(ext, &bytes)?;
         }
@@ -223,7 +223,7 @@ impl Verifier {
     }
 
     /// How many of the payloads that wait are found if the run begins at `start`.
-    fn score(&mut self, waiting: &[Waiting], start: u64) -> Result<usize, ClientError> {
+    fn score(&mut self, waiting: &[UnplacedPayload], start: u64) -> Result<usize, ClientError> {
         let mut score = 0;
         for w in waiting {
             score += usize::from(self.reference.equals(start + w.offset, &w.bytes)?);
@@ -233,11 +233,11 @@ impl Verifier {
 
     /// Whether this many payloads found are enough: more than half, so that neither stuffing nor
     /// damage misleads.
-    fn is_enough(waiting: &[Waiting], score: usize) -> bool {
+    fn is_enough(waiting: &[UnplacedPayload], score: usize) -> bool {
         2 * score > waiting.len()
     }
 
-    fn by_sequence(&mut self, waiting: &[Waiting]) -> Result<Option<u64>, ClientError> {
+    fn by_sequence(&mut self, waiting: &[UnplacedPayload]) -> Result<Option<u64>, ClientError> {
         let step = self.nominal as u64;
         let mut best = (0, None);
         let packets = self.reference.len.div_ceil(step.max(1));
@@ -251,7 +251,7 @@ impl Verifier {
         Ok(best.1)
     }
 
-    fn by_content(&mut self, waiting: &[Waiting]) -> Result<Option<u64>, ClientError> {
+    fn by_content(&mut self, waiting: &[UnplacedPayload]) -> Result<Option<u64>, ClientError> {
         let mut best = (0, None);
         for sought in waiting.iter().filter(|w| !w.bytes.is_empty()).take(MAX_SEARCHES) {
             let mut at = 0;

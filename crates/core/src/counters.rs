@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a counter moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CounterKind {
     /// It only grows.
     Sum,
     /// It goes up and down.
@@ -45,7 +45,7 @@ pub enum Kind {
 
 /// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum CounterUnit {
     /// Things.
     Count,
     /// Bytes.
@@ -62,19 +62,19 @@ pub struct Counter {
     /// One sentence.
     pub help: &'static str,
     /// How it moves.
-    pub kind: Kind,
+    pub kind: CounterKind,
 }
 
 impl Counter {
     /// Its unit, which its name ends with.
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> CounterUnit {
         let ends = |unit: &str| {
             self.name.strip_suffix(unit).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'))
         };
         match () {
-            () if ends("bytes") => Unit::Bytes,
-            () if ends("ns") => Unit::Nanoseconds,
-            () => Unit::Count,
+            () if ends("bytes") => CounterUnit::Bytes,
+            () if ends("ns") => CounterUnit::Nanoseconds,
+            () => CounterUnit::Count,
         }
     }
 }
@@ -122,9 +122,9 @@ macro_rules! counters {
             }
         }
     };
-    (@kind sum) => { $crate::counters::Kind::Sum };
-    (@kind gauge) => { $crate::counters::Kind::Gauge };
-    (@kind highest) => { $crate::counters::Kind::Highest };
+    (@kind sum) => { $crate::counters::CounterKind::Sum };
+    (@kind gauge) => { $crate::counters::CounterKind::Gauge };
+    (@kind highest) => { $crate::counters::CounterKind::Highest };
 }
 
 /// Where one thread publishes a group and others read it. Plain stores and loads: each value is right by itself, the values of one
@@ -166,7 +166,7 @@ impl<G: Group + fmt::Debug> fmt::Debug for Sheet<G> {
 
 /// The value of a counter at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub struct CounterSample<'a> {
     /// Part of the program: `engine`, `cache`...
     pub part: &'static str,
     /// Which of several: name and value of the label, such as `engine`, `0`.
@@ -177,12 +177,12 @@ pub struct Sample<'a> {
     pub value: u64,
 }
 
-type Source = Box<dyn Fn(&mut dyn FnMut(Sample<'_>)) + Send + Sync>;
+type CounterSource = Box<dyn Fn(&mut dyn FnMut(CounterSample<'_>)) + Send + Sync>;
 
 /// All counters of the program. Filled at the start; reading it never waits.
 #[derive(Default)]
 pub struct Registry {
-    sources: Vec<Source>,
+    sources: Vec<CounterSource>,
 }
 
 impl Registry {
@@ -214,7 +214,7 @@ impl Registry {
     }
 
     /// Every counter with its value now: those of one group behind each other, in the order in which they were added.
-    pub fn read(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+    pub fn read(&self, visit: &mut dyn FnMut(CounterSample<'_>)) {
         for source in &self.sources {
             source(visit);
         }
@@ -235,12 +235,12 @@ fn visit_group<G: Group>(
     part: &'static str,
     label: Option<(&'static str, &str)>,
     group: &G,
-    visit: &mut dyn FnMut(Sample<'_>),
+    visit: &mut dyn FnMut(CounterSample<'_>),
 ) {
     let mut counters = G::COUNTERS.iter();
     group.put(|value| {
         if let Some(counter) = counters.next() {
-            visit(Sample { part, label, counter, value });
+            visit(CounterSample { part, label, counter, value });
         }
     });
 }
@@ -253,7 +253,7 @@ mod tests {
 
     counters! {
         /// For the tests.
-        struct Probe {
+        struct SampleCounters {
             /// Bytes sent,
             /// headers too.
             sum sent_bytes,
@@ -270,37 +270,41 @@ mod tests {
 
     #[test]
     fn counters_macro_derives_name_kind_unit_and_help() {
-        let kinds: Vec<_> = Probe::COUNTERS.iter().map(|c| (c.name, c.kind, c.unit())).collect();
+        let kinds: Vec<_> = SampleCounters::COUNTERS.iter().map(|c| (c.name, c.kind, c.unit())).collect();
         let expected = [
-            ("sent_bytes", Kind::Sum, Unit::Bytes),
-            ("bytes", Kind::Sum, Unit::Bytes),
-            ("open", Kind::Gauge, Unit::Count),
-            ("longest_turn_ns", Kind::Highest, Unit::Nanoseconds),
-            ("lenns", Kind::Sum, Unit::Count),
+            ("sent_bytes", CounterKind::Sum, CounterUnit::Bytes),
+            ("bytes", CounterKind::Sum, CounterUnit::Bytes),
+            ("open", CounterKind::Gauge, CounterUnit::Count),
+            ("longest_turn_ns", CounterKind::Highest, CounterUnit::Nanoseconds),
+            ("lenns", CounterKind::Sum, CounterUnit::Count),
         ];
         assert_eq!(kinds, expected);
-        assert_eq!(Probe::COUNTERS[0].help, "Bytes sent, headers too.");
+        assert_eq!(SampleCounters::COUNTERS[0].help, "Bytes sent, headers too.");
     }
 
     #[test]
     fn sheet_read_returns_last_published_counters() {
-        let sheet = Sheet::<Probe>::default();
-        assert_eq!(sheet.read(), Probe::default());
-        let probe = Probe { sent_bytes: 1, bytes: 2, open: 3, longest_turn_ns: 4, lenns: u64::MAX };
+        let sheet = Sheet::<SampleCounters>::default();
+        assert_eq!(sheet.read(), SampleCounters::default());
+        let probe = SampleCounters { sent_bytes: 1, bytes: 2, open: 3, longest_turn_ns: 4, lenns: u64::MAX };
         sheet.publish(&probe);
         assert_eq!(sheet.read(), probe);
     }
 
     #[test]
     fn registry_read_yields_all_groups_with_their_labels() {
-        let sheet = Arc::new(Sheet::<Probe>::default());
+        let sheet = Arc::new(Sheet::<SampleCounters>::default());
         let mut registry = Registry::default();
         let shown = Arc::clone(&sheet);
         registry.add("engine", Some(("engine", "1".to_owned())), move || shown.read());
         registry.add_all("cache", "member", || {
-            (0..2).map(|member| (format!("m{member}"), Probe { open: member, ..Probe::default() })).collect()
+            (0..2)
+                .map(|member| {
+                    (format!("m{member}"), SampleCounters { open: member, ..SampleCounters::default() })
+                })
+                .collect()
         });
-        sheet.publish(&Probe { bytes: 9, ..Probe::default() });
+        sheet.publish(&SampleCounters { bytes: 9, ..SampleCounters::default() });
         let mut found = Vec::new();
         registry.read(&mut |sample| {
             if sample.value > 0 {

@@ -8,7 +8,7 @@ pub use crate::byte_range::ByteRange;
 pub use crate::dest::Dest;
 use crate::ids::StreamId;
 use crate::pool::Lease;
-use crate::shape::{Misshapen, Shape};
+use crate::shape::{DatagramShape, Misshapen};
 use crate::time::Instant;
 use crate::wire::frame::layout;
 
@@ -80,14 +80,15 @@ impl Transmit<'_> {
 /// them) keeps a clone of the lease until it is done with them; the extent is not written while it
 /// does.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct PayloadSource<'a> {
     /// The extent. Its metadata has the payload sums ([`Lease::metas`]).
     pub lease: &'a Lease,
     /// First packet in it.
     pub place: u32,
 }
 
-/// A batch of things to send, read by the packet I/O within one call: nothing is kept beyond it but leases ([`Source`]).
+/// A batch of things to send, read by the packet I/O within one call: nothing is kept beyond it but leases
+/// ([`PayloadSource`]).
 pub trait TransmitBatch {
     /// Entries; at most [`crate::limits::MAX_BATCH_BURSTS`].
     fn len(&self) -> usize;
@@ -102,13 +103,13 @@ pub trait TransmitBatch {
     ///
     /// # Errors
     /// Why it is no datagrams.
-    fn shape<'a>(&'a self, index: usize, payload: Payload<'a>) -> Result<Shape<'a>, Misshapen> {
+    fn shape<'a>(&'a self, index: usize, payload: Payload<'a>) -> Result<DatagramShape<'a>, Misshapen> {
         let _ = index;
-        Shape::of(payload)
+        DatagramShape::of(payload)
     }
     /// Returns where the datagrams of entry `index < len()` lie. `None`: in unknown memory, so that
     /// a device has to copy and to sum them itself.
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         let _ = index;
         None
     }

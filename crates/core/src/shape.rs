@@ -16,7 +16,7 @@ pub enum Misshapen {
 
 /// Datagrams of one length, the last possibly shorter, with or without their own RTP headers.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape<'a> {
+pub struct DatagramShape<'a> {
     bytes: &'a [u8],
     /// 12 bytes for each datagram, which replace its first 12 bytes.
     headers: Option<&'a [u8]>,
@@ -24,7 +24,7 @@ pub struct Shape<'a> {
     datagrams: usize,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> DatagramShape<'a> {
     /// Checks a payload.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl<'a> Shape<'a> {
         self.range(first, count).len()
     }
 
-    /// Number of slices that [`Shape::parts`] gives for `count` datagrams.
+    /// Number of slices that [`DatagramShape::parts`] gives for `count` datagrams.
     pub fn part_count(&self, count: usize) -> usize {
         if self.is_patched() { 2 * count } else { 1 }
     }
@@ -139,19 +139,20 @@ impl<'a> Shape<'a> {
 mod tests {
     use super::*;
 
-    fn joined(shape: &Shape<'_>, first: usize, count: usize) -> Vec<u8> {
+    fn joined(shape: &DatagramShape<'_>, first: usize, count: usize) -> Vec<u8> {
         shape.parts(first, count).flatten().copied().collect()
     }
 
     #[test]
     fn wire_is_one_slice_and_patched_is_pairs() {
         let bytes: Vec<u8> = (0..50).collect();
-        let wire = Shape::of(Payload::Wire { bytes: &bytes, segment: 20 }).unwrap();
+        let wire = DatagramShape::of(Payload::Wire { bytes: &bytes, segment: 20 }).unwrap();
         assert_eq!((wire.datagrams(), wire.datagram_bytes(2), wire.part_count(3)), (3, 10, 1));
         assert_eq!(joined(&wire, 1, 2), bytes[20..]);
         let bytes: Vec<u8> = (0..56).collect();
         let headers: Vec<u8> = (100..136).collect();
-        let patched = Shape::of(Payload::Patched { headers: &headers, bytes: &bytes, segment: 20 }).unwrap();
+        let patched =
+            DatagramShape::of(Payload::Patched { headers: &headers, bytes: &bytes, segment: 20 }).unwrap();
         assert_eq!(patched.part_count(2), 4);
         let wanted = [&headers[12..24], &bytes[32..40], &headers[24..], &bytes[52..]].concat();
         assert_eq!(joined(&patched, 1, 2), wanted);
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn bad_shapes_are_refused() {
         let bytes = vec![0; 70_000];
-        let of = |payload| Shape::of(payload).map(|s| s.datagrams());
+        let of = |payload| DatagramShape::of(payload).map(|s| s.datagrams());
         assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 0 }), Err(Misshapen::Invalid));
         assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 70_000 }), Err(Misshapen::TooLong));
         assert_eq!(of(Payload::Wire { bytes: &bytes, segment: 1 }), Err(Misshapen::TooLong));

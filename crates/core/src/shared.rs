@@ -39,10 +39,10 @@ pub trait Region: Send + Sync {
 
 /// The memory. A clone is the same memory.
 #[derive(Clone)]
-pub struct Words(Memory);
+pub struct Words(WordStorage);
 
 #[derive(Clone)]
-enum Memory {
+enum WordStorage {
     Own {
         all: Arc<[AtomicU64]>,
         /// Words before the first one, so that it begins a cache line.
@@ -57,12 +57,12 @@ impl Words {
     pub fn new(count: usize) -> Self {
         let all: Arc<[AtomicU64]> = (0..count + ENTRY_WORDS).map(|_| AtomicU64::new(0)).collect();
         let address = all.as_ptr().addr() / WORD_BYTES;
-        Self(Memory::Own { skip: address.next_multiple_of(ENTRY_WORDS) - address, all, count })
+        Self(WordStorage::Own { skip: address.next_multiple_of(ENTRY_WORDS) - address, all, count })
     }
 
     /// The words of `region`, as they are.
     pub fn over(region: Arc<dyn Region>) -> Self {
-        Self(Memory::Region(region))
+        Self(WordStorage::Region(region))
     }
 
     /// How many there are.
@@ -73,14 +73,14 @@ impl Words {
     /// Returns the words if no other process can have them: they belong to this process, and are no
     /// mapping.
     pub fn own(&self) -> Option<&[AtomicU64]> {
-        matches!(self.0, Memory::Own { .. }).then(|| self.words())
+        matches!(self.0, WordStorage::Own { .. }).then(|| self.words())
     }
 
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         match &self.0 {
-            Memory::Own { all, skip, count } => &all[*skip..*skip + *count],
-            Memory::Region(region) => region.words(),
+            WordStorage::Own { all, skip, count } => &all[*skip..*skip + *count],
+            WordStorage::Region(region) => region.words(),
         }
     }
 
@@ -148,7 +148,7 @@ fn patch(word: &AtomicU64, at: usize, bytes: &[u8]) {
 }
 
 /// One side's place in a ring.
-struct Place {
+struct RingCursor {
     words: Words,
     /// First word of the ring.
     first: usize,
@@ -156,7 +156,7 @@ struct Place {
     next: u64,
 }
 
-impl Place {
+impl RingCursor {
     fn new(words: &Words, first: usize, entries: u32) -> Option<Self> {
         let end = (entries as usize).checked_mul(ENTRY_WORDS)?.checked_add(first)?;
         let fits = entries.is_power_of_two() && end <= words.count();
@@ -183,12 +183,12 @@ fn entry_of(words: &Words, at: usize) -> Option<(&[AtomicU64], &AtomicU64)> {
 }
 
 /// The side that fills entries.
-pub struct RingProducer(Place);
+pub struct RingProducer(RingCursor);
 
 impl RingProducer {
     /// The ring of `entries` entries, a power of two, that begins with word `first`; `None` if it does not lie in the memory.
     pub fn new(words: &Words, first: usize, entries: u32) -> Option<Self> {
-        Place::new(words, first, entries).map(Self)
+        RingCursor::new(words, first, entries).map(Self)
     }
 
     /// Whether the next entry is free.
@@ -218,12 +218,12 @@ impl RingProducer {
 }
 
 /// The side that reads entries.
-pub struct RingConsumer(Place);
+pub struct RingConsumer(RingCursor);
 
 impl RingConsumer {
     /// The other side of [`RingProducer::new`].
     pub fn new(words: &Words, first: usize, entries: u32) -> Option<Self> {
-        Place::new(words, first, entries).map(Self)
+        RingCursor::new(words, first, entries).map(Self)
     }
 
     /// Whether there is a record.

@@ -111,13 +111,13 @@ fn ring_between_two_threads_keeps_order() {
 /// Words owned by another party behave like any others.
 #[test]
 fn ring_in_foreign_region_passes_records() {
-    struct Shared([AtomicU64; 20]);
-    impl Region for Shared {
+    struct ZeroedRegion([AtomicU64; 20]);
+    impl Region for ZeroedRegion {
         fn words(&self) -> &[AtomicU64] {
             &self.0
         }
     }
-    let region = Arc::new(Shared([const { AtomicU64::new(0) }; 20]));
+    let region = Arc::new(ZeroedRegion([const { AtomicU64::new(0) }; 20]));
     let words = Words::over(Arc::clone(&region) as Arc<dyn Region>);
     assert_eq!(words.count(), 20);
     assert!(RingProducer::new(&words, 5, 2).is_none(), "it ends outside");

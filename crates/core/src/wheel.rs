@@ -25,7 +25,7 @@ use crate::prefetch::prefetch;
 use crate::time::Instant;
 
 use self::bits::Bits;
-use self::lists::{Entry, Place, Queues};
+use self::lists::{Queues, TimerEntry, TimerPosition};
 
 const NEAR_SHIFT: u32 = 8;
 const NEAR_SLOTS: usize = 1024;
@@ -44,7 +44,7 @@ const _: () = {
 struct Timer {
     /// When it fires, in nanoseconds.
     due: u64,
-    place: Place,
+    place: TimerPosition,
     queue: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Wheel {
 impl Wheel {
     /// A wheel with no timer set.
     pub fn new(owners: usize) -> Self {
-        let unset = Timer { due: u64::MAX, place: Place::NOWHERE, queue: 0 };
+        let unset = Timer { due: u64::MAX, place: TimerPosition::NOWHERE, queue: 0 };
         Self {
             timers: vec![unset; owners].into(),
             len: 0,
@@ -113,7 +113,7 @@ impl Wheel {
     #[inline]
     pub fn due(&self, owner: u32) -> Option<Instant> {
         let timer = &self.timers[owner as usize];
-        (timer.place != Place::NOWHERE).then_some(Instant(timer.due))
+        (timer.place != TimerPosition::NOWHERE).then_some(Instant(timer.due))
     }
 
     /// Asks for the memory that [`Wheel::due`], [`Wheel::set`] and [`Wheel::cancel`] read first.
@@ -130,13 +130,13 @@ impl Wheel {
     /// If there is no such owner.
     pub fn cancel(&mut self, owner: u32) {
         let Timer { place, queue, .. } = self.timers[owner as usize];
-        if place == Place::NOWHERE {
+        if place == TimerPosition::NOWHERE {
             return;
         }
         if let Some(moved) = self.queues.remove(queue, place) {
             self.timers[moved as usize].place = place;
         }
-        self.timers[owner as usize].place = Place::NOWHERE;
+        self.timers[owner as usize].place = TimerPosition::NOWHERE;
         self.len -= 1;
         if self.queues.is_empty(queue) {
             match (queue as usize).checked_sub(NEAR_SLOTS) {
@@ -202,7 +202,7 @@ impl Wheel {
             return 0;
         };
         for &owner in &owners[..taken] {
-            self.timers[owner as usize].place = Place::NOWHERE;
+            self.timers[owner as usize].place = TimerPosition::NOWHERE;
         }
         self.len -= taken as u32;
         match self.queues.is_empty(slot) {
@@ -237,7 +237,7 @@ impl Wheel {
         let queue = far_queue(number);
         // Timers put back for a later time go to other slots, since the cursor stands at this one.
         loop {
-            let Entry { owner, offset } = self.queues.first(queue);
+            let TimerEntry { owner, offset } = self.queues.first(queue);
             self.queues.pop(queue);
             match offset {
                 BEYOND => self.link(owner, self.timers[owner as usize].due),
@@ -264,7 +264,7 @@ impl Wheel {
         };
         self.far.set((slot % FAR_SLOTS as u64) as usize);
         let queue = far_queue(slot);
-        let place = self.queues.push(queue, Entry { owner, offset }, attention);
+        let place = self.queues.push(queue, TimerEntry { owner, offset }, attention);
         self.timers[owner as usize] = Timer { due, place, queue };
     }
 
@@ -272,7 +272,7 @@ impl Wheel {
     fn link_near(&mut self, owner: u32, due: u64, offset: u32) {
         let queue = offset >> NEAR_SHIFT;
         self.near.set(queue as usize);
-        let place = self.queues.push(queue, Entry { owner, offset }, due);
+        let place = self.queues.push(queue, TimerEntry { owner, offset }, due);
         self.timers[owner as usize] = Timer { due, place, queue };
     }
 }

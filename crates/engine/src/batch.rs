@@ -6,12 +6,12 @@
 use millrace_core::ids::StreamId;
 use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{ByteRange, Dest, Payload, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{ByteRange, Dest, Payload, PayloadSource, Transmit, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 
 use crate::frame::{HEADERS_BYTES, write_headers};
-use crate::stream::{Stream, flag};
+use crate::stream::{HotStream, flag};
 
 /// Packets that leave together: `count` of them from `place` of an extent on.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Burst {
 
 /// The content of an entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum EntryContent {
     /// Packets of the extent in slot `extent % 2`.
     Media { burst: Burst, patched: bool },
     /// Their bytes, without `head` of the first packet and `tail` of the last.
@@ -32,33 +32,33 @@ pub(crate) enum What {
     Report { len: usize, bye: bool },
 }
 
-/// One entry.
+/// One entry of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BatchEntry {
     pub(crate) stream: StreamId,
     /// When it should have left.
     pub(crate) departure: Instant,
-    pub(crate) what: What,
+    pub(crate) what: EntryContent,
 }
 
 /// The part of a stream that a batch needs: two cache lines, side by side.
 #[repr(C, align(128))]
-pub(crate) struct Row {
+pub(crate) struct BatchStream {
     /// The extents that it holds: extent `e` in slot `e % 2`.
     pub(crate) leases: [Option<Lease>; 2],
     /// Where its packets go.
     pub(crate) dest: Dest,
 }
 
-const _: () = assert!(size_of::<Row>() == 128);
+const _: () = assert!(size_of::<BatchStream>() == 128);
 
 /// The batch, and the side tables that it is read from: one row for each stream, scratch memory for each entry.
 pub(crate) struct Batch {
-    entries: Box<[Entry]>,
+    entries: Box<[BatchEntry]>,
     len: usize,
     /// When it was filled.
     pub(crate) taken: Instant,
-    pub(crate) rows: Box<[Row]>,
+    pub(crate) rows: Box<[BatchStream]>,
     headers: Box<[[u8; HEADERS_BYTES]]>,
     reports: Box<[[u8; MAX_REPORT_BYTES]]>,
 }
@@ -66,15 +66,18 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) fn new(streams: usize) -> Self {
         let nobody = StreamId { index: 0, generation: 0 };
-        let entry =
-            Entry { stream: nobody, departure: Instant(0), what: What::Report { len: 0, bye: false } };
+        let entry = BatchEntry {
+            stream: nobody,
+            departure: Instant(0),
+            what: EntryContent::Report { len: 0, bye: false },
+        };
         let nowhere =
             Dest::Interleaved { conn: millrace_core::ids::ConnId(u32::MAX), rtp_channel: 0, rtcp_channel: 0 };
         Self {
             entries: vec![entry; MAX_BATCH_BURSTS].into(),
             len: 0,
             taken: Instant(0),
-            rows: (0..streams).map(|_| Row { leases: [None, None], dest: nowhere }).collect(),
+            rows: (0..streams).map(|_| BatchStream { leases: [None, None], dest: nowhere }).collect(),
             headers: vec![[0; HEADERS_BYTES]; MAX_BATCH_BURSTS].into(),
             reports: vec![[0; MAX_REPORT_BYTES]; MAX_BATCH_BURSTS].into(),
         }
@@ -90,7 +93,7 @@ impl Batch {
         std::mem::take(&mut self.len)
     }
 
-    pub(crate) fn entry(&self, at: usize) -> Entry {
+    pub(crate) fn entry(&self, at: usize) -> BatchEntry {
         self.entries[at]
     }
 
@@ -102,14 +105,15 @@ impl Batch {
 
     /// Adds packets of a lease that the stream holds. The batch must not be full.
     #[inline]
-    pub(crate) fn push_media(&mut self, id: StreamId, stream: &Stream, departure: Instant, burst: Burst) {
+    pub(crate) fn push_media(&mut self, id: StreamId, stream: &HotStream, departure: Instant, burst: Burst) {
         let patched = stream.has(flag::PATCHED);
         if patched
             && let Some(lease) = self.rows[id.index as usize].leases[(burst.extent % 2) as usize].as_ref()
         {
             write_headers(stream, lease, burst.place, burst.count, &mut self.headers[self.len]);
         }
-        self.entries[self.len] = Entry { stream: id, departure, what: What::Media { burst, patched } };
+        self.entries[self.len] =
+            BatchEntry { stream: id, departure, what: EntryContent::Media { burst, patched } };
         self.len += 1;
     }
 
@@ -122,7 +126,8 @@ impl Batch {
         head: u16,
         tail: u16,
     ) {
-        self.entries[self.len] = Entry { stream, departure, what: What::Bytes { burst, head, tail } };
+        self.entries[self.len] =
+            BatchEntry { stream, departure, what: EntryContent::Bytes { burst, head, tail } };
         self.len += 1;
     }
 
@@ -136,7 +141,8 @@ impl Batch {
         bye: bool,
     ) {
         let len = write_sender_report(&mut self.reports[self.len], report, cname, bye);
-        self.entries[self.len] = Entry { stream: id, departure: due, what: What::Report { len, bye } };
+        self.entries[self.len] =
+            BatchEntry { stream: id, departure: due, what: EntryContent::Report { len, bye } };
         self.len += 1;
     }
 }
@@ -152,8 +158,8 @@ impl TransmitBatch for Batch {
         let entry = &self.entries[..self.len][index];
         let row = entry.stream.index as usize;
         let payload = match entry.what {
-            What::Report { len, .. } => Payload::Rtcp(&self.reports[index][..len]),
-            What::Media { burst: Burst { extent, place, count }, patched } => {
+            EntryContent::Report { len, .. } => Payload::Rtcp(&self.reports[index][..len]),
+            EntryContent::Media { burst: Burst { extent, place, count }, patched } => {
                 let lease = self.lease(entry.stream.index, extent).expect("held while it is in the batch");
                 let (bytes, segment) = (lease.wire(place, count), lease.content().layout.slot_bytes());
                 if patched {
@@ -163,7 +169,7 @@ impl TransmitBatch for Batch {
                     Payload::Wire { bytes, segment }
                 }
             }
-            What::Bytes { burst: Burst { extent, place, count }, head, tail } => {
+            EntryContent::Bytes { burst: Burst { extent, place, count }, head, tail } => {
                 let lease = self.lease(entry.stream.index, extent).expect("held while it is in the batch");
                 Payload::Bytes(ByteRange { lease, place, count, head, tail })
             }
@@ -173,13 +179,13 @@ impl TransmitBatch for Batch {
 
     /// # Panics
     /// If there is no such entry.
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         let entry = &self.entries[..self.len][index];
         match entry.what {
-            What::Report { .. } => None,
-            What::Media { burst: Burst { extent, place, .. }, .. }
-            | What::Bytes { burst: Burst { extent, place, .. }, .. } => {
-                self.lease(entry.stream.index, extent).map(|lease| Source { lease, place })
+            EntryContent::Report { .. } => None,
+            EntryContent::Media { burst: Burst { extent, place, .. }, .. }
+            | EntryContent::Bytes { burst: Burst { extent, place, .. }, .. } => {
+                self.lease(entry.stream.index, extent).map(|lease| PayloadSource { lease, place })
             }
         }
     }

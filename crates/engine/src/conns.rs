@@ -8,7 +8,7 @@ const NONE: u32 = u32::MAX;
 
 /// The streams before and behind one.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ConnectionLink {
     conn: ConnId,
     previous: u32,
     next: u32,
@@ -20,13 +20,13 @@ struct Link {
 pub(crate) struct ConnLists {
     /// First stream of each list; their number is a power of two.
     heads: Box<[u32]>,
-    links: Box<[Link]>,
+    links: Box<[ConnectionLink]>,
 }
 
 impl ConnLists {
     /// Creates the lists for this many streams.
     pub(crate) fn new(streams: usize) -> Self {
-        let link = Link { conn: ConnId(0), previous: NONE, next: NONE, is_linked: false };
+        let link = ConnectionLink { conn: ConnId(0), previous: NONE, next: NONE, is_linked: false };
         Self { heads: vec![NONE; streams.next_power_of_two()].into(), links: vec![link; streams].into() }
     }
 
@@ -39,7 +39,7 @@ impl ConnLists {
         debug_assert!(!self.links[index as usize].is_linked);
         let head = self.head(conn);
         let next = std::mem::replace(&mut self.heads[head], index);
-        self.links[index as usize] = Link { conn, previous: NONE, next, is_linked: true };
+        self.links[index as usize] = ConnectionLink { conn, previous: NONE, next, is_linked: true };
         if let Some(next) = self.links.get_mut(next as usize) {
             next.previous = index;
         }
@@ -47,7 +47,7 @@ impl ConnLists {
 
     /// The stream goes through no connection any more.
     pub(crate) fn remove(&mut self, index: u32) {
-        let Link { conn, previous, next, is_linked } = self.links[index as usize];
+        let ConnectionLink { conn, previous, next, is_linked } = self.links[index as usize];
         if !is_linked {
             return;
         }
@@ -69,7 +69,7 @@ impl ConnLists {
 
     /// The connection's stream behind this one.
     pub(crate) fn behind(&self, index: u32) -> Option<u32> {
-        let Link { conn, next, .. } = self.links[index as usize];
+        let ConnectionLink { conn, next, .. } = self.links[index as usize];
         self.of_conn(conn, next)
     }
 

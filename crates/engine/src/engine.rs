@@ -31,7 +31,9 @@ use crate::held::HeldLeases;
 use crate::limits::SHARED_WAKE_NS;
 use crate::pace::BurstRules;
 use crate::queue::IndexQueue;
-use crate::stream::{Cold, Ends, Input, NEVER, Next, Numbers, Slot, State, Stream, flag, pending};
+use crate::stream::{
+    Cold, Ends, ExtentProgress, HotStream, Input, NEVER, Numbers, StreamState, Transition, flag, pending,
+};
 use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, StopReason};
 
 /// Paces streams on a clock that is passed in; the crate's documentation is the contract.
@@ -44,7 +46,7 @@ pub struct Engine {
     exact_until: Instant,
     wall_offset_ns: u64,
     cname: String,
-    streams: Box<[Stream]>,
+    streams: Box<[HotStream]>,
     cold: Box<[Cold]>,
     /// Ends of runs that have not been reported yet. Beside the cold state, because no other code
     /// looks there.
@@ -57,7 +59,7 @@ pub struct Engine {
     held: HeldLeases,
     /// Bytes that may leave at any time.
     rush: Rush,
-    /// Streams with a slot that is [`Slot::Wanted`].
+    /// Streams with a slot that is [`ExtentProgress::Wanted`].
     wants: IndexQueue,
     /// Streams with something to tell.
     told: IndexQueue,
@@ -80,7 +82,7 @@ impl Engine {
             exact_until: Instant(0),
             wall_offset_ns: config.wall_offset_ns,
             cname: config.cname,
-            streams: vec![Stream::free(); streams].into(),
+            streams: vec![HotStream::free(); streams].into(),
             cold: vec![Cold::new(); streams].into(),
             ends: vec![Ends::new(); streams].into(),
             batch: Batch::new(streams),
@@ -113,7 +115,7 @@ impl Engine {
     /// Getter: the connection that a stream goes through, while it is open.
     pub fn conn_of(&self, id: StreamId) -> Option<ConnId> {
         let index = self.find(id).ok()?;
-        let is_open = !matches!(self.stream(index).state, State::Free | State::Closing);
+        let is_open = !matches!(self.stream(index).state, StreamState::Free | StreamState::Closing);
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
@@ -134,11 +136,11 @@ impl Engine {
         if self.shares_wakes { self.rules.burst_ns.min(SHARED_WAKE_NS) } else { 0 }
     }
 
-    fn stream(&self, index: u32) -> &Stream {
+    fn stream(&self, index: u32) -> &HotStream {
         &self.streams[index as usize]
     }
 
-    fn stream_mut(&mut self, index: u32) -> &mut Stream {
+    fn stream_mut(&mut self, index: u32) -> &mut HotStream {
         &mut self.streams[index as usize]
     }
 
@@ -157,12 +159,12 @@ impl Engine {
         let stream = self.stream_mut(index);
         let before = stream.state;
         match before.next(input) {
-            Next::Refuse(refusal) => Err(refusal),
-            Next::Ignore => Ok(false),
-            Next::Go(after) => {
+            Transition::Refuse(refusal) => Err(refusal),
+            Transition::Ignore => Ok(false),
+            Transition::Go(after) => {
                 stream.state = after;
-                self.counters.playing += u64::from(after == State::Playing);
-                self.counters.playing -= u64::from(before == State::Playing);
+                self.counters.playing += u64::from(after == StreamState::Playing);
+                self.counters.playing -= u64::from(before == StreamState::Playing);
                 Ok(true)
             }
         }
@@ -188,7 +190,7 @@ impl Engine {
     /// Asks for `extent` into its slot.
     fn want(&mut self, index: u32, extent: u32, by: Instant) {
         let slot = (extent % 2) as usize;
-        self.stream_mut(index).slots[slot] = Slot::Wanted;
+        self.stream_mut(index).slots[slot] = ExtentProgress::Wanted;
         self.cold_mut(index).wanted_by[slot] = by;
         self.wants.push_back(index);
     }
@@ -200,7 +202,7 @@ impl Engine {
         if stream.has(flag::LENDS) {
             self.held.keep(index, slot, lease, stream.packets);
         }
-        stream.slots[slot] = Slot::Idle;
+        stream.slots[slot] = ExtentProgress::Idle;
         stream.flags &= !(flag::RETRIED << slot);
     }
 
@@ -321,7 +323,7 @@ impl Engine {
 
 /// The media time of a run's first packet is known, or of the first behind a gap: departures, and timestamps that go on, follow from it.
 #[cold]
-fn anchor(stream: &mut Stream, cold: &mut Cold, time: MediaTicks) {
+fn anchor(stream: &mut HotStream, cold: &mut Cold, time: MediaTicks) {
     stream.flags |= flag::ANCHORED;
     if let Some(behind) = cold.gap_behind.take() {
         let gap = time.since(behind);

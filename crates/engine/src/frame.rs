@@ -12,9 +12,9 @@ use millrace_core::pool::{ExtentContent, Lease};
 use millrace_core::seam::ByteRange;
 use millrace_core::time::MediaTicks;
 
-use crate::batch::{Burst, What};
-use crate::stream::Stream;
-use crate::types::Media;
+use crate::batch::{Burst, EntryContent};
+use crate::stream::HotStream;
+use crate::types::RunMedia;
 
 /// Memory for the headers of one burst.
 pub(crate) const HEADERS_BYTES: usize = MAX_BURST_PACKETS * RTP_HEADER_BYTES;
@@ -49,7 +49,7 @@ pub(crate) fn packets_per_write(layout: WireLayout) -> u32 {
 ///
 /// # Panics
 /// If `headers` is shorter than 12 bytes for each.
-pub(crate) fn write_headers(stream: &Stream, lease: &Lease, place: u32, count: u32, headers: &mut [u8]) {
+pub(crate) fn write_headers(stream: &HotStream, lease: &Lease, place: u32, count: u32, headers: &mut [u8]) {
     let first = lease.content().first_packet + place;
     let (headers, _) = headers[..count as usize * RTP_HEADER_BYTES].as_chunks_mut::<RTP_HEADER_BYTES>();
     for ((out, time), packet) in headers.iter_mut().zip(times(lease, place, count)).zip(first..) {
@@ -60,13 +60,15 @@ pub(crate) fn write_headers(stream: &Stream, lease: &Lease, place: u32, count: u
 }
 
 /// Bytes of the packets of `burst`: all that an entry sends, or its first ones.
-pub(crate) fn bytes_of(what: What, lease: &Lease, burst: Burst) -> u64 {
+pub(crate) fn bytes_of(what: EntryContent, lease: &Lease, burst: Burst) -> u64 {
     let Burst { place, count, .. } = burst;
     match what {
-        What::Bytes { burst: whole, head, tail } => {
+        EntryContent::Bytes { burst: whole, head, tail } => {
             ByteRange { lease, place, count: whole.count, head, tail }.bytes_in(0, count) as u64
         }
-        What::Media { .. } | What::Report { .. } => datagram_bytes(&lease.content(), place, count),
+        EntryContent::Media { .. } | EntryContent::Report { .. } => {
+            datagram_bytes(&lease.content(), place, count)
+        }
     }
 }
 
@@ -79,7 +81,7 @@ fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
 
 /// Whether an extent holds what extent `number` of a title must hold, at least up to the packet at `place` if it still grows: everything
 /// that is later computed from it stays within its bounds then.
-pub(crate) fn fits(media: &Media, (number, place): (u32, u32), lease: &Lease) -> bool {
+pub(crate) fn fits(media: &RunMedia, (number, place): (u32, u32), lease: &Lease) -> bool {
     let content = lease.content();
     let per_extent = media.layout.packets_per_extent();
     let first = u64::from(number) * u64::from(per_extent);

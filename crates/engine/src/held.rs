@@ -20,7 +20,7 @@ use crate::queue::IndexQueue;
 const NONE: u32 = u32::MAX;
 
 /// A place for one extent.
-struct Place {
+struct HeldExtentSlot {
     lease: Option<Lease>,
     /// Packets taken of the stream when the last of this extent was.
     behind: u64,
@@ -30,7 +30,7 @@ struct Place {
 
 /// The extents held for one stream.
 #[derive(Clone, Copy)]
-struct Row {
+struct StreamHoldings {
     /// Places with extents, the oldest first.
     first: u32,
     last: u32,
@@ -48,18 +48,18 @@ struct Row {
     waits: bool,
 }
 
-impl Row {
+impl StreamHoldings {
     const EMPTY: Self =
         Self { first: NONE, last: NONE, open: NONE, begun: 0, done: 0, len: 0, slot: 0, waits: false };
 }
 
 /// See the module.
 pub(crate) struct HeldLeases {
-    places: Box<[Place]>,
+    places: Box<[HeldExtentSlot]>,
     /// The first that is free, and how many are.
     free: u32,
     free_places: u32,
-    rows: Box<[Row]>,
+    rows: Box<[StreamHoldings]>,
     /// Streams that wait for a place of any stream.
     waiting: IndexQueue,
 }
@@ -68,13 +68,16 @@ impl HeldLeases {
     /// Creates the table for this many streams.
     pub(crate) fn new(streams: usize) -> Self {
         let last = MAX_HELD_PER_ENGINE as u32 - 1;
-        let place =
-            |index| Place { lease: None, behind: 0, next: if index == last { NONE } else { index + 1 } };
+        let place = |index| HeldExtentSlot {
+            lease: None,
+            behind: 0,
+            next: if index == last { NONE } else { index + 1 },
+        };
         Self {
             places: (0..=last).map(place).collect(),
             free: 0,
             free_places: last + 1,
-            rows: vec![Row::EMPTY; streams].into(),
+            rows: vec![StreamHoldings::EMPTY; streams].into(),
             waiting: IndexQueue::new(streams),
         }
     }
@@ -82,7 +85,7 @@ impl HeldLeases {
     /// Begins the life of a stream that has nothing held.
     pub(crate) fn reset(&mut self, index: u32) {
         debug_assert!(self.is_empty(index));
-        self.rows[index as usize] = Row::EMPTY;
+        self.rows[index as usize] = StreamHoldings::EMPTY;
     }
 
     /// Whether nothing is held of a stream.
@@ -134,7 +137,7 @@ impl HeldLeases {
             None => row.first = open,
         }
         row.last = open;
-        self.places[open as usize] = Place { lease: Some(lease), behind: taken, next: NONE };
+        self.places[open as usize] = HeldExtentSlot { lease: Some(lease), behind: taken, next: NONE };
     }
 
     /// The device is done with the first `packets` packets of the stream.

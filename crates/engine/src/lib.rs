@@ -31,10 +31,12 @@
 //! idle_until(engine.poll_at());                            // or until a ring has something
 //! ```
 //!
-//! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together. A command,
-//! a read that fails, or another `poll_bursts` in between takes the batch back: it is empty, its packets count as not
-//! sent and are due again. Before it sleeps, a loop polls wants after the last `poll_bursts`: packets that are missing in
-//! their extent ([`Media::spare`]) are passed over there, and with them perhaps the end of an extent. A [`StreamEvent::Left`] must reach the cache before the wants that are polled after it.
+//! The order within a turn is free, but for one rule: `poll_bursts`, sending, `handle_sent` belong together.
+//! A command, a read that fails, or another `poll_bursts` in between takes the batch back: it is empty, its
+//! packets count as not sent and are due again. Before it sleeps, a loop polls wants after the last
+//! `poll_bursts`: packets that are missing in their extent ([`RunMedia::spare`]) are passed over there, and
+//! with them perhaps the end of an extent. A [`StreamEvent::Left`] must reach the cache before the wants that
+//! are polled after it.
 //!
 //! # What it promises
 //!
@@ -44,8 +46,8 @@
 //!   keeps it. The run is not late, and does not catch up, as long as it is not behind the pace
 //!   that it would have without.
 //! * Every packet of a run leaves once, in order; nothing is skipped except packets that a run
-//!   leaves out by itself ([`Step`]), that a destination refused, or that are missing in an extent
-//!   lent to a viewer that repairs ([`Media::spare`]).
+//!   leaves out by itself ([`StepPattern`]), that a destination refused, or that are missing in an extent
+//!   lent to a viewer that repairs ([`RunMedia::spare`]).
 //! * Every run that was accepted ends with one [`StreamEvent::RunEnded`]; its title may be closed after that. No lease, failure or event
 //!   of one run touches another.
 //! * A stream holds two leases at most, none unless it plays, none while its connection has taken
@@ -84,6 +86,6 @@ mod types;
 
 pub use engine::Engine;
 pub use types::{
-    Cut, EngineConfig, EngineCounters, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec,
-    Start, Step, StopReason, StreamEvent, StreamSpec,
+    EngineConfig, EngineCounters, FailReason, LeaseFailure, Numbering, Refusal, RunCut, RunEnd, RunMedia,
+    RunSpec, Start, StepPattern, StopReason, StreamEvent, StreamSpec,
 };

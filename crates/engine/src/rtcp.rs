@@ -15,13 +15,13 @@ use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{SenderReport, ntp_from_unix_ns};
 
-use crate::stream::Stream;
+use crate::stream::HotStream;
 
 /// What `stream` reports at `now`; `wall_offset_ns` is Unix time minus monotonic time.
 ///
 /// The RTP timestamp is the media time that departs now by the stream's anchor, whether it is on time or catching up.
 /// The counts are of the stream's whole life and wrap, as RFC 3550 section 6.4.1 has them.
-pub(crate) fn sender_report(stream: &Stream, now: Instant, wall_offset_ns: u64) -> SenderReport {
+pub(crate) fn sender_report(stream: &HotStream, now: Instant, wall_offset_ns: u64) -> SenderReport {
     let headers = stream.packets.wrapping_mul(RTP_HEADER_BYTES as u64);
     SenderReport {
         ssrc: stream.timeline.ssrc,

@@ -28,13 +28,15 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 
-use crate::pace::{LastBurst, Pace};
-use crate::types::{FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamSpec};
+use crate::pace::{LastBurst, RunPacing};
+use crate::types::{
+    FailReason, Numbering, Refusal, RunEnd, RunMedia, RunSpec, StepPattern, StopReason, StreamSpec,
+};
 
 /// Where a stream is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum StreamState {
     /// The place in the table is free.
     Free,
     /// Opened; has never played.
@@ -83,9 +85,9 @@ pub(crate) enum Input {
 
 /// What follows from an input in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Transition {
     /// The state after it.
-    Go(State),
+    Go(StreamState),
     /// Nothing changes and nothing is reported: the input crossed an event on its way.
     Ignore,
     /// The command cannot be carried out.
@@ -96,11 +98,11 @@ pub(crate) const STATES: usize = 8;
 pub(crate) const INPUTS: usize = 11;
 
 /// `TRANSITIONS[state][input]`.
-pub(crate) const TRANSITIONS: [[Next; INPUTS]; STATES] = {
-    use Next::{Go, Ignore};
-    use State::{Closing, Draining, Ended, Failed, Free, Paused, Playing, Ready};
-    const WRONG: Next = Next::Refuse(Refusal::WrongState);
-    const UNKNOWN: Next = Next::Refuse(Refusal::UnknownStream);
+pub(crate) const TRANSITIONS: [[Transition; INPUTS]; STATES] = {
+    use StreamState::{Closing, Draining, Ended, Failed, Free, Paused, Playing, Ready};
+    use Transition::{Go, Ignore};
+    const WRONG: Transition = Transition::Refuse(Refusal::WrongState);
+    const UNKNOWN: Transition = Transition::Refuse(Refusal::UnknownStream);
     // The columns are Open, Play, Queue, Pause, Finish, Close, LastPacket, Cut, ByeSent, Fail, ClosedTold.
     [
         /* Free     */
@@ -158,9 +160,9 @@ pub(crate) const TRANSITIONS: [[Next; INPUTS]; STATES] = {
     ]
 };
 
-impl State {
+impl StreamState {
     /// What follows from `input`.
-    pub(crate) fn next(self, input: Input) -> Next {
+    pub(crate) fn next(self, input: Input) -> Transition {
         TRANSITIONS[self as usize][input as usize]
     }
 }
@@ -169,7 +171,7 @@ impl State {
 /// extent it is sending from and the one behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Slot {
+pub(crate) enum ExtentProgress {
     /// Not needed yet.
     Idle,
     /// To be asked for.
@@ -180,7 +182,7 @@ pub(crate) enum Slot {
     Held,
 }
 
-/// Bits of [`Stream::flags`].
+/// Bits of [`HotStream::flags`].
 pub(crate) mod flag {
     /// The anchor's media time is known.
     pub(crate) const ANCHORED: u16 = 1;
@@ -200,7 +202,7 @@ pub(crate) mod flag {
     pub(crate) const AHEAD: u16 = 8192;
     /// The device reads the packets it has taken until it reports that it is done with them.
     pub(crate) const LENDS: u16 = 16384;
-    /// Packets of the title are left out ([`crate::Step`]).
+    /// Packets of the title are left out ([`crate::StepPattern`]).
     pub(crate) const STEPS: u16 = 32768;
     /// The run sends bytes in a connection.
     pub(crate) const BYTES: u16 = 4096;
@@ -215,10 +217,10 @@ pub(crate) mod flag {
     pub(crate) const RESUMED: u16 = 1024;
 }
 
-/// What [`Stream::rushes`].
+/// What [`HotStream::rushes`].
 const RUSH: u16 = flag::BYTES | flag::AHEAD;
 
-/// Bits of [`Stream::events`], in the order in which they are reported to the control side.
+/// Bits of [`HotStream::events`], in the order in which they are reported to the control side.
 pub(crate) mod pending {
     /// Ends of runs, in [`super::Ends`].
     pub(crate) const RUN_ENDED: u8 = 1;
@@ -233,18 +235,18 @@ pub(crate) mod pending {
 /// A time that never comes.
 pub(crate) const NEVER: Instant = Instant(u64::MAX);
 
-/// [`Media::spare`] of a run whose missing packets are simply not sent.
+/// [`RunMedia::spare`] of a run whose missing packets are simply not sent.
 const ANY_SPARE: u8 = u8::MAX;
 
 /// The state that every burst needs: two cache lines, side by side.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
-pub(crate) struct Stream {
+pub(crate) struct HotStream {
     /// When the packet `next` leaves; [`NEVER`] unless playing with its extent at hand.
     pub(crate) due: Instant,
     /// When the next report (playing) or the BYE (draining) leaves.
     pub(crate) report_due: Instant,
-    pub(crate) pace: Pace,
+    pub(crate) pace: RunPacing,
     pub(crate) generation: u32,
     /// The extent of the packet `next`: `next / per_extent`, kept because a division a burst is dear.
     pub(crate) extent: u32,
@@ -253,10 +255,10 @@ pub(crate) struct Stream {
     pub(crate) next: u32,
     /// Where sending ends: the end of the run, or of a block of it.
     pub(crate) until: u32,
-    pub(crate) state: State,
+    pub(crate) state: StreamState,
     /// Events to report to the control side.
     pub(crate) events: u8,
-    pub(crate) slots: [Slot; 2],
+    pub(crate) slots: [ExtentProgress; 2],
     pub(crate) per_extent: u16,
     /// Place in the extent behind which the extent ahead is asked for.
     pub(crate) ask_at: u16,
@@ -278,25 +280,25 @@ pub(crate) struct Stream {
     pub(crate) bytes: u64,
 }
 
-const _: () = assert!(size_of::<Stream>() == 128, "a stream's hot state is two cache lines");
+const _: () = assert!(size_of::<HotStream>() == 128, "a stream's hot state is two cache lines");
 
 const NO_TIMELINE: Timeline = Timeline { ssrc: 0, timestamp_base: 0 };
 
-impl Stream {
+impl HotStream {
     /// A free place.
     pub(crate) fn free() -> Self {
         Self {
             due: NEVER,
             report_due: NEVER,
-            pace: Pace { at: Instant(0), anchor: MediaTicks(0), scale_permille: 1000 },
+            pace: RunPacing { at: Instant(0), anchor: MediaTicks(0), scale_permille: 1000 },
             generation: 0,
             extent: 0,
             last: LastBurst::NONE,
             next: 0,
             until: 0,
-            state: State::Free,
+            state: StreamState::Free,
             flags: 0,
-            slots: [Slot::Idle; 2],
+            slots: [ExtentProgress::Idle; 2],
             per_extent: 1,
             ask_at: 0,
             run: RunSerial(0),
@@ -341,7 +343,7 @@ impl Stream {
     }
 
     /// From now on packets of `media` are numbered so, if they have numbers.
-    pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, media: &Media) {
+    pub(crate) fn number(&mut self, timeline: Timeline, sequence_base: u16, media: &RunMedia) {
         (self.timeline, self.sequence_base) = (timeline, sequence_base);
         self.flags &= !flag::PATCHED;
         let has_numbers = !media.layout.is_raw() && !self.has(flag::BYTES);
@@ -401,7 +403,7 @@ impl Stream {
 
 /// How many packets of one codeword may be missing in an extent of a run from `from` to `until`. None where the run begins or ends
 /// within the extent: the codewords that it cuts through are not repaired. An end of the title cuts nothing.
-pub(crate) fn spare_of(media: &Media, from: u32, until: u32, extent: u32) -> u8 {
+pub(crate) fn spare_of(media: &RunMedia, from: u32, until: u32, extent: u32) -> u8 {
     let per_extent = media.layout.packets_per_extent();
     let first = extent.saturating_mul(per_extent);
     let end = first.saturating_add(per_extent).min(media.packets);
@@ -421,7 +423,7 @@ pub(crate) struct Numbers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cold {
     /// The media of the run.
-    pub(crate) media: Media,
+    pub(crate) media: RunMedia,
     /// First packet of the run.
     pub(crate) run_from: u32,
     /// Where it ends if it is not cut.
@@ -429,7 +431,7 @@ pub(crate) struct Cold {
     /// Of bytes: those of the first packet before it, and of the last up to its end, or 0.
     pub(crate) trim: (u16, u16),
     /// The packets that the run leaves out, and where it ends now; valid with [`flag::STEPS`].
-    pub(crate) step: Option<Step>,
+    pub(crate) step: Option<StepPattern>,
     pub(crate) step_until: u32,
     /// Media time behind the last packet, while it is not known how much is left out behind that.
     pub(crate) gap_behind: Option<MediaTicks>,
@@ -446,7 +448,7 @@ pub(crate) struct Cold {
     pub(crate) ahead: MediaTicks,
     /// Media time behind the last packet that is gone; valid where its extent has been given back.
     pub(crate) time_behind: MediaTicks,
-    /// [`Stream::packets`] and [`Stream::bytes`] as the run began.
+    /// [`HotStream::packets`] and [`HotStream::bytes`] as the run began.
     pub(crate) packets_before: u64,
     pub(crate) bytes_before: u64,
     /// Packets of the run that were missing in their extents.
@@ -465,14 +467,14 @@ pub(crate) struct Cold {
     pub(crate) blocked_since: Instant,
     /// When BYE is due, if the way is free; valid while draining.
     pub(crate) bye_due: Instant,
-    /// Valid in [`State::Failed`].
+    /// Valid in [`StreamState::Failed`].
     pub(crate) reason: FailReason,
 }
 
 impl Cold {
     pub(crate) fn new() -> Self {
         Self {
-            media: Media {
+            media: RunMedia {
                 title: TitleRef(0),
                 packets: 0,
                 timeline: NO_TIMELINE,
@@ -517,7 +519,7 @@ impl Cold {
     }
 
     /// Takes note of a run that begins, and how its packets are numbered: as the viewer sees it, and the title itself.
-    pub(crate) fn begin(&mut self, spec: &RunSpec, stream: &Stream) -> (Timeline, u16) {
+    pub(crate) fn begin(&mut self, spec: &RunSpec, stream: &HotStream) -> (Timeline, u16) {
         let sequence = self.first_sequence(spec);
         let goes_on = self.numbers.filter(|_| spec.numbering == Numbering::Viewer);
         let own = spec.media.timeline;

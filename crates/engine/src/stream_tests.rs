@@ -1,14 +1,14 @@
 use super::*;
 
-const ALL_STATES: [State; STATES] = [
-    State::Free,
-    State::Ready,
-    State::Playing,
-    State::Paused,
-    State::Draining,
-    State::Ended,
-    State::Failed,
-    State::Closing,
+const ALL_STATES: [StreamState; STATES] = [
+    StreamState::Free,
+    StreamState::Ready,
+    StreamState::Playing,
+    StreamState::Paused,
+    StreamState::Draining,
+    StreamState::Ended,
+    StreamState::Failed,
+    StreamState::Closing,
 ];
 const ALL_INPUTS: [Input; INPUTS] = [
     Input::Open,
@@ -47,11 +47,11 @@ fn state_transitions_match_expected_table() {
         assert_eq!(cells.next(), Some(format!("{state:?}").as_str()));
         for input in ALL_INPUTS {
             let got = match state.next(input) {
-                Next::Go(next) => format!("{next:?}"),
-                Next::Ignore => ".".into(),
-                Next::Refuse(Refusal::WrongState) => "!".into(),
-                Next::Refuse(Refusal::UnknownStream) => "?".into(),
-                Next::Refuse(other) => format!("{other:?}"),
+                Transition::Go(next) => format!("{next:?}"),
+                Transition::Ignore => ".".into(),
+                Transition::Refuse(Refusal::WrongState) => "!".into(),
+                Transition::Refuse(Refusal::UnknownStream) => "?".into(),
+                Transition::Refuse(other) => format!("{other:?}"),
             };
             assert_eq!(cells.next(), Some(got.as_str()), "{state:?} on {input:?}");
         }
@@ -61,27 +61,27 @@ fn state_transitions_match_expected_table() {
 #[test]
 fn close_leads_home_from_every_state_and_nothing_is_a_trap() {
     for state in ALL_STATES {
-        if matches!(state, State::Free | State::Closing) {
+        if matches!(state, StreamState::Free | StreamState::Closing) {
             continue;
         }
-        assert_eq!(state.next(Input::Close), Next::Go(State::Closing), "{state:?}");
+        assert_eq!(state.next(Input::Close), Transition::Go(StreamState::Closing), "{state:?}");
     }
-    assert_eq!(State::Closing.next(Input::ClosedTold), Next::Go(State::Free));
+    assert_eq!(StreamState::Closing.next(Input::ClosedTold), Transition::Go(StreamState::Free));
 }
 
 const PACKETS: u32 = 196 * 3 + 5;
 
-fn media(spare: u8) -> Media {
+fn media(spare: u8) -> RunMedia {
     let layout = WireLayout::new(1316).unwrap();
     let timeline = Timeline { ssrc: 1, timestamp_base: 2 };
-    Media { title: TitleRef(1), packets: PACKETS, timeline, layout, spare }
+    RunMedia { title: TitleRef(1), packets: PACKETS, timeline, layout, spare }
 }
 
-fn opened() -> Stream {
+fn opened() -> HotStream {
     let conn = millrace_core::ids::ConnId(0);
     let dest = millrace_core::seam::Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
     let id = StreamId { index: 3, generation: 9 };
-    Stream { per_extent: 196, ..Stream::opened(&StreamSpec { id, dest, quiet: false, lends: false }) }
+    HotStream { per_extent: 196, ..HotStream::opened(&StreamSpec { id, dest, quiet: false, lends: false }) }
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn spare_of_cut_extents_is_zero_unless_always_incomplete() {
 #[test]
 fn headers_are_patched_where_the_numbers_differ() {
     let (of, own) = (media(0), media(0).timeline);
-    let raw = Media { layout: of.layout.raw().unwrap(), ..of };
+    let raw = RunMedia { layout: of.layout.raw().unwrap(), ..of };
     let mut stream = opened();
     for (timeline, sequence_base, is_patched) in [
         (own, 0, false),

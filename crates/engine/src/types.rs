@@ -80,7 +80,7 @@ impl From<Instant> for Start {
 
 /// The media of a run: a title that is open in the cache, and how its packets are made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Media {
+pub struct RunMedia {
     /// The title.
     pub title: TitleRef,
     /// Packets in it.
@@ -103,8 +103,9 @@ pub enum Numbering {
     Title,
     /// The first packet has this sequence number; timestamps and SSRC are the title's.
     Sequence(u16),
-    /// The first packet has this sequence number; timestamps and SSRC follow [`Media::timeline`], which is then the run's own and not what
-    /// the headers in the title's extents follow: all of them are written. For a run whose first timestamp has to be known beforehand.
+    /// The first packet has this sequence number; timestamps and SSRC follow [`RunMedia::timeline`], which is
+    /// then the run's own and not those of the headers in the title's extents: all of them are written.
+    /// For a run whose first timestamp has to be known beforehand.
     Own(u16),
     /// All goes on from the run before: the next sequence number, the same SSRC, and timestamps as if the first packet were
     /// the one that would have come next. As [`Numbering::Title`] if nothing has been sent before.
@@ -122,12 +123,12 @@ pub enum Numbering {
 /// Which packets of a title are sent: the first of each stride ("simple stepping", Stream Engine 2003, section 4.1). Strides are counted
 /// from the title's first packet, so a run that goes on after a pause, or at another place, keeps the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct StepPattern {
     block: NonZeroU16,
     stride: NonZeroU16,
 }
 
-impl Step {
+impl StepPattern {
     /// The first `block` packets of each `stride`; `None` unless there are some, and some that are left out: a run without a step sends all.
     pub fn new(block: u16, stride: u16) -> Option<Self> {
         let (block, stride) = (NonZeroU16::new(block)?, NonZeroU16::new(stride)?);
@@ -168,7 +169,7 @@ pub struct RunSpec {
     /// Its name, chosen by the control side.
     pub run: RunSerial,
     /// The media to send.
-    pub media: Media,
+    pub media: RunMedia,
     /// First packet.
     pub from: u32,
     /// Packet before which sending ends; at most the packets of the title. If it is `from`, nothing is sent but BYE.
@@ -179,7 +180,7 @@ pub struct RunSpec {
     pub scale_permille: u16,
     /// The packets left out of it; `None`: none. The packets that are sent are numbered and paced
     /// as if there were no others; not for [`Numbering::Bytes`].
-    pub step: Option<Step>,
+    pub step: Option<StepPattern>,
 }
 
 impl RunSpec {
@@ -202,7 +203,7 @@ impl RunSpec {
 
 /// Where a run ends and the one that is queued behind it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum RunCut {
     /// Before this packet of the run that lasts. For a common access point: that packet here, its counterpart as the first packet
     /// of the queued run.
     At(u32),
@@ -376,7 +377,7 @@ pub enum StreamEvent {
         /// The run.
         run: RunSerial,
     },
-    /// A run is over. Told once of every run that was accepted.
+    /// A run is over. Sent once for every accepted run.
     RunEnded {
         /// The stream.
         stream: StreamId,
@@ -479,6 +480,6 @@ millrace_core::counters! {
 
 const _: () = {
     assert!(size_of::<StreamEvent>() <= 64);
-    assert!(size_of::<Media>() == 20);
+    assert!(size_of::<RunMedia>() == 20);
     assert!(size_of::<RunSpec>() == 44);
 };

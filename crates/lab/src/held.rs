@@ -12,7 +12,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Resources that a server holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldResources {
     /// Connections.
     pub connections: u64,
     /// Connections lent for bytes of titles.
@@ -36,7 +36,7 @@ pub fn counters(stats: &Path) -> anyhow::Result<Value> {
     serde_json::from_slice(&text).with_context(|| stats.display().to_string())
 }
 
-impl Held {
+impl HeldResources {
     /// That of process `pid`, which writes `stats`.
     ///
     /// # Errors
@@ -109,11 +109,11 @@ mod tests {
                 r#"{{"now":{{"connections":{connections},"deliveries":0,"sessions":{sessions},"streams":{streams},"reserved_bits_per_s":{rate}}}}}"#
             );
             std::fs::write(&stats, now).unwrap();
-            Held::read(std::process::id(), &stats).unwrap()
+            HeldResources::read(std::process::id(), &stats).unwrap()
         };
         let empty = write(0, 0, 0, 0);
         assert!(empty.descriptors > 2);
-        let expected = Held::nothing_but(empty.descriptors);
+        let expected = HeldResources::nothing_but(empty.descriptors);
         assert_eq!(empty.beyond(expected), 0);
         for (held, count) in [
             (write(2, 0, 0, 0), 2),
@@ -122,12 +122,12 @@ mod tests {
             (write(0, 0, 0, 8_000_000), 1),
         ] {
             // Tests that run beside this one have descriptors of their own.
-            let held = Held { descriptors: empty.descriptors, ..held };
+            let held = HeldResources { descriptors: empty.descriptors, ..held };
             assert_eq!(held.beyond(expected), count, "{held:?}");
         }
-        assert_eq!(Held { deliveries: 5, ..expected }.beyond(expected), 5);
-        assert_eq!(Held::nothing_but(7).beyond(Held::nothing_but(5)), 2);
+        assert_eq!(HeldResources { deliveries: 5, ..expected }.beyond(expected), 5);
+        assert_eq!(HeldResources::nothing_but(7).beyond(HeldResources::nothing_but(5)), 2);
         std::fs::write(&stats, "{}").unwrap();
-        assert!(Held::read(std::process::id(), &stats).is_err());
+        assert!(HeldResources::read(std::process::id(), &stats).is_err());
     }
 }

@@ -20,7 +20,7 @@ union Name {
 /// One `UDP_SEGMENT` control message, padded to eight bytes as cmsg(3) wants it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control {
+struct SegmentControl {
     length: usize,
     level: libc::c_int,
     kind: libc::c_int,
@@ -29,10 +29,10 @@ struct Control {
 }
 
 const _: () = {
-    assert!(size_of::<Control>() == 24 && size_of::<libc::cmsghdr>() == 16);
-    assert!(std::mem::offset_of!(Control, level) == std::mem::offset_of!(libc::cmsghdr, cmsg_level));
-    assert!(std::mem::offset_of!(Control, kind) == std::mem::offset_of!(libc::cmsghdr, cmsg_type));
-    assert!(std::mem::offset_of!(Control, segment_bytes) == size_of::<libc::cmsghdr>());
+    assert!(size_of::<SegmentControl>() == 24 && size_of::<libc::cmsghdr>() == 16);
+    assert!(std::mem::offset_of!(SegmentControl, level) == std::mem::offset_of!(libc::cmsghdr, cmsg_level));
+    assert!(std::mem::offset_of!(SegmentControl, kind) == std::mem::offset_of!(libc::cmsghdr, cmsg_type));
+    assert!(std::mem::offset_of!(SegmentControl, segment_bytes) == size_of::<libc::cmsghdr>());
     // The standard library guarantees this for IoSlice on Unix.
     assert!(size_of::<IoSlice<'_>>() == size_of::<libc::iovec>());
 };
@@ -65,7 +65,7 @@ pub struct RawSender {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
     names: Vec<Name>,
-    controls: Vec<Control>,
+    controls: Vec<SegmentControl>,
 }
 
 // SAFETY: the raw pointers in `headers` and `parts` are written and followed within one call of `send` or `send_gather`
@@ -87,7 +87,7 @@ impl RawSender {
                 sin_zero: [0; 8],
             },
         };
-        let control = Control {
+        let control = SegmentControl {
             length: size_of::<libc::cmsghdr>() + size_of::<u16>(),
             level: libc::SOL_UDP,
             kind: libc::UDP_SEGMENT,
@@ -227,7 +227,7 @@ impl RawSender {
         header.msg_iovlen = part_count as _;
         let is_train = segment_bytes > 0;
         header.msg_control = if is_train { (&raw mut self.controls[i]).cast() } else { std::ptr::null_mut() };
-        header.msg_controllen = if is_train { size_of::<Control>() as _ } else { 0 };
+        header.msg_controllen = if is_train { size_of::<SegmentControl>() as _ } else { 0 };
     }
 
     fn call(&mut self, n: usize, flags: libc::c_int) -> io::Result<usize> {

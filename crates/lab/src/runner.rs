@@ -9,7 +9,7 @@ use anyhow::Context;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::ip::{self, Incoming, Interface, IpCounters, Outgoing};
-use millrace_tcp::stack::{Settings, Stack, Taken};
+use millrace_tcp::stack::{FrameDisposal, Settings, Stack};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A turn at least so often: the application may have something new to do.
@@ -24,7 +24,7 @@ pub trait Application: Send {
 }
 
 /// The medium that carries a stack's frames.
-pub(crate) trait Wire: Send + 'static {
+pub(crate) trait FrameWire: Send + 'static {
     /// What becomes readable when something comes.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
@@ -44,7 +44,7 @@ pub(crate) trait Wire: Send + 'static {
 }
 
 /// Counters of a stopped stack, and its wire.
-pub(crate) struct Ended<W> {
+pub(crate) struct StoppedStack<W> {
     pub(crate) tcp: TcpCounters,
     pub(crate) ip: IpCounters,
     pub(crate) wire: W,
@@ -58,12 +58,12 @@ struct Orders {
 }
 
 /// A running stack. Its thread ends when it is dropped.
-pub(crate) struct Running<W> {
+pub(crate) struct RunningStack<W> {
     orders: Arc<Orders>,
-    thread: Option<JoinHandle<anyhow::Result<Ended<W>>>>,
+    thread: Option<JoinHandle<anyhow::Result<StoppedStack<W>>>>,
 }
 
-impl<W: Wire> Running<W> {
+impl<W: FrameWire> RunningStack<W> {
     pub(crate) fn start(
         settings: &Settings,
         addresses: &ip::Settings,
@@ -82,7 +82,7 @@ impl<W: Wire> Running<W> {
         let thread = std::thread::Builder::new().name("stack".to_owned()).spawn(move || {
             runner.run()?;
             let Runner { stack, interface, wire, .. } = runner;
-            Ok(Ended { tcp: *stack.counters(), ip: *interface.counters(), wire })
+            Ok(StoppedStack { tcp: *stack.counters(), ip: *interface.counters(), wire })
         });
         Ok(Self { orders, thread: Some(thread.context("a thread")?) })
     }
@@ -93,18 +93,18 @@ impl<W: Wire> Running<W> {
     }
 
     /// Ends the thread.
-    pub(crate) fn stop(mut self) -> anyhow::Result<Ended<W>> {
+    pub(crate) fn stop(mut self) -> anyhow::Result<StoppedStack<W>> {
         self.end().expect("it is stopped once")
     }
 
-    fn end(&mut self) -> Option<anyhow::Result<Ended<W>>> {
+    fn end(&mut self) -> Option<anyhow::Result<StoppedStack<W>>> {
         self.orders.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take()?;
         Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 }
 
-impl<W> Drop for Running<W> {
+impl<W> Drop for RunningStack<W> {
     fn drop(&mut self) {
         // Do not wait for the thread while a panic unwinds.
         self.orders.stop.store(true, Ordering::Relaxed);
@@ -124,7 +124,7 @@ struct Runner<W> {
     orders: Arc<Orders>,
 }
 
-impl<W: Wire> Runner<W> {
+impl<W: FrameWire> Runner<W> {
     fn run(&mut self) -> anyhow::Result<()> {
         // The kernel may else put off every wake-up by 50 us.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -184,7 +184,7 @@ impl<W: Wire> Runner<W> {
             if let Outgoing::Written(bytes) = interface.frame(out, now, frame) {
                 wire.send(now, &frame[..bytes]);
             }
-            Taken::Copied
+            FrameDisposal::Copied
         });
         interface.output(&mut |frame| {
             wire.send(now, frame);

@@ -13,11 +13,11 @@ use anyhow::Context;
 use millrace_core::time::Instant;
 use millrace_netio::link::Tun;
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::ip::{self, IpCounters, Link};
+use millrace_tcp::ip::{self, IpCounters, LinkLayer};
 use millrace_tcp::stack::Settings;
 
 use crate::netns::{inside, ip, nameless};
-use crate::runner::{Application, READS_PER_TURN, Running, Wire};
+use crate::runner::{Application, FrameWire, READS_PER_TURN, RunningStack};
 
 /// Longest frame of the kernel.
 const LARGEST_FRAME: usize = 65_550;
@@ -38,7 +38,7 @@ pub const OUR_MAC: [u8; 6] = [2, 0x6d, 0x69, 0x6c, 0x6c, 1];
 
 /// A running stack. Its thread ends when it is dropped.
 pub struct TapHost {
-    running: Running<TapWire>,
+    running: RunningStack<TapWire>,
     kernel: File,
 }
 
@@ -65,12 +65,12 @@ impl TapHost {
     /// Without root, `ip` or TAP devices.
     pub fn start(settings: &Settings, app: impl Application + 'static) -> anyhow::Result<Self> {
         let (kernel, tap) = nameless(tap_here)?;
-        let link = Link::Ethernet { mac: OUR_MAC, vlan: None };
+        let link = LinkLayer::Ethernet { mac: OUR_MAC, vlan: None };
         let mut addresses = ip::Settings::new(link, settings.secret).with(OUR_V4, 24).with(OUR_V6, 64);
         addresses.gateway_v4 = Some(KERNEL_V4);
         addresses.mtu = settings.config.mtu;
         let wire = TapWire { tap, scratch: vec![0; LARGEST_FRAME] };
-        Ok(Self { running: Running::start(settings, &addresses, wire, app)?, kernel })
+        Ok(Self { running: RunningStack::start(settings, &addresses, wire, app)?, kernel })
     }
 
     /// Lets `time` pass for the stack at once, and none for the kernel.
@@ -109,7 +109,7 @@ struct TapWire {
     scratch: Vec<u8>,
 }
 
-impl Wire for TapWire {
+impl FrameWire for TapWire {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.tap.as_fd()]
     }

@@ -26,11 +26,11 @@ use millrace_core::wire::frame::layout::{IPV4_CHECK, IPV4_LENGTH, IPV4_PROTOCOL,
 use millrace_netio::NetError;
 use millrace_netio::link::{ImpairmentModel, LinkCounts, LinkSpec, Traffic, Tun};
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::ip::{self, Link};
+use millrace_tcp::ip::{self, LinkLayer};
 use millrace_tcp::stack::Settings;
 
 use crate::netns::{inside, nameless, tun_here};
-use crate::runner::{self, Application, READS_PER_TURN, Running, Wire};
+use crate::runner::{self, Application, FrameWire, READS_PER_TURN, RunningStack};
 
 /// Address of the stack.
 pub const OUR_IP: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
@@ -56,7 +56,7 @@ const LARGEST_PACKET: usize = 65_536;
 
 /// Results of a stopped stack and of its packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct TcpHostResult {
     /// The stack's counters.
     pub tcp: TcpCounters,
     /// The link's counters for packets from our side and for those from the kernel.
@@ -76,7 +76,7 @@ struct Orders {
 /// A running stack. It ends when it is dropped.
 pub struct TcpHost {
     orders: Arc<Orders>,
-    running: Running<LinkWire>,
+    running: RunningStack<LinkWire>,
     kernel: File,
     rival: File,
 }
@@ -101,7 +101,7 @@ impl TcpHost {
     ) -> anyhow::Result<Self> {
         let ((kernel, tun), (rival, rival_tun)) =
             (kernel_at(KERNEL_IP, Tun::open)?, kernel_at(RIVAL_IP, Tun::open)?);
-        let mut addresses = ip::Settings::new(Link::Ip, settings.secret).with(OUR_IP, PREFIX);
+        let mut addresses = ip::Settings::new(LinkLayer::Ip, settings.secret).with(OUR_IP, PREFIX);
         addresses.mtu = settings.config.mtu;
         let orders =
             Arc::new(Orders { mtu: AtomicU32::new(u32::MAX), reports_to_us: AtomicBool::new(false) });
@@ -117,7 +117,7 @@ impl TcpHost {
             scratch: vec![0; LARGEST_PACKET],
             orders: Arc::clone(&orders),
         };
-        let running = Running::start(settings, &addresses, wire, app)?;
+        let running = RunningStack::start(settings, &addresses, wire, app)?;
         Ok(Self { orders, running, kernel, rival })
     }
 
@@ -157,9 +157,9 @@ impl TcpHost {
     ///
     /// # Errors
     /// Why it ended before.
-    pub fn finish(self) -> anyhow::Result<Ended> {
-        let runner::Ended { tcp, wire, .. } = self.running.stop()?;
-        Ok(Ended { tcp, link: [wire.there.counts(), wire.back.counts()], too_large: wire.too_large })
+    pub fn finish(self) -> anyhow::Result<TcpHostResult> {
+        let runner::StoppedStack { tcp, wire, .. } = self.running.stop()?;
+        Ok(TcpHostResult { tcp, link: [wire.there.counts(), wire.back.counts()], too_large: wire.too_large })
     }
 }
 
@@ -223,7 +223,7 @@ impl LinkWire {
     }
 }
 
-impl Wire for LinkWire {
+impl FrameWire for LinkWire {
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.tun.as_fd(), self.rival.as_fd()]
     }

@@ -137,15 +137,15 @@ impl Device for Lossy {
 }
 
 /// Packets on their way to one end of a wire.
-struct Way {
+struct WireDirection {
     packets: Mutex<VecDeque<Vec<u8>>>,
     bell: OwnedFd,
 }
 
 /// An end of a wire between two engines of this process.
 struct WireEnd {
-    from: Arc<Way>,
-    to: Arc<Way>,
+    from: Arc<WireDirection>,
+    to: Arc<WireDirection>,
 }
 
 /// Packets that a wire holds each way; what does not fit has to wait.
@@ -158,10 +158,10 @@ const WIRE_PACKETS: usize = 1024;
 pub fn wire() -> io::Result<[Box<dyn Device>; 2]> {
     let way = || {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        io::Result::Ok(Arc::new(Way { packets: Mutex::default(), bell }))
+        io::Result::Ok(Arc::new(WireDirection { packets: Mutex::default(), bell }))
     };
     let (a, b) = (way()?, way()?);
-    let end = |from: &Arc<Way>, to: &Arc<Way>| -> Box<dyn Device> {
+    let end = |from: &Arc<WireDirection>, to: &Arc<WireDirection>| -> Box<dyn Device> {
         Box::new(WireEnd { from: Arc::clone(from), to: Arc::clone(to) })
     };
     Ok([end(&a, &b), end(&b, &a)])

@@ -7,18 +7,18 @@ use millrace_core::limits::AGAIN_PLACES;
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 use millrace_store::cache::{CacheHandle, Grant};
-pub use millrace_tcp::stack::Wanted;
+pub use millrace_tcp::stack::WantedExtent;
 
 use crate::core_loop::LoopTx;
 
 /// Extents that were requested again and have not been answered.
 #[derive(Default)]
 pub(crate) struct Again {
-    places: [Option<Wanted>; AGAIN_PLACES],
+    places: [Option<WantedExtent>; AGAIN_PLACES],
     /// How often each slot was used: a late answer matches none.
     generations: [u32; AGAIN_PLACES],
     /// One that found no room in the ring.
-    held: Option<Wanted>,
+    held: Option<WantedExtent>,
     /// A stream that the cache must forget, if there was no room for the message.
     leaving: Option<StreamId>,
 }
@@ -40,7 +40,7 @@ impl Again {
         while let Some(place) = self.places.iter().position(Option::is_none) {
             let Some(wanted) = self.held.take().or_else(|| tx.poll_wanted()) else { break };
             let stream = self.name(place, streams);
-            let Wanted { content, .. } = wanted;
+            let WantedExtent { content, .. } = wanted;
             let want = Want {
                 stream,
                 run: RunSerial(0),

@@ -10,7 +10,7 @@ pub use millrace_core::dest::Dest;
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 pub use millrace_engine::{
-    Cut, FailReason, LeaseFailure, Media, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    FailReason, LeaseFailure, Numbering, Refusal, RunCut, RunEnd, RunMedia, RunSpec, StopReason, StreamEvent,
 };
 
 pub use crate::toe::EngineSocket;
@@ -77,7 +77,7 @@ pub enum Command {
         /// The stream.
         stream: StreamId,
         /// Where it follows.
-        cut: Cut,
+        cut: RunCut,
         /// The run to send, as in [`Command::Play`].
         run: RunSpec,
     },

@@ -20,7 +20,7 @@ use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;
-use crate::again::{Again, Wanted};
+use crate::again::{Again, WantedExtent};
 use crate::bell::EventBell;
 use crate::command::{Command, ConnSocket, Event};
 use crate::idle::{IdlePolicy, Wait};
@@ -64,7 +64,7 @@ pub trait LoopTx: PacketTx + Send {
     }
     /// Returns whether packets taken for this destination are read until [`LoopTx::poll_done`]
     /// reports that they are not any more. A path that keeps leases of its own
-    /// ([`millrace_core::seam::Source`]) need not.
+    /// ([`millrace_core::seam::PayloadSource`]) need not.
     fn lends(&self, dest: &Dest) -> bool {
         let _ = dest;
         false
@@ -107,11 +107,11 @@ pub trait LoopTx: PacketTx + Send {
         false
     }
     /// An extent that it gave back and needs again, to be answered by [`LoopTx::supply`].
-    fn poll_wanted(&mut self) -> Option<Wanted> {
+    fn poll_wanted(&mut self) -> Option<WantedExtent> {
         None
     }
     /// Supplies the extent, or reports that it is unavailable.
-    fn supply(&mut self, now: Instant, wanted: &Wanted, lease: Option<Lease>) {
+    fn supply(&mut self, now: Instant, wanted: &WantedExtent, lease: Option<Lease>) {
         let _ = (now, wanted, lease);
     }
 }
@@ -230,11 +230,11 @@ pub struct CoreLoop<C, T> {
     pub reception: Option<Reception>,
     /// Extents that the egress path needs again.
     again: Again,
-    state: State,
+    state: LoopState,
 }
 
 /// State that a loop keeps from turn to turn.
-struct State {
+struct LoopState {
     outcomes: [SendOutcome; MAX_BATCH_BURSTS],
     /// An event of the engine that neither ring had room for.
     held: Option<StreamEvent>,
@@ -263,7 +263,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         adaptive_burst: AdaptiveBurst,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-        let state = State { outcomes, held: None, stopping: None, conns_pending: false, tx_pending: false };
+        let state =
+            LoopState { outcomes, held: None, stopping: None, conns_pending: false, tx_pending: false };
         Self {
             clock,
             engine,

@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind};
 pub(crate) use rustix::io::Errno;
 
 /// The result of a call.
-pub(crate) type Outcome<T> = Result<T, Errno>;
+pub(crate) type CallResult<T> = Result<T, Errno>;
 
 /// The errno that the kernel has for the same.
 pub(crate) fn of(error: &Error) -> Errno {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 
 pub(crate) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
@@ -13,7 +13,7 @@ pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 pub(crate) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// A socket in a set: the descriptor under which it was added, and the socket behind it.
-pub(crate) type Key = (i32, u32);
+pub(crate) type InterestKey = (i32, u32);
 
 struct Item {
     events: u32,
@@ -28,8 +28,8 @@ struct Item {
 pub(crate) struct Set {
     /// Descriptors of the set.
     pub(crate) refs: u32,
-    items: BTreeMap<Key, Item>,
-    queue: VecDeque<Key>,
+    items: BTreeMap<InterestKey, Item>,
+    queue: VecDeque<InterestKey>,
     /// Counts waits of one event at most, in which engine and kernel take turns to be first.
     pub(crate) turn: u32,
 }
@@ -40,7 +40,7 @@ impl Set {
         Self { refs: 1, ..Self::default() }
     }
 
-    pub(crate) fn add(&mut self, key: Key, events: u32, data: u64) -> Outcome<()> {
+    pub(crate) fn add(&mut self, key: InterestKey, events: u32, data: u64) -> CallResult<()> {
         if self.items.contains_key(&key) {
             return Err(Errno::EXIST);
         }
@@ -49,20 +49,20 @@ impl Set {
         Ok(())
     }
 
-    pub(crate) fn modify(&mut self, key: Key, events: u32, data: u64) -> Outcome<()> {
+    pub(crate) fn modify(&mut self, key: InterestKey, events: u32, data: u64) -> CallResult<()> {
         let item = self.items.get_mut(&key).ok_or(Errno::NOENT)?;
         (item.events, item.data, item.is_off) = (events, data, false);
         self.mark(key);
         Ok(())
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Outcome<()> {
+    pub(crate) fn remove(&mut self, key: InterestKey) -> CallResult<()> {
         // What stands in the queue is passed over.
         self.items.remove(&key).map(|_| ()).ok_or(Errno::NOENT)
     }
 
     /// Something has happened to a socket.
-    pub(crate) fn mark(&mut self, key: Key) {
+    pub(crate) fn mark(&mut self, key: InterestKey) {
         let Some(item) = self.items.get_mut(&key) else { return };
         if !item.is_off && !std::mem::replace(&mut item.is_queued, true) {
             self.queue.push_back(key);

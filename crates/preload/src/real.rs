@@ -12,7 +12,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 
 /// Finds a function, and remembers where.
 fn find(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
@@ -101,7 +101,7 @@ real! {
     epoll_pwait2(set: c_int, events: *mut epoll_event, count: c_int, limit: *const timespec, mask: *const sigset_t) -> c_int = -1;
 }
 
-fn outcome(result: c_int) -> Outcome<c_int> {
+fn outcome(result: c_int) -> CallResult<c_int> {
     if result >= 0 { Ok(result) } else { Err(last()) }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn last() -> Errno {
 }
 
 /// An option that is a number.
-pub(crate) fn option(fd: i32, level: i32, name: i32) -> Outcome<i32> {
+pub(crate) fn option(fd: i32, level: i32, name: i32) -> CallResult<i32> {
     let (mut value, mut length) = (0_i32, size_of::<i32>() as socklen_t);
     // SAFETY: both pointers are valid for the lengths passed.
     let result = unsafe { getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
@@ -143,13 +143,13 @@ pub(crate) fn lingers_for_nothing(fd: i32) -> bool {
 }
 
 /// Returns a new socket of the kernel that is never used: it holds a descriptor number.
-pub(crate) fn placeholder(domain: i32, flags: i32) -> Outcome<i32> {
+pub(crate) fn placeholder(domain: i32, flags: i32) -> CallResult<i32> {
     // SAFETY: no memory is involved.
     outcome(unsafe { socket(domain, libc::SOCK_STREAM | flags, 0) })
 }
 
 /// The port that a socket of the kernel's is bound to; 0: to none.
-pub(crate) fn local_port(fd: i32) -> Outcome<u16> {
+pub(crate) fn local_port(fd: i32) -> CallResult<u16> {
     let mut bytes = [0_u8; 128];
     let mut length = bytes.len() as socklen_t;
     // SAFETY: both pointers are valid for the lengths passed.
@@ -158,14 +158,14 @@ pub(crate) fn local_port(fd: i32) -> Outcome<u16> {
 }
 
 /// Whether a descriptor's calls do not wait.
-pub(crate) fn is_nonblocking(fd: i32) -> Outcome<bool> {
+pub(crate) fn is_nonblocking(fd: i32) -> CallResult<bool> {
     // SAFETY: the command takes no argument.
     let flags = unsafe { fcntl(fd, libc::F_GETFL, null_mut()) };
     outcome(flags).map(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
 /// Closes a descriptor.
-pub(crate) fn close_fd(fd: i32) -> Outcome<()> {
+pub(crate) fn close_fd(fd: i32) -> CallResult<()> {
     // SAFETY: no memory is involved; whose it is was looked up before.
     outcome(unsafe { close(fd) }).map(|_| ())
 }
@@ -190,7 +190,7 @@ fn as_timespec(limit: Duration) -> timespec {
 }
 
 /// Waits for descriptors of the kernel; how many have something to say.
-pub(crate) fn poll_fds(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> Outcome<usize> {
+pub(crate) fn poll_fds(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) -> CallResult<usize> {
     let limit = limit.map(as_timespec);
     let at = limit.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
     // SAFETY: the slice and the time are there until the call has ended, and so is the mask.
@@ -199,7 +199,7 @@ pub(crate) fn poll_fds(fds: &mut [pollfd], limit: Option<Duration>, mask: Mask) 
 }
 
 /// Takes the current events of the kernel's part of an epoll set.
-pub(crate) fn take_kernel_events(set: i32, events: &mut [epoll_event]) -> Outcome<usize> {
+pub(crate) fn take_kernel_events(set: i32, events: &mut [epoll_event]) -> CallResult<usize> {
     if events.is_empty() {
         return Ok(0);
     }
@@ -249,7 +249,7 @@ pub(crate) fn at_fork_and_exit(
 }
 
 /// Bytes of a file, from where it stands or from `offset`.
-pub(crate) fn read_file(fd: i32, to: &mut [u8], offset: Option<i64>) -> Outcome<usize> {
+pub(crate) fn read_file(fd: i32, to: &mut [u8], offset: Option<i64>) -> CallResult<usize> {
     // SAFETY: the slice is there until the call has ended.
     let result = unsafe {
         match offset {

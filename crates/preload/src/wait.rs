@@ -11,10 +11,10 @@ use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::process::{self, Process};
 use crate::real::{self, Mask};
-use crate::table::{self, Kind};
+use crate::table::{self, DescriptorKind};
 
 /// When a call gives up.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ struct Own(Arc<OwnedFd>);
 impl Drop for Own {
     fn drop(&mut self) {
         // It is closed like any other: not the library's own any more.
-        table::set(self.0.as_raw_fd(), Kind::Kernel);
+        table::set(self.0.as_raw_fd(), DescriptorKind::Kernel);
     }
 }
 
@@ -90,13 +90,13 @@ thread_local! {
     static OWN: std::cell::OnceCell<Own> = const { std::cell::OnceCell::new() };
 }
 
-fn own_bell() -> Outcome<Arc<OwnedFd>> {
+fn own_bell() -> CallResult<Arc<OwnedFd>> {
     OWN.with(|own| {
         if let Some(bell) = own.get() {
             return Ok(Arc::clone(&bell.0));
         }
         let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        table::set(bell.as_raw_fd(), Kind::Internal);
+        table::set(bell.as_raw_fd(), DescriptorKind::Internal);
         Ok(Arc::clone(&own.get_or_init(|| Own(bell)).0))
     })
 }
@@ -107,7 +107,7 @@ const fn readable(fd: i32) -> pollfd {
 
 /// Sleeps until the engine or another thread rings, one of `fds` has something to say, or the limit is over. The last two of `fds` are for the bells.
 /// False: there is nothing to be waited for, try again.
-fn sleep(interest: Interest, until: Until, fds: &mut [pollfd], mask: Mask) -> Outcome<bool> {
+fn sleep(interest: Interest, until: Until, fds: &mut [pollfd], mask: Mask) -> CallResult<bool> {
     let Some(limit) = until.left() else { return Err(Errno::TIMEDOUT) };
     let own = own_bell()?;
     let [.., own_place, engine_place] = fds else { return Err(Errno::INVAL) };
@@ -128,8 +128,8 @@ fn sleep(interest: Interest, until: Until, fds: &mut [pollfd], mask: Mask) -> Ou
 pub(crate) fn wait_for<T>(
     index: u32,
     until: Until,
-    mut attempt: impl FnMut(&mut Process) -> Outcome<Option<T>>,
-) -> Outcome<T> {
+    mut attempt: impl FnMut(&mut Process) -> CallResult<Option<T>>,
+) -> CallResult<T> {
     loop {
         if let Some(result) = process::with(&mut attempt)?? {
             return Ok(result);
@@ -145,10 +145,10 @@ pub(crate) fn wait_for<T>(
 }
 
 /// `poll`: sockets of the engine are asked here, the others by the kernel.
-pub(crate) fn poll(fds: &mut [pollfd], until: Until, mask: Mask) -> Outcome<usize> {
+pub(crate) fn poll(fds: &mut [pollfd], until: Until, mask: Mask) -> CallResult<usize> {
     let mut kernel: Vec<pollfd> = fds.to_vec();
     for of in &mut kernel {
-        if matches!(table::kind(of.fd), Kind::Socket(_)) {
+        if matches!(table::kind(of.fd), DescriptorKind::Socket(_)) {
             // The kernel passes over it.
             of.fd = -1;
         }
@@ -188,7 +188,7 @@ pub(crate) fn epoll_wait(
     events: &mut [epoll_event],
     until: Until,
     mask: Mask,
-) -> Outcome<usize> {
+) -> CallResult<usize> {
     loop {
         let (ours, kernel_first) = process::with(|process| process.take_events(index, events))?;
         if ours > 0 || until.left().is_none() {

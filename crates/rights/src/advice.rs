@@ -77,7 +77,7 @@ pub struct Advised {
 }
 
 /// Called when a question has been answered, or cannot be.
-type Done = Box<dyn FnOnce() + Send>;
+type AnswerCallback = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Live {
@@ -85,11 +85,11 @@ struct Live {
     /// In the order in which they came, each with its end; one that came again stands here twice until its first place is reached.
     order: VecDeque<(Question, Instant)>,
     /// Questions in progress, each with all callers that wait for it.
-    asked: HashMap<Question, Vec<Done>>,
+    asked: HashMap<Question, Vec<AnswerCallback>>,
     waiting: usize,
     shares: HashMap<IpAddr, Share>,
     is_failing: bool,
-    counts: Counts,
+    counts: QuestionCounts,
 }
 
 /// How much of each bound the viewers of one address use.
@@ -103,7 +103,7 @@ struct Share {
 
 /// Counters of the questions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct QuestionCounts {
     pub(crate) asked: u64,
     pub(crate) refused: u64,
     pub(crate) failed: u64,
@@ -132,7 +132,7 @@ impl Advised {
     /// Asks the program, once for all callers with the same question, and then calls `done`. If too
     /// many questions are pending, in total or from the question's address, the program is not
     /// asked and `done` is called at once.
-    pub fn ask(self: &Arc<Self>, question: Question, done: Done) {
+    pub fn ask(self: &Arc<Self>, question: Question, done: AnswerCallback) {
         {
             let mut live = self.live();
             let is_new = !live.asked.contains_key(&question);
@@ -188,7 +188,7 @@ impl Advised {
     }
 
     /// Returns the counters.
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> QuestionCounts {
         self.live().counts
     }
 

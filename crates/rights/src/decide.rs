@@ -2,11 +2,11 @@
 //! protocol front ends only translate it.
 
 use crate::known::User;
-use crate::link::Link;
+use crate::link::SignedLink;
 
 /// The requested action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What<'a> {
+pub enum RequestedAction<'a> {
     /// An action that reveals nothing: whether the server is alive, the supported methods.
     Nothing,
     /// Hear whether its credentials are right, whatever else needs any.
@@ -25,7 +25,7 @@ pub enum What<'a> {
 
 /// Origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RequestOrigin {
     /// A program of this machine, for itself.
     Here,
     /// Anywhere else, or a proxy on this machine for a client there.
@@ -40,7 +40,7 @@ pub enum Who<'a> {
     /// An authenticated user.
     User(&'a User),
     /// The holder of a valid signed link.
-    Link(&'a Link),
+    Link(&'a SignedLink),
 }
 
 /// Viewing access.
@@ -147,38 +147,40 @@ pub enum Reason {
 }
 
 /// Decides.
-pub fn decide(policy: &Policy, who: Who<'_>, what: What<'_>, place: Place) -> Decision {
+pub fn decide(policy: &Policy, who: Who<'_>, what: RequestedAction<'_>, place: RequestOrigin) -> Decision {
     match what {
-        What::Nothing => Decision::Allow,
-        What::SignIn => match who {
+        RequestedAction::Nothing => Decision::Allow,
+        RequestedAction::SignIn => match who {
             Who::Nobody | Who::Link(_) if policy.has_users => Decision::Ask,
             // Where no client can be a user, credentials are meant for another party: a proxy that
             // asks for its own.
             _ => Decision::Allow,
         },
-        What::List | What::Watch(_) if policy.watching == Watching::Open => Decision::Allow,
-        What::List => match who {
+        RequestedAction::List | RequestedAction::Watch(_) if policy.watching == Watching::Open => {
+            Decision::Allow
+        }
+        RequestedAction::List => match who {
             Who::User(_) => Decision::Allow,
             Who::Nobody => Decision::Ask,
             Who::Link(_) => Decision::Refuse(Reason::BadLink),
         },
-        What::Watch(title) => match who {
+        RequestedAction::Watch(title) => match who {
             Who::User(user) if user.may_watch(title) => Decision::Allow,
             Who::User(_) => Decision::Refuse(Reason::NotThisTitle),
             Who::Link(link) if link.covers(title) => Decision::Allow,
             Who::Link(_) => Decision::Refuse(Reason::BadLink),
             Who::Nobody => Decision::Ask,
         },
-        What::SeeOthers | What::Change => match who {
+        RequestedAction::SeeOthers | RequestedAction::Change => match who {
             Who::User(user) if user.manages => Decision::Allow,
-            _ if place == Place::Here && policy.trusts_here() => Decision::Allow,
+            _ if place == RequestOrigin::Here && policy.trusts_here() => Decision::Allow,
             Who::User(_) => Decision::Refuse(Reason::NoManager),
             Who::Nobody | Who::Link(_) if policy.has_managers => Decision::Ask,
             Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::HereOnly),
         },
-        What::Upload => match who {
+        RequestedAction::Upload => match who {
             Who::User(user) if user.may_upload() => Decision::Allow,
-            _ if place == Place::Here && policy.trusts_here() => Decision::Allow,
+            _ if place == RequestOrigin::Here && policy.trusts_here() => Decision::Allow,
             Who::User(_) => Decision::Refuse(Reason::NoUploader),
             Who::Nobody | Who::Link(_) if policy.has_uploaders => Decision::Ask,
             Who::Nobody | Who::Link(_) => Decision::Refuse(Reason::UploadHereOnly),
@@ -196,7 +198,7 @@ mod tests {
         let viewer = User::for_test("viewer", &["film"], false);
         let manager = User::for_test("manager", &[], true);
         let uploader = User { uploads: true, ..User::for_test("uploader", &[], false) };
-        let link = Link::for_test("film", 100);
+        let link = SignedLink::for_test("film", 100);
         let (nobody, viewer, manager, link) =
             (Who::Nobody, Who::User(&viewer), Who::User(&manager), Who::Link(&link));
         let uploader = Who::User(&uploader);
@@ -214,8 +216,8 @@ mod tests {
         let strict = Policy { trust_here: TrustHere::Never, ..closed };
         let strict_alone = Policy { has_managers: false, has_uploaders: false, ..strict };
         use Decision::{Allow, Ask, Refuse};
-        use Place::{Elsewhere, Here};
-        use What::{Change, List, Nothing, SeeOthers, SignIn, Upload, Watch};
+        use RequestOrigin::{Elsewhere, Here};
+        use RequestedAction::{Change, List, Nothing, SeeOthers, SignIn, Upload, Watch};
         for (policy, who, what, place, expected) in [
             (strict, nobody, Nothing, Elsewhere, Allow),
             (open, nobody, SignIn, Here, Allow),

@@ -39,11 +39,11 @@ pub(crate) struct Response {
     algorithm: Algorithm,
     response: String,
     /// With `qop=auth`.
-    counted: Option<Counted>,
+    counted: Option<NonceCount>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Counted {
+struct NonceCount {
     nc: String,
     cnonce: String,
 }
@@ -62,7 +62,7 @@ impl Response {
         let counted = match get("qop") {
             None => None,
             Some(qop) if qop.eq_ignore_ascii_case("auth") => {
-                Some(Counted { nc: get("nc")?, cnonce: get("cnonce")? })
+                Some(NonceCount { nc: get("nc")?, cnonce: get("cnonce")? })
             }
             Some(_) => return None,
         };
@@ -87,14 +87,16 @@ impl Response {
         let ha2 = hash(&format!("{method}:{}", self.uri));
         let expected = match &self.counted {
             None => hash(&format!("{ha1}:{}:{ha2}", self.nonce)),
-            Some(Counted { nc, cnonce }) => hash(&format!("{ha1}:{}:{nc}:{cnonce}:auth:{ha2}", self.nonce)),
+            Some(NonceCount { nc, cnonce }) => {
+                hash(&format!("{ha1}:{}:{nc}:{cnonce}:auth:{ha2}", self.nonce))
+            }
         };
         is_same(expected.as_bytes(), self.response.as_bytes())
     }
 
     /// The number of this use of the nonce; `Err` if it is none.
     pub(crate) fn count(&self) -> Result<Option<u32>, ()> {
-        let Some(Counted { nc, .. }) = &self.counted else { return Ok(None) };
+        let Some(NonceCount { nc, .. }) = &self.counted else { return Ok(None) };
         let is_number = nc.len() == 8 && nc.bytes().all(|b| b.is_ascii_hexdigit());
         let number = u32::from_str_radix(nc, 16).ok().filter(|&number| is_number && number > 0);
         number.map(Some).ok_or(())

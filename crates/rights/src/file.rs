@@ -12,7 +12,7 @@ use rusqlite::{
 use crate::copies::Copies;
 use crate::error::FileError;
 use crate::format::{self, Content};
-use crate::known::{Ha1, Keys, Known, Limits, Token, User};
+use crate::known::{Ha1, Keys, Limits, RightsSnapshot, Token, User};
 use crate::limits::{MAX_PATTERNS, MAX_TOKENS_PER_USER, MAX_USERS};
 use crate::list::{ListedGroup, ListedToken, ListedUser, list};
 use crate::name::{NameError, check_name, check_pattern};
@@ -115,7 +115,7 @@ impl RightsFile {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read(&mut self) -> Result<Known, FileError> {
+    pub fn read(&mut self) -> Result<RightsSnapshot, FileError> {
         let path = self.path.clone();
         self.db.transaction().and_then(|db| read(&db)).map_err(|source| FileError::Sqlite { path, source })
     }
@@ -407,9 +407,9 @@ fn key(db: &Connection, name: &str) -> rusqlite::Result<[u8; 32]> {
     db.query_row("SELECT key FROM keys WHERE name = ?", [name], |row| row.get(0))
 }
 
-fn read(db: &Connection) -> rusqlite::Result<Known> {
+fn read(db: &Connection) -> rusqlite::Result<RightsSnapshot> {
     let keys = Keys { links: key(db, "links")?, tokens: key(db, "tokens")? };
-    let mut known = Known { keys: Some(keys), ..Known::default() };
+    let mut known = RightsSnapshot { keys: Some(keys), ..RightsSnapshot::default() };
     let mut rows = db.prepare(
         "SELECT name, manages, argon2id, ha1_md5, ha1_sha256, uploads, max_streams, max_bits_per_s FROM users",
     )?;

@@ -10,10 +10,10 @@ use crate::advice::Advised;
 use crate::checked::{Checked, Pair};
 use crate::clock::Now;
 use crate::credentials::Credentials;
-use crate::decide::{Decision, Place, Policy, Reason, Watching, What, Who, decide};
+use crate::decide::{Decision, Policy, Reason, RequestOrigin, RequestedAction, Watching, Who, decide};
 use crate::digest::{Nonces, Response, challenges};
-use crate::known::{Known, Limits, Quota, User};
-use crate::link::Link;
+use crate::known::{Limits, Quota, RightsSnapshot, User};
+use crate::link::SignedLink;
 use crate::secret::{self, REALM, SecretError};
 use crate::throttle::Throttle;
 
@@ -47,11 +47,11 @@ millrace_core::counters! {
 
 /// A request, as far as rights are concerned.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct AccessRequest<'a> {
     /// The requested action.
-    pub what: What<'a>,
+    pub what: RequestedAction<'a>,
     /// Where it is from.
-    pub place: Place,
+    pub place: RequestOrigin,
     /// Its address: wrong credentials are counted by it.
     pub address: IpAddr,
     /// Value of `Authorization`.
@@ -84,12 +84,12 @@ pub enum Visitor {
     /// The user of this name.
     User(Arc<str>),
     /// The holder of this link.
-    Link(Arc<Link>),
+    Link(Arc<SignedLink>),
 }
 
 /// The result of a request.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum AccessVerdict {
     /// It may be done.
     Allow(Visitor),
     /// It needs credentials.
@@ -119,7 +119,7 @@ pub struct Check {
 }
 
 /// A check, and the callback for its end.
-pub(crate) type Job = (Check, Box<dyn FnOnce() + Send>);
+pub(crate) type CheckJob = (Check, Box<dyn FnOnce() + Send>);
 
 /// Everything that changes with requests.
 struct Live {
@@ -131,7 +131,7 @@ struct Live {
 
 /// The known users and rights, and the number of their changes.
 struct Current {
-    known: Arc<Known>,
+    known: Arc<RightsSnapshot>,
     policy: Policy,
     generation: u64,
 }
@@ -142,7 +142,7 @@ pub struct Gate {
     live: Mutex<Live>,
     /// Of pairs: passwords are not kept.
     key: [u8; 32],
-    checks: Option<SyncSender<Job>>,
+    checks: Option<SyncSender<CheckJob>>,
     advised: OnceLock<Arc<Advised>>,
 }
 
@@ -151,14 +151,14 @@ impl Gate {
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn new(policy: Policy, known: Known) -> Result<Self, SecretError> {
+    pub fn new(policy: Policy, known: RightsSnapshot) -> Result<Self, SecretError> {
         Self::with_checks(policy, known, None)
     }
 
     pub(crate) fn with_checks(
         policy: Policy,
-        known: Known,
-        checks: Option<SyncSender<Job>>,
+        known: RightsSnapshot,
+        checks: Option<SyncSender<CheckJob>>,
     ) -> Result<Self, SecretError> {
         let live = Live {
             checked: Checked::default(),
@@ -174,7 +174,7 @@ impl Gate {
     }
 
     /// Replaces the known users and rights. Results of password checks are forgotten.
-    pub fn replace(&self, known: Known) {
+    pub fn replace(&self, known: RightsSnapshot) {
         let users = known.users.len() as u64;
         {
             let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -190,17 +190,17 @@ impl Gate {
     }
 
     /// Looks at a request.
-    pub fn ask(&self, now: Now, asked: &Asked<'_>) -> Verdict {
+    pub fn ask(&self, now: Now, asked: &AccessRequest<'_>) -> AccessVerdict {
         let (known, policy, generation) = self.current();
-        let verdict = Look { gate: self, known: &known, policy, generation, now, asked }.look();
+        let verdict = AccessEvaluation { gate: self, known: &known, policy, generation, now, asked }.look();
         let mut live = self.live();
         match &verdict {
-            Verdict::Allow(_) | Verdict::Check(_) => {}
-            Verdict::Ask { is_wrong: true, is_stale: false } => live.counters.wrong_credentials += 1,
-            Verdict::Ask { .. } => live.counters.asked += 1,
-            Verdict::Refuse(_) => live.counters.refused += 1,
-            Verdict::TooMany => live.counters.throttled += 1,
-            Verdict::Busy => live.counters.busy += 1,
+            AccessVerdict::Allow(_) | AccessVerdict::Check(_) => {}
+            AccessVerdict::Ask { is_wrong: true, is_stale: false } => live.counters.wrong_credentials += 1,
+            AccessVerdict::Ask { .. } => live.counters.asked += 1,
+            AccessVerdict::Refuse(_) => live.counters.refused += 1,
+            AccessVerdict::TooMany => live.counters.throttled += 1,
+            AccessVerdict::Busy => live.counters.busy += 1,
         }
         verdict
     }
@@ -243,11 +243,11 @@ impl Gate {
 
     /// Whether a visitor may watch a title: for lists.
     pub fn may_watch(&self, visitor: &Visitor, title: &str) -> bool {
-        self.decision(visitor, What::Watch(title), Place::Elsewhere) == Decision::Allow
+        self.decision(visitor, RequestedAction::Watch(title), RequestOrigin::Elsewhere) == Decision::Allow
     }
 
     /// Returns the decision on another action of a visitor, to choose the data to show.
-    pub fn decision(&self, visitor: &Visitor, what: What<'_>, place: Place) -> Decision {
+    pub fn decision(&self, visitor: &Visitor, what: RequestedAction<'_>, place: RequestOrigin) -> Decision {
         let (known, policy, _) = self.current();
         let who = match visitor {
             Visitor::Anybody => Who::Nobody,
@@ -319,7 +319,7 @@ impl Gate {
         }
     }
 
-    fn current(&self) -> (Arc<Known>, Policy, u64) {
+    fn current(&self) -> (Arc<RightsSnapshot>, Policy, u64) {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         (Arc::clone(&current.known), current.policy, current.generation)
     }
@@ -343,29 +343,29 @@ impl fmt::Debug for Check {
 }
 
 /// A request that is being looked at.
-struct Look<'a> {
+struct AccessEvaluation<'a> {
     gate: &'a Gate,
-    known: &'a Known,
+    known: &'a RightsSnapshot,
     policy: Policy,
     generation: u64,
     now: Now,
-    asked: &'a Asked<'a>,
+    asked: &'a AccessRequest<'a>,
 }
 
-impl Look<'_> {
-    fn look(&self) -> Verdict {
+impl AccessEvaluation<'_> {
+    fn look(&self) -> AccessVerdict {
         if self.decide(Who::Nobody) == Decision::Allow {
-            return Verdict::Allow(Visitor::Anybody);
+            return AccessVerdict::Allow(Visitor::Anybody);
         }
         let link = self.link();
         if let Some(Ok(link)) = &link
             && self.decide(Who::Link(link)) == Decision::Allow
         {
-            return Verdict::Allow(Visitor::Link(Arc::new(link.clone())));
+            return AccessVerdict::Allow(Visitor::Link(Arc::new(link.clone())));
         }
         match (self.asked.authorization, link) {
             (Some(authorization), _) => self.credentials(&Credentials::read(authorization)),
-            (None, Some(Err(reason))) => Verdict::Refuse(reason),
+            (None, Some(Err(reason))) => AccessVerdict::Refuse(reason),
             (None, _) => self.before().unwrap_or_else(|| self.nobody(false)),
         }
     }
@@ -374,45 +374,45 @@ impl Look<'_> {
         decide(&self.policy, who, self.asked.what, self.asked.place)
     }
 
-    fn link(&self) -> Option<Result<Link, Reason>> {
-        let What::Watch(title) = self.asked.what else { return None };
+    fn link(&self) -> Option<Result<SignedLink, Reason>> {
+        let RequestedAction::Watch(title) = self.asked.what else { return None };
         let key = self.known.keys.as_ref().map(|keys| &keys.links);
-        Link::read(key, self.asked.query?, title, self.now.unix_s)
+        SignedLink::read(key, self.asked.query?, title, self.now.unix_s)
     }
 
     /// Returns the verdict on the visitor known before; `None`: there is none, or it is no longer
     /// known.
-    fn before(&self) -> Option<Verdict> {
+    fn before(&self) -> Option<AccessVerdict> {
         let (visitor, goes_on) = self.asked.before?;
         match visitor {
             Visitor::Anybody => None,
             Visitor::User(name) => Some(self.user(self.known.users.get(name)?)),
             Visitor::Link(link) if link.is_over(self.now.unix_s) && !goes_on => {
-                Some(Verdict::Refuse(Reason::OldLink))
+                Some(AccessVerdict::Refuse(Reason::OldLink))
             }
             Visitor::Link(link) => (self.decide(Who::Link(link)) == Decision::Allow)
-                .then(|| Verdict::Allow(Visitor::Link(Arc::clone(link)))),
+                .then(|| AccessVerdict::Allow(Visitor::Link(Arc::clone(link)))),
         }
     }
 
     /// Returns the verdict on a client that presented no credentials, or wrong ones.
-    fn nobody(&self, is_wrong: bool) -> Verdict {
+    fn nobody(&self, is_wrong: bool) -> AccessVerdict {
         match self.decide(Who::Nobody) {
-            Decision::Allow => Verdict::Allow(Visitor::Anybody),
-            Decision::Ask => Verdict::Ask { is_wrong, is_stale: false },
-            Decision::Refuse(reason) => Verdict::Refuse(reason),
+            Decision::Allow => AccessVerdict::Allow(Visitor::Anybody),
+            Decision::Ask => AccessVerdict::Ask { is_wrong, is_stale: false },
+            Decision::Refuse(reason) => AccessVerdict::Refuse(reason),
         }
     }
 
-    fn user(&self, user: &User) -> Verdict {
+    fn user(&self, user: &User) -> AccessVerdict {
         match self.decide(Who::User(user)) {
-            Decision::Allow => Verdict::Allow(Visitor::User(Arc::clone(&user.name))),
-            Decision::Ask => Verdict::Ask { is_wrong: false, is_stale: false },
-            Decision::Refuse(reason) => Verdict::Refuse(reason),
+            Decision::Allow => AccessVerdict::Allow(Visitor::User(Arc::clone(&user.name))),
+            Decision::Ask => AccessVerdict::Ask { is_wrong: false, is_stale: false },
+            Decision::Refuse(reason) => AccessVerdict::Refuse(reason),
         }
     }
 
-    fn credentials(&self, credentials: &Credentials<'_>) -> Verdict {
+    fn credentials(&self, credentials: &Credentials<'_>) -> AccessVerdict {
         match credentials {
             Credentials::Bearer(token) => self.bearer(token),
             Credentials::Basic { user, password } => self.basic(user, password),
@@ -425,7 +425,7 @@ impl Look<'_> {
     }
 
     /// Looks up a token. Tokens cannot be guessed, so it is looked up however many were wrong.
-    fn bearer(&self, token: &str) -> Verdict {
+    fn bearer(&self, token: &str) -> AccessVerdict {
         let keys = self.known.keys.as_ref();
         let found = keys
             .and_then(|keys| secret::hash_token(token, &keys.tokens))
@@ -438,7 +438,7 @@ impl Look<'_> {
         }
     }
 
-    fn basic(&self, user: &str, password: &str) -> Verdict {
+    fn basic(&self, user: &str, password: &str) -> AccessVerdict {
         let pair = Checked::pair(&self.gate.key, user, password);
         let known = self.known.users.get(user);
         let (checked, is_shut) = {
@@ -447,12 +447,12 @@ impl Look<'_> {
         };
         match (checked, known) {
             (Some(true), Some(user)) => self.user(user),
-            _ if is_shut => Verdict::TooMany,
+            _ if is_shut => AccessVerdict::TooMany,
             // Its failure has been counted, by whoever checked it.
             (Some(_), _) if self.asked.is_again => self.nobody(true),
             (Some(_), _) => self.fail(),
-            (None, _) if self.asked.is_again => Verdict::Busy,
-            (None, known) => Verdict::Check(Check {
+            (None, _) if self.asked.is_again => AccessVerdict::Busy,
+            (None, known) => AccessVerdict::Check(Check {
                 pair,
                 hash: known.map(|user| user.password.clone()),
                 password: password.to_owned(),
@@ -462,9 +462,9 @@ impl Look<'_> {
         }
     }
 
-    fn digest(&self, response: &Response, of: DigestOf<'_>) -> Verdict {
+    fn digest(&self, response: &Response, of: DigestOf<'_>) -> AccessVerdict {
         if self.gate.live().throttle.is_shut(self.asked.address, self.now.mono) {
-            return Verdict::TooMany;
+            return AccessVerdict::TooMany;
         }
         let user = self.known.users.get(&*response.user);
         let is_right = user.and_then(|user| user.ha1).is_some_and(|ha1| response.is_right(&ha1, of.method));
@@ -473,20 +473,20 @@ impl Look<'_> {
             return self.fail();
         };
         if !self.gate.live().nonces.take(&response.nonce, self.asked.address, count, self.now.mono) {
-            return Verdict::Ask { is_wrong: true, is_stale: true };
+            return AccessVerdict::Ask { is_wrong: true, is_stale: true };
         }
         self.user(user)
     }
 
     /// Wrong credentials.
-    fn fail(&self) -> Verdict {
+    fn fail(&self) -> AccessVerdict {
         let is_shut = {
             let mut live = self.gate.live();
             let is_shut = live.throttle.is_shut(self.asked.address, self.now.mono);
             live.throttle.fail(self.asked.address, self.now.mono);
             is_shut
         };
-        if is_shut { Verdict::TooMany } else { self.nobody(true) }
+        if is_shut { AccessVerdict::TooMany } else { self.nobody(true) }
     }
 }
 

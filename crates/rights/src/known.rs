@@ -73,7 +73,7 @@ pub struct Keys {
 
 /// All known users, tokens and keys. By default, no user is known.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct RightsSnapshot {
     /// By name.
     pub users: BTreeMap<Arc<str>, User>,
     /// By their keyed hash.
@@ -108,7 +108,7 @@ impl User {
     }
 }
 
-impl Known {
+impl RightsSnapshot {
     /// Whether there is a user who manages.
     pub fn has_managers(&self) -> bool {
         self.users.values().any(|user| user.manages)

@@ -1,7 +1,7 @@
 //! Access rights: users, passwords, tokens and signed links, and the one decision about them
 //! (`docs/design/0039-rights.md`).
 //!
-//! It knows no protocol, and titles only by name. A protocol front end makes an [`Asked`] of a
+//! It knows no protocol, and titles only by name. A protocol front end makes an [`AccessRequest`] of a
 //! request, and the [`Gate`] decides on it.
 //!
 //! | module | is about |
@@ -49,12 +49,14 @@ mod watch;
 pub use advice::{Advice, Advised, Adviser, Answered, Question};
 pub use clock::Now;
 pub use copies::{Copies, RIGHTS_FILE, RIGHTS_RECORD_FILE};
-pub use decide::{Decision, Place, Policy, Reason, TrustHere, Watching, What, Who, decide};
+pub use decide::{
+    Decision, Policy, Reason, RequestOrigin, RequestedAction, TrustHere, Watching, Who, decide,
+};
 pub use error::FileError;
 pub use file::{NewUser, RightsFile};
-pub use gate::{Asked, Check, DigestOf, Gate, RightsCounters, Verdict, Visitor};
-pub use known::{Ha1, Keys, Known, Limits, Quota, Token, User};
-pub use link::Link;
+pub use gate::{AccessRequest, AccessVerdict, Check, DigestOf, Gate, RightsCounters, Visitor};
+pub use known::{Ha1, Keys, Limits, Quota, RightsSnapshot, Token, User};
+pub use link::SignedLink;
 pub use list::{ListedGroup, ListedToken, ListedUser};
 pub use name::{NameError, base, check_name, check_pattern, fits};
 pub use secret::{Cost, SecretError, check_password};

@@ -8,15 +8,15 @@ use crate::name::base;
 /// Context of the signature, so that no other use of the key can stand for it.
 const CONTEXT: &[u8] = b"millrace link 1\0";
 
-/// A link that holds.
+/// A link whose signature and expiry time have been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct SignedLink {
     title: String,
     until_unix_s: u64,
     query: String,
 }
 
-impl Link {
+impl SignedLink {
     /// Signs one. It covers a title and those that were made of it.
     pub fn sign(key: &[u8; 32], title: &str, until_unix_s: u64) -> Self {
         let sign = Base64UrlUnpadded::encode_string(signature(key, title, until_unix_s).as_bytes());
@@ -50,8 +50,8 @@ impl Link {
         unix_s: u64,
     ) -> Option<Result<Self, Reason>> {
         let (until, sign) = match (one(query, "until"), one(query, "sign")) {
-            (Found::No, Found::No) => return None,
-            (Found::Once(until), Found::Once(sign)) => (until, sign),
+            (ParamOccurrence::No, ParamOccurrence::No) => return None,
+            (ParamOccurrence::Once(until), ParamOccurrence::Once(sign)) => (until, sign),
             _ => return Some(Err(Reason::BadLink)),
         };
         Some(
@@ -88,21 +88,21 @@ fn signature(key: &[u8; 32], title: &str, until_unix_s: u64) -> blake3::Hash {
     hasher.finalize()
 }
 
-enum Found<'q> {
+enum ParamOccurrence<'q> {
     No,
     Once(&'q str),
     Twice,
 }
 
 /// The value of a name in a query.
-fn one<'q>(query: &'q str, name: &str) -> Found<'q> {
+fn one<'q>(query: &'q str, name: &str) -> ParamOccurrence<'q> {
     let mut values = query
         .split('&')
         .filter_map(|pair| pair.split_once('=').filter(|(found, _)| *found == name).map(|(_, value)| value));
     match (values.next(), values.next()) {
-        (None, _) => Found::No,
-        (Some(value), None) => Found::Once(value),
-        (Some(_), Some(_)) => Found::Twice,
+        (None, _) => ParamOccurrence::No,
+        (Some(value), None) => ParamOccurrence::Once(value),
+        (Some(_), Some(_)) => ParamOccurrence::Twice,
     }
 }
 
@@ -115,12 +115,12 @@ mod tests {
     const KEY: [u8; 32] = [3; 32];
 
     fn read(query: &str, title: &str, now: u64) -> Option<Result<(), Reason>> {
-        Link::read(Some(&KEY), query, title, now).map(|read| read.map(drop))
+        SignedLink::read(Some(&KEY), query, title, now).map(|read| read.map(drop))
     }
 
     #[test]
     fn link_for_other_title_or_past_expiry_is_refused() {
-        let link = Link::sign(&KEY, "film", 1000);
+        let link = SignedLink::sign(&KEY, "film", 1000);
         let query = link.query();
         for title in ["film", "film@540p", "film@trick-8x"] {
             assert_eq!(read(query, title, 999), Some(Ok(())), "{title}");
@@ -132,16 +132,16 @@ mod tests {
         assert_eq!(read(&format!("x=1&{query}&y"), "film", 0), Some(Ok(())));
         assert_eq!(read("x=1&untils=3", "film", 0), None);
         assert_eq!(read("", "film", 0), None);
-        let of_rendition = Link::sign(&KEY, "film@540p", 1000);
+        let of_rendition = SignedLink::sign(&KEY, "film@540p", 1000);
         assert_eq!(read(of_rendition.query(), "film@540p", 0), Some(Ok(())));
         assert_eq!(read(of_rendition.query(), "film", 0), Some(Err(Reason::BadLink)));
-        assert_eq!(Link::read(None, query, "film", 0), Some(Err(Reason::BadLink)), "there is no key");
-        assert_eq!(Link::read(Some(&[4; 32]), query, "film", 0), Some(Err(Reason::BadLink)));
+        assert_eq!(SignedLink::read(None, query, "film", 0), Some(Err(Reason::BadLink)), "there is no key");
+        assert_eq!(SignedLink::read(Some(&[4; 32]), query, "film", 0), Some(Err(Reason::BadLink)));
     }
 
     #[test]
     fn link_with_repeated_or_missing_parameter_is_refused() {
-        let query = Link::sign(&KEY, "film", 1000).query().to_owned();
+        let query = SignedLink::sign(&KEY, "film", 1000).query().to_owned();
         let (until, sign) = query.split_once('&').unwrap();
         for bad in [
             until.to_owned(),
@@ -160,7 +160,7 @@ mod tests {
     proptest! {
         #[test]
         fn link_with_changed_byte_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>(), until in 0u64..u64::MAX) {
-            let query = Link::sign(&KEY, "film", until).query().to_owned();
+            let query = SignedLink::sign(&KEY, "film", until).query().to_owned();
             let mut bytes = query.clone().into_bytes();
             let at = at.index(bytes.len());
             prop_assume!(bytes[at] != byte);
@@ -172,7 +172,7 @@ mod tests {
 
         #[test]
         fn link_signature_with_flipped_bit_is_refused(at in 0usize..256) {
-            let link = Link::sign(&KEY, "film", 1000);
+            let link = SignedLink::sign(&KEY, "film", 1000);
             let (until, sign) = link.query().split_once("&sign=").unwrap();
             let mut bytes = Base64UrlUnpadded::decode_vec(sign).unwrap();
             bytes[at / 8] ^= 1 << (at % 8);
@@ -182,7 +182,7 @@ mod tests {
 
         #[test]
         fn another_title_or_time_is_refused(title in "[a-z@.]{1,12}", other in "[a-z@.]{1,12}", until in 1u64..u64::MAX, later in 1u64..1000) {
-            let link = Link::sign(&KEY, &title, until);
+            let link = SignedLink::sign(&KEY, &title, until);
             if other != title && base(&other) != title {
                 prop_assert_eq!(read(link.query(), &other, 0), Some(Err(Reason::BadLink)));
             }

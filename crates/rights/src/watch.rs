@@ -11,8 +11,8 @@ use crate::copies::Copies;
 use crate::decide::Policy;
 use crate::error::FileError;
 use crate::file::RightsFile;
-use crate::gate::{Gate, Job};
-use crate::known::Known;
+use crate::gate::{CheckJob, Gate};
+use crate::known::RightsSnapshot;
 use crate::limits::{MAX_CHECKS_WAITING, RIGHTS_LOOK_EVERY, RIGHTS_RETRY_LOOKS};
 use crate::secret::SecretError;
 
@@ -38,7 +38,7 @@ impl Gate {
     /// # Errors
     /// The file exists but cannot be read, or a record shows that it should exist.
     pub fn start(policy: Policy, copies: &Copies) -> Result<Arc<Self>, StartError> {
-        let mut source = Source::new(copies.clone());
+        let mut source = WatchedRightsFile::new(copies.clone());
         let known = source.look()?.unwrap_or_default();
         let (checks, jobs) = sync_channel(MAX_CHECKS_WAITING);
         let gate = Arc::new(Self::with_checks(policy, known, Some(checks))?);
@@ -54,7 +54,7 @@ impl Gate {
 }
 
 /// Checks passwords until the gate is dropped.
-fn check(gate: &Weak<Gate>, jobs: &Receiver<Job>) {
+fn check(gate: &Weak<Gate>, jobs: &Receiver<CheckJob>) {
     while let Ok((check, done)) = jobs.recv() {
         // Dropped before the next wait: the gate ends when those who use it do.
         let Some(gate) = gate.upgrade() else { return };
@@ -64,7 +64,7 @@ fn check(gate: &Weak<Gate>, jobs: &Receiver<Job>) {
 }
 
 /// Looks for changes until the gate is dropped.
-fn follow(gate: &Weak<Gate>, mut source: Source) {
+fn follow(gate: &Weak<Gate>, mut source: WatchedRightsFile) {
     loop {
         std::thread::sleep(RIGHTS_LOOK_EVERY);
         if gate.strong_count() == 0 {
@@ -79,7 +79,7 @@ fn follow(gate: &Weak<Gate>, mut source: Source) {
 }
 
 /// The file that is watched for changes, with its copies.
-struct Source {
+struct WatchedRightsFile {
     copies: Copies,
     /// The newest copy, as of the last read.
     open: Option<OpenCopy>,
@@ -114,13 +114,13 @@ impl CopyStamp {
     }
 }
 
-impl Source {
+impl WatchedRightsFile {
     fn new(copies: Copies) -> Self {
         Self { copies, open: None, seen: Vec::new(), looks: 0, trouble: None }
     }
 
     /// Returns the current users and rights, if they have changed.
-    fn news(&mut self) -> Option<Known> {
+    fn news(&mut self) -> Option<RightsSnapshot> {
         match self.look() {
             Ok(known) => {
                 self.trouble = None;
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    fn look(&mut self) -> Result<Option<Known>, FileError> {
+    fn look(&mut self) -> Result<Option<RightsSnapshot>, FileError> {
         let now = self.stamps();
         let version = self.open.as_ref().map(|open| open.file.version()).transpose();
         let is_same = match (&self.open, version) {

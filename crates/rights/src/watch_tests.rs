@@ -11,8 +11,8 @@ fn add(file: &mut RightsFile, name: &str) {
 fn changes_of_the_file_are_seen() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
-    let mut source = Source::new(Copies::one(&path));
-    let names = |known: Option<Known>| {
+    let mut source = WatchedRightsFile::new(Copies::one(&path));
+    let names = |known: Option<RightsSnapshot>| {
         known.map(|known| known.users.keys().map(ToString::to_string).collect::<Vec<_>>())
     };
     assert_eq!(names(source.news()), None);

@@ -15,12 +15,12 @@ use sdp_types::{
 
 use crate::rtsp::range::npt;
 use crate::rtsp::target;
-use crate::service::{Entry, FecMode, Rendition};
+use crate::service::{FecMode, Rendition, TitleEntry};
 
 /// The options in the URL of a DESCRIBE: players drop the query when they combine URLs, so it goes
 /// into the track's URL.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct UrlOptions {
     /// How much FEC.
     pub fec: Option<FecMode>,
     /// Which rendition.
@@ -29,9 +29,9 @@ pub struct Asked {
     pub late_end: MediaTicks,
 }
 
-impl Asked {
+impl UrlOptions {
     /// As the query of a URL, with the transformation of the title; empty if nothing was asked for.
-    fn query(&self, entry: &Entry) -> String {
+    fn query(&self, entry: &TitleEntry) -> String {
         let transform = entry.transform.as_ref().map(|of| format!("{}={}", target::TRANSFORM, of.name));
         let fec = self.fec.map(|mode| format!("fec={mode}"));
         let rendition = self.rendition.as_ref().map(|name| format!("rendition={name}"));
@@ -47,7 +47,7 @@ impl Asked {
 }
 
 /// The description, for a viewer that reaches the server at `local`.
-pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &Asked) -> String {
+pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], asked: &UrlOptions) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
     let mut media = Media::new(MediaType::Video, 0, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T); // port: by SETUP
     let peak_rate = asked.of(renditions).map_or(entry.peak_rate, |rendition| rendition.peak_rate);
@@ -82,7 +82,7 @@ pub fn describe(entry: &Entry, local: IpAddr, renditions: &[Rendition], asked: &
 }
 
 /// `b=AS`: kilobits a second with RTP, UDP and IP headers, rounded up (RFC 3550 section 6.2 counts them).
-fn session_kbits(entry: &Entry, peak_rate: BitRate) -> u64 {
+fn session_kbits(entry: &TitleEntry, peak_rate: BitRate) -> u64 {
     let payload = entry.layout.packet_bytes() as u64;
     let datagram = payload + (RTP_HEADER_BYTES + UDP_HEADER_BYTES + IPV4_HEADER_BYTES) as u64;
     let bits = u128::from(peak_rate.0) * u128::from(datagram) / u128::from(payload);

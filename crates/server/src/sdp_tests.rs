@@ -27,8 +27,8 @@ impl AccessPoints for Nowhere {
     }
 }
 
-fn entry(name: &str) -> Entry {
-    Entry {
+fn entry(name: &str) -> TitleEntry {
+    TitleEntry {
         id: TitleId([1; 16]),
         name: name.into(),
         title: name.into(),
@@ -49,7 +49,7 @@ fn entry(name: &str) -> Entry {
 
 #[test]
 fn describe_plain_title_returns_complete_sdp() {
-    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), &[], &Asked::default());
+    let text = describe(&entry("film"), "192.0.2.1".parse().unwrap(), &[], &UrlOptions::default());
     let expected = "v=0\r\no=- 77 1 IN IP4 192.0.2.1\r\ns=film\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\na=control:*\r\n\
                     a=range:npt=0-83.500\r\nm=video 0 RTP/AVP 33\r\nb=AS:4637\r\na=rtpmap:33 MP2T/90000\r\n\
                     a=control:track1\r\n";
@@ -60,25 +60,26 @@ fn describe_plain_title_returns_complete_sdp() {
 #[test]
 fn describe_range_extends_to_end_of_last_picture() {
     let presentation = Presentation::new(Some(MediaTicks(90_000 * 84 + 22_500)), Vec::new());
-    let entry = Entry { presentation, ..entry("film") };
-    let text = describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked::default());
+    let entry = TitleEntry { presentation, ..entry("film") };
+    let text = describe(&entry, "192.0.2.1".parse().unwrap(), &[], &UrlOptions::default());
     assert!(text.contains("a=range:npt=0-84.250\r\n"), "{text}");
     // An end before the last packet would cut off media still to come.
-    let entry = Entry { presentation: Presentation::new(Some(MediaTicks(90_000)), Vec::new()), ..entry };
+    let entry = TitleEntry { presentation: Presentation::new(Some(MediaTicks(90_000)), Vec::new()), ..entry };
     assert!(
-        describe(&entry, "::1".parse().unwrap(), &[], &Asked::default()).contains("a=range:npt=0-83.500\r\n")
+        describe(&entry, "::1".parse().unwrap(), &[], &UrlOptions::default())
+            .contains("a=range:npt=0-83.500\r\n")
     );
 }
 
 #[test]
 fn describe_title_with_fec_adds_fec_attribute() {
     let fec = Some(FecMatrix { data_units: 4, parity_units: 2, unit_packets: 20 });
-    let entry = Entry { fec, ..entry("film") };
+    let entry = TitleEntry { fec, ..entry("film") };
     let text = describe(
         &entry,
         "192.0.2.1".parse().unwrap(),
         &[],
-        &Asked { fec: Some(FecMode::Xor), ..Asked::default() },
+        &UrlOptions { fec: Some(FecMode::Xor), ..UrlOptions::default() },
     );
     let end = "a=control:track1?fec=xor\r\n\
                a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
@@ -90,8 +91,10 @@ fn describe_title_with_fec_adds_fec_attribute() {
 #[test]
 fn describe_transformed_title_names_transform_in_control_url() {
     let transform = Some(Transformed { name: "deu".into(), number: 3 });
-    let entry = Entry { transform, ..entry("film") };
-    let text = |fec| describe(&entry, "192.0.2.1".parse().unwrap(), &[], &Asked { fec, ..Asked::default() });
+    let entry = TitleEntry { transform, ..entry("film") };
+    let text = |fec| {
+        describe(&entry, "192.0.2.1".parse().unwrap(), &[], &UrlOptions { fec, ..UrlOptions::default() })
+    };
     assert!(text(None).ends_with("a=control:track1?transform=deu\r\n"), "{}", text(None));
     let both = text(Some(FecMode::Xor));
     assert!(both.contains("a=control:track1?transform=deu&fec=xor\r\n"), "{both}");
@@ -106,8 +109,11 @@ fn describe_title_with_renditions_lists_them() {
         peak_rate: BitRate(peak),
     };
     let all = [rendition("1080p", 4_000_000, 4_500_000), rendition("480p", 1_000_000, 1_200_000)];
-    let asked =
-        |name: &str| Asked { fec: Some(FecMode::Xor), rendition: Some(name.to_owned()), ..Asked::default() };
+    let asked = |name: &str| UrlOptions {
+        fec: Some(FecMode::Xor),
+        rendition: Some(name.to_owned()),
+        ..UrlOptions::default()
+    };
     let text = |name| describe(&entry("film"), "192.0.2.1".parse().unwrap(), &all, &asked(name));
     let end = "b=AS:1237\r\na=rtpmap:33 MP2T/90000\r\na=control:track1?fec=xor&rendition=480p\r\n\
                a=x-millrace-rendition:1080p;mean=4000000;peak=4500000\r\n\
@@ -119,9 +125,15 @@ fn describe_title_with_renditions_lists_them() {
 
 #[test]
 fn ipv6_and_names_that_would_break_a_line() {
-    let text =
-        describe(&entry("a\r\nm=audio 1 RTP/AVP 0"), "2001:db8::1".parse().unwrap(), &[], &Asked::default());
+    let text = describe(
+        &entry("a\r\nm=audio 1 RTP/AVP 0"),
+        "2001:db8::1".parse().unwrap(),
+        &[],
+        &UrlOptions::default(),
+    );
     assert!(text.contains("o=- 77 1 IN IP6 2001:db8::1\r\n") && text.contains("c=IN IP6 ::\r\n"), "{text}");
     assert_eq!(Session::parse(text.as_bytes()).unwrap().medias.len(), 1);
-    assert!(describe(&entry(""), "::1".parse().unwrap(), &[], &Asked::default()).contains("\r\ns= \r\n"));
+    assert!(
+        describe(&entry(""), "::1".parse().unwrap(), &[], &UrlOptions::default()).contains("\r\ns= \r\n")
+    );
 }

@@ -45,7 +45,7 @@ impl Timeout {
 #[error("disk not responding: a system call has not returned; check the disk, its cable or its file server")]
 pub struct TimedOut;
 
-type Job = Box<dyn FnOnce() + Send>;
+type BlockingJob = Box<dyn FnOnce() + Send>;
 
 /// A caller still waits for it.
 const AWAITED: u8 = 0;
@@ -57,9 +57,9 @@ const LEFT: u8 = 2;
 const GIVEN_UP: u8 = 3;
 
 #[derive(Default)]
-struct Shared {
+struct DirectoryCalls {
     /// A thread that has come back and waits for the next blocking call.
-    idle: Mutex<Option<Sender<Job>>>,
+    idle: Mutex<Option<Sender<BlockingJob>>>,
     /// BlockingCalls that have not come back.
     out: AtomicUsize,
     /// Of these, those that no caller waits for any more.
@@ -71,7 +71,7 @@ struct Shared {
 /// Sends threads to one directory. Clones share its known state.
 #[derive(Clone, Default)]
 pub struct BlockingCalls {
-    shared: Arc<Shared>,
+    shared: Arc<DirectoryCalls>,
 }
 
 impl fmt::Debug for BlockingCalls {
@@ -96,8 +96,8 @@ impl BlockingCallsByDir {
 }
 
 /// A blocking call under way.
-pub struct Pending<T> {
-    shared: Arc<Shared>,
+pub struct PendingCall<T> {
+    shared: Arc<DirectoryCalls>,
     fate: Arc<AtomicU8>,
     /// Whether a thread has begun it.
     has_begun: Arc<AtomicBool>,
@@ -130,7 +130,7 @@ impl BlockingCalls {
         &self,
         timeout: Timeout,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Pending<T>, TimedOut> {
+    ) -> Result<PendingCall<T>, TimedOut> {
         let shared = &self.shared;
         let is_late = timeout == Timeout::Brief && shared.late.load(Ordering::Acquire) > 0;
         if self.hangs() || is_late || shared.out.load(Ordering::Acquire) >= MAX_DISK_CALLS {
@@ -138,7 +138,7 @@ impl BlockingCalls {
         }
         let (sender, result): (SyncSender<T>, _) = sync_channel(1);
         let fate = Arc::new(AtomicU8::new(AWAITED));
-        let out = Out { shared: Arc::clone(shared), fate: Arc::clone(&fate) };
+        let out = CallGuard { shared: Arc::clone(shared), fate: Arc::clone(&fate) };
         shared.out.fetch_add(1, Ordering::AcqRel);
         let has_begun = Arc::new(AtomicBool::new(false));
         let begins = Arc::clone(&has_begun);
@@ -153,11 +153,11 @@ impl BlockingCalls {
             let _ = sender.send(result);
         });
         self.start(job)?;
-        Ok(Pending { shared: Arc::clone(shared), fate, has_begun, result })
+        Ok(PendingCall { shared: Arc::clone(shared), fate, has_begun, result })
     }
 
     /// Gives the job to the idle thread, or to a new one.
-    fn start(&self, job: Job) -> Result<(), TimedOut> {
+    fn start(&self, job: BlockingJob) -> Result<(), TimedOut> {
         let idle = self.shared.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         let job = match idle {
             Some(idle) => match idle.send(job) {
@@ -193,7 +193,7 @@ impl BlockingCalls {
     }
 }
 
-impl<T> Pending<T> {
+impl<T> PendingCall<T> {
     /// Waits for the result.
     ///
     /// # Errors
@@ -268,12 +268,12 @@ pub fn send_to<T: Send + 'static>(
 }
 
 /// Says when a blocking call has come back.
-struct Out {
-    shared: Arc<Shared>,
+struct CallGuard {
+    shared: Arc<DirectoryCalls>,
     fate: Arc<AtomicU8>,
 }
 
-impl Drop for Out {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         let fate = self.fate.swap(BACK, Ordering::AcqRel);
         let of = |fates: &[u8]| usize::from(fates.contains(&fate));

@@ -120,7 +120,7 @@ fn wait_for_thread_not_yet_started_extends_timeout() {
         let (sender, result) = sync_channel(1);
         let fate = Arc::new(AtomicU8::new(AWAITED));
         let has_begun = Arc::new(AtomicBool::new(has_begun));
-        (sender, Pending { shared: Arc::default(), fate, has_begun, result })
+        (sender, PendingCall { shared: Arc::default(), fate, has_begun, result })
     };
     let limit = Duration::from_millis(500);
     let (sender, late) = pending(false);

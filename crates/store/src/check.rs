@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
-use self::members::Member;
+use self::members::PresentMember;
 use self::title::TitleCheck;
 use crate::blocking::{Timeout, send_to};
 use crate::error::StoreError;
@@ -145,13 +145,13 @@ pub struct CheckProgress {
 }
 
 /// The findings up to now, and the callback for progress.
-struct Report<'a> {
+struct CheckReport<'a> {
     findings: Vec<Finding>,
     progress: CheckProgress,
     tell: &'a mut dyn FnMut(&CheckProgress),
 }
 
-impl Report<'_> {
+impl CheckReport<'_> {
     fn add(
         &mut self,
         severity: Severity,
@@ -227,7 +227,7 @@ fn check(
 ) -> Result<Vec<Finding>, StoreError> {
     let list = |dir: &Path| fs::read_dir(dir).map(drop).map_err(StoreError::io("list", dir));
     send_to(dir, Timeout::Work, list)??;
-    let mut report = Report { findings: Vec::new(), progress: CheckProgress::default(), tell };
+    let mut report = CheckReport { findings: Vec::new(), progress: CheckProgress::default(), tell };
     let members = members::members(dir, named, &mut report);
     let titles = each_member(&members, &mut report)?;
     if members.iter().all(|member| !member.dirs.titles.is_dir()) {
@@ -249,8 +249,8 @@ fn check(
 
 /// Checks each member alone, as far as that is possible; returns the manifests on them.
 fn each_member(
-    members: &[Member],
-    report: &mut Report<'_>,
+    members: &[PresentMember],
+    report: &mut CheckReport<'_>,
 ) -> Result<BTreeMap<TitleId, Vec<Copy>>, StoreError> {
     let mut titles: BTreeMap<TitleId, Vec<Copy>> = BTreeMap::new();
     for (place, member) in members.iter().enumerate() {
@@ -271,11 +271,11 @@ fn each_member(
 
 /// The promises of each title, on each member and of all together.
 fn each_title(
-    members: &[Member],
+    members: &[PresentMember],
     titles: &BTreeMap<TitleId, Vec<Copy>>,
     newest: &[(TitleId, Manifest)],
     depth: Depth,
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) {
     report.progress.titles_total = newest.len();
     if depth == Depth::Full {
@@ -312,7 +312,11 @@ fn newest(copies: &[Copy]) -> Manifest {
 }
 
 /// Every member that a title lies on, and that is there, has it.
-fn title_is_on_every_member(members: &[Member], titles: &[(TitleId, Manifest)], report: &mut Report<'_>) {
+fn title_is_on_every_member(
+    members: &[PresentMember],
+    titles: &[(TitleId, Manifest)],
+    report: &mut CheckReport<'_>,
+) {
     // Some may have been removed since they were listed.
     let is_there = |id: &TitleId| members.iter().any(|member| member.dirs.title(*id).is_dir());
     for (id, manifest) in titles.iter().filter(|(id, _)| is_there(id)) {
@@ -329,10 +333,10 @@ fn title_is_on_every_member(members: &[Member], titles: &[(TitleId, Manifest)], 
 
 /// The manifest of a title is the same on all its members.
 fn manifests_agree(
-    members: &[Member],
+    members: &[PresentMember],
     titles: &BTreeMap<TitleId, Vec<Copy>>,
     newest: &[(TitleId, Manifest)],
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) {
     for (id, manifest) in newest {
         for copy in titles[id].iter().filter(|copy| copy.manifest != *manifest) {
@@ -344,7 +348,7 @@ fn manifests_agree(
 }
 
 /// The promises of all members' units together.
-fn check_stripes(members: &[Member], manifest: &Manifest, report: &mut Report<'_>) {
+fn check_stripes(members: &[PresentMember], manifest: &Manifest, report: &mut CheckReport<'_>) {
     let home = |slot: u16| {
         let member = members.iter().find(|member| member.slot == slot)?;
         Some(Home { dirs: member.dirs.clone(), active: true })
@@ -354,7 +358,7 @@ fn check_stripes(members: &[Member], manifest: &Manifest, report: &mut Report<'_
     }
 }
 
-fn superblock_is_readable(dirs: &Dirs, report: &mut Report<'_>) -> Option<Superblock> {
+fn superblock_is_readable(dirs: &Dirs, report: &mut CheckReport<'_>) -> Option<Superblock> {
     match read_superblock(dirs) {
         Ok(block) => Some(block),
         Err(error) => {
@@ -365,7 +369,7 @@ fn superblock_is_readable(dirs: &Dirs, report: &mut Report<'_>) -> Option<Superb
     }
 }
 
-fn geometry_is_supported(dirs: &Dirs, block: &Superblock, report: &mut Report<'_>) {
+fn geometry_is_supported(dirs: &Dirs, block: &Superblock, report: &mut CheckReport<'_>) {
     if let Err(error) = block.geometry.check_supported("superblock") {
         report.error(
             "geometry_is_supported",
@@ -376,7 +380,7 @@ fn geometry_is_supported(dirs: &Dirs, block: &Superblock, report: &mut Report<'_
     }
 }
 
-fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<(), StoreError> {
+fn store_holds_only_its_files(dirs: &Dirs, report: &mut CheckReport<'_>) -> Result<(), StoreError> {
     let promise = "store_holds_only_its_files";
     for sub in [&dirs.tmp, &dirs.titles] {
         if !sub.is_dir() {
@@ -402,7 +406,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
     Ok(())
 }
 
-fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut Report<'_>) -> Result<(), StoreError> {
+fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut CheckReport<'_>) -> Result<(), StoreError> {
     let promise = "tmp_holds_only_living_work";
     // While the lock is held, no process is between making a directory and locking it, or between
     // unlocking and renaming it.
@@ -425,7 +429,7 @@ fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut Report<'_>) -> Result<()
     Ok(())
 }
 
-fn titles_holds_only_titles(dirs: &Dirs, report: &mut Report<'_>) -> Result<Vec<TitleId>, StoreError> {
+fn titles_holds_only_titles(dirs: &Dirs, report: &mut CheckReport<'_>) -> Result<Vec<TitleId>, StoreError> {
     let mut ids = Vec::new();
     for (name, path) in list(&dirs.titles)? {
         match id_of_name(&name) {
@@ -441,7 +445,11 @@ fn titles_holds_only_titles(dirs: &Dirs, report: &mut Report<'_>) -> Result<Vec<
     Ok(ids)
 }
 
-fn manifest_is_readable(dirs: &Dirs, ids: &[TitleId], report: &mut Report<'_>) -> Vec<(TitleId, Manifest)> {
+fn manifest_is_readable(
+    dirs: &Dirs,
+    ids: &[TitleId],
+    report: &mut CheckReport<'_>,
+) -> Vec<(TitleId, Manifest)> {
     let mut manifests = Vec::new();
     for &id in ids {
         match read_manifest(dirs, id) {
@@ -458,7 +466,7 @@ fn manifest_is_readable(dirs: &Dirs, ids: &[TitleId], report: &mut Report<'_>) -
     manifests
 }
 
-fn names_are_unique(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut Report<'_>) {
+fn names_are_unique(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut CheckReport<'_>) {
     let mut first: HashMap<&str, TitleId> = HashMap::new();
     for (id, manifest) in manifests {
         if let Some(other) = first.insert(&manifest.title.name, *id) {
@@ -470,13 +478,13 @@ fn names_are_unique(dirs: &Dirs, manifests: &[(TitleId, Manifest)], report: &mut
 
 /// One whose members are not all there may have it on another.
 fn derived_titles_have_a_parent(
-    members: &[Member],
+    members: &[PresentMember],
     manifests: &[(TitleId, Manifest)],
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) {
     for (id, manifest) in manifests {
         let Some(derived) = manifest.title.derived else { continue };
-        let is_there = |member: &Member| member.dirs.title(derived.parent).is_dir();
+        let is_there = |member: &PresentMember| member.dirs.title(derived.parent).is_dir();
         if let Some(home) = members.iter().find(|member| member.dirs.title(*id).is_dir())
             && !members.iter().any(is_there)
         {
@@ -491,7 +499,7 @@ fn catalogue_agrees(
     dirs: &Dirs,
     looked_at: &[usize],
     manifests: &[(TitleId, Manifest)],
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) {
     let promise = "catalogue_agrees";
     let remedy = "it is brought up to date when the store is next opened";

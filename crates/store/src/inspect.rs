@@ -19,7 +19,7 @@ use millrace_core::time::MediaTicks;
 use serde_json::{Map, Value, json};
 
 use crate::error::StoreError;
-use crate::format::frame::{self, FRAME_BYTES, Frame, Kind};
+use crate::format::frame::{self, FRAME_BYTES, FileFrame, FileKind};
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MembersRecord};
 use crate::format::meta::PacketCrc;
@@ -101,13 +101,13 @@ fn file(path: &Path, range: Option<Range<u32>>) -> Result<Value, StoreError> {
     let body = frame::peek(&start).map_err(StoreError::format(path)).and_then(|frame| {
         shown.insert("frame".to_owned(), frame_json(&frame));
         match frame.kind {
-            Kind::Superblock => superblock(path),
-            Kind::Manifest => manifest(path),
-            Kind::Index => index(path, range),
-            Kind::Meta => records::records::<PacketMeta>(&file, path, bytes, range),
-            Kind::Crcs => records::records::<PacketCrc>(&file, path, bytes, range),
-            Kind::Sums => sums::sums(path, range),
-            Kind::Members => members(path),
+            FileKind::Superblock => superblock(path),
+            FileKind::Manifest => manifest(path),
+            FileKind::Index => index(path, range),
+            FileKind::Meta => records::records::<PacketMeta>(&file, path, bytes, range),
+            FileKind::Crcs => records::records::<PacketCrc>(&file, path, bytes, range),
+            FileKind::Sums => sums::sums(path, range),
+            FileKind::Members => members(path),
         }
     });
     let body = body.unwrap_or_else(|error| match error {
@@ -124,7 +124,7 @@ fn hex(number: u32) -> String {
     format!("{number:08x}")
 }
 
-fn frame_json(frame: &Frame) -> Value {
+fn frame_json(frame: &FileFrame) -> Value {
     json!({
         "kind": frame.kind.name(),
         "version": frame.version,

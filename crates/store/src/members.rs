@@ -14,7 +14,7 @@ mod look;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use self::look::{Look, Titles};
+use self::look::{DirectoryFindings, TitlesDirState};
 pub(crate) use self::look::{hint, read_record};
 use crate::blocking::{BlockingCalls, BlockingCallsByDir, TimedOut, Timeout};
 use crate::error::StoreError;
@@ -40,11 +40,11 @@ struct Now {
     geometry: Geometry,
     /// `None` for a volume of one member without parity.
     record: Option<MembersRecord>,
-    slots: Vec<Slot>,
+    slots: Vec<MemberSlot>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct MemberSlot {
     dir: PathBuf,
     member: Uuid,
     state: MemberState,
@@ -97,10 +97,10 @@ impl Members {
         hints: bool,
         (blocking, timeout): (&BlockingCallsByDir, Timeout),
     ) -> Result<Now, StoreError> {
-        let mut looks: Vec<Look> = Vec::new();
+        let mut looks: Vec<DirectoryFindings> = Vec::new();
         let mut next: Vec<PathBuf> = dirs.to_vec();
         let volume = loop {
-            looks.extend(Look::at_all(next.drain(..), blocking, timeout));
+            looks.extend(DirectoryFindings::at_all(next.drain(..), blocking, timeout));
             let volume = volume_of(&mut looks, hints)?;
             let known = newest(&looks, volume)?;
             let new = |path: &PathBuf| hints && looks.iter().all(|look| look.dir != *path);
@@ -166,12 +166,12 @@ impl Members {
     /// Returns whether slot `i` is there (the right member is in its directory) and active: its
     /// content may be read and trusted.
     pub fn is_usable(&self, i: usize) -> bool {
-        self.read().slots.get(i).is_some_and(Slot::is_usable)
+        self.read().slots.get(i).is_some_and(MemberSlot::is_usable)
     }
 
     /// Whether the right member is in the directory of slot `i`, whatever its state.
     pub fn is_present(&self, i: usize) -> bool {
-        self.read().slots.get(i).is_some_and(Slot::is_present)
+        self.read().slots.get(i).is_some_and(MemberSlot::is_present)
     }
 
     /// Returns the state of slot `i` in the volume; [`MemberState::Stale`] beyond the slots.
@@ -200,15 +200,15 @@ impl Members {
     /// Returns the slots that should be trusted but are not there.
     pub fn missing(&self) -> Vec<usize> {
         let now = self.read();
-        let missing = |slot: &Slot| slot.state == MemberState::Active && !slot.is_present();
+        let missing = |slot: &MemberSlot| slot.state == MemberState::Active && !slot.is_present();
         (0..now.slots.len()).filter(|&i| missing(&now.slots[i])).collect()
     }
 
     /// All slots, for people.
     pub fn report(&self) -> Vec<SlotReport> {
         let slots = self.read().slots.clone();
-        let report = |(index, slot): (usize, Slot)| {
-            let Slot { dir, member, state, absent, blocking, .. } = slot;
+        let report = |(index, slot): (usize, MemberSlot)| {
+            let MemberSlot { dir, member, state, absent, blocking, .. } = slot;
             let absent = absent.or_else(|| blocking.hangs().then(|| TimedOut.to_string()));
             SlotReport { index, dir, member, state, absent }
         };
@@ -247,7 +247,8 @@ impl Members {
             None => before.slots.iter().map(|slot| slot.dir.clone()).collect(),
         };
         let mut looks = self.look_at(dirs);
-        let is_there = |slot: &Slot| looks.iter().any(|look| look.is_member(before.volume, slot.member));
+        let is_there =
+            |slot: &MemberSlot| looks.iter().any(|look| look.is_member(before.volume, slot.member));
         if before.explicit.is_none() && !before.slots.iter().all(is_there) {
             self.look_further(&mut looks, seen);
         }
@@ -324,12 +325,12 @@ impl Members {
         *now = Now { explicit, ..planned.now.after(&now) };
     }
 
-    fn look_at(&self, dirs: impl IntoIterator<Item = PathBuf>) -> Vec<Look> {
-        Look::at_all(dirs, &self.blocking, Timeout::Call)
+    fn look_at(&self, dirs: impl IntoIterator<Item = PathBuf>) -> Vec<DirectoryFindings> {
+        DirectoryFindings::at_all(dirs, &self.blocking, Timeout::Call)
     }
 
     /// Looks also in the directories that the list names.
-    fn look_further(&self, looks: &mut Vec<Look>, record: &MembersRecord) {
+    fn look_further(&self, looks: &mut Vec<DirectoryFindings>, record: &MembersRecord) {
         let paths = record.members.iter().map(|entry| &entry.path);
         let new: Vec<_> = paths.filter(|path| looks.iter().all(|look| look.dir != **path)).cloned().collect();
         looks.extend(self.look_at(new));
@@ -350,7 +351,7 @@ impl Planned {
     }
 }
 
-impl Slot {
+impl MemberSlot {
     fn is_usable(&self) -> bool {
         self.state == MemberState::Active && self.is_present()
     }
@@ -373,19 +374,19 @@ impl Slot {
 impl Now {
     /// Several members, or one with parity: the newest list, compared with the members that are
     /// there.
-    fn of(record: MembersRecord, looks: &[Look]) -> Self {
+    fn of(record: MembersRecord, looks: &[DirectoryFindings]) -> Self {
         let any = looks.iter().any(|look| {
             look.block.as_ref().is_ok_and(|block| block.volume == record.volume)
-                && matches!(look.titles, Titles::Listed { any: true })
+                && matches!(look.titles, TitlesDirState::Listed { any: true })
         });
         let slot = |entry: &MemberEntry| {
             let found = looks.iter().find(|look| look.is_member(record.volume, entry.member));
             // A directory may have been named in another way than the list has it.
-            let is_there = |look: &&Look| look.dir == entry.path || look.hint == entry.path;
+            let is_there = |look: &&DirectoryFindings| look.dir == entry.path || look.hint == entry.path;
             let there = looks.iter().find(is_there);
             let blocking = found.or(there).map(|look| look.blocking.clone()).unwrap_or_default();
             let not_looked_at = "it is not among the directories that were named".to_owned();
-            Slot {
+            MemberSlot {
                 dir: found.or(there).map_or_else(|| entry.path.clone(), |look| look.dir.clone()),
                 member: entry.member,
                 state: entry.state,
@@ -410,15 +411,15 @@ impl Now {
     }
 
     /// One member that has no list of members.
-    fn alone(looks: &[Look]) -> Result<Self, StoreError> {
-        let incomplete = |look: &Look| {
+    fn alone(looks: &[DirectoryFindings]) -> Result<Self, StoreError> {
+        let incomplete = |look: &DirectoryFindings| {
             let reason = "it is one of several members, or has parity, and its members.mrm is missing or damaged; open the \
                           volume by another of its members";
             Err(StoreError::NotAStore { path: look.dir.clone(), reason })
         };
         match looks {
             [look] => {
-                let Look { dir, block: Ok(block), record, blocking, .. } = look else {
+                let DirectoryFindings { dir, block: Ok(block), record, blocking, .. } = look else {
                     return incomplete(look);
                 };
                 let unsupported = |e| StoreError::Format { path: Dirs::new(dir).superblock(), error: e };
@@ -430,7 +431,7 @@ impl Now {
                 let member = block.member;
                 let (dir, blocking) = (dir.clone(), blocking.clone());
                 let state = MemberState::Active;
-                let slot = Slot { dir, member, state, absent: None, epoch: 0, disk: 0, blocking };
+                let slot = MemberSlot { dir, member, state, absent: None, epoch: 0, disk: 0, blocking };
                 let (volume, geometry) = (block.volume, block.geometry);
                 Ok(Self { explicit: None, volume, geometry, record: None, slots: vec![slot] })
             }
@@ -457,7 +458,7 @@ impl Now {
 
 /// The volume that the directories belong to: that of the first member among them. A hint that leads to another volume is
 /// not followed; a directory that was named and belongs to another is an error.
-fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
+fn volume_of(looks: &mut [DirectoryFindings], hints: bool) -> Result<Uuid, StoreError> {
     let mut members = looks.iter().filter_map(|look| Some((&look.dir, look.block.as_ref().ok()?.volume)));
     if let Some((first, volume)) = members.next() {
         return match members.find(|&(_, other)| other != volume) {
@@ -471,7 +472,7 @@ fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
     }
     // The first directory's own error is the most specific.
     let reason = "no member of a volume was found";
-    let none = |look: &Look| StoreError::NotAStore { path: look.dir.clone(), reason };
+    let none = |look: &DirectoryFindings| StoreError::NotAStore { path: look.dir.clone(), reason };
     match looks.first_mut() {
         None => Err(StoreError::BadVolume("no directory was named".to_owned())),
         Some(look) => {
@@ -482,7 +483,7 @@ fn volume_of(looks: &mut [Look], hints: bool) -> Result<Uuid, StoreError> {
 }
 
 /// The newest list of members of this volume.
-fn newest(looks: &[Look], volume: Uuid) -> Result<Option<&MembersRecord>, StoreError> {
+fn newest(looks: &[DirectoryFindings], volume: Uuid) -> Result<Option<&MembersRecord>, StoreError> {
     let lists = || looks.iter().filter_map(|look| Some((look.record_of(volume)?, look.dir.as_path())));
     let Some((best, at)) = lists().rev().max_by_key(|(record, _)| record.generation) else { return Ok(None) };
     for (record, dir) in lists() {
@@ -502,8 +503,8 @@ fn newest(looks: &[Look], volume: Uuid) -> Result<Option<&MembersRecord>, StoreE
 
 /// Whether newer lists than `known` were made without its members: none of those that have one is active by `known`. All that
 /// are must be there and have nothing newer, for only they can have made others active.
-fn went_on_alone(looks: &[Look], volume: Uuid, known: &MembersRecord) -> bool {
-    let newest = |look: &Look| look.record_of(volume).map(|record| record.generation);
+fn went_on_alone(looks: &[DirectoryFindings], volume: Uuid, known: &MembersRecord) -> bool {
+    let newest = |look: &DirectoryFindings| look.record_of(volume).map(|record| record.generation);
     let mut active = known.members.iter().filter(|entry| entry.state == MemberState::Active);
     let stayed = |entry: &MemberEntry| {
         let mut here = looks.iter().filter(|look| look.is_member(volume, entry.member)).peekable();

@@ -329,7 +329,7 @@ fn look_at_hung_store_returns_timed_out() {
     assert!(matches!(&error, StoreError::TimedOut { path } if *path == three.at(0)), "{error}");
     // By another member the volume is found all the same.
     let now = Members::look(&[three.at(1)], true, (&book, Timeout::Call)).unwrap();
-    let there: Vec<bool> = now.slots.iter().map(Slot::is_usable).collect();
+    let there: Vec<bool> = now.slots.iter().map(MemberSlot::is_usable).collect();
     assert_eq!(there, [false, true, true]);
     drop(go);
 }

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use millrace_stream::limits::MAX_EXAMPLE_LINE_BYTES;
 use millrace_stream::{
-    Pace, Place, Reason, Source, StreamContext, StreamEngine, StreamEngineConfig, Transport,
+    BlockPacing, MediaSource, Reason, SourcePosition, StreamContext, StreamEngine, StreamEngineConfig,
+    Transport,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -41,7 +42,7 @@ const TITLE_EVERY: Duration = Duration::from_secs(8);
 
 struct Mount {
     name: String,
-    source: Source,
+    source: MediaSource,
     kind: &'static str,
 }
 
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), Box<dyn std::error::Erro
     if files.is_empty() {
         return Err(format!("no file to play\n\n{HELP}").into());
     }
-    let pace = Pace::at_rate(rate.parse()?, BLOCK_BYTES).ok_or("--rate: at least 1kb/s")?;
+    let pace = BlockPacing::at_rate(rate.parse()?, BLOCK_BYTES).ok_or("--rate: at least 1kb/s")?;
     let engine = StreamEngine::start(&StreamEngineConfig::default())?;
     let mounts = files.iter().map(|file| mount(&engine, file, pace)).collect::<Result<_, _>>()?;
     let station = Arc::new(Station { engine, mounts, begun: Instant::now() });
@@ -94,7 +95,11 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<(), Box<dyn std::error::Erro
     // The runtime ends all listeners, and the engine with the last of them.
 }
 
-fn mount(engine: &StreamEngine, argument: &str, pace: Pace) -> Result<Mount, Box<dyn std::error::Error>> {
+fn mount(
+    engine: &StreamEngine,
+    argument: &str,
+    pace: BlockPacing,
+) -> Result<Mount, Box<dyn std::error::Error>> {
     let (name, path) = match argument.split_once('=') {
         Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
         None => {
@@ -117,8 +122,8 @@ fn open(
     engine: &StreamEngine,
     path: &Path,
     is_ts: bool,
-    pace: Pace,
-) -> Result<Source, millrace_stream::OpenError> {
+    pace: BlockPacing,
+) -> Result<MediaSource, millrace_stream::OpenError> {
     if is_ts { engine.transport_stream(path) } else { engine.plain_file(path, pace) }
 }
 
@@ -205,12 +210,12 @@ async fn play(
     // Where the mount is now.
     let length = source.time_of(source.newest()).max(Duration::from_millis(1));
     let place = Duration::from_nanos(u64::try_from(station.begun.elapsed().as_nanos() % length.as_nanos())?);
-    let (mut at, end) = (source.byte_at(Place::Access(place))?, source.bytes().unwrap_or(u64::MAX));
-    stream.start_at(Place::Byte(at)).ahead(AHEAD).control(&control)?.send_first(head)?;
+    let (mut at, end) = (source.byte_at(SourcePosition::Access(place))?, source.bytes().unwrap_or(u64::MAX));
+    stream.start_at(SourcePosition::Byte(at)).ahead(AHEAD).control(&control)?.send_first(head)?;
     let (mut sent, mut to_title) = (0, title_every);
     loop {
         let title_at = at.saturating_add(to_title);
-        stream.stop_at((wants_titles && title_at < end).then_some(Place::Byte(title_at)));
+        stream.stop_at((wants_titles && title_at < end).then_some(SourcePosition::Byte(title_at)));
         let outcome = station.engine.run_async(&mut stream).await?;
         (sent, at, to_title) =
             (sent + outcome.bytes, outcome.next.byte, to_title.saturating_sub(outcome.bytes));
@@ -220,7 +225,7 @@ async fn play(
         }
         stream.ahead(Duration::ZERO);
         if at == end {
-            stream.start_at(Place::START);
+            stream.start_at(SourcePosition::START);
             at = 0;
         }
         if wants_titles && to_title == 0 {

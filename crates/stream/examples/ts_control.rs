@@ -13,7 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_stream::limits::MAX_EXAMPLE_LINE_BYTES;
-use millrace_stream::{Place, Reason, Source, StreamContext, StreamEngine, StreamEngineConfig, Transport};
+use millrace_stream::{
+    MediaSource, Reason, SourcePosition, StreamContext, StreamEngine, StreamEngineConfig, Transport,
+};
 
 const HELP: &str = "\
 Plays a film to everybody who connects, and does what they say in lines of text.
@@ -48,7 +50,7 @@ type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 struct Server {
     engine: StreamEngine,
-    qualities: Vec<(String, Source)>,
+    qualities: Vec<(String, MediaSource)>,
 }
 
 pub(crate) fn run(arguments: Vec<String>) -> Result<(), AnyError> {
@@ -248,8 +250,8 @@ impl<'a> Client<'a> {
         match word {
             Word::Seek(to) => {
                 // Behind the end there is nothing to go on with.
-                self.stream.source().byte_at(Place::Access(to))?;
-                self.stream.start_at(Place::Access(to));
+                self.stream.source().byte_at(SourcePosition::Access(to))?;
+                self.stream.start_at(SourcePosition::Access(to));
             }
             Word::Faster => self.speed = (self.speed + 1).min(SPEEDS.len() - 1),
             Word::Slower => self.speed = self.speed.saturating_sub(1),
@@ -257,7 +259,7 @@ impl<'a> Client<'a> {
                 let found = self.server.qualities.iter().find(|(quality, _)| *quality == name);
                 let (_, source) = found.ok_or("there is no such quality")?;
                 let time = self.time();
-                self.stream.change_source(source)?.start_at(Place::Access(time));
+                self.stream.change_source(source)?.start_at(SourcePosition::Access(time));
             }
             Word::Pause => self.plays = false,
             Word::Play => self.plays = true,
@@ -266,7 +268,7 @@ impl<'a> Client<'a> {
                     &SocketAddr::new(self.peer.peer_addr()?.ip(), port),
                     Duration::from_secs(5),
                 )?;
-                let place = Place::Byte(self.stream.position().byte);
+                let place = SourcePosition::Byte(self.stream.position().byte);
                 let mut stream = StreamContext::new(Transport::tcp(data), self.stream.source())?;
                 stream.start_at(place).control(&self.peer)?;
                 // The connection comes back, to be answered on.

@@ -16,10 +16,10 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::{Cache, FeedError, Feeder, Keep, LiveTitle};
 
-use crate::file::Pace;
+use crate::file::BlockPacing;
 use crate::limits::MIN_BUFFER_BYTES;
 use crate::outcome::OpenError;
-use crate::source::{Opened, Parts, Place, Source, Times, Wire};
+use crate::source::{MediaSource, Opened, PacketFraming, SourceParts, SourcePosition, Times};
 
 /// What becomes of a writer that has filled a circular buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Buffer {
     rate: BitRate,
     bytes: u64,
     keep: Keep,
-    wire: Wire,
+    wire: PacketFraming,
 }
 
 impl Buffer {
@@ -50,29 +50,29 @@ impl Buffer {
             WhenFull::Overwrite => Keep::Newest,
             WhenFull::Wait => Keep::Unread,
         };
-        Self { rate, bytes: bytes.max(MIN_BUFFER_BYTES), keep, wire: Wire::Rtp }
+        Self { rate, bytes: bytes.max(MIN_BUFFER_BYTES), keep, wire: PacketFraming::Rtp }
     }
 
     /// Creates a buffer that is written once, from its beginning to byte `end`, a multiple of 188,
     /// and keeps all of it: runs end there.
     pub fn linear(rate: BitRate, end: u64) -> Self {
-        Self { rate, bytes: end, keep: Keep::All, wire: Wire::Rtp }
+        Self { rate, bytes: end, keep: Keep::All, wire: PacketFraming::Rtp }
     }
 
     /// The same for plain datagrams without RTP headers; connections take either.
     pub fn raw(self) -> Self {
-        Self { wire: Wire::Raw, ..self }
+        Self { wire: PacketFraming::Raw, ..self }
     }
 
     /// Opens it in a cache.
-    pub(crate) fn open(self, cache: &Arc<Cache>) -> Result<(Source, BufferWriter), OpenError> {
+    pub(crate) fn open(self, cache: &Arc<Cache>) -> Result<(MediaSource, BufferWriter), OpenError> {
         let config = |what: &str| OpenError::Config(format!("buffer: {what}"));
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).ok_or_else(|| config("no packet size"))?;
         let layout = match self.wire {
-            Wire::Rtp => layout,
-            Wire::Raw => layout.raw().ok_or_else(|| config("no raw layout"))?,
+            PacketFraming::Rtp => layout,
+            PacketFraming::Raw => layout.raw().ok_or_else(|| config("no raw layout"))?,
         };
-        let pace = Pace::at_rate(self.rate, DEFAULT_PACKET_BYTES)
+        let pace = BlockPacing::at_rate(self.rate, DEFAULT_PACKET_BYTES)
             .ok_or_else(|| config("a bit rate below 1 kb/s"))?;
         let per_extent = u64::from(layout.packets_per_extent()) * DEFAULT_PACKET_BYTES as u64;
         let needed = match self.keep {
@@ -99,14 +99,14 @@ impl Buffer {
         let (wire, end) = (self.wire, (self.keep == Keep::All).then_some(self.bytes));
         // At most those of the extents.
         let packets = end.map_or(u32::MAX, |end| end.div_ceil(DEFAULT_PACKET_BYTES as u64) as u32);
-        let parts = Parts {
+        let parts = SourceParts {
             reopen: None,
             lies: Box::new(move |asked| (asked == wire).then_some((layout, timeline, packets))),
             times: Box::new(BufferTimes { pace, edge: Arc::clone(&edge) }),
             rate: self.rate,
             bytes: None,
             edge: Some(Arc::clone(&edge)),
-            begins_at: if self.keep == Keep::Newest { Place::Newest } else { Place::START },
+            begins_at: if self.keep == Keep::Newest { SourcePosition::Newest } else { SourcePosition::START },
             transforms: None,
         };
         let opened = Opened { title, layout, timeline, packets };
@@ -118,12 +118,12 @@ impl Buffer {
             end,
             edge,
         };
-        Ok((Source::new(cache, parts, vec![((wire, None), opened)]), writer))
+        Ok((MediaSource::new(cache, parts, vec![((wire, None), opened)]), writer))
     }
 }
 
 struct BufferTimes {
-    pace: Pace,
+    pace: BlockPacing,
     edge: Arc<AtomicU32>,
 }
 
@@ -169,7 +169,7 @@ impl WriterBell {
 pub struct BufferWriter {
     feeder: Option<Feeder>,
     bell: Arc<WriterBell>,
-    pace: Pace,
+    pace: BlockPacing,
     /// The beginning of the next packet.
     part: Vec<u8>,
     /// Bytes that may be written.

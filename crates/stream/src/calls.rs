@@ -9,16 +9,16 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 use millrace_engine::{
-    FailReason, Media, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent,
+    FailReason, Numbering, Refusal, RunEnd, RunMedia, RunSpec, StepPattern, StopReason, StreamEvent,
 };
 use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::handle::EngineHandle;
 use millrace_offload::places::EnginePlaces;
 
-use crate::outcome::{Reason, Refused, RunError};
+use crate::outcome::{Reason, RunError, RunRefusal};
 
-/// Names the way to one viewer, for as long as its context lives.
-pub(crate) type Key = u32;
+/// Number of a context, for as long as it lives.
+pub(crate) type ContextKey = u32;
 
 /// An engine, as this sees it.
 pub(crate) trait EnginePort: Send {
@@ -44,8 +44,8 @@ impl EnginePort for EngineHandle {
 
 /// A run to begin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) media: Media,
+pub(crate) struct RunPlan {
+    pub(crate) media: RunMedia,
     /// Where the run begins, and bytes of its packet before it: also if there is nothing to send.
     pub(crate) begin: (u32, u16),
     pub(crate) from: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Plan {
     /// For bytes: how many of the first packet come before the run, and how many of the last belong to it (0: all).
     pub(crate) trim: (u16, u16),
     pub(crate) scale_permille: u16,
-    pub(crate) step: Option<Step>,
+    pub(crate) step: Option<StepPattern>,
     pub(crate) at: Instant,
     pub(crate) ahead_ms: u16,
     pub(crate) rate: BitRate,
@@ -61,16 +61,16 @@ pub(crate) struct Plan {
 
 /// How a run has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct EndedRun {
     pub(crate) reason: Reason,
     pub(crate) end: RunEnd,
 }
 
 /// Result reported for a run.
-type Told = Result<Ended, Refusal>;
+type Told = Result<EndedRun, Refusal>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ContextState {
     /// Nothing is sent.
     Ready,
     /// A run lasts; if its end has been requested, for this reason.
@@ -79,12 +79,12 @@ enum State {
     Failed,
 }
 
-/// The way to one viewer.
-struct Line {
+/// The path to one viewer: its stream in an engine, and the present run.
+struct ViewerPath {
     engine: usize,
     place: StreamId,
     dest: Dest,
-    state: State,
+    state: ContextState,
     run: RunSerial,
     told: Option<Told>,
     /// Sequence number of the next packet, for a stream that takes another's place.
@@ -125,10 +125,10 @@ pub(crate) struct Bounds {
 /// See the module.
 pub(crate) struct Calls<P> {
     ports: Vec<Port<P>>,
-    lines: HashMap<Key, Line>,
-    by_place: HashMap<(usize, StreamId), Key>,
-    by_conn: HashMap<(usize, ConnId), Key>,
-    next_key: Key,
+    lines: HashMap<ContextKey, ViewerPath>,
+    by_place: HashMap<(usize, StreamId), ContextKey>,
+    by_conn: HashMap<(usize, ConnId), ContextKey>,
+    next_key: ContextKey,
     bounds: Bounds,
     used: BitRate,
     /// No run begins any more.
@@ -188,7 +188,7 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// The engine that a line is in.
-    pub(crate) fn engine_of(&self, key: Key) -> Option<usize> {
+    pub(crate) fn engine_of(&self, key: ContextKey) -> Option<usize> {
         self.lines.get(&key).map(|line| line.engine)
     }
 
@@ -201,19 +201,19 @@ impl<P: EnginePort> Calls<P> {
         engine: usize,
         dest: Dest<()>,
         socket: Option<ConnSocket>,
-    ) -> Result<Key, (Refused, Option<ConnSocket>)> {
+    ) -> Result<ContextKey, (RunRefusal, Option<ConnSocket>)> {
         let Bounds { streams, conns, .. } = self.bounds;
         let places = &mut self.ports[engine].places;
         let conn = match &socket {
             None => None,
             Some(_) => match places.take_conn() {
                 Some(conn) => Some(conn),
-                None => return Err((Refused::Connections { most: conns * self.ports.len() }, socket)),
+                None => return Err((RunRefusal::Connections { most: conns * self.ports.len() }, socket)),
             },
         };
         let (Some(place), Some(dest)) = (places.take_stream(), dest.with_conn(|()| conn)) else {
             conn.into_iter().for_each(|conn| places.give_back_conn(conn));
-            return Err((Refused::Streams { most: streams * self.ports.len() }, socket));
+            return Err((RunRefusal::Streams { most: streams * self.ports.len() }, socket));
         };
         let key = self.new_key();
         if let (Some(conn), Some(socket)) = (conn, socket) {
@@ -221,11 +221,11 @@ impl<P: EnginePort> Calls<P> {
             self.push(engine, Command::ConnAdd { conn, socket });
         }
         self.by_place.insert((engine, place), key);
-        let line = Line {
+        let line = ViewerPath {
             engine,
             place,
             dest,
-            state: State::Ready,
+            state: ContextState::Ready,
             run: RunSerial(0),
             told: None,
             next_sequence: None,
@@ -239,7 +239,7 @@ impl<P: EnginePort> Calls<P> {
         Ok(key)
     }
 
-    fn new_key(&mut self) -> Key {
+    fn new_key(&mut self) -> ContextKey {
         while self.lines.contains_key(&self.next_key) {
             self.next_key = self.next_key.wrapping_add(1);
         }
@@ -250,9 +250,9 @@ impl<P: EnginePort> Calls<P> {
 
     /// Returns the result of the last run, once; `Pending` while it lasts, keeping the waker of the
     /// waiting task.
-    pub(crate) fn poll_told(&mut self, key: Key, waker: &Waker) -> Poll<Option<Told>> {
+    pub(crate) fn poll_told(&mut self, key: ContextKey, waker: &Waker) -> Poll<Option<Told>> {
         let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
-        if let State::Running(_) = line.state {
+        if let ContextState::Running(_) = line.state {
             match &mut line.waker {
                 Some(known) => known.clone_from(waker),
                 None => line.waker = Some(waker.clone()),
@@ -266,16 +266,21 @@ impl<P: EnginePort> Calls<P> {
     ///
     /// # Errors
     /// Nothing has been sent then.
-    pub(crate) fn start(&mut self, key: Key, plan: &Plan, first: Vec<u8>) -> Result<RunSerial, RunError> {
+    pub(crate) fn start(
+        &mut self,
+        key: ContextKey,
+        plan: &RunPlan,
+        first: Vec<u8>,
+    ) -> Result<RunSerial, RunError> {
         let line = self.lines.get(&key).filter(|_| !self.is_stopping).ok_or(RunError::ShutDown)?;
         if let Some(errno) = line.broken {
             return Err(RunError::ConnectionGone { errno });
         }
         let used = BitRate(self.used.0.saturating_add(plan.rate.0));
         if let Some(most) = self.bounds.max_rate.filter(|most| used > *most) {
-            return Err(Refused::Rate { asked: plan.rate, used: self.used, most }.into());
+            return Err(RunRefusal::Rate { asked: plan.rate, used: self.used, most }.into());
         }
-        let is_new = line.state == State::Failed;
+        let is_new = line.state == ContextState::Failed;
         if is_new {
             self.reopen(key)?;
         }
@@ -289,9 +294,9 @@ impl<P: EnginePort> Calls<P> {
             },
         };
         line.run = line.run.next();
-        (line.state, line.told, line.rate) = (State::Running(None), None, plan.rate);
+        (line.state, line.told, line.rate) = (ContextState::Running(None), None, plan.rate);
         self.used = used;
-        let Plan { media, from, until, scale_permille, step, at, ahead_ms, .. } = *plan;
+        let RunPlan { media, from, until, scale_permille, step, at, ahead_ms, .. } = *plan;
         let run = RunSpec { run: line.run, media, from, until, numbering, scale_permille, step };
         let (engine, stream, serial) = (line.engine, line.place, line.run);
         if let (Some(conn), false) = (line.dest.conn(), first.is_empty()) {
@@ -302,13 +307,13 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// Another stream in the place of one that has failed.
-    fn reopen(&mut self, key: Key) -> Result<(), RunError> {
+    fn reopen(&mut self, key: ContextKey) -> Result<(), RunError> {
         let (streams, engines) = (self.bounds.streams, self.ports.len());
         let line = self.lines.get_mut(&key).ok_or(RunError::ShutDown)?;
         let (engine, dest, before) = (line.engine, line.dest, line.place);
         let place = self.ports[engine].places.take_stream();
-        line.place = place.ok_or(Refused::Streams { most: streams * engines })?;
-        line.state = State::Ready;
+        line.place = place.ok_or(RunRefusal::Streams { most: streams * engines })?;
+        line.state = ContextState::Ready;
         let stream = line.place;
         self.by_place.remove(&(engine, before));
         self.by_place.insert((engine, stream), key);
@@ -318,10 +323,10 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// Ends a run now, if it still lasts.
-    pub(crate) fn interrupt(&mut self, key: Key, run: RunSerial, why: Reason) {
+    pub(crate) fn interrupt(&mut self, key: ContextKey, run: RunSerial, why: Reason) {
         let Some(line) = self.lines.get_mut(&key) else { return };
-        if line.state == State::Running(None) && line.run == run {
-            line.state = State::Running(Some(why));
+        if line.state == ContextState::Running(None) && line.run == run {
+            line.state = ContextState::Running(Some(why));
             let (engine, stream) = (line.engine, line.place);
             self.push(engine, Command::Pause { stream });
         }
@@ -337,7 +342,7 @@ impl<P: EnginePort> Calls<P> {
 
     /// Gives a line up. With `gives_back`, its connection comes back when it has taken everything
     /// ([`Calls::poll_closed`]); otherwise it is closed as it is, without a report.
-    pub(crate) fn close(&mut self, key: Key, gives_back: bool) {
+    pub(crate) fn close(&mut self, key: ContextKey, gives_back: bool) {
         if self.ports.is_empty() {
             // Nothing is heard of it any more.
             self.lines.remove(&key);
@@ -374,7 +379,7 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// The connection of a line that was closed, if it has come back alive.
-    pub(crate) fn poll_closed(&mut self, key: Key, waker: &Waker) -> Poll<Option<ConnSocket>> {
+    pub(crate) fn poll_closed(&mut self, key: ContextKey, waker: &Waker) -> Poll<Option<ConnSocket>> {
         let Some(line) = self.lines.get_mut(&key) else { return Poll::Ready(None) };
         match &mut line.closing {
             Some(closing) if !closing.stream_open && !closing.conn_open => {
@@ -401,15 +406,16 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// The run that a line began last.
-    pub(crate) fn run_of(&self, key: Key) -> Option<RunSerial> {
+    pub(crate) fn run_of(&self, key: ContextKey) -> Option<RunSerial> {
         self.lines.get(&key).map(|line| line.run)
     }
 
     /// Ends all runs; none begins any more. Whether one has not ended yet.
     pub(crate) fn stop(&mut self) -> bool {
         self.is_stopping = true;
-        let lasts =
-            |(key, line): (&Key, &Line)| matches!(line.state, State::Running(_)).then_some((*key, line.run));
+        let lasts = |(key, line): (&ContextKey, &ViewerPath)| {
+            matches!(line.state, ContextState::Running(_)).then_some((*key, line.run))
+        };
         let lasting: Vec<_> = self.lines.iter().filter_map(lasts).collect();
         lasting.iter().for_each(|&(key, run)| self.interrupt(key, run, Reason::ShutDown));
         !lasting.is_empty()
@@ -452,7 +458,7 @@ impl<P: EnginePort> Calls<P> {
             StreamEvent::Failed { reason, .. } => {
                 let key = self.by_place.get(&(engine, place));
                 let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
-                line.state = State::Failed;
+                line.state = ContextState::Failed;
                 if let FailReason::ConnectionClosed(errno) = reason {
                     line.broken = line.broken.or(Some(errno));
                 }
@@ -472,10 +478,10 @@ impl<P: EnginePort> Calls<P> {
     fn run_ended(&mut self, engine: usize, place: StreamId, end: RunEnd) {
         let key = self.by_place.get(&(engine, place));
         let Some(line) = key.and_then(|key| self.lines.get_mut(key)) else { return };
-        if let State::Running(asked) = line.state {
+        if let ContextState::Running(asked) = line.state {
             line.next_sequence = Some(end.next_sequence);
             let reason = Reason::of(end.reason, asked);
-            self.told(engine, place, end.run, Ok(Ended { reason, end }));
+            self.told(engine, place, end.run, Ok(EndedRun { reason, end }));
         }
     }
 
@@ -485,8 +491,8 @@ impl<P: EnginePort> Calls<P> {
             return;
         };
         let has_failed = matches!(&told, Ok(ended) if matches!(ended.end.reason, StopReason::Failed(_)));
-        line.state = if has_failed { State::Failed } else { State::Ready };
-        if let Ok(Ended { reason: Reason::PeerGone { errno }, .. }) = &mut told {
+        line.state = if has_failed { ContextState::Failed } else { ContextState::Ready };
+        if let Ok(EndedRun { reason: Reason::PeerGone { errno }, .. }) = &mut told {
             // A loop that learned of it from its egress path reports the cause only in the event of
             // the connection, which comes before.
             *errno = *line.broken.get_or_insert(*errno);
@@ -503,7 +509,7 @@ impl<P: EnginePort> Calls<P> {
         }
         let Some(key) = self.by_conn.remove(&(engine, conn)) else { return };
         let line = self.lines.get_mut(&key);
-        if let Some(Line { closing: Some(closing), broken, .. }) = line {
+        if let Some(ViewerPath { closing: Some(closing), broken, .. }) = line {
             closing.conn_open = false;
             closing.returned = socket.filter(|_| broken.is_none());
         }
@@ -524,7 +530,7 @@ impl<P: EnginePort> Calls<P> {
     }
 
     /// Finishes a line that expects no more events.
-    fn look_closed(&mut self, key: Key) {
+    fn look_closed(&mut self, key: ContextKey) {
         let Some(line) = self.lines.get_mut(&key) else { return };
         let Some(closing) = &line.closing else { return };
         if closing.stream_open || closing.conn_open {

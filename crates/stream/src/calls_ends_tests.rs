@@ -1,10 +1,10 @@
 //! What ends a run, with the exact reason and number of blocks, and that nothing is lost between two runs.
 
 use super::*;
-use crate::outcome::Outcome;
+use crate::outcome::RunOutcome;
 
 /// Turns until the run that lasts has ended.
-fn ended(world: &mut World, key: Key, stream: &mut StreamContext) -> Outcome {
+fn ended(world: &mut CallsWorld, key: ContextKey, stream: &mut StreamContext) -> RunOutcome {
     loop {
         world.turn(MS);
         if let Some(outcome) = world.told(key, stream) {
@@ -15,7 +15,7 @@ fn ended(world: &mut World, key: Key, stream: &mut StreamContext) -> Outcome {
 
 #[test]
 fn messages_while_a_circular_buffer_is_full_lose_nothing() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     let buffer = Buffer::circular(BitRate(50_000_000), 0, WhenFull::Wait).raw();
     let (source, mut writer) = world.buffer(buffer);
     let mut stream = datagrams(&source);
@@ -41,9 +41,9 @@ fn messages_while_a_circular_buffer_is_full_lose_nothing() {
 
 #[test]
 fn run_on_broken_connection_reports_exactly_what_was_taken() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     world.core.tx.breaks_at = Some(123);
-    let source = world.plain(&[7; 1_000_000], Pace::at_rate(BitRate(8_000_000), 1000).unwrap());
+    let source = world.plain(&[7; 1_000_000], BlockPacing::at_rate(BitRate(8_000_000), 1000).unwrap());
     let mut stream = StreamContext::new(Transport::tcp(UnixStream::pair().unwrap().0), &source).unwrap();
     world.core.tx.keeps = true;
     let key = world.open(&mut stream);
@@ -62,8 +62,8 @@ fn run_on_broken_connection_reports_exactly_what_was_taken() {
 
 #[test]
 fn shutdown_ends_all_runs_and_keeps_their_outcomes() {
-    let mut world = World::new(BOUNDS);
-    let source = world.plain(&[7; 1_000_000], Pace::at_rate(BitRate(8_000_000), 1000).unwrap());
+    let mut world = CallsWorld::new(BOUNDS);
+    let source = world.plain(&[7; 1_000_000], BlockPacing::at_rate(BitRate(8_000_000), 1000).unwrap());
     world.core.tx.keeps = true;
     let mut streams = [datagrams(&source), datagrams(&source)];
     let keys = [0, 1].map(|index| world.open(&mut streams[index]));
@@ -81,7 +81,7 @@ fn shutdown_ends_all_runs_and_keeps_their_outcomes() {
     let _rings = world.calls.shut_down();
     let outcomes = [0, 1].map(|index| world.told(keys[index], &mut streams[index]).unwrap());
     assert_eq!(outcomes.map(|outcome| outcome.reason), [Reason::ShutDown, Reason::Control]);
-    let sum = |of: fn(&Outcome) -> u32| outcomes.iter().map(of).sum::<u32>();
+    let sum = |of: fn(&RunOutcome) -> u32| outcomes.iter().map(of).sum::<u32>();
     let sink = &world.core.tx;
     assert_eq!((sum(|outcome| outcome.blocks), sum(|outcome| outcome.packets)), (sink.blocks, sink.packets));
     // No caller waits for events that can no longer arrive.
@@ -92,7 +92,7 @@ fn shutdown_ends_all_runs_and_keeps_their_outcomes() {
 
 #[test]
 fn linear_buffer_of_any_length_publishes_its_last_packet() {
-    let world = World::new(BOUNDS);
+    let world = CallsWorld::new(BOUNDS);
     for extents in 1..12 {
         let end = extents * 196 * PACKET as u64 + 188;
         let (source, mut writer) = world.buffer(Buffer::linear(BitRate(8_000_000), end));
@@ -108,7 +108,7 @@ fn linear_buffer_of_any_length_publishes_its_last_packet() {
 
 #[test]
 fn places_that_no_source_has_are_refused() {
-    let world = World::new(BOUNDS);
+    let world = CallsWorld::new(BOUNDS);
     let (endless, _writer) = world.buffer(Buffer::circular(BitRate(8_000_000), 0, WhenFull::Wait));
     let (linear, _writer) = world.buffer(Buffer::linear(BitRate(8_000_000), 188 * 8));
     for (source, end) in [(endless, u64::from(u32::MAX)), (linear, 2)] {
@@ -116,7 +116,7 @@ fn places_that_no_source_has_are_refused() {
         let mut stream = StreamContext::new(Transport::tcp(pair.0), &source).unwrap();
         let end = end * PACKET as u64;
         for (byte, is_there) in [(end - 1, true), (end, true), (end + 1, false), (u64::MAX, false)] {
-            let place = Place::Byte(byte);
+            let place = SourcePosition::Byte(byte);
             assert_eq!(stream.stop_at(Some(place)).plan().is_ok(), is_there, "{place:?}");
             assert_eq!(source.byte_at(place).is_ok(), is_there, "{place:?}");
         }

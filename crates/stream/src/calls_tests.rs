@@ -27,9 +27,9 @@ mod ends;
 use super::*;
 use crate::buffer::{Buffer, BufferWriter, WhenFull};
 use crate::context::{Assembly, StreamContext, Transport};
-use crate::file::{Opening, Pace};
-use crate::outcome::Outcome;
-use crate::source::{Place, Source};
+use crate::file::{BlockPacing, Opening};
+use crate::outcome::RunOutcome;
+use crate::source::{MediaSource, SourcePosition};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -140,7 +140,7 @@ impl EnginePort for Rings {
     }
 }
 
-struct World {
+struct CallsWorld {
     clock: StepClock,
     cache: Arc<Cache>,
     core: CoreLoop<StepClock, Sink>,
@@ -150,7 +150,7 @@ struct World {
     gives_up: StdInstant,
 }
 
-impl World {
+impl CallsWorld {
     fn new(bounds: Bounds) -> Self {
         let clock = StepClock(Arc::new(AtomicU64::new(SECOND)));
         let bell = Arc::new(EventBell::new().unwrap());
@@ -179,22 +179,22 @@ impl World {
         Self { clock, cache: Arc::new(cache), core, calls, unanswered: 0, gives_up }
     }
 
-    fn plain(&self, bytes: &[u8], pace: Pace) -> Source {
+    fn plain(&self, bytes: &[u8], pace: BlockPacing) -> MediaSource {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
-        Source::new(&self.cache, Opening::begin(file.path()).unwrap().plain(pace).unwrap(), vec![])
+        MediaSource::new(&self.cache, Opening::begin(file.path()).unwrap().plain(pace).unwrap(), vec![])
     }
 
-    fn buffer(&self, buffer: Buffer) -> (Source, BufferWriter) {
+    fn buffer(&self, buffer: Buffer) -> (MediaSource, BufferWriter) {
         buffer.open(&self.cache).unwrap()
     }
 
-    fn open(&mut self, stream: &mut StreamContext) -> Key {
+    fn open(&mut self, stream: &mut StreamContext) -> ContextKey {
         let transport = &mut stream.transport;
         self.calls.open(0, transport.dest, transport.socket.take()).map_err(|(refused, _)| refused).unwrap()
     }
 
-    fn begin(&mut self, key: Key, stream: &mut StreamContext) -> RunSerial {
+    fn begin(&mut self, key: ContextKey, stream: &mut StreamContext) -> RunSerial {
         let plan = stream.plan().unwrap();
         let run = self.calls.start(key, &plan, std::mem::take(&mut stream.first)).unwrap();
         stream.began(&plan);
@@ -220,7 +220,7 @@ impl World {
         counters.wants + counters.leases_unwanted - counters.leases - counters.leases_failed
     }
 
-    fn told(&mut self, key: Key, stream: &mut StreamContext) -> Option<Outcome> {
+    fn told(&mut self, key: ContextKey, stream: &mut StreamContext) -> Option<RunOutcome> {
         match self.calls.poll_told(key, Waker::noop()) {
             Poll::Pending => None,
             Poll::Ready(told) => {
@@ -231,7 +231,7 @@ impl World {
     }
 
     /// Does a run to its end, or until it has been interrupted after `turns` turns of 1 ms.
-    fn run(&mut self, key: Key, stream: &mut StreamContext, turns: Option<u32>) -> Outcome {
+    fn run(&mut self, key: ContextKey, stream: &mut StreamContext, turns: Option<u32>) -> RunOutcome {
         let run = self.begin(key, stream);
         let mut turned = 0;
         loop {
@@ -267,13 +267,13 @@ fn feed(writer: &mut BufferWriter, end: u64) {
     }
 }
 
-fn datagrams(source: &Source) -> StreamContext {
+fn datagrams(source: &MediaSource) -> StreamContext {
     StreamContext::new(Transport::udp(([127, 0, 0, 1], 9).into()), source).unwrap()
 }
 
 #[test]
 fn circular_buffer_plays_one_hour_without_loss() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     let rate = BitRate(1_000_000);
     let (source, writer) = world.buffer(Buffer::circular(rate, 2 << 20, WhenFull::Wait).raw());
     let packets = 3600 * rate.0 / 8 / PACKET as u64;
@@ -304,7 +304,7 @@ fn circular_buffer_plays_one_hour_without_loss() {
 
 #[test]
 fn circular_buffer_lapped_by_writer_ends_run_and_restarts_at_newest() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     let buffer = Buffer::circular(BitRate(8_000_000), 2 << 20, WhenFull::Overwrite).raw();
     let (source, mut writer) = world.buffer(buffer);
     let mut stream = datagrams(&source);
@@ -337,7 +337,7 @@ fn circular_buffer_lapped_by_writer_ends_run_and_restarts_at_newest() {
         "what it had was sent, in order"
     );
     // It has failed, and plays again all the same.
-    stream.start_at(Place::Newest);
+    stream.start_at(SourcePosition::Newest);
     world.core.tx.next = u64::from(source.newest());
     world.begin(key, &mut stream);
     let end = u64::from(source.newest()) + 50;
@@ -358,7 +358,7 @@ fn circular_buffer_lapped_by_writer_ends_run_and_restarts_at_newest() {
 
 #[test]
 fn linear_buffer_run_finishes_at_end_position() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     let end = 200 * PACKET as u64 + 188;
     let (source, mut writer) = world.buffer(Buffer::linear(BitRate(8_000_000), end).raw());
     world.core.tx.keeps = true;
@@ -394,10 +394,10 @@ fn linear_buffer_run_finishes_at_end_position() {
 
 #[test]
 fn assembly_step_sends_first_blocks_of_each_stride_without_gap() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     world.core.tx.keeps = true;
     let bytes: Vec<u8> = (0..1000).flat_map(|packet| [packet as u8; 1000]).collect();
-    let source = world.plain(&bytes, Pace::every(Duration::from_millis(1), 1000).unwrap());
+    let source = world.plain(&bytes, BlockPacing::every(Duration::from_millis(1), 1000).unwrap());
     let mut stream = datagrams(&source);
     stream.assembly(Assembly::Step { block: 3, stride: 10 }).unwrap();
     let key = world.open(&mut stream);
@@ -412,24 +412,24 @@ fn assembly_step_sends_first_blocks_of_each_stride_without_gap() {
     let passed = world.clock.now().ns_since(begun);
     assert!((280 * MS..400 * MS).contains(&passed), "{passed} ns of 300 intervals");
     stream.assembly(Assembly::Step { block: 3, stride: 3 }).unwrap();
-    assert!(matches!(stream.plan(), Err(Refused::Unsuitable(_))));
+    assert!(matches!(stream.plan(), Err(RunRefusal::Unsuitable(_))));
 }
 
 #[test]
 fn runs_are_refused_beyond_the_rate_and_the_places_and_accepted_when_there_is_room_again() {
     let max_rate = Some(BitRate(10_000_000));
-    let mut world = World::new(Bounds { streams: 2, conns: 1, max_rate });
-    let source = world.plain(&[1; 500_000], Pace::at_rate(BitRate(6_000_000), 1000).unwrap());
+    let mut world = CallsWorld::new(Bounds { streams: 2, conns: 1, max_rate });
+    let source = world.plain(&[1; 500_000], BlockPacing::at_rate(BitRate(6_000_000), 1000).unwrap());
     let (mut one, mut two) = (datagrams(&source), datagrams(&source));
     let keys = [world.open(&mut one), world.open(&mut two)];
     assert!(matches!(
         world.calls.open(0, one.transport.dest, None),
-        Err((Refused::Streams { most: 2 }, None))
+        Err((RunRefusal::Streams { most: 2 }, None))
     ));
     world.begin(keys[0], &mut one);
     let refused = world.calls.start(keys[1], &two.plan().unwrap(), vec![]).unwrap_err();
     let used = BitRate(6_000_000);
-    let wanted = Refused::Rate { asked: used, used, most: BitRate(10_000_000) };
+    let wanted = RunRefusal::Rate { asked: used, used, most: BitRate(10_000_000) };
     assert!(matches!(&refused, RunError::Refused(refused) if *refused == wanted), "{refused}");
     assert!(
         two.speed(500).plan().is_ok_and(|plan| world.calls.start(keys[1], &plan, vec![]).is_ok()),
@@ -449,17 +449,18 @@ fn runs_are_refused_beyond_the_rate_and_the_places_and_accepted_when_there_is_ro
     world.calls.open(0, dest, Some(pair())).map_err(|(refused, _)| refused).unwrap();
     assert!(matches!(
         world.calls.open(0, dest, Some(pair())),
-        Err((Refused::Connections { most: 1 }, Some(_)))
+        Err((RunRefusal::Connections { most: 1 }, Some(_)))
     ));
 }
 
 #[test]
 fn run_on_truncated_file_ends_with_read_error() {
-    let mut world = World::new(BOUNDS);
+    let mut world = CallsWorld::new(BOUNDS);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![5; 4 << 20]).unwrap();
-    let pace = Pace::at_rate(BitRate(8_000_000), 1000).unwrap();
-    let source = Source::new(&world.cache, Opening::begin(file.path()).unwrap().plain(pace).unwrap(), vec![]);
+    let pace = BlockPacing::at_rate(BitRate(8_000_000), 1000).unwrap();
+    let source =
+        MediaSource::new(&world.cache, Opening::begin(file.path()).unwrap().plain(pace).unwrap(), vec![]);
     file.as_file().set_len(0).unwrap();
     let mut stream = datagrams(&source);
     let key = world.open(&mut stream);
@@ -470,30 +471,32 @@ fn run_on_truncated_file_ends_with_read_error() {
 
 #[test]
 fn places_are_found_by_packet_byte_and_time() {
-    let world = World::new(BOUNDS);
-    let source = world.plain(&[1; 10_500], Pace::every(Duration::from_millis(7), 1000).unwrap());
+    let world = CallsWorld::new(BOUNDS);
+    let source = world.plain(&[1; 10_500], BlockPacing::every(Duration::from_millis(7), 1000).unwrap());
     let mut stream = datagrams(&source);
     for (place, packet) in [
-        (Place::Packet(4), Some(4)),
-        (Place::Byte(4000), Some(4)),
-        (Place::Byte(4001), None),
-        (Place::Time(Duration::from_millis(28)), Some(4)),
-        (Place::Time(Duration::from_millis(29)), Some(5)),
-        (Place::Access(Duration::from_millis(29)), Some(4)),
-        (Place::Newest, Some(11)),
-        (Place::Packet(12), None),
-        (Place::Byte(10_501), None),
-        (Place::Time(Duration::from_secs(9)), None),
+        (SourcePosition::Packet(4), Some(4)),
+        (SourcePosition::Byte(4000), Some(4)),
+        (SourcePosition::Byte(4001), None),
+        (SourcePosition::Time(Duration::from_millis(28)), Some(4)),
+        (SourcePosition::Time(Duration::from_millis(29)), Some(5)),
+        (SourcePosition::Access(Duration::from_millis(29)), Some(4)),
+        (SourcePosition::Newest, Some(11)),
+        (SourcePosition::Packet(12), None),
+        (SourcePosition::Byte(10_501), None),
+        (SourcePosition::Time(Duration::from_secs(9)), None),
     ] {
         assert_eq!(stream.start_at(place).plan().ok().map(|plan| plan.from), packet, "{place:?}");
     }
-    assert!(stream.start_at(Place::Packet(5)).stop_at(Some(Place::Packet(4))).plan().is_err());
+    assert!(
+        stream.start_at(SourcePosition::Packet(5)).stop_at(Some(SourcePosition::Packet(4))).plan().is_err()
+    );
     assert_eq!(source.time_of(4), Duration::from_millis(28));
     assert!(
         StreamContext::new(Transport::udp_rtp(([127, 0, 0, 1], 9).into(), None), &source).is_err(),
         "no RTP"
     );
-    let pace = |bytes, ms| Pace::every(Duration::from_millis(ms), bytes);
+    let pace = |bytes, ms| BlockPacing::every(Duration::from_millis(ms), bytes);
     assert_eq!([pace(199, 1), pace(9025, 1), pace(1000, 60_001), pace(1000, 0)], [None; 4]);
 }
 
@@ -509,20 +512,20 @@ proptest! {
         begin in 0.0f64..1.0,
         stops in proptest::collection::vec((0u32..120, proptest::option::of(prop_oneof![Just(0.0), 0.0f64..1.0])), 0..6),
     ) {
-        let mut world = World::new(BOUNDS);
+        let mut world = CallsWorld::new(BOUNDS);
         world.core.tx.keeps = true;
         let bytes: Vec<u8> = (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 11) as u8).collect();
-        let source = world.plain(&bytes, Pace::at_rate(BitRate(40_000_000), block).unwrap());
+        let source = world.plain(&bytes, BlockPacing::at_rate(BitRate(40_000_000), block).unwrap());
         let (near, _far) = UnixStream::pair().unwrap();
         let mut stream = StreamContext::new(Transport::tcp(near), &source).unwrap();
         let begin = (length as f64 * begin) as u64;
-        stream.start_at(Place::Byte(begin));
+        stream.start_at(SourcePosition::Byte(begin));
         let key = world.open(&mut stream);
         let (mut at, mut sent, mut blocks) = (begin, 0, 0);
         for (turns, stop) in stops {
             // A stopping offset behind the data already sent.
             let stop = stop.map(|part| at + ((length as u64 - at) as f64 * part) as u64);
-            stream.stop_at(stop.map(Place::Byte));
+            stream.stop_at(stop.map(SourcePosition::Byte));
             let outcome = world.run(key, &mut stream, Some(turns));
             (sent, blocks) = (sent + outcome.bytes, blocks + outcome.blocks);
             at = outcome.next.byte;

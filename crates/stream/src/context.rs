@@ -10,33 +10,33 @@ use millrace_core::dest::Dest;
 use millrace_core::limits::{MAX_AHEAD_MS, MAX_SCALE_PERMILLE};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
-use millrace_engine::{Media, Step};
+use millrace_engine::{RunMedia, StepPattern};
 use millrace_offload::command::ConnSocket;
 use millrace_offload::toe::{EngineSocket, TcpStream};
 
-use crate::calls::{Ended, Plan};
+use crate::calls::{EndedRun, RunPlan};
 use crate::limits::MAX_FIRST_BYTES;
-use crate::outcome::{OpenError, Outcome, Position, Refused};
+use crate::outcome::{OpenError, Position, RunOutcome, RunRefusal};
 use crate::run::LineHandle;
-use crate::source::{Opened, Place, Source, Wire};
+use crate::source::{MediaSource, Opened, PacketFraming, SourcePosition};
 
 /// How packets are carried, and to where.
 pub struct Transport {
     pub(crate) dest: Dest<()>,
     pub(crate) socket: Option<ConnSocket>,
-    wire: Option<Wire>,
+    wire: Option<PacketFraming>,
 }
 
 impl Transport {
     /// RTP in UDP (RFC 2250) from the engine's port. With `rtcp_port`, a port of the same address, sender reports go there, and a run that has sent everything
     /// ends with a BYE, two and a half seconds behind its last packet.
     pub fn udp_rtp(to: SocketAddr, rtcp_port: Option<u16>) -> Self {
-        Self { dest: Dest::udp(to, rtcp_port), socket: None, wire: Some(Wire::Rtp) }
+        Self { dest: Dest::udp(to, rtcp_port), socket: None, wire: Some(PacketFraming::Rtp) }
     }
 
     /// Datagrams with nothing but the source's bytes in them.
     pub fn udp(to: SocketAddr) -> Self {
-        Self { dest: Dest::udp(to, None), socket: None, wire: Some(Wire::Raw) }
+        Self { dest: Dest::udp(to, None), socket: None, wire: Some(PacketFraming::Raw) }
     }
 
     /// The source's bytes in a connected TCP socket. The engine writes to it until the context is [finished](StreamContext::finish), which gives it
@@ -78,7 +78,7 @@ impl Transport {
 
     fn frames(socket: ConnSocket, rtp_channel: u8, rtcp_channel: u8) -> Self {
         let dest = Dest::Interleaved { conn: (), rtp_channel, rtcp_channel };
-        Self { dest, socket: Some(socket), wire: Some(Wire::Rtp) }
+        Self { dest, socket: Some(socket), wire: Some(PacketFraming::Rtp) }
     }
 
     /// Whether only the loop that has the offload engine can send there.
@@ -92,8 +92,12 @@ impl Transport {
 
     /// Returns the layout of a source's packets for this transport: RTP viewers and connections
     /// share the data in memory.
-    fn wire_of(&self, source: &Source) -> Wire {
-        self.wire.unwrap_or(if source.has(Wire::Rtp) { Wire::Rtp } else { Wire::Raw })
+    fn wire_of(&self, source: &MediaSource) -> PacketFraming {
+        self.wire.unwrap_or(if source.has(PacketFraming::Rtp) {
+            PacketFraming::Rtp
+        } else {
+            PacketFraming::Raw
+        })
     }
 }
 
@@ -149,10 +153,10 @@ type Begin = (u32, u16);
 /// ```
 pub struct StreamContext {
     pub(crate) transport: Transport,
-    pub(crate) source: Source,
+    pub(crate) source: MediaSource,
     opened: Opened,
-    start: Option<Place>,
-    stop: Option<Place>,
+    start: Option<SourcePosition>,
+    stop: Option<SourcePosition>,
     scale_permille: u16,
     assembly: Assembly,
     ahead_ms: u16,
@@ -182,7 +186,7 @@ impl StreamContext {
     ///
     /// # Errors
     /// If the source cannot be sent so.
-    pub fn new(transport: Transport, source: &Source) -> Result<Self, OpenError> {
+    pub fn new(transport: Transport, source: &MediaSource) -> Result<Self, OpenError> {
         let opened = source.open(transport.wire_of(source), None)?;
         Ok(Self {
             transport,
@@ -207,7 +211,7 @@ impl StreamContext {
     ///
     /// # Errors
     /// As [`StreamContext::new`]; nothing has changed then.
-    pub fn change_source(&mut self, source: &Source) -> Result<&mut Self, OpenError> {
+    pub fn change_source(&mut self, source: &MediaSource) -> Result<&mut Self, OpenError> {
         self.opened = source.open(self.transport.wire_of(source), self.assembly.transform())?;
         self.source = source.clone();
         (self.start, self.stop) = (Some(source.begins_at()), None);
@@ -215,18 +219,18 @@ impl StreamContext {
     }
 
     /// The source.
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &MediaSource {
         &self.source
     }
 
     /// Where the next run begins: the starting offset. Those behind it go on where the one before has ended.
-    pub fn start_at(&mut self, place: Place) -> &mut Self {
+    pub fn start_at(&mut self, place: SourcePosition) -> &mut Self {
         self.start = Some(place);
         self
     }
 
     /// Where runs end: the stopping offset; `None`: where the source does.
-    pub fn stop_at(&mut self, place: Option<Place>) -> &mut Self {
+    pub fn stop_at(&mut self, place: Option<SourcePosition>) -> &mut Self {
         self.stop = place;
         self
     }
@@ -290,7 +294,7 @@ impl StreamContext {
     }
 
     /// Returns the next run, in the form that its engine takes.
-    pub(crate) fn plan(&self) -> Result<Plan, Refused> {
+    pub(crate) fn plan(&self) -> Result<RunPlan, RunRefusal> {
         let whole = u16::try_from(self.opened.layout.packet_bytes()).unwrap_or(u16::MAX);
         let begin = self.start.map_or(Ok(self.next), |place| self.source.locate(place, &self.opened))?;
         let whole_source = (self.opened.packets, 0);
@@ -308,7 +312,7 @@ impl StreamContext {
         let end = u64::from(until) * u64::from(whole) + u64::from(last);
         let start = u64::from(begin.0) * u64::from(whole) + u64::from(begin.1);
         if start > end {
-            return Err(Refused::OutOfRange("the run ends before it begins"));
+            return Err(RunRefusal::OutOfRange("the run ends before it begins"));
         }
         let is_over = start == end || self.source.bytes().is_some_and(|bytes| start >= bytes);
         let (mut from, mut trim) = (begin.0, (begin.1, last));
@@ -323,8 +327,8 @@ impl StreamContext {
         let Opened { title, layout, timeline, packets } = self.opened;
         let spare = if is_bytes { u8::MAX } else { 0 };
         let rate = u128::from(self.source.rate().0) * u128::from(self.scale_permille) / 1000;
-        Ok(Plan {
-            media: Media { title, packets, timeline, layout, spare },
+        Ok(RunPlan {
+            media: RunMedia { title, packets, timeline, layout, spare },
             begin,
             from,
             until,
@@ -337,35 +341,35 @@ impl StreamContext {
         })
     }
 
-    fn step(&self, trim: (u16, u16)) -> Result<Option<Step>, Refused> {
+    fn step(&self, trim: (u16, u16)) -> Result<Option<StepPattern>, RunRefusal> {
         let is_bytes = self.transport.is_bytes();
         if !is_bytes && trim != (0, 0) {
-            return Err(Refused::Unsuitable("datagrams are sent whole: name places at their borders"));
+            return Err(RunRefusal::Unsuitable("datagrams are sent whole: name places at their borders"));
         }
         match self.assembly {
             Assembly::Plain | Assembly::Transformed(_) => Ok(None),
-            Assembly::Step { .. } if is_bytes => Err(Refused::Unsuitable(
+            Assembly::Step { .. } if is_bytes => Err(RunRefusal::Unsuitable(
                 "bytes in a connection are sent without a step; send datagrams or RTP",
             )),
-            Assembly::Step { block, stride } => match Step::new(block, stride) {
-                None => {
-                    Err(Refused::Unsuitable("a step has a block of at least one packet and a longer stride"))
-                }
+            Assembly::Step { block, stride } => match StepPattern::new(block, stride) {
+                None => Err(RunRefusal::Unsuitable(
+                    "a step has a block of at least one packet and a longer stride",
+                )),
                 step => Ok(step),
             },
         }
     }
 
     /// The run was begun.
-    pub(crate) fn began(&mut self, plan: &Plan) {
+    pub(crate) fn began(&mut self, plan: &RunPlan) {
         self.begun = (plan.begin, (plan.until, plan.trim.1));
         // If no result is reported for the run, it has sent nothing.
         (self.start, self.next) = (None, self.begun.0);
     }
 
     /// The run has ended: the next one goes on from there.
-    pub(crate) fn ended(&mut self, ended: &Ended) -> Outcome {
-        let Ended { reason, end } = *ended;
+    pub(crate) fn ended(&mut self, ended: &EndedRun) -> RunOutcome {
+        let EndedRun { reason, end } = *ended;
         let (begin, (until, last)) = self.begun;
         self.next = match end.next_packet {
             packet if packet == begin.0 && end.packets == 0 => begin,
@@ -373,7 +377,7 @@ impl StreamContext {
             packet => (packet, 0),
         };
         self.next_due = if end.packets > 0 { end.next_due } else { Instant(0) };
-        Outcome {
+        RunOutcome {
             reason,
             blocks: end.bursts,
             packets: end.packets,

@@ -28,14 +28,14 @@ use millrace_store::transform::{Derivation, NamedTransform, Transforms};
 use millrace_store::volume::Volume;
 
 use crate::buffer::{Buffer, BufferWriter};
-use crate::calls::{Bounds, Calls, Key};
+use crate::calls::{Bounds, Calls, ContextKey};
 use crate::context::Transport;
-use crate::events::{self, Receivers, Watch};
-use crate::file::{Opening, Pace};
+use crate::events::{self, DescriptorWatch, Receivers};
+use crate::file::{BlockPacing, Opening};
 use crate::limits::{BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES};
-use crate::outcome::{OpenError, Refused, RunError};
+use crate::outcome::{OpenError, RunError, RunRefusal};
 use crate::run::LineHandle;
-use crate::source::{Inner, Parts, Place, Source, Wire};
+use crate::source::{MediaSource, PacketFraming, SourceInner, SourceParts, SourcePosition};
 
 /// Settings for starting an engine. The default is good for some thousand streams on one core.
 #[derive(Clone, Debug)]
@@ -128,9 +128,9 @@ impl Busy {
 }
 
 /// State shared by the engine, its contexts and the events' thread.
-pub(crate) struct Shared {
+pub(crate) struct SharedEngine {
     calls: Mutex<Calls<EngineHandle>>,
-    pub(crate) watch: Watch,
+    pub(crate) watch: DescriptorWatch,
     pub(crate) wake: EventBell,
     pub(crate) is_stopping: AtomicBool,
     cache: Weak<Cache>,
@@ -139,7 +139,7 @@ pub(crate) struct Shared {
     has_family: [bool; 2],
 }
 
-impl Shared {
+impl SharedEngine {
     /// Does something with the calls, on the events' thread.
     pub(crate) fn locked<T>(&self, work: impl FnOnce(&mut Calls<EngineHandle>) -> T) -> T {
         // No code panics while it holds the lock; if some did, the state is as it was left.
@@ -161,7 +161,7 @@ impl Shared {
         done
     }
 
-    pub(crate) fn has_source(&self, source: &Source) -> bool {
+    pub(crate) fn has_source(&self, source: &MediaSource) -> bool {
         self.cache.upgrade().is_some_and(|cache| source.is_of(&cache))
     }
 
@@ -169,7 +169,7 @@ impl Shared {
     pub(crate) fn open(self: &Arc<Self>, transport: &mut Transport) -> Result<LineHandle, RunError> {
         let is_v6 = transport.dest.address(false).map(|address| address.is_ipv6());
         if is_v6.is_some_and(|is_v6| !self.has_family[usize::from(is_v6)]) {
-            return Err(Refused::AddressFamily.into());
+            return Err(RunRefusal::AddressFamily.into());
         }
         let key = self.with(|calls| {
             let engine = if transport.is_offloaded() { OFFLOADED } else { calls.next_engine()? };
@@ -182,17 +182,17 @@ impl Shared {
     }
 
     /// Whether another run of this line has room: memory, and the time of its engine's core. Streams and rates are counted when it begins.
-    pub(crate) fn admit(&self, key: Key, is_buffer: bool) -> Result<(), RunError> {
+    pub(crate) fn admit(&self, key: ContextKey, is_buffer: bool) -> Result<(), RunError> {
         let cache = self.cache.upgrade().ok_or(RunError::ShutDown)?;
         let positions = cache.positions();
         if !is_buffer && positions.admit(1).is_err() {
-            return Err(Refused::Memory { used: positions.used, max: positions.max }.into());
+            return Err(RunRefusal::Memory { used: positions.used, max: positions.max }.into());
         }
         let engine = self.with(|calls| calls.engine_of(key)).ok_or(RunError::ShutDown)?;
         if let Some((sheets, busy)) = self.busy.get(engine).filter(|_| self.max_busy_permille < 1000) {
             let permille = busy.lock().unwrap_or_else(PoisonError::into_inner).look(sheets);
             if permille >= self.max_busy_permille {
-                return Err(Refused::Busy { permille, most: self.max_busy_permille }.into());
+                return Err(RunRefusal::Busy { permille, most: self.max_busy_permille }.into());
             }
         }
         Ok(())
@@ -202,10 +202,10 @@ impl Shared {
 /// Loops, a cache, and the ports that they send from. Dropped, it ends all runs ([`Reason::ShutDown`](crate::Reason::ShutDown)) and everything that it has
 /// started; contexts that are left say [`RunError::ShutDown`] from then on, and writers of buffers [`std::io::ErrorKind::BrokenPipe`].
 pub struct StreamEngine {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedEngine>,
     cache: Arc<Cache>,
     transforms: Transforms,
-    buffers: Mutex<Vec<Weak<Inner>>>,
+    buffers: Mutex<Vec<Weak<SourceInner>>>,
     /// Where an offload engine is put; `None`: there has been one.
     seat: Mutex<Option<Seat>>,
     thread: Option<JoinHandle<()>>,
@@ -235,7 +235,7 @@ impl StreamEngine {
             config.ipv6.map(|address| bind(address.into())).transpose()?,
         ];
         let (engines, seat) = start_engines(config, &mut udp, handles, &bells)?;
-        let watch = Watch::new().map_err(system("a descriptor to watch others"))?;
+        let watch = DescriptorWatch::new().map_err(system("a descriptor to watch others"))?;
         let wake = EventBell::new().map_err(system("a descriptor for its events"))?;
         // It is watched all the time.
         wake.announce_sleep();
@@ -252,7 +252,7 @@ impl StreamEngine {
             conns: config.streams.min(MAX_CONNS_PER_ENGINE),
             max_rate: config.max_rate,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedEngine {
             calls: Mutex::new(Calls::new(engines, bounds)),
             watch,
             wake,
@@ -348,33 +348,35 @@ impl StreamEngine {
     ///
     /// # Errors
     /// If it is not there, or not enough of its disks are.
-    pub fn title(&self, volume: &Volume, id: TitleId) -> Result<Source, OpenError> {
+    pub fn title(&self, volume: &Volume, id: TitleId) -> Result<MediaSource, OpenError> {
         let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
         let (layout, timeline, packets) = (files.layout, files.timeline(), files.packets());
         let (rate, bytes) = (files.info.mean_rate, files.info.bytes);
         let volume = volume.clone();
-        let reopen =
-            move |wire: Wire, named: Option<&Arc<NamedTransform>>| -> Result<Option<ReadyTitle>, OpenError> {
-                let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
-                let files = if wire == Wire::Raw { files.raw() } else { Some(files) };
-                let derivation = named.map(|named| Derivation::of_title(named, &volume, id)).transpose()?;
-                Ok(files.map(|files| match derivation {
-                    Some(derivation) => ReadyTitle::of_derived(files, derivation),
-                    None => ReadyTitle::of_title(files),
-                }))
-            };
-        let of_wire = move |wire: Wire| if wire == Wire::Raw { layout.raw() } else { Some(layout) };
-        let parts = Parts {
+        let reopen = move |wire: PacketFraming,
+                           named: Option<&Arc<NamedTransform>>|
+              -> Result<Option<ReadyTitle>, OpenError> {
+            let files = volume.open_title(id, DEFAULT_PACKET_BYTES)?;
+            let files = if wire == PacketFraming::Raw { files.raw() } else { Some(files) };
+            let derivation = named.map(|named| Derivation::of_title(named, &volume, id)).transpose()?;
+            Ok(files.map(|files| match derivation {
+                Some(derivation) => ReadyTitle::of_derived(files, derivation),
+                None => ReadyTitle::of_title(files),
+            }))
+        };
+        let of_wire =
+            move |wire: PacketFraming| if wire == PacketFraming::Raw { layout.raw() } else { Some(layout) };
+        let parts = SourceParts {
             reopen: Some(Box::new(reopen)),
             lies: Box::new(move |wire| of_wire(wire).map(|layout| (layout, timeline, packets))),
             times: Box::new(files),
             rate,
             bytes: Some(bytes),
             edge: None,
-            begins_at: Place::START,
+            begins_at: SourcePosition::START,
             transforms: Some(self.transforms.clone()),
         };
-        Ok(Source::new(&self.cache, parts, Vec::new()))
+        Ok(MediaSource::new(&self.cache, parts, Vec::new()))
     }
 
     /// Opens a transport stream (188-byte packets, nothing else) in a file, sent as it is stored.
@@ -384,8 +386,8 @@ impl StreamEngine {
     ///
     /// # Errors
     /// If it cannot be read, or is not such a file: then add it to a volume, which takes other containers too.
-    pub fn transport_stream(&self, path: &Path) -> Result<Source, OpenError> {
-        Ok(Source::new(&self.cache, Opening::begin(path)?.transport_stream()?, Vec::new()))
+    pub fn transport_stream(&self, path: &Path) -> Result<MediaSource, OpenError> {
+        Ok(MediaSource::new(&self.cache, Opening::begin(path)?.transport_stream()?, Vec::new()))
     }
 
     /// Opens a file of any bytes, cut into blocks that leave at a constant pace: for formats that
@@ -394,15 +396,15 @@ impl StreamEngine {
     ///
     /// # Errors
     /// If it cannot be read, is empty or no regular file.
-    pub fn plain_file(&self, path: &Path, pace: Pace) -> Result<Source, OpenError> {
-        Ok(Source::new(&self.cache, Opening::begin(path)?.plain(pace)?, Vec::new()))
+    pub fn plain_file(&self, path: &Path, pace: BlockPacing) -> Result<MediaSource, OpenError> {
+        Ok(MediaSource::new(&self.cache, Opening::begin(path)?.plain(pace)?, Vec::new()))
     }
 
     /// Memory that the caller fills while it is sent.
     ///
     /// # Errors
     /// If there is not enough memory left: all buffers together have half of it.
-    pub fn buffer(&self, buffer: Buffer) -> Result<(Source, BufferWriter), OpenError> {
+    pub fn buffer(&self, buffer: Buffer) -> Result<(MediaSource, BufferWriter), OpenError> {
         let (source, writer) = buffer.open(&self.cache)?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         buffers.retain(|buffer| buffer.strong_count() > 0);

@@ -13,8 +13,8 @@ use millrace_offload::{IcmpReader, UdpPair};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use crate::calls::Key;
-use crate::engine::Shared;
+use crate::calls::ContextKey;
+use crate::engine::SharedEngine;
 use crate::limits::{COMMAND_RETRY, DROPPED_PER_TURN, READY_PER_CALL, SHUT_DOWN_WAIT};
 use crate::outcome::Reason;
 
@@ -26,18 +26,18 @@ const RUN_MASK: u32 = (1 << (KIND_SHIFT - RUN_SHIFT)) - 1;
 
 /// Kind of a watched descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ready {
+enum WatchedDescriptor {
     /// This engine has something to say.
     Engine(usize),
     /// The control descriptor of a run, with the lower bits of its number.
-    Control(Key, u32),
+    Control(ContextKey, u32),
     /// One of the UDP sockets.
     Udp(usize),
     /// Another thread wants this thread to look.
     Wake,
 }
 
-impl Ready {
+impl WatchedDescriptor {
     fn data(self) -> EventData {
         let (kind, run, rest) = match self {
             Self::Engine(engine) => (0, 0, engine as u64),
@@ -62,35 +62,35 @@ impl Ready {
 }
 
 /// The descriptors that are watched.
-pub(crate) struct Watch(OwnedFd);
+pub(crate) struct DescriptorWatch(OwnedFd);
 
-impl Watch {
+impl DescriptorWatch {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    fn add(&self, fd: BorrowedFd<'_>, what: Ready, flags: EventFlags) -> std::io::Result<()> {
+    fn add(&self, fd: BorrowedFd<'_>, what: WatchedDescriptor, flags: EventFlags) -> std::io::Result<()> {
         Ok(epoll::add(&self.0, fd, what.data(), flags)?)
     }
 
     pub(crate) fn engine(&self, number: usize, fd: BorrowedFd<'_>) -> std::io::Result<()> {
-        self.add(fd, Ready::Engine(number), EventFlags::IN)
+        self.add(fd, WatchedDescriptor::Engine(number), EventFlags::IN)
     }
 
     pub(crate) fn wake(&self, fd: BorrowedFd<'_>) -> std::io::Result<()> {
-        self.add(fd, Ready::Wake, EventFlags::IN)
+        self.add(fd, WatchedDescriptor::Wake, EventFlags::IN)
     }
 
     /// Adds a control descriptor, if it can be watched. Input that is present now is reported when
     /// it is armed.
     pub(crate) fn prepare(&self, fd: &OwnedFd) -> std::io::Result<()> {
-        self.add(fd.as_fd(), Ready::Wake, EventFlags::ONESHOT)
+        self.add(fd.as_fd(), WatchedDescriptor::Wake, EventFlags::ONESHOT)
     }
 
     /// Arms a control descriptor: input that is present or arrives is reported once.
-    pub(crate) fn arm(&self, fd: &OwnedFd, key: Key, run: RunSerial) -> std::io::Result<()> {
+    pub(crate) fn arm(&self, fd: &OwnedFd, key: ContextKey, run: RunSerial) -> std::io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
-        Ok(epoll::modify(&self.0, fd, Ready::Control(key, run.0).data(), flags)?)
+        Ok(epoll::modify(&self.0, fd, WatchedDescriptor::Control(key, run.0).data(), flags)?)
     }
 
     pub(crate) fn forget(&self, fd: &OwnedFd) {
@@ -110,14 +110,14 @@ impl Receivers {
         Self { sockets: pairs.into_iter().flat_map(|pair| [pair.rtp, pair.rtcp]).collect() }
     }
 
-    pub(crate) fn watch(&self, watch: &Watch) -> std::io::Result<()> {
+    pub(crate) fn watch(&self, watch: &DescriptorWatch) -> std::io::Result<()> {
         let add = |(number, socket): (usize, &UdpSocket)| {
-            watch.add(socket.as_fd(), Ready::Udp(number), EventFlags::IN)
+            watch.add(socket.as_fd(), WatchedDescriptor::Udp(number), EventFlags::IN)
         };
         self.sockets.iter().enumerate().try_for_each(add)
     }
 
-    fn take(&self, shared: &Shared, icmp: &mut IcmpReader, number: usize) {
+    fn take(&self, shared: &SharedEngine, icmp: &mut IcmpReader, number: usize) {
         let Some(socket) = self.sockets.get(number) else { return };
         let mut unreachable = Vec::new();
         icmp.read(socket, |dest, errno| unreachable.push((dest, errno)));
@@ -140,7 +140,7 @@ impl Receivers {
 }
 
 /// Runs until the engine is shut down, and all runs have ended as a result.
-pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
+pub(crate) fn run(shared: &SharedEngine, receivers: &Receivers) {
     let mut icmp = IcmpReader::default();
     let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_PER_CALL];
     let retry = Timespec { tv_sec: 0, tv_nsec: COMMAND_RETRY.subsec_nanos().into() };
@@ -159,16 +159,16 @@ pub(crate) fn run(shared: &Shared, receivers: &Receivers) {
         let count = epoll::wait(&shared.watch.0, &mut events, (has_queued || is_stopping).then_some(&retry));
         let count = count.unwrap_or(0);
         for event in &events[..count] {
-            match Ready::of(event.data) {
-                Ready::Engine(engine) => shared.locked(|calls| calls.pump(engine)),
-                Ready::Control(key, run) => shared.locked(|calls| {
+            match WatchedDescriptor::of(event.data) {
+                WatchedDescriptor::Engine(engine) => shared.locked(|calls| calls.pump(engine)),
+                WatchedDescriptor::Control(key, run) => shared.locked(|calls| {
                     // A number that was reported late belongs to another run.
                     if let Some(serial) = calls.run_of(key).filter(|serial| serial.0 & RUN_MASK == run) {
                         calls.interrupt(key, serial, Reason::Control);
                     }
                 }),
-                Ready::Udp(socket) => receivers.take(shared, &mut icmp, socket),
-                Ready::Wake => {
+                WatchedDescriptor::Udp(socket) => receivers.take(shared, &mut icmp, socket),
+                WatchedDescriptor::Wake => {
                     shared.wake.clear();
                     shared.wake.announce_sleep();
                 }
@@ -183,9 +183,18 @@ mod tests {
 
     #[test]
     fn ready_round_trips_through_event_data() {
-        for what in [Ready::Engine(63), Ready::Control(u32::MAX, 0xff_ffff), Ready::Udp(3), Ready::Wake] {
-            assert_eq!(Ready::of(what.data()), what);
+        for what in [
+            WatchedDescriptor::Engine(63),
+            WatchedDescriptor::Control(u32::MAX, 0xff_ffff),
+            WatchedDescriptor::Udp(3),
+            WatchedDescriptor::Wake,
+        ] {
+            assert_eq!(WatchedDescriptor::of(what.data()), what);
         }
-        assert_eq!(Ready::of(Ready::Control(7, 0x1200_0001).data()), Ready::Control(7, 1), "the lower bits");
+        assert_eq!(
+            WatchedDescriptor::of(WatchedDescriptor::Control(7, 0x1200_0001).data()),
+            WatchedDescriptor::Control(7, 1),
+            "the lower bits"
+        );
     }
 }

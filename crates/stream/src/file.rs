@@ -23,18 +23,18 @@ use millrace_store::sums::DeriveError;
 use millrace_store::transform::NamedTransform;
 
 use crate::outcome::OpenError;
-use crate::source::{Lies, Parts, Place, Times, Wire};
+use crate::source::{Lies, PacketFraming, SourceParts, SourcePosition, Times};
 
 /// How a file of any bytes is cut and paced: a block of fixed size leaves at each interval (Stream
 /// Engine 2003, section 4.1: interval and block size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct BlockPacing {
     block_bytes: usize,
     /// Media ticks of a block, as a fraction, so that nothing is rounded that adds up.
     ticks: (u64, u64),
 }
 
-impl Pace {
+impl BlockPacing {
     /// A block at each interval. `None` unless a block has [`MIN_BLOCK_BYTES`] to [`MAX_PACKET_BYTES`] and the interval is 1 µs to a minute.
     pub fn every(interval: Duration, block_bytes: usize) -> Option<Self> {
         let fits = (Duration::from_micros(1)..=Duration::from_secs(60)).contains(&interval);
@@ -65,7 +65,7 @@ fn is_block(bytes: usize) -> bool {
     (MIN_BLOCK_BYTES..=MAX_PACKET_BYTES).contains(&bytes)
 }
 
-impl Times for Pace {
+impl Times for BlockPacing {
     fn packet_at(&self, time: MediaTicks) -> u32 {
         let blocks =
             (u128::from(time.0) * u128::from(self.ticks.1)).div_ceil(u128::from(self.ticks.0.max(1)));
@@ -76,7 +76,7 @@ impl Times for Pace {
         if self.time_of(found) > time { found.saturating_sub(1) } else { found }
     }
     fn time_of(&self, packet: u32) -> MediaTicks {
-        Pace::time_of(self, packet)
+        BlockPacing::time_of(self, packet)
     }
 }
 
@@ -86,7 +86,7 @@ enum Records {
     /// As was found, with what their bytes add up to.
     Found(Arc<[PacketMeta]>),
     /// At a constant rate; nothing is known of the bytes.
-    Paced(Pace),
+    Paced(BlockPacing),
 }
 
 /// A file in one layout.
@@ -232,15 +232,16 @@ impl Opening {
     }
 
     /// Any bytes at a constant rate.
-    pub(crate) fn plain(self, pace: Pace) -> Result<Parts, OpenError> {
+    pub(crate) fn plain(self, pace: BlockPacing) -> Result<SourceParts, OpenError> {
         let layout =
             WireLayout::blocks(pace.block_bytes).ok_or_else(|| self.not_so("blocks of no good size"))?;
-        let parts = Parts { rate: pace.rate(), ..self.parts(layout, Records::Paced(pace), Box::new(pace))? };
-        Ok(Parts { lies: only_raw(parts.lies), ..parts })
+        let parts =
+            SourceParts { rate: pace.rate(), ..self.parts(layout, Records::Paced(pace), Box::new(pace))? };
+        Ok(SourceParts { lies: only_raw(parts.lies), ..parts })
     }
 
     /// A transport stream, which is read once to find its times.
-    pub(crate) fn transport_stream(self) -> Result<Parts, OpenError> {
+    pub(crate) fn transport_stream(self) -> Result<SourceParts, OpenError> {
         let mut metas = Metas::default();
         let options = IndexOptions::default();
         let passed = index_only(&mut &self.file, &options, &mut metas)
@@ -260,10 +261,15 @@ impl Opening {
         let metas: Arc<[PacketMeta]> = metas.0.into();
         let times = FoundTimes { metas: Arc::clone(&metas), index: passed.indexed.index };
         let parts = self.parts(layout, Records::Found(metas), Box::new(times))?;
-        Ok(Parts { rate: passed.indexed.mean_rate, ..parts })
+        Ok(SourceParts { rate: passed.indexed.mean_rate, ..parts })
     }
 
-    fn parts(self, layout: WireLayout, records: Records, times: Box<dyn Times>) -> Result<Parts, OpenError> {
+    fn parts(
+        self,
+        layout: WireLayout,
+        records: Records,
+        times: Box<dyn Times>,
+    ) -> Result<SourceParts, OpenError> {
         let bytes = self.identity.bytes;
         let packets = bytes.div_ceil(layout.packet_bytes() as u64);
         if packets > MAX_TITLE_PACKETS {
@@ -277,30 +283,31 @@ impl Opening {
         };
         let word = |at: usize| u32::from_le_bytes([id.0[at], id.0[at + 1], id.0[at + 2], id.0[at + 3]]);
         let timeline = Timeline { ssrc: word(0), timestamp_base: word(4) };
-        let of_wire = move |wire: Wire| match wire {
+        let of_wire = move |wire: PacketFraming| match wire {
             _ if layout.is_raw() => Some(layout),
-            Wire::Rtp => Some(layout),
-            Wire::Raw => layout.raw(),
+            PacketFraming::Rtp => Some(layout),
+            PacketFraming::Raw => layout.raw(),
         };
         let Self { path, file, .. } = self;
-        let reopen =
-            move |wire: Wire, _: Option<&Arc<NamedTransform>>| -> Result<Option<ReadyTitle>, OpenError> {
-                let Some(layout) = of_wire(wire) else { return Ok(None) };
-                let data = file
-                    .try_clone()
-                    .map_err(|source| OpenError::File { path: path.display().to_string(), source })?;
-                let (records, path) = (records.clone(), path.clone());
-                let source = FileSource { id, layout, timeline, bytes, records, data, path };
-                Ok(Some(ReadyTitle::of_source(Box::new(source))))
-            };
-        Ok(Parts {
+        let reopen = move |wire: PacketFraming,
+                           _: Option<&Arc<NamedTransform>>|
+              -> Result<Option<ReadyTitle>, OpenError> {
+            let Some(layout) = of_wire(wire) else { return Ok(None) };
+            let data = file
+                .try_clone()
+                .map_err(|source| OpenError::File { path: path.display().to_string(), source })?;
+            let (records, path) = (records.clone(), path.clone());
+            let source = FileSource { id, layout, timeline, bytes, records, data, path };
+            Ok(Some(ReadyTitle::of_source(Box::new(source))))
+        };
+        Ok(SourceParts {
             reopen: Some(Box::new(reopen)),
             lies: Box::new(move |wire| of_wire(wire).map(|layout| (layout, timeline, packets as u32))),
             times,
             rate: BitRate(0),
             bytes: Some(bytes),
             edge: None,
-            begins_at: Place::START,
+            begins_at: SourcePosition::START,
             transforms: None,
         })
     }
@@ -308,7 +315,7 @@ impl Opening {
 
 /// Restricts layouts to raw ones: a source without RTP headers has them in no layout.
 fn only_raw(lies: Lies) -> Lies {
-    Box::new(move |wire| lies(wire).filter(|_| wire == Wire::Raw))
+    Box::new(move |wire| lies(wire).filter(|_| wire == PacketFraming::Raw))
 }
 
 /// Where a transport stream's packets are in time.

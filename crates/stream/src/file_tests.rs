@@ -6,7 +6,7 @@ proptest! {
     /// Times neither drift nor descend, and each is found again.
     #[test]
     fn paces_are_exact(rate in 1000u64..2_000_000_000, bytes in MIN_BLOCK_BYTES..=MAX_PACKET_BYTES, block in 0u32..1_000_000) {
-        let pace = Pace::at_rate(BitRate(rate), bytes).unwrap();
+        let pace = BlockPacing::at_rate(BitRate(rate), bytes).unwrap();
         prop_assert_eq!(pace.rate(), BitRate(rate));
         let time = pace.time_of(block);
         let exact = f64::from(block) * bytes as f64 * 8.0 * 90_000.0 / rate as f64;
@@ -20,7 +20,7 @@ proptest! {
 
 #[test]
 fn pace_every_interval_yields_matching_rate() {
-    let pace = Pace::every(Duration::from_millis(20), 1000).unwrap();
+    let pace = BlockPacing::every(Duration::from_millis(20), 1000).unwrap();
     assert_eq!((pace.rate(), pace.time_of(50)), (BitRate(400_000), MediaTicks(90_000)));
 }
 
@@ -30,7 +30,7 @@ fn identity_id_changes_with_pace_or_file_content() {
     std::fs::write(file.path(), [1; 5000]).unwrap();
     let id = |rate| {
         let opening = Opening::begin(file.path()).unwrap();
-        opening.identity.id(Pace::at_rate(BitRate(rate), 1000).unwrap().ticks)
+        opening.identity.id(BlockPacing::at_rate(BitRate(rate), 1000).unwrap().ticks)
     };
     assert_eq!(id(5000), id(5000));
     assert_ne!(id(5000), id(5001));

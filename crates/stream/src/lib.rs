@@ -10,7 +10,8 @@
 //! use std::io::{Read, Write};
 //! use std::net::{TcpListener, TcpStream};
 //! use millrace_core::units::BitRate;
-//! use millrace_stream::{Pace, Place, Reason, StreamContext, StreamEngine, StreamEngineConfig, Transport};
+//! use millrace_stream::{BlockPacing, Reason, SourcePosition, StreamContext, StreamEngine};
+//! use millrace_stream::{StreamEngineConfig, Transport};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut file = tempfile::NamedTempFile::new()?;
@@ -18,7 +19,7 @@
 //!
 //! let engine = StreamEngine::start(&StreamEngineConfig::default())?;
 //! // Any bytes, 1000 of them at a time, 80 Mb/s.
-//! let pace = Pace::at_rate(BitRate(80_000_000), 1000).ok_or("no such pace")?;
+//! let pace = BlockPacing::at_rate(BitRate(80_000_000), 1000).ok_or("no such pace")?;
 //! let source = engine.plain_file(file.path(), pace)?;
 //!
 //! let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -26,7 +27,7 @@
 //! let (peer, _) = listener.accept()?;
 //!
 //! let mut stream = StreamContext::new(Transport::tcp(peer), &source)?;
-//! stream.stop_at(Some(Place::Byte(60_000))).send_first("hello, ")?;
+//! stream.stop_at(Some(SourcePosition::Byte(60_000))).send_first("hello, ")?;
 //! let outcome = engine.run(&mut stream)?;
 //! assert_eq!((outcome.reason, outcome.bytes, outcome.next.byte), (Reason::Finished, 60_000, 60_000));
 //!
@@ -52,13 +53,13 @@
 //! | one that implements it | [`StreamEngine::start_offload`], [`Transport::offload`] |
 //! | source of type FILE, starting and stopping offset | [`StreamEngine::transport_stream`], [`StreamEngine::plain_file`], [`StreamEngine::title`]; [`StreamContext::start_at`], [`StreamContext::stop_at`] |
 //! | source of type BUFFER, length, circular or not, end position | [`Buffer`], [`BufferWriter`] |
-//! | transmission interval | the media times of a transport stream; [`Pace::every`] for other files; the rate of a buffer |
+//! | transmission interval | the media times of a transport stream; [`BlockPacing::every`] for other files; the rate of a buffer |
 //! | simple stepping: block and stride | [`Assembly::Step`] |
 //! | data transformation routine | [`Assembly::Transformed`], by the name of one of [`StreamEngineConfig::transforms`] |
 //! | control connection: any message ends the call, and is left there | [`StreamContext::control`] |
 //! | the blocking system call | [`StreamEngine::run`]; [`StreamEngine::run_async`] beside it |
-//! | returned: reason, number of blocks | [`Outcome`] |
-//! | (missing) a check of resources | [`Refused`], before anything is sent |
+//! | returned: reason, number of blocks | [`RunOutcome`] |
+//! | (missing) a check of resources | [`RunRefusal`], before anything is sent |
 //!
 //! # Threads
 //!
@@ -88,10 +89,10 @@ mod source;
 pub use buffer::{Buffer, BufferWriter, WhenFull};
 pub use context::{Assembly, StreamContext, Transport};
 pub use engine::{StreamEngine, StreamEngineConfig};
-pub use file::Pace;
-pub use outcome::{OpenError, Outcome, Position, Reason, Refused, RunError};
-pub use run::Run;
-pub use source::{Place, Source};
+pub use file::BlockPacing;
+pub use outcome::{OpenError, Position, Reason, RunError, RunOutcome, RunRefusal};
+pub use run::RunFuture;
+pub use source::{MediaSource, SourcePosition};
 
 /// Bit rates.
 pub use millrace_core::units::BitRate;

@@ -17,7 +17,7 @@ pub enum Reason {
     /// The future of the run was dropped, and the run has been ended. Told by the next one only if that has to wait for it.
     Stopped,
     /// The writer of a circular buffer has overwritten the data that comes next. Choose another
-    /// place ([`Source::newest`](crate::Source::newest)).
+    /// place ([`MediaSource::newest`](crate::MediaSource::newest)).
     Lapped,
     /// The writer of a buffer was dropped before it had finished. The data that it had written has
     /// been sent.
@@ -68,7 +68,7 @@ pub struct Position {
 
 /// How a run has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Why.
     pub reason: Reason,
     /// Blocks that were sent: pieces that left at one time, up to 10 ms of media each (40 ms in a connection).
@@ -87,7 +87,7 @@ pub struct Outcome {
 
 /// Why a run was not accepted: nothing has been sent, and the context is as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum RunRefusal {
     /// All places in the engines' tables are taken.
     #[error("stream engine: all {most} streams are in use; end one, or start it with more `streams`")]
     Streams {
@@ -148,7 +148,7 @@ pub enum Refused {
 pub enum RunError {
     /// It was not accepted.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] RunRefusal),
     /// The connection is gone: make a new context for another one.
     #[error("stream engine: the connection is gone (errno {errno})")]
     ConnectionGone {

@@ -13,16 +13,16 @@ use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::ConnSocket;
 
-use crate::calls::Key;
+use crate::calls::ContextKey;
 use crate::context::StreamContext;
-use crate::engine::{Shared, StreamEngine};
+use crate::engine::{SharedEngine, StreamEngine};
 use crate::limits::HAND_BACK;
-use crate::outcome::{Outcome, Reason, RunError};
+use crate::outcome::{Reason, RunError, RunOutcome};
 
 /// The way to a viewer, open in an engine as long as this lives.
 pub(crate) struct LineHandle {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) key: Key,
+    pub(crate) shared: Arc<SharedEngine>,
+    pub(crate) key: ContextKey,
 }
 
 impl Drop for LineHandle {
@@ -33,10 +33,10 @@ impl Drop for LineHandle {
 
 /// A run that is awaited ([`StreamEngine::run_async`]). Works in any executor: it is woken from the events' thread.
 #[must_use = "nothing is sent before it is awaited"]
-pub struct Run<'a> {
-    shared: Arc<Shared>,
+pub struct RunFuture<'a> {
+    shared: Arc<SharedEngine>,
     context: &'a mut StreamContext,
-    begun: Option<(Key, RunSerial)>,
+    begun: Option<(ContextKey, RunSerial)>,
 }
 
 impl StreamEngine {
@@ -46,18 +46,18 @@ impl StreamEngine {
     ///
     /// # Errors
     /// [`RunError`]: it was not accepted, and nothing has been sent.
-    pub fn run(&self, context: &mut StreamContext) -> Result<Outcome, RunError> {
+    pub fn run(&self, context: &mut StreamContext) -> Result<RunOutcome, RunError> {
         block_on(self.run_async(context))
     }
 
     /// The same as a future. Dropped before it is done, it ends the run at once; the next one with this context begins where that was.
-    pub fn run_async<'a>(&self, context: &'a mut StreamContext) -> Run<'a> {
-        Run { shared: Arc::clone(&self.shared), context, begun: None }
+    pub fn run_async<'a>(&self, context: &'a mut StreamContext) -> RunFuture<'a> {
+        RunFuture { shared: Arc::clone(&self.shared), context, begun: None }
     }
 }
 
-impl Run<'_> {
-    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Key, RunSerial), RunError>> {
+impl RunFuture<'_> {
+    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(ContextKey, RunSerial), RunError>> {
         let (shared, context) = (&self.shared, &mut *self.context);
         if shared.is_stopping.load(Ordering::Acquire) {
             return Poll::Ready(Err(RunError::ShutDown));
@@ -106,8 +106,8 @@ impl Run<'_> {
     }
 }
 
-impl Future for Run<'_> {
-    type Output = Result<Outcome, RunError>;
+impl Future for RunFuture<'_> {
+    type Output = Result<RunOutcome, RunError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let run = self.get_mut();
@@ -125,7 +125,7 @@ impl Future for Run<'_> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for RunFuture<'_> {
     fn drop(&mut self) {
         if let Some((key, run)) = self.begun {
             self.shared.with(|calls| calls.interrupt(key, run, Reason::Stopped));

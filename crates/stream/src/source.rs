@@ -15,11 +15,11 @@ use millrace_store::cache::{Cache, ReadyTitle};
 use millrace_store::transform::{NamedTransform, Transforms, timeline_of};
 use millrace_store::volume::TitleFiles;
 
-use crate::outcome::{OpenError, Refused};
+use crate::outcome::{OpenError, RunRefusal};
 
 /// How packets lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wire {
+pub(crate) enum PacketFraming {
     /// Behind RTP headers.
     Rtp,
     /// With nothing around them.
@@ -28,7 +28,7 @@ pub(crate) enum Wire {
 
 /// A place in a source, as a caller names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SourcePosition {
     /// A packet, by its number.
     Packet(u32),
     /// A byte of the source. In datagrams, which are sent whole, it must be the first of one.
@@ -41,7 +41,7 @@ pub enum Place {
     Newest,
 }
 
-impl Place {
+impl SourcePosition {
     /// The beginning.
     pub const START: Self = Self::Packet(0);
 }
@@ -79,14 +79,15 @@ pub(crate) struct Opened {
 
 /// Makes the source again in this wire layout, transformed if a transformation is given; `None`: it
 /// has no such layout.
-pub(crate) type Reopen =
-    dyn Fn(Wire, Option<&Arc<NamedTransform>>) -> Result<Option<ReadyTitle>, OpenError> + Send + Sync;
+pub(crate) type Reopen = dyn Fn(PacketFraming, Option<&Arc<NamedTransform>>) -> Result<Option<ReadyTitle>, OpenError>
+    + Send
+    + Sync;
 
 /// How a source lies in a wire layout: layout, timeline, packets; `None`: not at all.
-pub(crate) type Lies = Box<dyn Fn(Wire) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
+pub(crate) type Lies = Box<dyn Fn(PacketFraming) -> Option<(WireLayout, Timeline, u32)> + Send + Sync>;
 
 /// Components of a source.
-pub(crate) struct Parts {
+pub(crate) struct SourceParts {
     /// How it is opened in another layout; none: it is open in all that it has.
     pub(crate) reopen: Option<Box<Reopen>>,
     /// How it lies.
@@ -98,12 +99,12 @@ pub(crate) struct Parts {
     /// Number of the next packet of a buffer.
     pub(crate) edge: Option<Arc<AtomicU32>>,
     /// Where a stream begins if it sets no place.
-    pub(crate) begins_at: Place,
+    pub(crate) begins_at: SourcePosition,
     /// The transformations that it supports; none: it cannot be transformed.
     pub(crate) transforms: Option<Transforms>,
 }
 
-impl Parts {
+impl SourceParts {
     fn named(&self, name: &str) -> Result<&Arc<NamedTransform>, OpenError> {
         let not_so = |what: String| OpenError::NotSo { path: "source".into(), what };
         let known = self.transforms.as_ref().ok_or_else(|| {
@@ -116,22 +117,22 @@ impl Parts {
 }
 
 /// A wire layout, and the number of the transformation.
-pub(crate) type OpenAs = (Wire, Option<u8>);
+pub(crate) type OpenAs = (PacketFraming, Option<u8>);
 
-pub(crate) struct Inner {
+pub(crate) struct SourceInner {
     cache: Weak<Cache>,
-    parts: Parts,
+    parts: SourceParts,
     opened: Mutex<Vec<(OpenAs, Opened)>>,
 }
 
 /// A source of media, open in an engine. Clones are the same source; all streams of it share the
 /// data read. It is closed with the last of its clones and of the contexts that name it.
 #[derive(Clone)]
-pub struct Source {
-    pub(crate) inner: Arc<Inner>,
+pub struct MediaSource {
+    pub(crate) inner: Arc<SourceInner>,
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for MediaSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source")
             .field("rate", &self.rate())
@@ -140,9 +141,11 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Source {
-    pub(crate) fn new(cache: &Arc<Cache>, parts: Parts, opened: Vec<(OpenAs, Opened)>) -> Self {
-        Self { inner: Arc::new(Inner { cache: Arc::downgrade(cache), parts, opened: Mutex::new(opened) }) }
+impl MediaSource {
+    pub(crate) fn new(cache: &Arc<Cache>, parts: SourceParts, opened: Vec<(OpenAs, Opened)>) -> Self {
+        Self {
+            inner: Arc::new(SourceInner { cache: Arc::downgrade(cache), parts, opened: Mutex::new(opened) }),
+        }
     }
 
     /// Its mean bit rate; of a buffer and of a plain file the one that it was given.
@@ -158,7 +161,8 @@ impl Source {
     /// Number of the packet that is written next, of a buffer; of anything else, of the one behind its last.
     pub fn newest(&self) -> u32 {
         let parts = &self.inner.parts;
-        let ends = || [Wire::Rtp, Wire::Raw].into_iter().find_map(|wire| (parts.lies)(wire));
+        let ends =
+            || [PacketFraming::Rtp, PacketFraming::Raw].into_iter().find_map(|wire| (parts.lies)(wire));
         match &parts.edge {
             Some(edge) => edge.load(Ordering::Acquire),
             None => ends().map_or(0, |(_, _, packets)| packets),
@@ -173,15 +177,17 @@ impl Source {
     /// The byte at which a place is.
     ///
     /// # Errors
-    /// [`Refused::OutOfRange`]
-    pub fn byte_at(&self, place: Place) -> Result<u64, Refused> {
+    /// [`RunRefusal::OutOfRange`]
+    pub fn byte_at(&self, place: SourcePosition) -> Result<u64, RunRefusal> {
         let opened = self.inner.opened.lock().unwrap_or_else(PoisonError::into_inner).first().copied();
         let opened = match opened {
             Some((_, opened)) => opened,
             // No stream has opened it yet: it lies in any layout as it will.
             None => {
-                let lies = [Wire::Rtp, Wire::Raw].into_iter().find_map(|wire| (self.inner.parts.lies)(wire));
-                let (layout, timeline, packets) = lies.ok_or(Refused::OutOfRange("it has no packets"))?;
+                let lies = [PacketFraming::Rtp, PacketFraming::Raw]
+                    .into_iter()
+                    .find_map(|wire| (self.inner.parts.lies)(wire));
+                let (layout, timeline, packets) = lies.ok_or(RunRefusal::OutOfRange("it has no packets"))?;
                 Opened { title: TitleRef(u32::MAX), layout, timeline, packets }
             }
         };
@@ -190,7 +196,7 @@ impl Source {
     }
 
     /// Returns where a stream begins if it sets no place.
-    pub(crate) fn begins_at(&self) -> Place {
+    pub(crate) fn begins_at(&self) -> SourcePosition {
         self.inner.parts.begins_at
     }
 
@@ -206,7 +212,7 @@ impl Source {
 
     /// Opens it in this layout, transformed by the transformation of this name, unless it is open
     /// already.
-    pub(crate) fn open(&self, wire: Wire, transform: Option<&str>) -> Result<Opened, OpenError> {
+    pub(crate) fn open(&self, wire: PacketFraming, transform: Option<&str>) -> Result<Opened, OpenError> {
         let inner = &*self.inner;
         let named = transform.map(|name| inner.parts.named(name)).transpose()?;
         let open_as = (wire, named.map(|named| named.number()));
@@ -216,8 +222,8 @@ impl Source {
         }
         let unsuitable = || {
             let what = match wire {
-                Wire::Rtp => "it cannot be sent in RTP; send it as bytes or in plain datagrams",
-                Wire::Raw => "it cannot be sent in plain datagrams; make the buffer a raw one",
+                PacketFraming::Rtp => "it cannot be sent in RTP; send it as bytes or in plain datagrams",
+                PacketFraming::Raw => "it cannot be sent in plain datagrams; make the buffer a raw one",
             };
             OpenError::NotSo { path: "source".into(), what: what.into() }
         };
@@ -233,7 +239,7 @@ impl Source {
     }
 
     /// A wire layout that it has, and whether that is this one if it has it.
-    pub(crate) fn has(&self, wire: Wire) -> bool {
+    pub(crate) fn has(&self, wire: PacketFraming) -> bool {
         (self.inner.parts.lies)(wire).is_some()
     }
 
@@ -241,20 +247,20 @@ impl Source {
     ///
     /// # Errors
     /// If the place lies behind the end, or a buffer has no times.
-    pub(crate) fn locate(&self, place: Place, opened: &Opened) -> Result<(u32, u16), Refused> {
+    pub(crate) fn locate(&self, place: SourcePosition, opened: &Opened) -> Result<(u32, u16), RunRefusal> {
         let size = opened.layout.packet_bytes() as u64;
         let times = &self.inner.parts.times;
         let found = match place {
-            Place::Packet(packet) => (u64::from(packet), 0),
-            Place::Byte(byte) if self.bytes().is_some_and(|bytes| byte > bytes) => (u64::MAX, 0),
-            Place::Byte(byte) => (byte / size, (byte % size) as u16),
-            Place::Time(time) => (u64::from(times.packet_at(ticks(time))), 0),
-            Place::Access(time) => (u64::from(times.access_before(ticks(time))), 0),
-            Place::Newest => (u64::from(self.newest()), 0),
+            SourcePosition::Packet(packet) => (u64::from(packet), 0),
+            SourcePosition::Byte(byte) if self.bytes().is_some_and(|bytes| byte > bytes) => (u64::MAX, 0),
+            SourcePosition::Byte(byte) => (byte / size, (byte % size) as u16),
+            SourcePosition::Time(time) => (u64::from(times.packet_at(ticks(time))), 0),
+            SourcePosition::Access(time) => (u64::from(times.access_before(ticks(time))), 0),
+            SourcePosition::Newest => (u64::from(self.newest()), 0),
         };
         match u32::try_from(found.0) {
             Ok(packet) if (packet, found.1) <= (opened.packets, 0) => Ok((packet, found.1)),
-            _ => Err(Refused::OutOfRange("there is no such place")),
+            _ => Err(RunRefusal::OutOfRange("there is no such place")),
         }
     }
 
@@ -269,7 +275,7 @@ fn ticks(time: Duration) -> MediaTicks {
     MediaTicks::from_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-impl Inner {
+impl SourceInner {
     /// Closes it, even if it still has owners: the writer of a buffer is notified.
     pub(crate) fn close(&self) {
         let Some(cache) = self.cache.upgrade() else { return };
@@ -278,7 +284,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SourceInner {
     fn drop(&mut self) {
         self.close();
     }

@@ -29,7 +29,7 @@ impl HashKey {
     #[inline(always)]
     fn sip<const EACH: usize, const LAST: usize>(&self, words: &[u64]) -> u64 {
         let [a, b] = self.0;
-        let mut state = State([
+        let mut state = SipState([
             a ^ 0x736f_6d65_7073_6575,
             b ^ 0x646f_7261_6e64_6f6d,
             a ^ 0x6c79_6765_6e65_7261,
@@ -55,9 +55,9 @@ impl std::fmt::Debug for HashKey {
     }
 }
 
-struct State([u64; 4]);
+struct SipState([u64; 4]);
 
-impl State {
+impl SipState {
     #[inline]
     fn take<const ROUNDS: usize>(&mut self, word: u64) {
         self.0[3] ^= word;

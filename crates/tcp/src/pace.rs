@@ -28,11 +28,11 @@ impl Rate {
 
 /// When the next segment may leave.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SegmentPacer {
     next: Instant,
 }
 
-impl Pace {
+impl SegmentPacer {
     pub(crate) fn new(now: Instant) -> Self {
         Self { next: now }
     }

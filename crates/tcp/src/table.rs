@@ -14,7 +14,7 @@ use crate::wire::FlowKey;
 const FREE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct HashSlot {
     hash: u32,
     number: u32,
 }
@@ -27,22 +27,22 @@ const fn places_for(capacity: u32) -> usize {
 
 /// Numbers of connections by their ends.
 #[derive(Debug)]
-pub struct Table {
+pub struct FlowTable {
     key: HashKey,
     /// A power of two of them; at most seven in eight are taken.
-    places: Box<[Place]>,
+    places: Box<[HashSlot]>,
     /// By number; [`FlowKey::NONE`] where there is no connection of this number.
     flows: Box<[FlowKey]>,
     len: u32,
 }
 
-impl Table {
+impl FlowTable {
     /// For connections numbered from 0 to below `capacity` (at most 2^31).
     pub fn new(key: HashKey, capacity: u32) -> Self {
         let capacity = capacity.min(1 << 31);
         Self {
             key,
-            places: vec![Place { hash: 0, number: FREE }; places_for(capacity)].into(),
+            places: vec![HashSlot { hash: 0, number: FREE }; places_for(capacity)].into(),
             flows: vec![FlowKey::NONE; capacity as usize].into(),
             len: 0,
         }
@@ -50,7 +50,7 @@ impl Table {
 
     /// Returns the bytes of a table for `capacity` connections.
     pub const fn bytes(capacity: u32) -> usize {
-        places_for(capacity) * size_of::<Place>() + capacity as usize * size_of::<FlowKey>()
+        places_for(capacity) * size_of::<HashSlot>() + capacity as usize * size_of::<FlowKey>()
     }
 
     /// How many connections are in it.
@@ -74,7 +74,7 @@ impl Table {
         hash as u32
     }
 
-    /// Asks for the memory that [`Table::find_hashed`] will read first.
+    /// Asks for the memory that [`FlowTable::find_hashed`] will read first.
     #[inline]
     pub fn prefetch(&self, hash: u32) {
         if let Some(place) = self.places.get(self.home(hash)) {
@@ -82,8 +82,8 @@ impl Table {
         }
     }
 
-    /// The number of a connection whose hash is `hash`: as a rule the one that [`Table::find_hashed`] will find, whose ends this does not
-    /// look at but asks for.
+    /// The number of a connection whose hash is `hash`: as a rule the one that [`FlowTable::find_hashed`]
+    /// will find, whose ends this does not look at but asks for.
     #[inline]
     pub fn likely(&self, hash: u32) -> Option<u32> {
         let mut at = self.home(hash);
@@ -136,7 +136,7 @@ impl Table {
         while self.places[at].number != FREE {
             at = self.next(at);
         }
-        self.places[at] = Place { hash, number };
+        self.places[at] = HashSlot { hash, number };
         self.flows[number as usize] = *flow;
         self.len += 1;
         true

@@ -10,8 +10,8 @@ fn flow(number: u32) -> FlowKey {
     FlowKey::new(([192, 0, 2, remote.1], 80).into(), remote.0.into()).unwrap()
 }
 
-fn table(capacity: u32) -> Table {
-    Table::new(HashKey::new([1, 2]), capacity)
+fn table(capacity: u32) -> FlowTable {
+    FlowTable::new(HashKey::new([1, 2]), capacity)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn table_of_million_connections_uses_under_60_bytes_each() {
 }
 
 /// How far each connection is from its home, at the most.
-fn farthest(table: &Table) -> usize {
+fn farthest(table: &FlowTable) -> usize {
     let taken = table.places.iter().enumerate().filter(|(_, place)| place.number != FREE);
     taken
         .map(|(at, place)| at.wrapping_sub(table.home(place.hash)) & (table.places.len() - 1))

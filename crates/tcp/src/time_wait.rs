@@ -5,12 +5,12 @@ use millrace_core::time::Instant;
 use crate::keyed::HashKey;
 use crate::limits::TIME_WAIT_MS;
 use crate::seq::Seq;
-use crate::table::Table;
+use crate::table::FlowTable;
 use crate::wire::{Flags, FlowKey, Segment};
 
 /// State to keep of a connection that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedConnection {
     /// SND.NXT: the number behind our FIN.
     pub send_next: Seq,
     /// RCV.NXT: the number behind the peer's FIN.
@@ -21,13 +21,13 @@ pub struct Ended {
 
 /// Reaction to a segment for a connection in TIME_WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum TimeWaitReply {
     /// There is no such connection here: others decide.
     Unknown,
     /// Nothing.
     Drop,
     /// An ACK with these numbers.
-    Ack(Ended),
+    Ack(EndedConnection),
     /// The SYN begins a new connection, the old one is gone. Its initial sequence number must be later than this.
     Reopen(Seq),
 }
@@ -54,7 +54,7 @@ const _: () = assert!(size_of::<Record>() + size_of::<FlowKey>() <= 64);
 /// came; the oldest makes room.
 #[derive(Debug)]
 pub struct TimeWaits {
-    table: Table,
+    table: FlowTable,
     records: Box<[Record]>,
     oldest: u32,
     newest: u32,
@@ -70,7 +70,7 @@ fn ticks(now: Instant) -> u32 {
 impl TimeWaits {
     /// Room for `capacity` of them.
     pub fn new(key: HashKey, capacity: u32) -> Self {
-        let table = Table::new(key, capacity);
+        let table = FlowTable::new(key, capacity);
         let free = |number| Record {
             send_next: Seq(0),
             receive_next: Seq(0),
@@ -86,7 +86,7 @@ impl TimeWaits {
 
     /// Returns the bytes of `capacity` records.
     pub fn bytes(capacity: u32) -> usize {
-        capacity as usize * size_of::<Record>() + Table::bytes(capacity)
+        capacity as usize * size_of::<Record>() + FlowTable::bytes(capacity)
     }
 
     /// How many there are.
@@ -110,7 +110,7 @@ impl TimeWaits {
     }
 
     /// Takes in a connection that enters TIME_WAIT; one between the same ends is replaced.
-    pub fn insert(&mut self, flow: &FlowKey, ended: Ended, now: Instant) {
+    pub fn insert(&mut self, flow: &FlowKey, ended: EndedConnection, now: Instant) {
         self.remove(flow);
         if self.free == NONE && self.oldest != NONE {
             self.release(self.oldest);
@@ -130,7 +130,7 @@ impl TimeWaits {
     }
 
     /// Takes a connection out before its time: a new one has taken its place.
-    pub fn remove(&mut self, flow: &FlowKey) -> Option<Ended> {
+    pub fn remove(&mut self, flow: &FlowKey) -> Option<EndedConnection> {
         let number = self.table.find(flow)?;
         let ended = self.ended(number);
         self.release(number);
@@ -138,11 +138,11 @@ impl TimeWaits {
     }
 
     /// Returns the reaction to a segment that has come in. The caller must limit the rate of ACKs,
-    /// as for all answers to unexpected segments (RFC 5961 section 7). After [`Answer::Reopen`] the
+    /// as for all answers to unexpected segments (RFC 5961 section 7). After [`TimeWaitReply::Reopen`] the
     /// record stays until [`TimeWaits::remove`] is called, which belongs to the end of the new
     /// handshake: a SYN that was an old duplicate then leaves the connection in TIME_WAIT.
-    pub fn arrived(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) -> Answer {
-        let Some(number) = self.table.find(flow) else { return Answer::Unknown };
+    pub fn arrived(&mut self, flow: &FlowKey, segment: &Segment<'_>, now: Instant) -> TimeWaitReply {
+        let Some(number) = self.table.find(flow) else { return TimeWaitReply::Unknown };
         let ended = self.ended(number);
         // RFC 1337 section 3, fix F1: a RST is ignored here, or an old one would end the state before its time.
         //= RFC 9293 section 3.10.7.4
@@ -151,17 +151,21 @@ impl TimeWaits {
         //# If the RST bit is set, then enter the CLOSED state, delete
         //# the TCB, and return.
         if segment.flags.has(Flags::RST) {
-            return Answer::Drop;
+            return TimeWaitReply::Drop;
         }
         if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
-            return if reopens(&ended, segment) { Answer::Reopen(ended.send_next) } else { Answer::Drop };
+            return if reopens(&ended, segment) {
+                TimeWaitReply::Reopen(ended.send_next)
+            } else {
+                TimeWaitReply::Drop
+            };
         }
         if !segment.flags.has(Flags::ACK) {
-            return Answer::Drop;
+            return TimeWaitReply::Drop;
         }
         let is_expected = segment.seq == ended.receive_next && segment.seq_len() == 0;
         if is_expected {
-            return Answer::Drop;
+            return TimeWaitReply::Drop;
         }
         let is_old = is_older(&ended, segment);
         let is_fin = segment.flags.has(Flags::FIN) && segment.seq + segment.seq_len() == ended.receive_next;
@@ -178,7 +182,7 @@ impl TimeWaits {
             self.unlink(number);
             self.append(number, now);
         }
-        Answer::Ack(self.ended(number))
+        TimeWaitReply::Ack(self.ended(number))
     }
 
     /// When the next one expires.
@@ -201,10 +205,10 @@ impl TimeWaits {
         count
     }
 
-    fn ended(&self, number: u32) -> Ended {
+    fn ended(&self, number: u32) -> EndedConnection {
         let record = self.records[number as usize];
         let recent_stamp = (record.expires & 1 == 1).then_some(record.stamp);
-        Ended { send_next: record.send_next, receive_next: record.receive_next, recent_stamp }
+        EndedConnection { send_next: record.send_next, receive_next: record.receive_next, recent_stamp }
     }
 
     /// To the end of the list, with all its time before it.
@@ -245,7 +249,7 @@ impl TimeWaits {
 
 /// Returns whether the segment is older by its time stamp than those already seen (RFC 7323 section
 /// 5).
-fn is_older(ended: &Ended, segment: &Segment<'_>) -> bool {
+fn is_older(ended: &EndedConnection, segment: &Segment<'_>) -> bool {
     match (ended.recent_stamp, segment.options.stamps) {
         (Some(recent), Some(stamps)) => (stamps.value.wrapping_sub(recent) as i32) < 0,
         _ => false,
@@ -253,7 +257,7 @@ fn is_older(ended: &Ended, segment: &Segment<'_>) -> bool {
 }
 
 /// Whether a SYN begins a new connection (RFC 6191 section 2). Time stamps are always answered by time stamps here.
-fn reopens(ended: &Ended, segment: &Segment<'_>) -> bool {
+fn reopens(ended: &EndedConnection, segment: &Segment<'_>) -> bool {
     let last_seq = ended.receive_next - 1;
     match (ended.recent_stamp, segment.options.stamps) {
         (Some(recent), Some(stamps)) => match stamps.value.wrapping_sub(recent) as i32 {

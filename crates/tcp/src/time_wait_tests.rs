@@ -1,5 +1,5 @@
 use super::*;
-use crate::wire::{Options, Stamps};
+use crate::wire::{Stamps, TcpOptions};
 
 const MS: u64 = 1_000_000;
 
@@ -17,20 +17,20 @@ fn segment(flags: Flags, seq: u32, stamp: Option<u32>, payload: &[u8]) -> Segmen
         flags,
         window: 0,
         urgent: 0,
-        options: Options { stamps, ..Options::default() },
+        options: TcpOptions { stamps, ..TcpOptions::default() },
         payload,
     }
 }
 
 /// Room for four, with one that has sent up to 500 and received up to 1000, whose last stamp was 70.
-fn with_one(recent_stamp: Option<u32>) -> (TimeWaits, Ended) {
-    let ended = Ended { send_next: Seq(500), receive_next: Seq(1000), recent_stamp };
+fn with_one(recent_stamp: Option<u32>) -> (TimeWaits, EndedConnection) {
+    let ended = EndedConnection { send_next: Seq(500), receive_next: Seq(1000), recent_stamp };
     let mut waits = TimeWaits::new(HashKey::new([1, 2]), 4);
     waits.insert(&flow(1), ended, Instant(0));
     (waits, ended)
 }
 
-fn answer(waits: &mut TimeWaits, segment: &Segment<'_>) -> Answer {
+fn answer(waits: &mut TimeWaits, segment: &Segment<'_>) -> TimeWaitReply {
     waits.arrived(&flow(1), segment, Instant(MS))
 }
 
@@ -49,7 +49,7 @@ fn records_stay_for_two_lifetimes_in_the_order_in_which_they_came() {
     assert_eq!(waits.expire(Instant(lifetime), 9), 1);
     assert_eq!(
         waits.arrived(&flow(1), &segment(Flags::ACK, 0, None, b""), Instant(lifetime)),
-        Answer::Unknown
+        TimeWaitReply::Unknown
     );
     assert_eq!(waits.due(Instant(lifetime)), Some(Instant(lifetime + 5 * MS)));
     assert_eq!(waits.due(Instant(2 * lifetime)), Some(Instant(2 * lifetime)), "overdue");
@@ -71,18 +71,21 @@ fn insert_into_full_time_waits_evicts_oldest_record() {
     for port in 2..=5 {
         waits.insert(
             &flow(port),
-            Ended { send_next: Seq(port.into()), ..ended },
+            EndedConnection { send_next: Seq(port.into()), ..ended },
             Instant(u64::from(port) * MS),
         );
     }
     assert_eq!((waits.len(), waits.pushed_out()), (4, 1));
     assert_eq!(waits.remove(&flow(1)), None);
-    waits.insert(&flow(2), Ended { send_next: Seq(77), ..ended }, Instant(9 * MS));
+    waits.insert(&flow(2), EndedConnection { send_next: Seq(77), ..ended }, Instant(9 * MS));
     assert_eq!((waits.len(), waits.pushed_out()), (4, 1));
     waits.insert(&flow(6), ended, Instant(9 * MS));
     assert_eq!(waits.remove(&flow(3)), None, "it is the oldest now");
     assert_eq!(waits.remove(&flow(2)).unwrap().send_next, Seq(77));
-    assert_eq!((waits.remove(&flow(4)), waits.len()), (Some(Ended { send_next: Seq(4), ..ended }), 2));
+    assert_eq!(
+        (waits.remove(&flow(4)), waits.len()),
+        (Some(EndedConnection { send_next: Seq(4), ..ended }), 2)
+    );
     let mut none = TimeWaits::new(HashKey::new([1, 2]), 0);
     none.insert(&flow(1), ended, Instant(0));
     assert!(none.is_empty());
@@ -105,14 +108,14 @@ fn fin_repeated_in_time_wait_is_acknowledged_and_restarts_timer() {
     let fin = Flags::FIN.with(Flags::ACK);
     let at = Instant(40_000 * MS);
     let lifetime = u64::from(TIME_WAIT_MS) * MS;
-    let newer = Ended { recent_stamp: Some(75), ..ended };
-    assert_eq!(waits.arrived(&flow(1), &segment(fin, 996, Some(75), b"abc"), at), Answer::Ack(newer));
+    let newer = EndedConnection { recent_stamp: Some(75), ..ended };
+    assert_eq!(waits.arrived(&flow(1), &segment(fin, 996, Some(75), b"abc"), at), TimeWaitReply::Ack(newer));
     assert_eq!(waits.expire(Instant(lifetime), 9), 1, "the other");
     assert_eq!(waits.due(at), Some(at.plus_ns(lifetime)));
     // An old duplicate is acknowledged too, but changes nothing; nor does a FIN at another place.
     let later = at.plus_ns(MS);
-    assert_eq!(waits.arrived(&flow(1), &segment(fin, 999, Some(74), b""), later), Answer::Ack(newer));
-    assert_eq!(waits.arrived(&flow(1), &segment(fin, 1000, Some(76), b""), later), Answer::Ack(newer));
+    assert_eq!(waits.arrived(&flow(1), &segment(fin, 999, Some(74), b""), later), TimeWaitReply::Ack(newer));
+    assert_eq!(waits.arrived(&flow(1), &segment(fin, 1000, Some(76), b""), later), TimeWaitReply::Ack(newer));
     assert_eq!(waits.due(at), Some(at.plus_ns(lifetime)));
 }
 
@@ -126,15 +129,19 @@ fn time_wait_is_not_ended_by_rst_or_old_segment() {
     let (mut waits, ended) = with_one(Some(70));
     for flags in [Flags::RST, Flags::RST.with(Flags::ACK), Flags::RST.with(Flags::SYN), Flags::FIN, Flags(0)]
     {
-        assert_eq!(answer(&mut waits, &segment(flags, 1000, Some(99), b"")), Answer::Drop, "{flags:?}");
+        assert_eq!(
+            answer(&mut waits, &segment(flags, 1000, Some(99), b"")),
+            TimeWaitReply::Drop,
+            "{flags:?}"
+        );
     }
-    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"")), Answer::Drop, "as expected");
+    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"")), TimeWaitReply::Drop, "as expected");
     // An unacceptable segment is answered with the acceptable numbers.
-    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 999, None, b"")), Answer::Ack(ended));
-    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"x")), Answer::Ack(ended));
+    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 999, None, b"")), TimeWaitReply::Ack(ended));
+    assert_eq!(answer(&mut waits, &segment(Flags::ACK, 1000, None, b"x")), TimeWaitReply::Ack(ended));
     assert_eq!(
         answer(&mut waits, &segment(Flags::SYN.with(Flags::ACK), 1000, None, b"")),
-        Answer::Ack(ended)
+        TimeWaitReply::Ack(ended)
     );
     assert_eq!(waits.len(), 1);
 }
@@ -162,7 +169,7 @@ fn syn_in_time_wait_reopens_if_stamp_or_sequence_is_newer() {
         (Some(u32::MAX), Some(3), 5, true),
     ] {
         let (mut waits, ended) = with_one(had);
-        let expected = if reopens { Answer::Reopen(Seq(500)) } else { Answer::Drop };
+        let expected = if reopens { TimeWaitReply::Reopen(Seq(500)) } else { TimeWaitReply::Drop };
         assert_eq!(
             answer(&mut waits, &segment(Flags::SYN, seq, has, b"")),
             expected,

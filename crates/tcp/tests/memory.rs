@@ -6,10 +6,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use millrace_core::time::Instant;
-use millrace_tcp::conn::{Config, Happened, State};
+use millrace_tcp::conn::{Config, ConnectionState, Happened};
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
+use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, Settings, Stack};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, Template};
 use millrace_testkit::counting::{Counting, calls};
 
@@ -73,7 +73,7 @@ impl Pipe {
     fn fill(&mut self, stack: &mut Stack, now: Instant) -> usize {
         stack.protocol(now);
         stack.output(now, &mut |out| {
-            let Some(segment) = self.segments.get_mut(self.used) else { return Taken::Full };
+            let Some(segment) = self.segments.get_mut(self.used) else { return FrameDisposal::Full };
             self.used += 1;
             (segment.source, segment.destination) = (out.flow.local().ip(), out.flow.remote().ip());
             segment.length = 0;
@@ -82,7 +82,7 @@ impl Pipe {
                 segment.length += slice.len();
                 segment.bytes[from..segment.length].copy_from_slice(slice);
             }
-            Taken::Copied
+            FrameDisposal::Copied
         })
     }
 
@@ -189,7 +189,7 @@ fn syn_flood_allocates_nothing_and_admits_other_clients() {
         if number % 5_000 == 4_999 {
             let id = pair.open();
             pair.talk();
-            assert_eq!(pair.client.state(id), State::Established, "client {clients}");
+            assert_eq!(pair.client.state(id), ConnectionState::Established, "client {clients}");
             assert_eq!(pair.client.write(id, b"hello", pair.now), Ok(5));
             pair.talk();
             let event = pair.server.poll_event().expect("a connection");
@@ -221,7 +221,7 @@ fn syn_flood_allocates_nothing_and_admits_other_clients() {
     pair.pipe.empty(&mut pair.server, end(2, 0).ip(), pair.now);
     assert_eq!(pair.server.requests(), 1);
     pair.talk();
-    assert_eq!(pair.client.state(id), State::Established);
+    assert_eq!(pair.client.state(id), ConnectionState::Established);
 }
 
 /// How a connection ends: which side goes first, and how.
@@ -266,7 +266,7 @@ fn connections_come_and_go_without_growth() {
         }
         pair.talk();
         for &id in &ids {
-            assert_eq!(pair.client.state(id), State::Established, "round {round}");
+            assert_eq!(pair.client.state(id), ConnectionState::Established, "round {round}");
             assert_eq!(pair.client.write(id, &[7; 3_000], pair.now), Ok(3_000), "round {round}");
         }
         pair.pass(1);

@@ -9,7 +9,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
-use millrace_engine::Media;
+use millrace_engine::RunMedia;
 
 #[derive(Clone)]
 pub struct Film {
@@ -51,9 +51,9 @@ impl Film {
 
     /// Returns the film as a run names it, for a viewer that can repair `spare` packets of a
     /// codeword.
-    pub fn media(&self, spare: u8) -> Media {
+    pub fn media(&self, spare: u8) -> RunMedia {
         let Self { title, packets, timeline, layout, .. } = *self;
-        Media { title, packets, timeline, layout, spare }
+        RunMedia { title, packets, timeline, layout, spare }
     }
 
     pub fn time(&self, packet: u32) -> MediaTicks {

@@ -35,26 +35,26 @@ pub struct Acceptor {
 struct UnderWay {
     next: u64,
     count: usize,
-    clients: HashMap<IpAddr, Client>,
+    clients: HashMap<IpAddr, ClientHandshakes>,
 }
 
 /// Handshakes of one client, the oldest first. Dropping a sender ends its handshake.
 #[derive(Default)]
-struct Client {
+struct ClientHandshakes {
     /// Handshakes without a whole ClientHello.
     silent: BTreeMap<u64, oneshot::Sender<()>>,
     /// Handshakes with a whole ClientHello.
     begun: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// A place among them.
-struct Place<'a> {
+/// The slot of a pending handshake; released when it is dropped.
+struct HandshakeSlot<'a> {
     under_way: &'a Mutex<UnderWay>,
     client: IpAddr,
     number: u64,
 }
 
-impl Client {
+impl ClientHandshakes {
     fn is_empty(&self) -> bool {
         self.silent.is_empty() && self.begun.is_empty()
     }
@@ -110,7 +110,7 @@ impl UnderWay {
     }
 
     fn forget_if_empty(&mut self, client: IpAddr) {
-        if self.clients.get(&client).is_some_and(Client::is_empty) {
+        if self.clients.get(&client).is_some_and(ClientHandshakes::is_empty) {
             self.clients.remove(&client);
         }
     }
@@ -139,26 +139,26 @@ impl Acceptor {
     ) -> Option<TlsStream<S>> {
         let client = network_of(peer);
         let (number, given_up) = lock(&self.under_way).begin(client);
-        let place = Place { under_way: &self.under_way, client, number };
+        let place = HandshakeSlot { under_way: &self.under_way, client, number };
         let done = tokio::select! {
             done = timeout(self.limit, self.shake_hands(stream, &place)) => Some(done),
             _ = given_up => None,
         };
         drop(place);
         let (counted, stream) = match done {
-            Some(Ok(Ok(stream))) => (Counted::Done, Some(stream)),
+            Some(Ok(Ok(stream))) => (HandshakeOutcome::Done, Some(stream)),
             Some(Ok(Err(error))) => {
                 tracing::debug!(%error, "TLS: a handshake failed");
-                (Counted::Failed, None)
+                (HandshakeOutcome::Failed, None)
             }
-            Some(Err(_)) => (Counted::TooSlow, None),
-            None => (Counted::Dropped, None),
+            Some(Err(_)) => (HandshakeOutcome::TooSlow, None),
+            None => (HandshakeOutcome::Dropped, None),
         };
         self.totals.add(|c| match counted {
-            Counted::Done => c.handshakes += 1,
-            Counted::Failed => c.handshakes_failed += 1,
-            Counted::TooSlow => c.handshakes_too_slow += 1,
-            Counted::Dropped => c.handshakes_dropped += 1,
+            HandshakeOutcome::Done => c.handshakes += 1,
+            HandshakeOutcome::Failed => c.handshakes_failed += 1,
+            HandshakeOutcome::TooSlow => c.handshakes_too_slow += 1,
+            HandshakeOutcome::Dropped => c.handshakes_dropped += 1,
         });
         stream
     }
@@ -166,7 +166,7 @@ impl Acceptor {
     async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
-        place: &Place<'_>,
+        place: &HandshakeSlot<'_>,
     ) -> io::Result<TlsStream<S>> {
         let begun = LazyConfigAcceptor::new(HelloReader::default(), stream).await?;
         lock(place.under_way).has_begun(place.client, place.number);
@@ -180,14 +180,14 @@ fn lock(under_way: &Mutex<UnderWay>) -> MutexGuard<'_, UnderWay> {
 
 /// How a handshake is counted.
 #[derive(Clone, Copy)]
-enum Counted {
+enum HandshakeOutcome {
     Done,
     Failed,
     TooSlow,
     Dropped,
 }
 
-impl Drop for Place<'_> {
+impl Drop for HandshakeSlot<'_> {
     fn drop(&mut self) {
         lock(self.under_way).end(self.client, self.number);
     }

@@ -3,7 +3,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::made::{self, Made};
+use crate::made::{self, TestCertificate};
 
 /// Room of a connection in memory.
 const ROOM: usize = 64 * 1024;
@@ -43,7 +43,7 @@ async fn under_way(acceptor: &Acceptor, count: usize, begun: usize) {
 
 /// Returns the first bytes that a client sends.
 fn hello() -> Vec<u8> {
-    let (_, _, trusted) = Made::ready();
+    let (_, _, trusted) = TestCertificate::ready();
     let config = made::client(&trusted, &[&TLS13]);
     let mut client = rustls::ClientConnection::new(Arc::clone(config.config()), made::localhost()).unwrap();
     let mut hello = Vec::new();
@@ -53,7 +53,7 @@ fn hello() -> Vec<u8> {
 
 #[test]
 fn acceptor_completes_tls_1_2_and_1_3_handshakes() {
-    let (files, certificates, trusted) = Made::ready();
+    let (files, certificates, trusted) = TestCertificate::ready();
     let acceptor = Acceptor::new(&certificates, &["h2", "http/1.1"], &files.totals).unwrap();
     runtime().block_on(async {
         for (version, number) in
@@ -76,7 +76,7 @@ fn acceptor_completes_tls_1_2_and_1_3_handshakes() {
 
 #[test]
 fn acceptor_counts_failed_handshakes() {
-    let (files, certificates, _) = Made::ready();
+    let (files, certificates, _) = TestCertificate::ready();
     let other = made::certificate();
     let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     runtime().block_on(async {
@@ -97,7 +97,7 @@ fn acceptor_counts_failed_handshakes() {
 
 #[test]
 fn acceptor_drops_handshake_beyond_time_limit() {
-    let (files, certificates, _) = Made::ready();
+    let (files, certificates, _) = TestCertificate::ready();
     let mut acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     acceptor.limit = Duration::from_millis(20);
     runtime().block_on(async {
@@ -110,7 +110,7 @@ fn acceptor_drops_handshake_beyond_time_limit() {
 
 #[test]
 fn accept_with_too_many_of_one_client_gives_up_its_oldest() {
-    let (files, certificates, trusted) = Made::ready();
+    let (files, certificates, trusted) = TestCertificate::ready();
     let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     runtime().block_on(async {
         let stalled: Vec<_> = (0..MAX_HANDSHAKES).map(|_| arrive(&acceptor)).collect();
@@ -132,7 +132,7 @@ fn accept_with_too_many_of_one_client_gives_up_its_oldest() {
 /// send a ClientHello each.
 #[test]
 fn accept_beside_floods_of_others_lets_slow_clients_in() {
-    let (files, certificates, trusted) = Made::ready();
+    let (files, certificates, trusted) = TestCertificate::ready();
     let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
     let hello = hello();
     runtime().block_on(async {

@@ -1,9 +1,9 @@
 use std::fs;
 
 use super::*;
-use crate::made::{Made, certificate};
+use crate::made::{TestCertificate, certificate};
 
-fn read(files: &Made) -> Result<Arc<Certificates>, CertificateError> {
+fn read(files: &TestCertificate) -> Result<Arc<Certificates>, CertificateError> {
     let [certificate, key] = files.files();
     Certificates::read(&certificate, &key, &files.totals)
 }
@@ -14,7 +14,7 @@ fn current(certificates: &Certificates) -> Vec<u8> {
 
 #[test]
 fn reload_uses_new_certificate_and_ignores_broken_one() {
-    let (files, first, second) = (Made::new(), certificate(), certificate());
+    let (files, first, second) = (TestCertificate::new(), certificate(), certificate());
     files.write(&first);
     let certificates = read(&files).unwrap();
     assert_eq!(current(&certificates), first.cert.der().to_vec());
@@ -38,7 +38,7 @@ fn reload_uses_new_certificate_and_ignores_broken_one() {
 
 #[test]
 fn read_of_invalid_certificate_files_names_the_fault() {
-    let files = Made::new();
+    let files = TestCertificate::new();
     assert!(read(&files).unwrap_err().to_string().contains("cert.pem: No such file"));
     files.write(&certificate());
     for (file, content, part) in [

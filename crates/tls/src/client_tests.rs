@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::made::Made;
+use crate::made::TestCertificate;
 use crate::{Acceptor, Certificates};
 
 fn runtime() -> Runtime {
@@ -13,7 +13,7 @@ fn runtime() -> Runtime {
 }
 
 /// An authority, and its certificate in a file.
-fn authority(files: &Made) -> (Issuer<'static, KeyPair>, PathBuf) {
+fn authority(files: &TestCertificate) -> (Issuer<'static, KeyPair>, PathBuf) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -33,7 +33,7 @@ fn signed(by: &Issuer<'_, KeyPair>, change: impl FnOnce(&mut CertificateParams))
 }
 
 /// A server with this certificate that sends hello to every client that trusts it.
-fn server(files: &Made, made: &CertifiedKey<KeyPair>) -> SocketAddr {
+fn server(files: &TestCertificate, made: &CertifiedKey<KeyPair>) -> SocketAddr {
     files.write(made);
     let [certificate, key] = files.files();
     let certificates = Certificates::read(&certificate, &key, &files.totals).unwrap();
@@ -66,12 +66,12 @@ fn connect(trust: &Trust, host: &str, address: SocketAddr) -> Result<String, Con
 
 #[test]
 fn trust_accepts_server_by_authority_or_own_certificate() {
-    let files = Made::new();
+    let files = TestCertificate::new();
     let (issuer, ca) = authority(&files);
     let made = signed(&issuer, |_| ());
     let address = server(&files, &made);
     let own = crate::made::certificate();
-    let own_files = Made::new();
+    let own_files = TestCertificate::new();
     let own_address = server(&own_files, &own);
     for (file, address, hosts) in [
         (ca, address, &["localhost", "127.0.0.1"][..]),
@@ -93,9 +93,9 @@ fn trust_accepts_server_by_authority_or_own_certificate() {
 
 #[test]
 fn connect_with_invalid_certificate_returns_specific_advice() {
-    let files = Made::new();
+    let files = TestCertificate::new();
     let (issuer, ca) = authority(&files);
-    let (other_files, trust) = (Made::new(), Trust::read(Some(&ca), "--ca").unwrap());
+    let (other_files, trust) = (TestCertificate::new(), Trust::read(Some(&ca), "--ca").unwrap());
     let (other, _) = authority(&other_files);
     let day = |params: &mut CertificateParams, year: i32| params.not_after = date_time_ymd(year, 1, 2);
     for (made, host, part) in [
@@ -131,7 +131,7 @@ fn connect_with_invalid_certificate_returns_specific_advice() {
 
 #[test]
 fn connect_to_server_without_tls_names_the_cause() {
-    let files = Made::new();
+    let files = TestCertificate::new();
     let (_, ca) = authority(&files);
     let trust = Trust::read(Some(&ca), "--ca").unwrap();
     for (answer, part) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "write http://"), (b"", "TLS: ")] {
@@ -157,7 +157,7 @@ fn connect_to_server_without_tls_names_the_cause() {
 
 #[test]
 fn files_of_authorities() {
-    let files = Made::new();
+    let files = TestCertificate::new();
     let (_, ca) = authority(&files);
     let read = |path: &Path| Trust::read(Some(path), "--ca").map(drop).unwrap_err().to_string();
     assert!(read(&files.at("none")).contains("none: No such file"));

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use crate::{Certificates, Totals};
 
 /// Files of a certificate for `localhost`, and what reads them.
-pub(crate) struct Made {
+pub(crate) struct TestCertificate {
     dir: tempfile::TempDir,
     pub(crate) totals: Arc<Totals>,
 }
@@ -20,7 +20,7 @@ pub(crate) fn certificate() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
 
-impl Made {
+impl TestCertificate {
     pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), totals: Arc::default() }
     }

@@ -43,9 +43,9 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What its tasks share.
+/// State shared by the tasks of the relay.
 #[derive(Clone)]
-struct Shared {
+struct RelayContext {
     acceptor: Acceptor,
     arrived: mpsc::Sender<Relayed>,
     stall: Duration,
@@ -53,7 +53,7 @@ struct Shared {
     _alive: mpsc::Sender<()>,
 }
 
-type Viewer = TlsStream<Stalling<TcpStream>>;
+type TlsViewerStream = TlsStream<Stalling<TcpStream>>;
 
 impl Relay {
     /// Accepts connections from now on, and gives each away when its handshake is done. One that takes nothing for as long as `stall` is closed.
@@ -78,7 +78,7 @@ impl Relay {
         let (ends, ended) = watch::channel(None);
         let (arrived, arrivals) = mpsc::channel(MAX_RELAYS_WAITING);
         let (alive, all_ended) = mpsc::channel(1);
-        let shared = Shared { acceptor, arrived, stall, _alive: alive };
+        let shared = RelayContext { acceptor, arrived, stall, _alive: alive };
         let thread = std::thread::Builder::new()
             .name("rtsp-tls".to_owned())
             .spawn(move || run(runtime, listeners, shared, ended, all_ended))?;
@@ -113,7 +113,7 @@ impl Drop for Relay {
 fn run(
     runtime: Runtime,
     listeners: Vec<tokio::net::TcpListener>,
-    shared: Shared,
+    shared: RelayContext,
     mut ended: watch::Receiver<Option<Duration>>,
     mut all_ended: mpsc::Receiver<()>,
 ) {
@@ -129,7 +129,7 @@ fn run(
     runtime.shutdown_background();
 }
 
-async fn accept(listener: tokio::net::TcpListener, shared: Shared) {
+async fn accept(listener: tokio::net::TcpListener, shared: RelayContext) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => drop(tokio::spawn(serve(stream, peer, shared.clone()))),
@@ -142,7 +142,7 @@ async fn accept(listener: tokio::net::TcpListener, shared: Shared) {
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, shared: Shared) {
+async fn serve(stream: TcpStream, peer: SocketAddr, shared: RelayContext) {
     let Ok(local) = stream.local_addr() else { return };
     prepare(&stream);
     let stream = Stalling::new(stream, shared.stall);
@@ -170,7 +170,7 @@ fn prepare(stream: &TcpStream) {
 }
 
 /// Passes bytes on both ways until one side is over.
-async fn relay(viewer: Viewer, inside: UnixStream, totals: &Totals) {
+async fn relay(viewer: TlsViewerStream, inside: UnixStream, totals: &Totals) {
     let (from_viewer, to_viewer) = tokio::io::split(viewer);
     let (from_inside, to_inside) = inside.into_split();
     let up = pass_up(from_viewer, to_inside);
@@ -193,7 +193,7 @@ async fn relay(viewer: Viewer, inside: UnixStream, totals: &Totals) {
 }
 
 /// Passes on data from the viewer. The buffer is small: each connection holds one permanently.
-async fn pass_up(mut from: ReadHalf<Viewer>, mut to: OwnedWriteHalf) -> io::Result<()> {
+async fn pass_up(mut from: ReadHalf<TlsViewerStream>, mut to: OwnedWriteHalf) -> io::Result<()> {
     let mut bytes = vec![0; RELAY_READ_BYTES];
     loop {
         let count = from.read(&mut bytes).await?;
@@ -205,7 +205,7 @@ async fn pass_up(mut from: ReadHalf<Viewer>, mut to: OwnedWriteHalf) -> io::Resu
 }
 
 /// Passes on data to the viewer. A buffer exists only while there is data to send.
-async fn pass_down(from: OwnedReadHalf, mut to: WriteHalf<Viewer>) -> io::Result<()> {
+async fn pass_down(from: OwnedReadHalf, mut to: WriteHalf<TlsViewerStream>) -> io::Result<()> {
     loop {
         from.readable().await?;
         let mut bytes = vec![0; TLS_RECORD_BYTES];

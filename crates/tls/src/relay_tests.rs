@@ -8,13 +8,13 @@ use tokio_rustls::client::TlsStream as ClientStream;
 
 use super::*;
 use crate::certificates::Certificates;
-use crate::made::{self, Made};
+use crate::made::{self, TestCertificate};
 
 /// Bounds, not measurements: nothing here takes this long unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-struct Site {
-    files: Made,
+struct RelayFixture {
+    files: TestCertificate,
     certificates: Arc<Certificates>,
     trusted: CertificateDer<'static>,
     relay: Relay,
@@ -22,11 +22,11 @@ struct Site {
     runtime: Runtime,
 }
 
-type Client = ClientStream<TcpStream>;
+type TestTlsClient = ClientStream<TcpStream>;
 
-impl Site {
+impl RelayFixture {
     fn new(stall: Duration) -> Self {
-        let (files, certificates, trusted) = Made::ready();
+        let (files, certificates, trusted) = TestCertificate::ready();
         let acceptor = Acceptor::new(&certificates, &[], &files.totals).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // Connections inherit it: a test that fills the buffers on the path has less to write.
@@ -36,7 +36,7 @@ impl Site {
         Self { files, certificates, trusted, relay, arrivals, runtime }
     }
 
-    fn connect(&self, trusted: &CertificateDer<'static>) -> io::Result<Client> {
+    fn connect(&self, trusted: &CertificateDer<'static>) -> io::Result<TestTlsClient> {
         let (address, client) = (self.relay.addresses()[0], made::client(trusted, &[&TLS13, &TLS12]));
         self.runtime.block_on(async {
             let socket = TcpSocket::new_v4()?;
@@ -46,7 +46,7 @@ impl Site {
     }
 
     /// A client, and the end that it is relayed to, which blocks.
-    fn open(&mut self) -> (Client, StdUnix) {
+    fn open(&mut self) -> (TestTlsClient, StdUnix) {
         let client = self.connect(&self.trusted).unwrap();
         let arrived = self.runtime.block_on(async { timeout(LONG, self.arrivals.recv()).await });
         let Relayed { stream, peer, local } = arrived.unwrap().unwrap();
@@ -64,7 +64,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 #[test]
 fn bytes_go_both_ways_unchanged_and_ends_are_passed_on() {
-    let mut site = Site::new(LONG);
+    let mut site = RelayFixture::new(LONG);
     let (mut client, mut inside) = site.open();
     let (up, down) = (pattern(300_000), pattern(3_000_000));
     let expected = down.clone();
@@ -92,7 +92,7 @@ fn bytes_go_both_ways_unchanged_and_ends_are_passed_on() {
 
 #[test]
 fn relay_sends_close_notify_after_last_byte() {
-    let mut site = Site::new(LONG);
+    let mut site = RelayFixture::new(LONG);
     let (mut client, mut inside) = site.open();
     inside.write_all(b"the last reply").unwrap();
     drop(inside);
@@ -108,7 +108,7 @@ fn relay_sends_close_notify_after_last_byte() {
 /// out: these are the last bytes for now.
 #[test]
 fn relay_sends_buffered_bytes_when_full_connection_drains() {
-    let mut site = Site::new(LONG);
+    let mut site = RelayFixture::new(LONG);
     let (mut client, mut inside) = site.open();
     let (mut other, mut beside) = site.open();
     // More than fits on the way, and less than TLS takes beyond that (64 KiB).
@@ -128,7 +128,7 @@ fn relay_sends_buffered_bytes_when_full_connection_drains() {
 
 #[test]
 fn relay_applies_backpressure_and_closes_viewer_that_stops_reading() {
-    let mut site = Site::new(Duration::from_millis(300));
+    let mut site = RelayFixture::new(Duration::from_millis(300));
     let (client, inside) = site.open();
     let (mut other, mut beside) = site.open();
     inside.set_nonblocking(true).unwrap();
@@ -154,7 +154,7 @@ fn relay_applies_backpressure_and_closes_viewer_that_stops_reading() {
 
 #[test]
 fn relay_shows_new_certificate_to_new_connections_only() {
-    let mut site = Site::new(LONG);
+    let mut site = RelayFixture::new(LONG);
     let (mut before, mut inside) = site.open();
     let second = made::certificate();
     site.files.write(&second);
@@ -177,7 +177,7 @@ fn relay_shows_new_certificate_to_new_connections_only() {
 
 #[test]
 fn relay_with_200_stalled_handshakes_serves_other_client() {
-    let mut site = Site::new(LONG);
+    let mut site = RelayFixture::new(LONG);
     let address = site.relay.addresses()[0];
     let stalled: Vec<_> = (0..200)
         .map(|number| {

@@ -4,28 +4,28 @@ use std::mem;
 
 use millrace_core::limits::TS_PACKET_BYTES;
 
-use crate::check::What;
+use crate::check::FindingKind;
 use crate::clock::{Clock, Reference};
-use crate::framing::{Framer, Piece};
+use crate::framing::{Framer, InputPiece};
 use crate::limits::{CLOCK_SILENT_TICKS, MAX_CLOCKS, PID_INTERVAL_TICKS};
 use crate::model::Sizes;
-use crate::packet::{Bytes, NULL_PID, PIDS, Packet, SYNC, is_same};
+use crate::packet::{Bytes, NULL_PID, PIDS, PacketFields, SYNC, is_same};
 use crate::pes::Pes;
 use crate::psi::Psi;
-use crate::report::Report;
-use crate::section::{Kind, Sections, Stream};
-use crate::timed::{Event, Place, Timed};
+use crate::report::AnalysisReport;
+use crate::section::{ElementaryKind, PmtEntry, Sections};
+use crate::timed::{StreamPosition, Timed, TimedEvent};
 
 /// Checks requested in addition to those always made.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct AnalyserOptions {
     /// How full the buffers of the decoder model get (T-STD).
     pub buffers: bool,
     /// How long a PID of sound or pictures may be away, in ticks of 27 MHz (TR 101 290 check 1.6).
     pub pid_interval_ticks: i64,
 }
 
-impl Default for Options {
+impl Default for AnalyserOptions {
     fn default() -> Self {
         Self { buffers: false, pid_interval_ticks: PID_INTERVAL_TICKS }
     }
@@ -36,7 +36,7 @@ impl Default for Options {
 pub(crate) struct Role {
     pub(crate) program: u16,
     pub(crate) clock: u16,
-    pub(crate) stream: Stream,
+    pub(crate) stream: PmtEntry,
 }
 
 /// State of a PID.
@@ -69,7 +69,7 @@ enum Follows {
     Anew {
         at_gap: bool,
     },
-    Wrong(What),
+    Wrong(FindingKind),
 }
 
 impl Pid {
@@ -78,7 +78,7 @@ impl Pid {
         self.pes.iter_mut().for_each(|pes| pes.lose());
     }
 
-    fn follows(&mut self, packet: &Packet<'_>, bytes: &Bytes, is_gap: bool) -> Follows {
+    fn follows(&mut self, packet: &PacketFields<'_>, bytes: &Bytes, is_gap: bool) -> Follows {
         let (before, was_twice) = (self.counter.replace(packet.counter), mem::take(&mut self.was_twice));
         let is_same = packet.has_payload && self.last.as_ref().is_some_and(|last| is_same(last, bytes));
         if packet.has_payload {
@@ -99,9 +99,9 @@ impl Pid {
         } else if packet.discontinuity || is_gap {
             Follows::Anew { at_gap: is_gap }
         } else if is_repeated && !is_same {
-            Follows::Wrong(What::CounterRepeated { counter: before })
+            Follows::Wrong(FindingKind::CounterRepeated { counter: before })
         } else {
-            Follows::Wrong(What::Counter { expected, got: packet.counter })
+            Follows::Wrong(FindingKind::Counter { expected, got: packet.counter })
         }
     }
 }
@@ -109,7 +109,7 @@ impl Pid {
 /// Analyses one stream. A few hundred KiB for an ordinary one, at most some 16 MiB whatever comes.
 #[derive(Debug)]
 pub struct Analyser {
-    pub(crate) options: Options,
+    pub(crate) options: AnalyserOptions,
     framer: Framer,
     pub(crate) pids: Vec<Option<Box<Pid>>>,
     pub(crate) timed: Timed,
@@ -132,17 +132,17 @@ pub struct Analyser {
 
 impl Default for Analyser {
     fn default() -> Self {
-        Self::new(Options::default())
+        Self::new(AnalyserOptions::default())
     }
 }
 
 impl Analyser {
     /// At the beginning of a stream.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: AnalyserOptions) -> Self {
         let mut pids = Vec::new();
         pids.resize_with(PIDS, || None);
         let mut timed = Timed::new(options.buffers);
-        timed.push(0, 0, Event::Gap);
+        timed.push(0, 0, TimedEvent::Gap);
         Self {
             options,
             framer: Framer::default(),
@@ -178,15 +178,15 @@ impl Analyser {
             if let Some(bytes) = packet.first_chunk() {
                 let is_right = bytes[0] == SYNC;
                 self.piece(&if is_right {
-                    Piece::Packet { at, bytes }
+                    InputPiece::Packet { at, bytes }
                 } else {
-                    Piece::BadSync { at, got: bytes[0] }
+                    InputPiece::BadSync { at, got: bytes[0] }
                 });
             }
         }
         let rest = packets.remainder().len() as u64;
         if rest > 0 {
-            self.piece(&Piece::Skipped { at: self.bytes, bytes: rest });
+            self.piece(&InputPiece::Skipped { at: self.bytes, bytes: rest });
             self.bytes += rest;
         }
     }
@@ -194,7 +194,7 @@ impl Analyser {
     /// Records that data was lost on the way to the caller, before the next input: no consequence
     /// of the loss is a fault of the stream.
     pub fn lost(&mut self) {
-        self.found(None, What::LostOnTheWay);
+        self.found(None, FindingKind::LostOnTheWay);
         self.gap();
     }
 
@@ -208,43 +208,43 @@ impl Analyser {
     fn gap(&mut self) {
         self.framer = Framer::at(self.bytes);
         self.epoch = self.epoch.wrapping_add(1);
-        self.timed.push(self.packets, self.at, Event::Gap);
+        self.timed.push(self.packets, self.at, TimedEvent::Gap);
     }
 
-    pub(crate) fn found(&mut self, pid: Option<u16>, what: What) {
-        self.timed.push(self.packets, self.at, Event::Found { pid, what });
+    pub(crate) fn found(&mut self, pid: Option<u16>, what: FindingKind) {
+        self.timed.push(self.packets, self.at, TimedEvent::Found { pid, what });
     }
 
-    fn piece(&mut self, piece: &Piece<'_>) {
+    fn piece(&mut self, piece: &InputPiece<'_>) {
         match *piece {
-            Piece::Packet { at, bytes } => {
+            InputPiece::Packet { at, bytes } => {
                 self.at = at;
                 self.packet(bytes);
                 self.packets += 1;
             }
-            Piece::BadSync { at, got } => {
+            InputPiece::BadSync { at, got } => {
                 self.at = at;
-                self.found(None, What::WrongSync { got });
+                self.found(None, FindingKind::WrongSync { got });
                 self.packets += 1;
             }
-            Piece::Skipped { at, bytes } => {
+            InputPiece::Skipped { at, bytes } => {
                 self.at = at;
-                self.found(None, What::Skipped { bytes });
+                self.found(None, FindingKind::Skipped { bytes });
                 self.epoch = self.epoch.wrapping_add(1);
-                self.timed.push(self.packets, at, Event::Gap);
+                self.timed.push(self.packets, at, TimedEvent::Gap);
             }
-            Piece::Cut { at, bytes } => {
+            InputPiece::Cut { at, bytes } => {
                 self.at = at;
-                self.found(None, What::Ends { bytes });
+                self.found(None, FindingKind::Ends { bytes });
             }
         }
     }
 
     fn packet(&mut self, bytes: &Bytes) {
-        let packet = Packet::parse(bytes);
+        let packet = PacketFields::parse(bytes);
         let number = packet.pid;
         if packet.error {
-            self.found(Some(number), What::Marked);
+            self.found(Some(number), FindingKind::Marked);
             // No field of its header is certain: the next packet of this PID may have any counter.
             if let Some(pid) = &mut self.pids[usize::from(number)] {
                 pid.counter = None;
@@ -261,10 +261,10 @@ impl Analyser {
         self.pids[usize::from(number)] = Some(pid);
     }
 
-    fn look(&mut self, pid: &mut Pid, packet: &Packet<'_>, bytes: &Bytes) {
+    fn look(&mut self, pid: &mut Pid, packet: &PacketFields<'_>, bytes: &Bytes) {
         pid.packets += 1;
         if let Some(what) = packet.fault {
-            self.found(Some(packet.pid), What::BadHeader { what });
+            self.found(Some(packet.pid), FindingKind::BadHeader { what });
         }
         // Data are known to be missing since the last packet of this PID.
         let is_gap = mem::replace(&mut pid.epoch, self.epoch) != self.epoch && pid.packets > 1;
@@ -299,7 +299,7 @@ impl Analyser {
                     .push(packet.payload, packet.start, &mut |section| self.section(packet.pid, section));
                 pid.sections = sections;
                 if let Some(what) = fault {
-                    self.found(Some(packet.pid), What::BadSection { what });
+                    self.found(Some(packet.pid), FindingKind::BadSection { what });
                 }
             }
             None => {}
@@ -312,14 +312,16 @@ impl Analyser {
         if let Some((role, ticks)) = self.away(pid, now)
             && !is_gap
         {
-            self.found(Some(number), What::PidMissing { program: role.program, ticks });
+            self.found(Some(number), FindingKind::PidMissing { program: role.program, ticks });
         }
         (pid.seen_at, pid.last_packet) = (now, self.packets);
     }
 
     /// For how long a PID has not come that should have.
     fn away(&self, pid: &Pid, now: i64) -> Option<(Role, i64)> {
-        let role = pid.role.filter(|role| matches!(role.stream.kind, Kind::Video | Kind::Audio))?;
+        let role = pid
+            .role
+            .filter(|role| matches!(role.stream.kind, ElementaryKind::Video | ElementaryKind::Audio))?;
         if now - pid.seen_at <= self.options.pid_interval_ticks {
             return None;
         }
@@ -333,17 +335,17 @@ impl Analyser {
         pid.scrambled += 1;
         self.scrambled.get_or_insert((number, self.packets, self.at));
         if number == 0 {
-            self.found(Some(0), What::PatScrambled);
+            self.found(Some(0), FindingKind::PatScrambled);
         } else if pid.is_pmt {
-            self.found(Some(number), What::PmtScrambled);
+            self.found(Some(number), FindingKind::PmtScrambled);
         }
     }
 
-    fn clock(&mut self, pid: &mut Pid, packet: &Packet<'_>, value: u64) {
+    fn clock(&mut self, pid: &mut Pid, packet: &PacketFields<'_>, value: u64) {
         if pid.clock.is_none() {
             self.clocks += 1;
             if self.clocks == MAX_CLOCKS + 1 {
-                self.found(None, What::TooMany { what: "PIDs with clock references" });
+                self.found(None, FindingKind::TooMany { what: "PIDs with clock references" });
             }
             if self.clocks > MAX_CLOCKS {
                 return;
@@ -355,33 +357,41 @@ impl Analyser {
         let reference =
             Reference { packet: number, byte, value, announced, epoch: self.epoch, breaks: self.breaks };
         let step = clock.push(reference, &mut |what| {
-            timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+            timed.push(number, byte, TimedEvent::Found { pid: Some(packet.pid), what });
         });
         let is_new_clock = step.is_new_clock;
-        timed.push(number, byte, Event::Pcr { pid: packet.pid, value, elapsed: clock.elapsed, is_new_clock });
+        timed.push(
+            number,
+            byte,
+            TimedEvent::Pcr { pid: packet.pid, value, elapsed: clock.elapsed, is_new_clock },
+        );
         timed.tick(packet.pid, number, clock, step);
     }
 
-    fn media(&mut self, pid: &mut Pid, packet: &Packet<'_>, role: Role) {
-        let Stream { kind, stream_type, .. } = role.stream;
-        if kind == Kind::Other {
+    fn media(&mut self, pid: &mut Pid, packet: &PacketFields<'_>, role: Role) {
+        let PmtEntry { kind, stream_type, .. } = role.stream;
+        if kind == ElementaryKind::Other {
             return;
         }
         let pes = pid.pes.get_or_insert_default();
         let (number, byte, timed) = (self.packets, self.at, &mut self.timed);
         let stamps = pes.push(packet.payload, packet.start, number, kind, &mut |what| {
-            timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+            timed.push(number, byte, TimedEvent::Found { pid: Some(packet.pid), what });
         });
         if let Some(stamps) = stamps {
-            timed.push(pes.begins, byte, Event::Unit { pid: packet.pid, clock: role.clock, kind, stamps });
+            timed.push(
+                pes.begins,
+                byte,
+                TimedEvent::Unit { pid: packet.pid, clock: role.clock, kind, stamps },
+            );
         }
-        if kind == Kind::Video {
+        if kind == ElementaryKind::Video {
             if packet.start {
                 pes.start.begin(packet.random_access);
             }
             let media = pes.media(packet.payload);
             if let Some(what) = pes.start.push(stream_type, media) {
-                timed.push(number, byte, Event::Found { pid: Some(packet.pid), what });
+                timed.push(number, byte, TimedEvent::Found { pid: Some(packet.pid), what });
             }
         }
         let Some(model) = &mut timed.model else { return };
@@ -396,13 +406,13 @@ impl Analyser {
             timed.push(
                 number,
                 byte,
-                Event::Payload { pid: packet.pid, clock: role.clock, bytes, begins: stamps },
+                TimedEvent::Payload { pid: packet.pid, clock: role.clock, bytes, begins: stamps },
             );
         }
     }
 
     /// Ends the stream and returns the findings.
-    pub fn finish(mut self) -> Report {
+    pub fn finish(mut self) -> AnalysisReport {
         let mut framer = mem::take(&mut self.framer);
         framer.finish(&mut |piece| self.piece(&piece));
         let mut pids = mem::take(&mut self.pids);
@@ -419,14 +429,14 @@ impl Analyser {
         self.accuracy();
         if let Some((pid, packet, byte)) = self.scrambled.filter(|_| !self.psi.has_cat) {
             let time = self.timed.estimate(packet).filter(|_| packet > 0);
-            self.timed.found(Place { packet, byte, time }, Some(pid), What::CatMissing);
+            self.timed.found(StreamPosition { packet, byte, time }, Some(pid), FindingKind::CatMissing);
         }
-        Report::new(&self, end)
+        AnalysisReport::new(&self, end)
     }
 
     /// Reports the items that had not arrived by the end.
     fn missing(&mut self, end: Option<i64>) {
-        let place = Place { packet: self.packets, byte: self.bytes, time: end };
+        let place = StreamPosition { packet: self.packets, byte: self.bytes, time: end };
         for (number, pid) in self.pids.iter().enumerate() {
             let Some(pid) = pid.as_ref().filter(|pid| pid.packets == 0 || pid.epoch == self.epoch) else {
                 continue;
@@ -434,27 +444,27 @@ impl Analyser {
             let Some((role, ticks)) = self.away(pid, end.unwrap_or(0)) else { continue };
             let program = role.program;
             let what = match pid.packets {
-                0 => What::PidNever { program },
-                _ => What::PidMissing { program, ticks },
+                0 => FindingKind::PidNever { program },
+                _ => FindingKind::PidMissing { program, ticks },
             };
             self.timed.found(place, Some(number as u16), what);
         }
         for program in self.psi.programs.values() {
             let Some(clock) = program.clock.filter(|clock| *clock != NULL_PID) else { continue };
             let has_clock = self.pids[usize::from(clock)].as_ref().and_then(|pid| pid.clock.as_ref());
-            let stamped = |stream: &Stream| {
+            let stamped = |stream: &PmtEntry| {
                 let pid = self.pids[usize::from(stream.pid)].as_ref()?;
                 Some(pid.pes.as_ref()?.stamped)
             };
             let what = match has_clock {
                 None if program.streams.iter().filter_map(stamped).any(|stamped| stamped > 1) => {
-                    What::PcrNever { program: program.number }
+                    FindingKind::PcrNever { program: program.number }
                 }
                 None => continue,
                 Some(found) => {
                     let last = self.timed.time_of(clock, found.elapsed);
                     match end.zip(last).map(|(end, last)| end - last) {
-                        Some(ticks) if ticks > CLOCK_SILENT_TICKS => What::PcrLate { ticks },
+                        Some(ticks) if ticks > CLOCK_SILENT_TICKS => FindingKind::PcrLate { ticks },
                         _ => continue,
                     }
                 }
@@ -472,11 +482,11 @@ impl Analyser {
                 continue;
             }
             for &((packet, byte, elapsed), ns) in &accuracy.off {
-                let place = Place { packet, byte, time: self.timed.time_of(number as u16, elapsed) };
-                self.timed.found(place, Some(number as u16), What::PcrOff { ns });
+                let place = StreamPosition { packet, byte, time: self.timed.time_of(number as u16, elapsed) };
+                self.timed.found(place, Some(number as u16), FindingKind::PcrOff { ns });
             }
             let untold = accuracy.off_count - accuracy.off.len() as u64;
-            self.timed.findings.counts[What::PcrOff { ns: 0 }.check() as usize] += untold;
+            self.timed.findings.counts[FindingKind::PcrOff { ns: 0 }.check() as usize] += untold;
         }
     }
 }

@@ -111,7 +111,7 @@ checks! {
 /// A finding, with its numbers. Times are ticks of 27 MHz unless named otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the text of each is below
-pub enum What {
+pub enum FindingKind {
     Skipped {
         bytes: u64,
     },
@@ -234,7 +234,7 @@ pub enum What {
     },
 }
 
-impl What {
+impl FindingKind {
     /// Which check it belongs to.
     pub fn check(&self) -> Check {
         match self {
@@ -283,7 +283,7 @@ impl fmt::Display for Ms {
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Skipped { bytes } => write!(f, "{bytes} bytes belong to no packet"),
@@ -352,7 +352,7 @@ impl fmt::Display for What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What.
-    pub what: What,
+    pub what: FindingKind,
     /// On which PID, if it is of one.
     pub pid: Option<u16>,
     /// Number of the packet, from 0: those that were taken for packets.

@@ -1,6 +1,6 @@
 //! The clock references of one PID: how far apart, whether they jump, whether they keep to one rate (TR 101 290 checks 2.3 and 2.4).
 
-use crate::check::What;
+use crate::check::FindingKind;
 use crate::limits::{
     ACCURACY_PCRS, CONSTANT_RATE_PERCENT, MAX_FINDINGS_PER_CHECK, MAX_PCR_GAP_TICKS, MAX_RATE_CHANGES,
     MIN_ACCURACY_PCRS, PCR_ACCURACY_NS, PCR_INTERVAL_TICKS, PCR_NOTE_INTERVAL_TICKS,
@@ -39,7 +39,7 @@ pub(crate) fn at_rate((ticks, per): (i64, i64), packets: i64) -> i64 {
 
 /// The effect of a clock reference on time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ClockStep {
     /// Time since the previous reference: by the clock, or by the number of packets where the clock
     /// restarted.
     pub(crate) ticks: i64,
@@ -98,7 +98,7 @@ impl Clock {
     }
 
     /// Takes a reference and reports errors to `found`.
-    pub(crate) fn push(&mut self, new: Reference, found: &mut impl FnMut(What)) -> Step {
+    pub(crate) fn push(&mut self, new: Reference, found: &mut impl FnMut(FindingKind)) -> ClockStep {
         self.references += 1;
         let Reference { packet, byte, value, announced, epoch, breaks } = new;
         let Some(last) = self.last.replace(Last { packet, value, epoch, breaks }) else {
@@ -106,7 +106,7 @@ impl Clock {
                 self.first_packet = packet;
             }
             self.accuracy.restart((packet, byte, self.elapsed));
-            return Step { ticks: 0, is_new_clock: true, is_first: true };
+            return ClockStep { ticks: 0, is_new_clock: true, is_first: true };
         };
         let ticks = pcr_difference(value, last.value);
         let packets = packet.saturating_sub(last.packet) as i64;
@@ -125,17 +125,17 @@ impl Clock {
         };
         if is_same_epoch && !announced {
             if is_jump {
-                found(What::PcrJump { ticks: ticks - expected.unwrap_or(0) });
+                found(FindingKind::PcrJump { ticks: ticks - expected.unwrap_or(0) });
             } else {
                 self.longest_ticks = self.longest_ticks.max(ticks);
                 if ticks > PCR_INTERVAL_TICKS {
-                    found(What::PcrLate { ticks });
+                    found(FindingKind::PcrLate { ticks });
                 } else if ticks > PCR_NOTE_INTERVAL_TICKS {
-                    found(What::PcrSlow { ticks });
+                    found(FindingKind::PcrSlow { ticks });
                 }
             }
         } else if announced {
-            found(What::ClockAnnounced { ticks: ticks - expected.unwrap_or(0) });
+            found(FindingKind::ClockAnnounced { ticks: ticks - expected.unwrap_or(0) });
         }
         let is_new_clock = is_jump || announced;
         let took = if is_jump || announced && !is_plain { expected.unwrap_or(0) } else { ticks };
@@ -150,12 +150,12 @@ impl Clock {
             self.rate = Some((new(old_ticks, ticks), new(old_packets, packets)));
             self.accuracy.push((packet, byte, self.elapsed));
         }
-        Step { ticks: took, is_new_clock, is_first: false }
+        ClockStep { ticks: took, is_new_clock, is_first: false }
     }
 }
 
 /// Packet, byte and time of a reference.
-type Sample = (u64, u64, i64);
+type PcrSample = (u64, u64, i64);
 
 /// Whether the references lie on a line, as at a constant rate they do, and how far from it (TR 101 290 check 2.4).
 ///
@@ -164,13 +164,13 @@ type Sample = (u64, u64, i64);
 /// of the stream has such a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Accuracy {
-    samples: Vec<Sample>,
+    samples: Vec<PcrSample>,
     pub(crate) constant: u64,
     pub(crate) variable: u64,
     /// The largest deviation in the constant parts, in ns.
     pub(crate) worst_ns: i64,
     /// The first that are off, and by how many ns, and how many are in all.
-    pub(crate) off: Vec<(Sample, i64)>,
+    pub(crate) off: Vec<(PcrSample, i64)>,
     pub(crate) off_count: u64,
 }
 
@@ -234,12 +234,12 @@ impl Accuracy {
         (all > 0).then_some(self.constant * 100 >= all * CONSTANT_RATE_PERCENT as u64)
     }
 
-    fn restart(&mut self, sample: Sample) {
+    fn restart(&mut self, sample: PcrSample) {
         self.samples.clear();
         self.samples.push(sample);
     }
 
-    fn push(&mut self, sample: Sample) {
+    fn push(&mut self, sample: PcrSample) {
         self.samples.push(sample);
         if self.samples.len() >= ACCURACY_PCRS {
             self.finish();
@@ -247,7 +247,7 @@ impl Accuracy {
         }
     }
 
-    fn tell(&mut self, sample: Sample, off: f64) {
+    fn tell(&mut self, sample: PcrSample, off: f64) {
         let off = ns(off);
         if off.abs() > self.worst_ns.abs() {
             self.worst_ns = off;

@@ -6,7 +6,7 @@ const STEP: u64 = 27_000_000 / 50;
 /// Packets between two references at the rate of the tests.
 const PACKETS: u64 = 27;
 
-fn run(references: impl IntoIterator<Item = (u64, u64, bool)>) -> (Clock, Vec<What>, Vec<Step>) {
+fn run(references: impl IntoIterator<Item = (u64, u64, bool)>) -> (Clock, Vec<FindingKind>, Vec<ClockStep>) {
     let (mut clock, mut whats, mut steps) = (Clock::default(), Vec::new(), Vec::new());
     for (packet, value, announced) in references {
         let reference = Reference { packet, byte: packet * 188, value, announced, epoch: 0, breaks: 0 };
@@ -39,20 +39,23 @@ fn clock_gap_is_distinguished_from_jump_by_packet_count() {
         .into_iter()
         .filter(|(packet, ..)| !(50..100).contains(&(packet / PACKETS)))
         .chain([(100 * PACKETS, 110 * STEP, false)]));
-    assert_eq!(whats, [What::PcrLate { ticks: 51 * STEP as i64 }]);
+    assert_eq!(whats, [FindingKind::PcrLate { ticks: 51 * STEP as i64 }]);
     assert_eq!(clock.longest_ticks, 51 * STEP as i64);
     // The same step without packets.
     let second = 27_000_000;
     let jumped = steady(100, |n| if n >= 50 { second } else { 0 });
     let (clock, whats, steps) = run(jumped);
     // The expected value follows from a rate, so it may be a tick off.
-    assert!(matches!(whats[..], [What::PcrJump { ticks }] if ticks.abs_diff(second) <= 1), "{whats:?}");
+    assert!(
+        matches!(whats[..], [FindingKind::PcrJump { ticks }] if ticks.abs_diff(second) <= 1),
+        "{whats:?}"
+    );
     assert!(steps[50].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64, "time goes on by the packets");
     // Back.
     let (_, whats, _) = run(steady(100, |n| if n >= 50 { -8 * STEP as i64 } else { 0 }));
     let back = -8 * STEP as i64;
-    assert!(matches!(whats[..], [What::PcrJump { ticks }] if ticks.abs_diff(back) <= 1), "{whats:?}");
+    assert!(matches!(whats[..], [FindingKind::PcrJump { ticks }] if ticks.abs_diff(back) <= 1), "{whats:?}");
 }
 
 #[test]
@@ -61,14 +64,14 @@ fn clock_announced_jump_is_reported_as_announced() {
     values[50].2 = true;
     let (clock, whats, steps) = run(values);
     let is_it = |ticks: i64| ticks.abs_diff(27_000_000_000) <= 1;
-    assert!(matches!(whats[..], [What::ClockAnnounced { ticks }] if is_it(ticks)), "{whats:?}");
+    assert!(matches!(whats[..], [FindingKind::ClockAnnounced { ticks }] if is_it(ticks)), "{whats:?}");
     assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64);
     // A change that might be no jump at all is announced too: time stamps restart.
     let mut values = steady(100, |n| if n >= 50 { 270_000 } else { 0 });
     values[50].2 = true;
     let (clock, whats, steps) = run(values);
-    assert!(matches!(whats[..], [What::ClockAnnounced { .. }]), "{whats:?}");
+    assert!(matches!(whats[..], [FindingKind::ClockAnnounced { .. }]), "{whats:?}");
     assert!(steps[50].is_new_clock && !steps[51].is_new_clock);
     assert_eq!(clock.elapsed, 99 * STEP as i64 + 270_000, "and time goes on by the clock");
 }

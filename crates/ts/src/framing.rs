@@ -8,7 +8,7 @@ use crate::packet::{Bytes, SYNC};
 
 /// A piece of the input.
 #[derive(Debug)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum InputPiece<'a> {
     /// A packet with its sync byte.
     Packet { at: u64, bytes: &'a Bytes },
     /// A packet whose first byte is wrong; the next one's is right.
@@ -42,7 +42,7 @@ impl Framer {
         Self { at: offset, lost_at: offset, ..Self::default() }
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8], out: &mut impl FnMut(Piece<'_>)) {
+    pub(crate) fn push(&mut self, bytes: &[u8], out: &mut impl FnMut(InputPiece<'_>)) {
         for part in bytes.chunks(FRAMING_BYTES) {
             self.pending.extend_from_slice(part);
             self.process(false, out);
@@ -50,20 +50,20 @@ impl Framer {
     }
 
     /// Ends the input: no more follows, or the next input has no connection to it.
-    pub(crate) fn finish(&mut self, out: &mut impl FnMut(Piece<'_>)) {
+    pub(crate) fn finish(&mut self, out: &mut impl FnMut(InputPiece<'_>)) {
         self.process(true, out);
         let rest = self.pending.len() as u64;
         if rest > 0 && self.in_sync {
-            out(Piece::Cut { at: self.at, bytes: rest });
+            out(InputPiece::Cut { at: self.at, bytes: rest });
         } else if !self.in_sync && self.at + rest > self.lost_at {
-            out(Piece::Skipped { at: self.lost_at, bytes: self.at + rest - self.lost_at });
+            out(InputPiece::Skipped { at: self.lost_at, bytes: self.at + rest - self.lost_at });
         }
         self.at += rest;
         self.pending.clear();
         (self.in_sync, self.lost_at) = (false, self.at);
     }
 
-    fn process(&mut self, is_end: bool, out: &mut impl FnMut(Piece<'_>)) {
+    fn process(&mut self, is_end: bool, out: &mut impl FnMut(InputPiece<'_>)) {
         let pending = std::mem::take(&mut self.pending);
         let mut used = 0;
         loop {
@@ -79,7 +79,7 @@ impl Framer {
                         used += place;
                         let skipped = at + place as u64 - self.lost_at;
                         if skipped > 0 {
-                            out(Piece::Skipped { at: self.lost_at, bytes: skipped });
+                            out(InputPiece::Skipped { at: self.lost_at, bytes: skipped });
                         }
                         self.in_sync = true;
                     }
@@ -90,14 +90,14 @@ impl Framer {
             if bytes[0] != SYNC {
                 match rest.get(TS_PACKET_BYTES) {
                     None if !is_end => break,
-                    None | Some(&SYNC) => out(Piece::BadSync { at, got: bytes[0] }),
+                    None | Some(&SYNC) => out(InputPiece::BadSync { at, got: bytes[0] }),
                     Some(_) => {
                         (self.in_sync, self.lost_at) = (false, at);
                         continue;
                     }
                 }
             } else {
-                out(Piece::Packet { at, bytes });
+                out(InputPiece::Packet { at, bytes });
             }
             used += TS_PACKET_BYTES;
         }

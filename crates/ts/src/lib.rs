@@ -49,7 +49,9 @@ mod start;
 pub mod teletext;
 mod timed;
 
-pub use analyser::{Analyser, Options};
-pub use check::{Check, Finding, Severity, What};
-pub use report::{BufferSummary, CheckCount, PidSummary, ProgramSummary, Rate, Report, Verdict};
-pub use section::Kind;
+pub use analyser::{Analyser, AnalyserOptions};
+pub use check::{Check, Finding, FindingKind, Severity};
+pub use report::{
+    AnalysisReport, AnalysisVerdict, BufferSummary, CheckCount, PidSummary, ProgramSummary, Rate,
+};
+pub use section::ElementaryKind;

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::check::What;
+use crate::check::FindingKind;
 use crate::limits::MAX_BUFFERED_UNITS;
 
 /// Size of transport buffers (section 2.4.2.3).
@@ -117,7 +117,7 @@ fn avc_level(level: u8) -> Option<(f64, f64)> {
 }
 
 #[derive(Debug)]
-struct Unit {
+struct AccessUnit {
     bytes: u32,
     /// Decoding time.
     due: i64,
@@ -130,7 +130,7 @@ pub(crate) struct Buffers {
     sizes: Option<Sizes>,
     transport: f64,
     at: i64,
-    units: VecDeque<Unit>,
+    units: VecDeque<AccessUnit>,
     /// Due time of the arriving unit, if it was already due and has not been reported.
     late: Option<i64>,
     /// The current overflow has been reported.
@@ -145,7 +145,7 @@ impl Buffers {
         self.sizes.map(|sizes| sizes.main)
     }
 
-    fn transport(&mut self, time: i64, leak: f64) -> Option<What> {
+    fn transport(&mut self, time: i64, leak: f64) -> Option<FindingKind> {
         let leaked = leak / 8.0 * (time - self.at).max(0) as f64 / 27e6;
         self.transport = (self.transport - leaked).max(0.0) + PACKET;
         self.at = time;
@@ -154,7 +154,7 @@ impl Buffers {
         let was_full = std::mem::replace(&mut self.is_transport_full, is_full);
         // What does not fit is lost, or one burst would count for ever.
         self.transport = self.transport.min(TRANSPORT + PACKET);
-        (is_full && !was_full).then_some(What::TransportFull { bytes: self.most_transport as u64 })
+        (is_full && !was_full).then_some(FindingKind::TransportFull { bytes: self.most_transport as u64 })
     }
 
     /// Returns the bytes in the main buffers, and how much of them may be an error of the model.
@@ -178,15 +178,15 @@ impl Buffers {
         (bytes, slack)
     }
 
-    fn payload(&mut self, time: i64, bytes: u32, due: Option<Option<i64>>) -> [Option<What>; 3] {
+    fn payload(&mut self, time: i64, bytes: u32, due: Option<Option<i64>>) -> [Option<FindingKind>; 3] {
         let Some(sizes) = self.sizes else { return [None; 3] };
         let transport = self.transport(time, sizes.leak);
         let mut underflow = None;
         match due {
             Some(due) => {
-                underflow = self.late.take().map(|late| What::Incomplete { ms: late / 27_000 });
+                underflow = self.late.take().map(|late| FindingKind::Incomplete { ms: late / 27_000 });
                 match due {
-                    Some(due) => self.units.push_back(Unit { bytes: 0, due }),
+                    Some(due) => self.units.push_back(AccessUnit { bytes: 0, due }),
                     None => self.units.clear(),
                 }
                 if self.units.len() > MAX_BUFFERED_UNITS {
@@ -208,7 +208,7 @@ impl Buffers {
         let is_full = level - slack > sizes.main;
         let was_full = std::mem::replace(&mut self.is_main_full, is_full);
         let full = (is_full && !was_full)
-            .then_some(What::MainFull { bytes: (level - slack) as u64, size: sizes.main as u64 });
+            .then_some(FindingKind::MainFull { bytes: (level - slack) as u64, size: sizes.main as u64 });
         [transport, underflow, full]
     }
 }
@@ -245,7 +245,7 @@ impl Model {
         time: i64,
         bytes: u32,
         due: Option<Option<i64>>,
-    ) -> [Option<What>; 3] {
+    ) -> [Option<FindingKind>; 3] {
         let Some(buffers) = self.pids.get_mut(&pid) else { return [None; 3] };
         buffers.clock = clock;
         buffers.payload(time, bytes, due)

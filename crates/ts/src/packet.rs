@@ -14,7 +14,7 @@ pub(crate) type Bytes = [u8; TS_PACKET_BYTES];
 
 /// The fields of a packet.
 #[derive(Debug)]
-pub(crate) struct Packet<'a> {
+pub(crate) struct PacketFields<'a> {
     pub(crate) pid: u16,
     pub(crate) error: bool,
     pub(crate) start: bool,
@@ -30,9 +30,9 @@ pub(crate) struct Packet<'a> {
     pub(crate) fault: Option<&'static str>,
 }
 
-impl<'a> Packet<'a> {
+impl<'a> PacketFields<'a> {
     pub(crate) fn parse(bytes: &'a Bytes) -> Self {
-        let mut packet = Packet {
+        let mut packet = PacketFields {
             pid: u16::from_be_bytes([bytes[1] & 0x1f, bytes[2]]),
             error: bytes[1] & 0x80 != 0,
             start: bytes[1] & 0x40 != 0,

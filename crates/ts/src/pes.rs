@@ -1,8 +1,8 @@
 //! PES packets: the header with its time stamps, and whether the length is as stated (ISO/IEC
 //! 13818-1 sections 2.4.3.6 and 2.4.3.7).
 
-use crate::check::What;
-use crate::section::Kind;
+use crate::check::FindingKind;
+use crate::section::ElementaryKind;
 use crate::start::Start;
 
 /// Start code, length, flags, and both time stamps.
@@ -58,15 +58,15 @@ impl Pes {
 
     /// Ends the previous packet, because another begins or the input ends, and checks its stated
     /// length.
-    pub(crate) fn end(&mut self, is_last: bool) -> Option<What> {
+    pub(crate) fn end(&mut self, is_last: bool) -> Option<FindingKind> {
         let got = self.bytes.take()?;
         if !self.is_parsed {
             let is_fault = !is_last;
-            return is_fault.then_some(What::BadPes { what: "a PES packet shorter than its header" });
+            return is_fault.then_some(FindingKind::BadPes { what: "a PES packet shorter than its header" });
         }
         let said = u32::from(u16::from_be_bytes([self.head[4], self.head[5]]));
         let is_wrong = said != 0 && (got > said + 6 || got < said + 6 && !is_last);
-        is_wrong.then_some(What::PesLength { said: said + 6, got })
+        is_wrong.then_some(FindingKind::PesLength { said: said + 6, got })
     }
 
     /// Takes a payload; time stamps if its header is whole now and has some.
@@ -75,8 +75,8 @@ impl Pes {
         payload: &[u8],
         start: bool,
         packet: u64,
-        kind: Kind,
-        found: &mut impl FnMut(What),
+        kind: ElementaryKind,
+        found: &mut impl FnMut(FindingKind),
     ) -> Option<Stamps> {
         self.media_at = 0;
         if start {
@@ -95,7 +95,7 @@ impl Pes {
         match self.parse(kind) {
             Head::Incomplete => None,
             Head::Fault(what) => {
-                found(What::BadPes { what });
+                found(FindingKind::BadPes { what });
                 self.bytes = None;
                 None
             }
@@ -108,14 +108,14 @@ impl Pes {
         }
     }
 
-    fn parse(&self, kind: Kind) -> Head {
+    fn parse(&self, kind: ElementaryKind) -> Head {
         let head = &self.head[..self.filled];
         let [a, b, c, id, high, low, rest @ ..] = head else { return Head::Incomplete };
         if (*a, *b, *c) != (0, 0, 1) {
             return Head::Fault("a payload that begins and is no PES packet");
         }
         let length = u16::from_be_bytes([*high, *low]);
-        if length == 0 && kind != Kind::Video {
+        if length == 0 && kind != ElementaryKind::Video {
             return Head::Fault("PES_packet_length 0, which only video may have");
         }
         // Table 2-21: these have no further header.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::analyser::{Analyser, Role};
-use crate::check::What;
+use crate::check::FindingKind;
 use crate::limits::MAX_PROGRAMS;
-use crate::section::{Stream, Table, crc32, pat_entries, pmt_entries};
-use crate::timed::Event;
+use crate::section::{LongSection, PmtEntry, crc32, pat_entries, pmt_entries};
+use crate::timed::TimedEvent;
 
 /// Which content a section had, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ struct Issue {
 }
 
 impl Issue {
-    fn of(table: &Table<'_>, section: &[u8], epoch: u32) -> Self {
+    fn of(table: &LongSection<'_>, section: &[u8], epoch: u32) -> Self {
         let crc = section.last_chunk().copied().unwrap_or_default();
         Self { version: table.version, crc, epoch }
     }
@@ -25,12 +25,12 @@ impl Issue {
 
 /// A programme of the PAT.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct PatProgram {
     pub(crate) number: u16,
     pub(crate) pmt: u16,
     /// PID of the clock references, once a PMT has named it.
     pub(crate) clock: Option<u16>,
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) streams: Vec<PmtEntry>,
     issue: Option<Issue>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Program {
 pub(crate) struct Psi {
     /// The sections of the PAT, and their entries.
     pat: BTreeMap<u8, (Issue, Vec<(u16, u16)>)>,
-    pub(crate) programs: BTreeMap<u16, Program>,
+    pub(crate) programs: BTreeMap<u16, PatProgram>,
     pub(crate) has_cat: bool,
 }
 
@@ -49,23 +49,23 @@ impl Analyser {
         let table = section[0];
         let has_crc = section[1] & 0x80 != 0 || table == 0x73;
         if has_crc && crc32(section) != 0 {
-            return self.found(Some(pid), What::WrongCrc { table });
+            return self.found(Some(pid), FindingKind::WrongCrc { table });
         }
         match (pid, table) {
             (0, 0) | (_, 2) if !has_crc || section.len() < 12 => {
-                self.found(Some(pid), What::BadSection { what: "a table without its header" });
+                self.found(Some(pid), FindingKind::BadSection { what: "a table without its header" });
             }
             (0, 0) => self.pat(section),
-            (0, _) => self.found(Some(0), What::PatTable { table }),
+            (0, _) => self.found(Some(0), FindingKind::PatTable { table }),
             (1, 1) => self.psi.has_cat = true,
-            (1, _) => self.found(Some(1), What::CatTable { table }),
+            (1, _) => self.found(Some(1), FindingKind::CatTable { table }),
             (0x10..=0x14, _) => {}
             (_, 2) => self.pmt(pid, section),
             _ => {}
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: TimedEvent) {
         self.timed.push(self.packets, self.at, event);
     }
 
@@ -75,16 +75,16 @@ impl Analyser {
         let is_known = (old.version, old.crc) == (new.version, new.crc);
         let version = new.version;
         if old.version != new.version {
-            self.found(Some(pid), What::NewVersion { table, program, version });
+            self.found(Some(pid), FindingKind::NewVersion { table, program, version });
         } else if !is_known && old.epoch == new.epoch {
-            self.found(Some(pid), What::SameVersion { table, program, version });
+            self.found(Some(pid), FindingKind::SameVersion { table, program, version });
         }
         is_known
     }
 
     fn pat(&mut self, section: &[u8]) {
-        let Some(table) = Table::parse(section) else { return };
-        self.event(Event::Pat);
+        let Some(table) = LongSection::parse(section) else { return };
+        self.event(TimedEvent::Pat);
         if !table.is_current {
             return;
         }
@@ -103,10 +103,10 @@ impl Analyser {
         let named: BTreeMap<u16, u16> =
             self.psi.pat.values().flat_map(|(_, entries)| entries.iter().copied()).collect();
         if named.len() > MAX_PROGRAMS {
-            self.found(Some(0), What::TooMany { what: "programmes" });
+            self.found(Some(0), FindingKind::TooMany { what: "programmes" });
         }
         let named: BTreeMap<_, _> = named.into_iter().take(MAX_PROGRAMS).collect();
-        let gone = |(number, program): (&u16, &Program)| {
+        let gone = |(number, program): (&u16, &PatProgram)| {
             (named.get(number) != Some(&program.pmt)).then_some(*number)
         };
         let gone: Vec<u16> = self.psi.programs.iter().filter_map(gone).collect();
@@ -115,10 +115,10 @@ impl Analyser {
             let mut is_new = false;
             self.psi.programs.entry(number).or_insert_with(|| {
                 is_new = true;
-                Program { number, pmt, clock: None, streams: Vec::new(), issue: None }
+                PatProgram { number, pmt, clock: None, streams: Vec::new(), issue: None }
             });
             if is_new {
-                self.event(Event::Program { program: number, pid: pmt, is_there: true });
+                self.event(TimedEvent::Program { program: number, pid: pmt, is_there: true });
             }
             self.pids[usize::from(pmt)].get_or_insert_default().is_pmt = true;
         }
@@ -134,7 +134,7 @@ impl Analyser {
 
     fn remove(&mut self, number: u16) {
         let Some(program) = self.psi.programs.remove(&number) else { return };
-        self.event(Event::Program { program: number, pid: program.pmt, is_there: false });
+        self.event(TimedEvent::Program { program: number, pid: program.pmt, is_there: false });
         self.release(number, &program.streams);
         let is_used = self.psi.programs.values().any(|other| other.pmt == program.pmt);
         if let Some(pid) = self.pids[usize::from(program.pmt)].as_mut().filter(|_| !is_used) {
@@ -142,7 +142,7 @@ impl Analyser {
         }
     }
 
-    fn release(&mut self, number: u16, streams: &[Stream]) {
+    fn release(&mut self, number: u16, streams: &[PmtEntry]) {
         for stream in streams {
             if let Some(pid) = &mut self.pids[usize::from(stream.pid)]
                 && pid.role.is_some_and(|role| role.program == number)
@@ -153,19 +153,19 @@ impl Analyser {
     }
 
     fn pmt(&mut self, pid: u16, section: &[u8]) {
-        let Some(table) = Table::parse(section) else { return };
+        let Some(table) = LongSection::parse(section) else { return };
         let number = table.extension;
         let Some(program) = self.psi.programs.get_mut(&number).filter(|program| program.pmt == pid) else {
             return;
         };
         let issue = Issue::of(&table, section, self.epoch);
         let before = if table.is_current { program.issue.replace(issue) } else { program.issue };
-        self.event(Event::Pmt { program: number });
+        self.event(TimedEvent::Pmt { program: number });
         if !table.is_current || self.is_known(pid, 2, number, before, issue) {
             return;
         }
         let Some((clock, streams)) = pmt_entries(&table) else {
-            return self.found(Some(pid), What::BadSection { what: "a PMT whose lengths do not fit" });
+            return self.found(Some(pid), FindingKind::BadSection { what: "a PMT whose lengths do not fit" });
         };
         let Some(program) = self.psi.programs.get_mut(&number) else { return };
         program.clock = Some(clock);

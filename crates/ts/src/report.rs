@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::analyser::{Analyser, Pid};
 use crate::check::{Check, Finding, Severity};
 use crate::clock::system_ns;
-use crate::section::Kind;
+use crate::section::ElementaryKind;
 
 /// Overall result for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum AnalysisVerdict {
     /// Nothing is wrong with it.
     Clean,
     /// No fault in the data received, but data was lost on the way.
@@ -88,7 +88,7 @@ pub struct PidSummary {
     /// The programme that it belongs to, if it is a stream of one.
     pub program: Option<u16>,
     /// What kind of stream it is.
-    pub kind: Option<Kind>,
+    pub kind: Option<ElementaryKind>,
     /// Packets, duplicates included.
     pub packets: u64,
     /// Bit rate over the whole stream, headers included.
@@ -119,9 +119,9 @@ pub struct PidSummary {
 
 /// Everything about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct AnalysisReport {
     /// The overall result.
-    pub verdict: Verdict,
+    pub verdict: AnalysisVerdict,
     /// Bytes taken.
     pub bytes: u64,
     /// Packets, stuffing included.
@@ -148,7 +148,7 @@ pub struct Report {
 
 const NO_CLOCK: &str = "no clock references, so no time";
 
-impl Report {
+impl AnalysisReport {
     pub(crate) fn new(all: &Analyser, end: Option<i64>) -> Self {
         let duration_ns = end.map(system_ns).filter(|ns| *ns > 0);
         let rate = rate(all);
@@ -163,13 +163,13 @@ impl Report {
         let checks: Vec<_> = checks.collect();
         let has = |severity| checks.iter().any(|check| check.severity == severity && check.count > 0);
         let verdict = if all.packets == 0 {
-            Verdict::NoStream
+            AnalysisVerdict::NoStream
         } else if has(Severity::Fault) {
-            Verdict::Faulty
+            AnalysisVerdict::Faulty
         } else if has(Severity::Loss) {
-            Verdict::Incomplete
+            AnalysisVerdict::Incomplete
         } else {
-            Verdict::Clean
+            AnalysisVerdict::Clean
         };
         let mut findings = all.timed.findings.kept.clone();
         findings.sort_by_key(|finding| finding.packet);
@@ -302,7 +302,7 @@ fn ms(ns: Option<u64>) -> String {
 /// Findings shown of each check; JSON has more.
 const SHOWN: usize = 5;
 
-impl fmt::Display for Report {
+impl fmt::Display for AnalysisReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let null = format!("{} packets, {} of them stuffing", self.packets, self.null_packets);
         row(f, "stream", &format!("{}, {null}", ByteLen(self.bytes)))?;
@@ -341,10 +341,10 @@ impl fmt::Display for Report {
             }
         }
         let verdict = match self.verdict {
-            Verdict::Clean => "clean".to_owned(),
-            Verdict::Incomplete => "incomplete: data were lost on the way".to_owned(),
-            Verdict::Faulty => format!("faulty: {}", self.faults()),
-            Verdict::NoStream => "no transport stream of 188-byte packets".to_owned(),
+            AnalysisVerdict::Clean => "clean".to_owned(),
+            AnalysisVerdict::Incomplete => "incomplete: data were lost on the way".to_owned(),
+            AnalysisVerdict::Faulty => format!("faulty: {}", self.faults()),
+            AnalysisVerdict::NoStream => "no transport stream of 188-byte packets".to_owned(),
         };
         row(f, "verdict", &verdict)
     }

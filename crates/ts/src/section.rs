@@ -99,7 +99,7 @@ impl Sections {
 
 /// A section with the long header and a CRC (section 2.4.4.11).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Table<'a> {
+pub(crate) struct LongSection<'a> {
     pub(crate) extension: u16,
     pub(crate) version: u8,
     pub(crate) is_current: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Table<'a> {
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> Table<'a> {
+impl<'a> LongSection<'a> {
     /// `None` if it is too short to be one.
     pub(crate) fn parse(section: &'a [u8]) -> Option<Self> {
         let body = section.get(8..section.len().checked_sub(4)?)?;
@@ -122,7 +122,7 @@ impl<'a> Table<'a> {
 }
 
 /// Programme number and PID of each PMT of a PAT section; network information left out.
-pub(crate) fn pat_entries(table: &Table<'_>) -> Vec<(u16, u16)> {
+pub(crate) fn pat_entries(table: &LongSection<'_>) -> Vec<(u16, u16)> {
     let entry = |bytes: &[u8]| {
         (u16::from_be_bytes([bytes[0], bytes[1]]), u16::from_be_bytes([bytes[2] & 0x1f, bytes[3]]))
     };
@@ -132,7 +132,7 @@ pub(crate) fn pat_entries(table: &Table<'_>) -> Vec<(u16, u16)> {
 /// Kind of an elementary stream, for the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ElementaryKind {
     /// Pictures.
     Video,
     /// Sound.
@@ -145,26 +145,26 @@ pub enum Kind {
 
 /// An elementary stream of a PMT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stream {
+pub(crate) struct PmtEntry {
     pub(crate) pid: u16,
     pub(crate) stream_type: u8,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ElementaryKind,
     pub(crate) name: &'static str,
 }
 
 /// Returns the contents of a PMT: the PID of the clock references, and the streams. `None` if its
 /// lengths do not fit.
-pub(crate) fn pmt_entries(table: &Table<'_>) -> Option<(u16, Vec<Stream>)> {
+pub(crate) fn pmt_entries(table: &LongSection<'_>) -> Option<(u16, Vec<PmtEntry>)> {
     let mut streams = Vec::new();
     let clock = pmt_streams(table, |stream_type, pid, descriptors| {
         let (kind, name) = what_is(stream_type, descriptors);
-        streams.push(Stream { pid, stream_type, kind, name });
+        streams.push(PmtEntry { pid, stream_type, kind, name });
     })?;
     Some((clock, streams))
 }
 
 /// Gives type, PID and descriptors of each stream of a PMT to `each`, up to the first that does not fit; the PID of the clock references if all do.
-pub(crate) fn pmt_streams(table: &Table<'_>, mut each: impl FnMut(u8, u16, &[u8])) -> Option<u16> {
+pub(crate) fn pmt_streams(table: &LongSection<'_>, mut each: impl FnMut(u8, u16, &[u8])) -> Option<u16> {
     let body = table.body;
     let clock = u16::from_be_bytes([body.first()? & 0x1f, *body.get(1)?]);
     let length = |at: usize| Some(usize::from(body.get(at)? & 0x0f) << 8 | usize::from(*body.get(at + 1)?));
@@ -189,38 +189,38 @@ pub(crate) fn descriptors(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])>
 }
 
 /// Table 2-34 of ISO/IEC 13818-1; ETSI EN 300 468 and ATSC A/53 for values that are private there.
-fn what_is(stream_type: u8, descriptors: &[u8]) -> (Kind, &'static str) {
+fn what_is(stream_type: u8, descriptors: &[u8]) -> (ElementaryKind, &'static str) {
     match stream_type {
-        0x01 => (Kind::Video, "MPEG-1 video"),
-        0x02 => (Kind::Video, "MPEG-2 video"),
-        0x03 => (Kind::Audio, "MPEG-1 audio"),
-        0x04 => (Kind::Audio, "MPEG-2 audio"),
-        0x0f => (Kind::Audio, "AAC"),
-        0x10 => (Kind::Video, "MPEG-4 video"),
-        0x11 => (Kind::Audio, "AAC (LATM)"),
-        0x1b => (Kind::Video, "H.264"),
-        0x24 => (Kind::Video, "H.265"),
-        0x33 => (Kind::Video, "H.266"),
-        0x81 => (Kind::Audio, "AC-3"),
-        0x87 => (Kind::Audio, "E-AC-3"),
+        0x01 => (ElementaryKind::Video, "MPEG-1 video"),
+        0x02 => (ElementaryKind::Video, "MPEG-2 video"),
+        0x03 => (ElementaryKind::Audio, "MPEG-1 audio"),
+        0x04 => (ElementaryKind::Audio, "MPEG-2 audio"),
+        0x0f => (ElementaryKind::Audio, "AAC"),
+        0x10 => (ElementaryKind::Video, "MPEG-4 video"),
+        0x11 => (ElementaryKind::Audio, "AAC (LATM)"),
+        0x1b => (ElementaryKind::Video, "H.264"),
+        0x24 => (ElementaryKind::Video, "H.265"),
+        0x33 => (ElementaryKind::Video, "H.266"),
+        0x81 => (ElementaryKind::Audio, "AC-3"),
+        0x87 => (ElementaryKind::Audio, "E-AC-3"),
         0x06 => private(descriptors),
-        _ => (Kind::Other, "other"),
+        _ => (ElementaryKind::Other, "other"),
     }
 }
 
-fn private(all: &[u8]) -> (Kind, &'static str) {
+fn private(all: &[u8]) -> (ElementaryKind, &'static str) {
     for (tag, body) in descriptors(all) {
         return match (tag, body) {
-            (0x6a, _) | (0x05, b"AC-3") => (Kind::Audio, "AC-3"),
-            (0x7a, _) | (0x05, b"EAC3") => (Kind::Audio, "E-AC-3"),
-            (0x7b, _) => (Kind::Audio, "DTS"),
-            (0x05, b"Opus") => (Kind::Audio, "Opus"),
-            (0x05, b"HEVC") => (Kind::Video, "H.265"),
-            (0x05, b"AV01") => (Kind::Video, "AV1"),
-            (0x56, _) => (Kind::Data, "teletext"),
-            (0x59, _) => (Kind::Data, "subtitles"),
+            (0x6a, _) | (0x05, b"AC-3") => (ElementaryKind::Audio, "AC-3"),
+            (0x7a, _) | (0x05, b"EAC3") => (ElementaryKind::Audio, "E-AC-3"),
+            (0x7b, _) => (ElementaryKind::Audio, "DTS"),
+            (0x05, b"Opus") => (ElementaryKind::Audio, "Opus"),
+            (0x05, b"HEVC") => (ElementaryKind::Video, "H.265"),
+            (0x05, b"AV01") => (ElementaryKind::Video, "AV1"),
+            (0x56, _) => (ElementaryKind::Data, "teletext"),
+            (0x59, _) => (ElementaryKind::Data, "subtitles"),
             _ => continue,
         };
     }
-    (Kind::Data, "private data")
+    (ElementaryKind::Data, "private data")
 }

@@ -1,7 +1,7 @@
 //! Checks whether a decoder can start at the access points that a stream marks: the parameter sets
 //! (or the sequence header) must precede the first picture there.
 
-use crate::check::What;
+use crate::check::FindingKind;
 use crate::limits::MAX_START_BYTES;
 
 /// Units that must precede a picture, as bits.
@@ -10,7 +10,7 @@ const PICTURE: u8 = 2;
 const VIDEO: u8 = 4;
 
 /// The unit that a start code begins.
-enum Unit {
+enum VideoUnit {
     Set(u8),
     /// A picture that needs these sets. `is_start`: decoding can start at pictures of its type,
     /// whether they are marked or not.
@@ -44,14 +44,14 @@ impl Start {
 
     /// Examines the next bytes of the elementary stream. Returns the fault, if there is one, once
     /// the first picture has arrived.
-    pub(crate) fn push(&mut self, stream_type: u8, media: &[u8]) -> Option<What> {
+    pub(crate) fn push(&mut self, stream_type: u8, media: &[u8]) -> Option<FindingKind> {
         let looked = self.looked?;
         self.tail.extend_from_slice(media);
         let bytes = std::mem::take(&mut self.tail);
         for window in bytes.windows(4).filter(|window| window[..3] == [0, 0, 1]) {
             match unit(stream_type, window[3]) {
-                Unit::Set(set) => self.sets |= set,
-                Unit::Picture { needs, is_start } => {
+                VideoUnit::Set(set) => self.sets |= set,
+                VideoUnit::Picture { needs, is_start } => {
                     self.looked = None;
                     let has_sets = self.sets & needs == needs;
                     if has_sets {
@@ -60,11 +60,11 @@ impl Start {
                     let is_bare =
                         !has_sets && (self.is_marked || is_start) && self.proven == Some(stream_type);
                     return is_bare.then_some(match self.is_marked {
-                        true => What::NoParameterSets,
-                        false => What::BareStart,
+                        true => FindingKind::NoParameterSets,
+                        false => FindingKind::BareStart,
                     });
                 }
-                Unit::Other => {}
+                VideoUnit::Other => {}
             }
         }
         self.tail = bytes[bytes.len().saturating_sub(3)..].to_vec();
@@ -76,29 +76,29 @@ impl Start {
 
 /// Classifies a unit by the byte after its start code: ISO/IEC 13818-2 table 6-1, 14496-10 table
 /// 7-1, 23008-2 table 7-1.
-fn unit(stream_type: u8, code: u8) -> Unit {
+fn unit(stream_type: u8, code: u8) -> VideoUnit {
     match stream_type {
         0x01 | 0x02 => match code {
-            0xb3 => Unit::Set(SEQUENCE),
-            0x00 => Unit::Picture { needs: SEQUENCE, is_start: false },
-            _ => Unit::Other,
+            0xb3 => VideoUnit::Set(SEQUENCE),
+            0x00 => VideoUnit::Picture { needs: SEQUENCE, is_start: false },
+            _ => VideoUnit::Other,
         },
         0x1b => match code & 0x1f {
-            7 => Unit::Set(SEQUENCE),
-            8 => Unit::Set(PICTURE),
-            kind @ 1..=5 => Unit::Picture { needs: SEQUENCE | PICTURE, is_start: kind == 5 },
-            _ => Unit::Other,
+            7 => VideoUnit::Set(SEQUENCE),
+            8 => VideoUnit::Set(PICTURE),
+            kind @ 1..=5 => VideoUnit::Picture { needs: SEQUENCE | PICTURE, is_start: kind == 5 },
+            _ => VideoUnit::Other,
         },
         0x24 => match code >> 1 & 0x3f {
-            32 => Unit::Set(VIDEO),
-            33 => Unit::Set(SEQUENCE),
-            34 => Unit::Set(PICTURE),
+            32 => VideoUnit::Set(VIDEO),
+            33 => VideoUnit::Set(SEQUENCE),
+            34 => VideoUnit::Set(PICTURE),
             kind @ 0..=31 => {
-                Unit::Picture { needs: VIDEO | SEQUENCE | PICTURE, is_start: (16..=21).contains(&kind) }
+                VideoUnit::Picture { needs: VIDEO | SEQUENCE | PICTURE, is_start: (16..=21).contains(&kind) }
             }
-            _ => Unit::Other,
+            _ => VideoUnit::Other,
         },
-        _ => Unit::Other,
+        _ => VideoUnit::Other,
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     /// Asserts that the result does not depend on where the bytes are cut.
-    fn look(stream_type: u8, is_marked: bool, codes: &[u8]) -> Option<What> {
+    fn look(stream_type: u8, is_marked: bool, codes: &[u8]) -> Option<FindingKind> {
         let bytes: Vec<u8> = codes.iter().flat_map(|&code| [0, 0, 1, code, 9, 9]).collect();
         let of = |pieces: &[&[u8]]| {
             let mut start = Start { proven: Some(stream_type), ..Start::default() };
@@ -125,15 +125,15 @@ mod tests {
     fn start_without_parameter_sets_is_found() {
         assert_eq!(look(0x1b, true, &[9, 0x67, 0x68, 0x65]), None);
         assert_eq!(look(0x1b, true, &[9, 0x67, 0x68, 0x41]), None);
-        assert_eq!(look(0x1b, true, &[9, 0x67, 0x65]), Some(What::NoParameterSets));
-        assert_eq!(look(0x1b, true, &[9, 0x41, 0x67, 0x68, 0x65]), Some(What::NoParameterSets));
-        assert_eq!(look(0x1b, false, &[9, 0x65]), Some(What::BareStart));
+        assert_eq!(look(0x1b, true, &[9, 0x67, 0x65]), Some(FindingKind::NoParameterSets));
+        assert_eq!(look(0x1b, true, &[9, 0x41, 0x67, 0x68, 0x65]), Some(FindingKind::NoParameterSets));
+        assert_eq!(look(0x1b, false, &[9, 0x65]), Some(FindingKind::BareStart));
         assert_eq!(look(0x1b, false, &[9, 0x41]), None);
         assert_eq!(look(0x24, true, &[0x40, 0x42, 0x44, 0x2a]), None);
-        assert_eq!(look(0x24, true, &[0x42, 0x44, 0x2a]), Some(What::NoParameterSets));
+        assert_eq!(look(0x24, true, &[0x42, 0x44, 0x2a]), Some(FindingKind::NoParameterSets));
         assert_eq!(look(0x24, false, &[0x02]), None);
         assert_eq!(look(0x02, true, &[0xb3, 0xb8, 0x00]), None);
-        assert_eq!(look(0x02, true, &[0xb8, 0x00]), Some(What::NoParameterSets));
+        assert_eq!(look(0x02, true, &[0xb8, 0x00]), Some(FindingKind::NoParameterSets));
     }
 
     #[test]

@@ -6,22 +6,22 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::check::{Check, Finding, What};
-use crate::clock::{Clock, Step, at_rate, pcr_difference, stamp_difference, system_ns};
+use crate::check::{Check, Finding, FindingKind};
+use crate::clock::{Clock, ClockStep, at_rate, pcr_difference, stamp_difference, system_ns};
 use crate::limits::{
     CLOCK_SILENT_TICKS, MAX_BUFFERED_TICKS, MAX_FINDINGS_PER_CHECK, MAX_PENDING_EVENTS, PCR_INTERVAL_TICKS,
     PSI_INTERVAL_TICKS, PTS_INTERVAL_TICKS, RECENT_PTS,
 };
 use crate::model::Model;
 use crate::pes::Stamps;
-use crate::section::Kind;
+use crate::section::ElementaryKind;
 
 /// Something that happened at a packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum TimedEvent {
     Found {
         pid: Option<u16>,
-        what: What,
+        what: FindingKind,
     },
     /// The beginning, or data is missing before this point: earlier events do not show when the
     /// next is due.
@@ -46,7 +46,7 @@ pub(crate) enum Event {
     Unit {
         pid: u16,
         clock: u16,
-        kind: Kind,
+        kind: ElementaryKind,
         stamps: Stamps,
     },
     /// Payload for the decoder model.
@@ -59,10 +59,10 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingEvent {
     packet: u64,
     byte: u64,
-    event: Event,
+    event: TimedEvent,
 }
 
 /// All that was found.
@@ -108,7 +108,7 @@ pub(crate) struct Stamped {
 
 /// Where and when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StreamPosition {
     pub(crate) packet: u64,
     pub(crate) byte: u64,
     pub(crate) time: Option<i64>,
@@ -116,7 +116,7 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 pub(crate) struct Timed {
-    queue: VecDeque<Pending>,
+    queue: VecDeque<PendingEvent>,
     /// PID of the clock that time is taken from.
     reference: Option<u16>,
     /// The last packet with a known time.
@@ -167,14 +167,14 @@ impl Timed {
         Some(time + at_rate(self.rate?, packet as i64 - from as i64))
     }
 
-    pub(crate) fn push(&mut self, packet: u64, byte: u64, event: Event) {
+    pub(crate) fn push(&mut self, packet: u64, byte: u64, event: TimedEvent) {
         if self.queue.len() >= MAX_PENDING_EVENTS {
             self.settle(packet);
         }
-        if matches!(event, Event::Gap) && packet > 0 {
+        if matches!(event, TimedEvent::Gap) && packet > 0 {
             self.gap_at = Some(packet);
         }
-        self.queue.push_back(Pending { packet, byte, event });
+        self.queue.push_back(PendingEvent { packet, byte, event });
     }
 
     /// Gives all that waits a time at the rate of before: no clock reference comes for them.
@@ -198,7 +198,7 @@ impl Timed {
     }
 
     /// A clock reference has come, at `packet`.
-    pub(crate) fn tick(&mut self, pid: u16, packet: u64, clock: &Clock, step: Step) {
+    pub(crate) fn tick(&mut self, pid: u16, packet: u64, clock: &Clock, step: ClockStep) {
         let reference = *self.reference.get_or_insert(pid);
         if pid != reference && !self.takes_over(pid, clock) {
             return;
@@ -263,33 +263,33 @@ impl Timed {
         }
     }
 
-    pub(crate) fn found(&mut self, place: Place, pid: Option<u16>, what: What) {
+    pub(crate) fn found(&mut self, place: StreamPosition, pid: Option<u16>, what: FindingKind) {
         let time_ns = place.time.map(system_ns);
         self.findings.add(Finding { what, pid, packet: place.packet, byte: place.byte, time_ns });
     }
 
-    fn handle(&mut self, pending: &Pending, time: Option<i64>) {
-        let place = Place { packet: pending.packet, byte: pending.byte, time };
+    fn handle(&mut self, pending: &PendingEvent, time: Option<i64>) {
+        let place = StreamPosition { packet: pending.packet, byte: pending.byte, time };
         match pending.event {
-            Event::Found { pid, what } => self.found(place, pid, what),
-            Event::Gap => self.gap(time),
-            Event::Pat => {
+            TimedEvent::Found { pid, what } => self.found(place, pid, what),
+            TimedEvent::Gap => self.gap(time),
+            TimedEvent::Pat => {
                 self.pat_gap(place);
                 self.pat_seen = time;
             }
-            Event::Pmt { program } => {
+            TimedEvent::Pmt { program } => {
                 self.pmt_gap(place, program);
                 if let Some((_, seen)) = self.programs.get_mut(&program) {
                     *seen = time;
                 }
             }
-            Event::Program { program, pid, is_there: true } => {
+            TimedEvent::Program { program, pid, is_there: true } => {
                 self.programs.insert(program, (pid, time));
             }
-            Event::Program { program, .. } => {
+            TimedEvent::Program { program, .. } => {
                 self.programs.remove(&program);
             }
-            Event::Pcr { pid, value, elapsed, is_new_clock } => {
+            TimedEvent::Pcr { pid, value, elapsed, is_new_clock } => {
                 if let Some(time) = time {
                     self.readings.insert(pid, Reading { value, time, elapsed, is_stale: false });
                 }
@@ -301,8 +301,8 @@ impl Timed {
                     self.model.iter_mut().for_each(|model| model.forget(|unit_clock| unit_clock == pid));
                 }
             }
-            Event::Unit { pid, clock, kind, stamps } => self.unit(place, pid, clock, kind, stamps),
-            Event::Payload { pid, clock, bytes, begins } => {
+            TimedEvent::Unit { pid, clock, kind, stamps } => self.unit(place, pid, clock, kind, stamps),
+            TimedEvent::Payload { pid, clock, bytes, begins } => {
                 let Some(time) = time else { return };
                 let ahead = |stamps: Stamps| {
                     Some(pcr_difference(stamps.dts * 300, self.clock_at(clock, time)?.max(0) as u64))
@@ -323,21 +323,21 @@ impl Timed {
         self.model.iter_mut().for_each(|model| model.forget(|_| true));
     }
 
-    fn pat_gap(&mut self, place: Place) {
+    fn pat_gap(&mut self, place: StreamPosition) {
         if let (Some(seen), Some(time)) = (self.pat_seen, place.time)
             && time - seen > PSI_INTERVAL_TICKS
             && !self.is_guess
         {
-            self.found(place, Some(0), What::PatMissing { ticks: time - seen });
+            self.found(place, Some(0), FindingKind::PatMissing { ticks: time - seen });
         }
     }
 
-    fn pmt_gap(&mut self, place: Place, program: u16) {
+    fn pmt_gap(&mut self, place: StreamPosition, program: u16) {
         if let (Some((pid, Some(seen))), Some(time)) = (self.programs.get(&program).copied(), place.time)
             && time - seen > PSI_INTERVAL_TICKS
             && !self.is_guess
         {
-            self.found(place, Some(pid), What::PmtMissing { program, ticks: time - seen });
+            self.found(place, Some(pid), FindingKind::PmtMissing { program, ticks: time - seen });
         }
     }
 
@@ -348,21 +348,21 @@ impl Timed {
         (time - reading.time <= CLOCK_SILENT_TICKS).then_some(reading.value as i64 + (time - reading.time))
     }
 
-    fn unit(&mut self, place: Place, pid: u16, clock: u16, kind: Kind, stamps: Stamps) {
+    fn unit(&mut self, place: StreamPosition, pid: u16, clock: u16, kind: ElementaryKind, stamps: Stamps) {
         let stamped = self.stamped.entry(pid).or_default();
         stamped.clock = clock;
         stamped.first.get_or_insert(stamps);
         stamped.last = Some(stamps);
-        if !matches!(kind, Kind::Video | Kind::Audio) {
+        if !matches!(kind, ElementaryKind::Video | ElementaryKind::Audio) {
             return;
         }
         let mut faults = stamped.take(stamps, kind);
         if let Some(now) = place.time.and_then(|time| self.clock_at(clock, time)) {
             let ahead = pcr_difference(stamps.dts * 300, now.max(0) as u64);
             if ahead < 0 {
-                faults.push(What::DecodedEarly { ms: -ahead / 27_000 });
+                faults.push(FindingKind::DecodedEarly { ms: -ahead / 27_000 });
             } else if ahead > MAX_BUFFERED_TICKS {
-                faults.push(What::DecodedLate { ms: ahead / 27_000 });
+                faults.push(FindingKind::DecodedLate { ms: ahead / 27_000 });
             }
         }
         faults.into_iter().for_each(|what| self.found(place, Some(pid), what));
@@ -380,7 +380,7 @@ impl Timed {
     pub(crate) fn finish(&mut self, packet: u64, byte: u64) -> Option<i64> {
         self.settle_by(packet, end_time);
         let time = self.anchor.map(|(_, time)| time);
-        let place = Place { packet, byte, time };
+        let place = StreamPosition { packet, byte, time };
         for (pid, mut stamped) in std::mem::take(&mut self.stamped) {
             let mut faults = Vec::new();
             stamped.present(|_| true, &mut faults);
@@ -406,26 +406,26 @@ impl Stamped {
         self.recent.clear();
     }
 
-    fn take(&mut self, stamps: Stamps, kind: Kind) -> Vec<What> {
+    fn take(&mut self, stamps: Stamps, kind: ElementaryKind) -> Vec<FindingKind> {
         let mut faults = Vec::new();
         let ms = |ticks: i64| ticks / 90;
         if let Some(last) = self.last_dts.replace(stamps.dts) {
             let step = stamp_difference(stamps.dts, last);
             if step <= 0 {
-                faults.push(What::DtsBack { ms: ms(-step) });
+                faults.push(FindingKind::DtsBack { ms: ms(-step) });
                 self.forget();
                 self.last_dts = Some(stamps.dts);
             }
         }
         let ahead = stamp_difference(stamps.pts, stamps.dts);
         if ahead < 0 {
-            faults.push(What::PtsBeforeDts { ms: ms(-ahead) });
+            faults.push(FindingKind::PtsBeforeDts { ms: ms(-ahead) });
         } else if ahead * 300 > MAX_BUFFERED_TICKS {
-            faults.push(What::PtsFar { ms: ms(ahead) });
+            faults.push(FindingKind::PtsFar { ms: ms(ahead) });
         }
-        if kind == Kind::Video {
+        if kind == ElementaryKind::Video {
             if self.recent.contains(&stamps.pts) {
-                faults.push(What::PtsTwice);
+                faults.push(FindingKind::PtsTwice);
             }
             if self.recent.len() >= RECENT_PTS {
                 self.recent.pop_front();
@@ -439,7 +439,7 @@ impl Stamped {
 
     /// Takes the PTS that `is_due` reports as final, with no other to come before them: units
     /// decoded later are shown later.
-    fn present(&mut self, is_due: impl Fn(u64) -> bool, faults: &mut Vec<What>) {
+    fn present(&mut self, is_due: impl Fn(u64) -> bool, faults: &mut Vec<FindingKind>) {
         let Some(&first) = self.waiting.first() else { return };
         self.waiting.sort_by_key(|pts| stamp_difference(*pts, first));
         while let Some(&pts) = self.waiting.first()
@@ -450,7 +450,7 @@ impl Stamped {
             self.presented = Some(pts);
             self.longest_ticks = self.longest_ticks.max(step);
             if step > PTS_INTERVAL_TICKS {
-                faults.push(What::PtsApart { ms: step / 90 });
+                faults.push(FindingKind::PtsApart { ms: step / 90 });
             }
         }
     }

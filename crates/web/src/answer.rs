@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::events::Listener;
-use crate::site::{Segment, Taken};
+use crate::site::{DeliveredAmount, OrderedSegment};
 
 /// A response.
 #[derive(Debug)]
@@ -35,14 +35,14 @@ pub(crate) enum Body {
     /// A segment that was made from a title; its viewer is counted by the bytes that it receives.
     Segment(Bytes, Sending),
     /// Bytes of a title.
-    Media(Media),
+    Media(MediaBody),
     /// Events, for as long as a client reads them.
     Events(Listener),
 }
 
 /// Bytes of a title in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Media {
+pub(crate) struct MediaBody {
     pub(crate) title: String,
     /// Which bytes of the title; not empty.
     pub(crate) bytes: Range<u64>,
@@ -53,20 +53,20 @@ pub(crate) struct Media {
     /// Filled in once the client is known.
     pub(crate) quota: Option<Box<Quota>>,
     /// See [`Order::segment`](crate::Order::segment).
-    pub(crate) segment: Option<Box<Segment>>,
+    pub(crate) segment: Option<Box<OrderedSegment>>,
 }
 
 /// Body of an error response.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(crate) struct Failure {
-    error: What,
+    error: ErrorDetails,
 }
 
 /// The error.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-struct What {
+struct ErrorDetails {
     /// One sentence.
     message: String,
     /// The response's status.
@@ -87,7 +87,7 @@ impl Answer {
     /// Returns a response for an error or an unavailable resource: JSON with one sentence that
     /// states the cause.
     pub(crate) fn error(status: u16, what: &str) -> Self {
-        let failure = Failure { error: What { message: what.to_owned(), status } };
+        let failure = Failure { error: ErrorDetails { message: what.to_owned(), status } };
         // Text and a number can always be written.
         let body = serde_json::to_string(&failure).unwrap_or_default() + "\n";
         Self::new(status, "application/json", body).with("Cache-Control", "no-store")
@@ -123,19 +123,19 @@ impl Body {
 /// its viewer.
 #[derive(Debug)]
 pub(crate) struct Sending {
-    taken: Mutex<Taken>,
-    over: Option<oneshot::Sender<Taken>>,
+    taken: Mutex<DeliveredAmount>,
+    over: Option<oneshot::Sender<DeliveredAmount>>,
 }
 
 impl Sending {
-    pub(crate) fn new(over: oneshot::Sender<Taken>) -> Self {
+    pub(crate) fn new(over: oneshot::Sender<DeliveredAmount>) -> Self {
         Self { taken: Mutex::default(), over: Some(over) }
     }
 
     /// Records that `bytes` more bytes were taken, and whether these were the last.
     pub(crate) fn takes(&self, bytes: u64, is_whole: bool) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken = Taken { bytes: taken.bytes + bytes, is_whole };
+        *taken = DeliveredAmount { bytes: taken.bytes + bytes, is_whole };
     }
 
     /// Goes with a response, if that has something of the segment.
@@ -162,7 +162,7 @@ impl Drop for Sending {
     }
 }
 
-impl Media {
+impl MediaBody {
     pub(crate) fn length(&self) -> u64 {
         self.before.len() as u64 + (self.bytes.end - self.bytes.start)
     }

@@ -18,7 +18,7 @@ use crate::limits::LEAST_GZIP_BYTES;
 use crate::memory::Exhausted;
 use crate::request::{Fields, Request};
 use crate::rights::SeenBy;
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::{PicturesState, Site, SiteError};
 use crate::{cmaf, conditions, pictures, subtitles};
 
@@ -31,7 +31,8 @@ pub(crate) struct User {
 
 /// All titles.
 #[derive(Serialize, JsonSchema)]
-pub(crate) struct Titles {
+#[schemars(rename = "Titles")]
+pub(crate) struct TitleListing {
     titles: Vec<Title>,
     /// Whether the client may upload: `yes`, `no`, or `sign-in`, if it identifies itself.
     upload: &'static str,
@@ -69,7 +70,7 @@ pub(crate) struct Title {
     is_constant_rate: bool,
     /// When it was added, seconds since 1970.
     added_unix_s: u64,
-    streams: Vec<Stream>,
+    streams: Vec<ListedStream>,
     /// Subtitles that are kept with it. Those of teletext are in its media, and listed in its playlists only.
     subtitles: Vec<Subtitles>,
     /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
@@ -91,7 +92,8 @@ pub(crate) struct Title {
 
 /// An elementary stream of a title.
 #[derive(Serialize, JsonSchema)]
-struct Stream {
+#[schemars(rename = "Stream")]
+struct ListedStream {
     pid: u16,
     /// As ISO/IEC 13818-1 numbers them.
     stream_type: u8,
@@ -129,11 +131,11 @@ pub(crate) fn user(seen: &SeenBy) -> Answer {
 }
 
 /// Cached lists of titles. Clients that see the same list share one.
-pub(crate) type Lists = Recent<Seen, Arc<List>>;
+pub(crate) type Lists = Recent<ListVersion, Arc<List>>;
 
 /// Everything that a list depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ListVersion {
     /// How often titles, pictures and rights have changed.
     versions: [u64; 3],
     /// The user, if users see different titles.
@@ -163,10 +165,10 @@ impl List {
         self.plain.len() + self.gzip.as_ref().map_or(0, Bytes::len)
     }
 
-    fn make(shared: &Shared, seen: &SeenBy, may: May) -> Result<Self, NotMade> {
+    fn make(shared: &ServerContext, seen: &SeenBy, may: May) -> Result<Self, NotMade> {
         let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
         let (May { upload, manage }, rtsp_port) = (may, seen.rtsp_port());
-        let list = Titles { titles, upload, manage, rtsp_port };
+        let list = TitleListing { titles, upload, manage, rtsp_port };
         let mut text = serde_json::to_vec(&list).map_err(unreadable)?;
         text.push(b'\n');
         let mut tag = blake3::hash(&text).to_hex().to_string();
@@ -195,7 +197,7 @@ fn compressed(text: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// `/api/v1/titles`
-pub(crate) async fn titles(shared: &Arc<Shared>, request: &Request, seen: &SeenBy) -> Answer {
+pub(crate) async fn titles(shared: &Arc<ServerContext>, request: &Request, seen: &SeenBy) -> Answer {
     let may = shared.may(seen);
     let user = match &seen.visitor {
         Visitor::User(name) if !shared.gate.is_open() => Some(Arc::clone(name)),
@@ -203,11 +205,11 @@ pub(crate) async fn titles(shared: &Arc<Shared>, request: &Request, seen: &SeenB
         Visitor::User(_) | Visitor::Anybody | Visitor::Link(_) => None,
     };
     let versions = [seen.titles_version(), seen.pictures_version(), shared.gate.version()];
-    let cell = shared.lists.cell(Seen { versions, user, may });
+    let cell = shared.lists.cell(ListVersion { versions, user, may });
     let seen = seen.clone();
     let made = cell.get_or_try_init(|| async move {
         // Nested results: `reading` returns store errors, `make` the reason why there is no list.
-        let make = move |shared: &Shared| Ok(List::make(shared, &seen, may));
+        let make = move |shared: &ServerContext| Ok(List::make(shared, &seen, may));
         shared.reading(make).await?.map(Arc::new)
     });
     let list = made.await.cloned();
@@ -266,7 +268,7 @@ pub(crate) fn title(site: &dyn Site, title: TitleInfo) -> Answer {
 }
 
 fn of(site: &dyn Site, title: TitleInfo) -> Title {
-    let stream = |stream: millrace_store::volume::ElementaryStream| Stream {
+    let stream = |stream: millrace_store::volume::ElementaryStream| ListedStream {
         pid: stream.pid,
         stream_type: stream.stream_type,
         codec: stream.codec,

@@ -22,34 +22,34 @@ use crate::totals::Totals;
 /// Open connections.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     /// Notified when the last connection has closed.
     closed: Notify,
     totals: Arc<Totals>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     all: usize,
-    by_client: HashMap<IpAddr, Client>,
+    by_client: HashMap<IpAddr, ClientUsage>,
 }
 
 #[derive(Debug)]
-struct Client {
+struct ClientUsage {
     connections: usize,
     turns: Arc<Semaphore>,
 }
 
 /// A place among the open connections; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     clients: Arc<Clients>,
     address: IpAddr,
 }
 
 /// The right to be worked for.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct WorkPermit {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -59,7 +59,7 @@ impl Clients {
         Arc::new(Self { open, closed, totals: Arc::clone(totals) })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,7 +81,7 @@ impl Clients {
         peer: SocketAddr,
         most: usize,
         most_of_client: usize,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionSlot> {
         let address = network_of(peer.ip());
         let mut open = self.open();
         if open.all >= most {
@@ -91,7 +91,7 @@ impl Clients {
         let client = open
             .by_client
             .entry(address)
-            .or_insert_with(|| Client { connections: 0, turns: Arc::new(Semaphore::new(CLIENT_TURNS)) });
+            .or_insert_with(|| ClientUsage { connections: 0, turns: Arc::new(Semaphore::new(CLIENT_TURNS)) });
         if client.connections >= most_of_client {
             self.totals.add(|c| c.connections_refused_address += 1);
             return None;
@@ -102,12 +102,12 @@ impl Clients {
             c.connections_accepted += 1;
             c.connections += 1;
         });
-        Some(Place { clients: Arc::clone(self), address })
+        Some(ConnectionSlot { clients: Arc::clone(self), address })
     }
 
     /// Waits for a turn. A client without other requests waits only until the sockets have been
     /// looked at.
-    pub(crate) async fn turn(&self, peer: SocketAddr) -> Turn {
+    pub(crate) async fn turn(&self, peer: SocketAddr) -> WorkPermit {
         let turns = {
             let open = self.open();
             open.by_client.get(&network_of(peer.ip())).map(|client| Arc::clone(&client.turns))
@@ -120,11 +120,11 @@ impl Clients {
         // The runtime continues this task after its next look at the sockets: permits that are used
         // in between are bounded by their number.
         yield_now().await;
-        Turn { _permit: permit }
+        WorkPermit { _permit: permit }
     }
 }
 
-impl Turn {
+impl WorkPermit {
     /// Runs `work`. The turn is over when it is done, or after [`TURN_TIME`]: others of this client
     /// must not wait for a disk or a webhook too.
     pub(crate) async fn take<T>(self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
@@ -136,7 +136,7 @@ impl Turn {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.clients.open();
         open.all -= 1;

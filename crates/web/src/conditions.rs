@@ -14,9 +14,9 @@ pub(crate) struct Version {
     pub(crate) made_unix_s: Option<u64>,
 }
 
-/// What becomes of a request.
+/// Result of evaluating the preconditions of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PreconditionResult {
     /// It is answered.
     Go,
     /// 304: the viewer has this version.
@@ -26,24 +26,24 @@ pub(crate) enum Verdict {
 }
 
 /// Judges the conditions in the order of RFC 9110 section 13.2.2.
-pub(crate) fn judge(fields: &Fields, method: Method, version: &Version) -> Verdict {
+pub(crate) fn judge(fields: &Fields, method: Method, version: &Version) -> PreconditionResult {
     let made = version.made_unix_s;
     let since = |field: &Option<String>| field.as_deref().and_then(date::to_unix_s).zip(made);
     if let Some(wanted) = &fields.if_match {
         if !has_tag(wanted, &version.tag, false) {
-            return Verdict::Failed;
+            return PreconditionResult::Failed;
         }
     } else if since(&fields.if_unmodified_since).is_some_and(|(date, made)| made > date) {
-        return Verdict::Failed;
+        return PreconditionResult::Failed;
     }
     let has_it = match &fields.if_none_match {
         Some(had) => has_tag(had, &version.tag, true),
         None => since(&fields.if_modified_since).is_some_and(|(date, made)| made <= date),
     };
     match (has_it, method) {
-        (false, _) => Verdict::Go,
-        (true, Method::Get | Method::Head) => Verdict::NotModified,
-        (true, _) => Verdict::Failed,
+        (false, _) => PreconditionResult::Go,
+        (true, Method::Get | Method::Head) => PreconditionResult::NotModified,
+        (true, _) => PreconditionResult::Failed,
     }
 }
 
@@ -52,9 +52,9 @@ pub(crate) fn judge(fields: &Fields, method: Method, version: &Version) -> Verdi
 pub(crate) fn tagged(request: &Request, tag: String, answer: impl FnOnce() -> Answer) -> Answer {
     let version = Version { tag, made_unix_s: None };
     let answer = match judge(&request.fields, request.method, &version) {
-        Verdict::Go => answer(),
-        Verdict::NotModified => Answer { status: 304, headers: Vec::new(), body: Body::None },
-        Verdict::Failed => Answer::error(412, "there is another version than was asked for"),
+        PreconditionResult::Go => answer(),
+        PreconditionResult::NotModified => Answer { status: 304, headers: Vec::new(), body: Body::None },
+        PreconditionResult::Failed => Answer::error(412, "there is another version than was asked for"),
     };
     answer.with("ETag", version.tag).with("Cache-Control", "no-cache")
 }
@@ -95,7 +95,7 @@ mod tests {
     fn conditions_in_their_order() {
         const MADE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
         const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
-        use Verdict::{Failed, Go, NotModified};
+        use PreconditionResult::{Failed, Go, NotModified};
         for (lines, expected) in [
             (&[][..], Go),
             (&[("if-none-match", "\"abc\"")], NotModified),

@@ -6,10 +6,10 @@ use std::ops::Range;
 use millrace_core::limits::web::FAST_START_MS;
 use millrace_store::volume::TitleInfo;
 
-use crate::answer::{Answer, Body, Media};
-use crate::conditions::{self, Verdict, Version};
+use crate::answer::{Answer, Body, MediaBody};
+use crate::conditions::{self, PreconditionResult, Version};
 use crate::date;
-use crate::range::{self, Wanted};
+use crate::range::{self, RequestedRange};
 use crate::request::{Method, Request};
 
 /// Media type of a transport stream (RFC 3555 section 4.2.10).
@@ -47,7 +47,7 @@ pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
     ];
     ranged(request, &version, title.bytes, headers, |bytes| {
         let (title, before) = (title.name.clone(), Vec::new());
-        Body::Media(Media { title, bytes, before, ahead_ms: FAST_START_MS, quota: None, segment: None })
+        Body::Media(MediaBody { title, bytes, before, ahead_ms: FAST_START_MS, quota: None, segment: None })
     })
 }
 
@@ -64,20 +64,24 @@ pub(crate) fn ranged(
     headers.extend(version.made_unix_s.map(|made| ("Last-Modified", date::of_unix_s(made))));
     let answer = |status, body| Answer { status, headers, body };
     match conditions::judge(&request.fields, request.method, version) {
-        Verdict::NotModified => return answer(304, Body::None),
-        Verdict::Failed => return Answer::error(412, "there is another version than was asked for"),
-        Verdict::Go => {}
+        PreconditionResult::NotModified => return answer(304, Body::None),
+        PreconditionResult::Failed => {
+            return Answer::error(412, "there is another version than was asked for");
+        }
+        PreconditionResult::Go => {}
     }
     let asked = request.fields.range.as_deref().filter(|_| {
         // RFC 9110 section 14.2: ranges are for GET.
         request.method == Method::Get && conditions::range_counts(&request.fields, version)
     });
-    match asked.map_or(Wanted::Whole, |value| range::wanted(value, length)) {
-        Wanted::Whole => answer(200, body(0..length)),
-        Wanted::Part(part) => {
+    match asked.map_or(RequestedRange::Whole, |value| range::wanted(value, length)) {
+        RequestedRange::Whole => answer(200, body(0..length)),
+        RequestedRange::Part(part) => {
             let place = format!("bytes {}-{}/{length}", part.start, part.end - 1);
             answer(206, body(part)).with("Content-Range", place)
         }
-        Wanted::Nowhere(why) => Answer::error(416, why).with("Content-Range", format!("bytes */{length}")),
+        RequestedRange::Nowhere(why) => {
+            Answer::error(416, why).with("Content-Range", format!("bytes */{length}"))
+        }
     }
 }

@@ -94,14 +94,14 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 
-pub use self::events::{Feed, News};
+pub use self::events::{Feed, SiteEvent};
 pub use self::front::Arrivals;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
-use self::shared::Shared;
+use self::shared::ServerContext;
 pub use self::site::{
-    Delivery, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Segment, Site, SiteError, Taken,
-    TitleBytes, TunnelConn,
+    DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedSegment,
+    PicturesState, Site, SiteError, TitleBytes, TunnelConn,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
@@ -232,7 +232,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     let plain = is_plain.then_some(("web", listeners, None, carrier));
     let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor), None));
     let (ends, told) = watch::channel(false);
-    let shared = Arc::new(Shared::new(site, limits, (gate, feed), totals, told));
+    let shared = Arc::new(ServerContext::new(site, limits, (gate, feed), totals, told));
     let mut handle =
         WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
     for (name, listeners, tls, carrier) in plain.into_iter().chain(secure) {
@@ -260,7 +260,7 @@ fn run(
     runtime: Runtime,
     (listeners, tls): (Vec<tokio::net::TcpListener>, Option<Acceptor>),
     carrier: Option<Carrier>,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     mut stopped: watch::Receiver<Option<Duration>>,
 ) {
     // Connections of another TCP stay on their thread.

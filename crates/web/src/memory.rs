@@ -18,18 +18,18 @@ use crate::totals::Totals;
 
 /// The memory budget for responses.
 #[derive(Clone, Debug)]
-pub(crate) struct Memory(Arc<Inner>);
+pub(crate) struct ResponseMemory(Arc<MemoryBudget>);
 
 #[derive(Debug)]
-struct Inner {
+struct MemoryBudget {
     most: usize,
-    held: Mutex<Held>,
+    held: Mutex<HeldBytes>,
     totals: Arc<Totals>,
 }
 
 /// Bytes held in total and for each client.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldBytes {
     all: usize,
     by_client: HashMap<IpAddr, usize>,
 }
@@ -41,27 +41,27 @@ pub(crate) struct Exhausted;
 /// A reservation from the budget, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    inner: Arc<Inner>,
+    inner: Arc<MemoryBudget>,
     bytes: usize,
     /// The client that is charged, and the bytes charged to it.
     client: Option<(IpAddr, usize)>,
 }
 
 /// Bytes with their reservation.
-struct Counted {
+struct ReservedBytes {
     bytes: Bytes,
     _hold: Hold,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Memory {
+impl ResponseMemory {
     pub(crate) fn new(most: usize, totals: &Arc<Totals>) -> Self {
-        Self(Arc::new(Inner { most, held: Mutex::default(), totals: Arc::clone(totals) }))
+        Self(Arc::new(MemoryBudget { most, held: Mutex::default(), totals: Arc::clone(totals) }))
     }
 
     /// The size of the budget.
@@ -91,7 +91,7 @@ impl Memory {
     }
 
     fn hold(&self, bytes: usize, client: Option<(IpAddr, usize)>) -> Result<Hold, Exhausted> {
-        let Inner { most, totals, .. } = &*self.0;
+        let MemoryBudget { most, totals, .. } = &*self.0;
         let mut held = self.0.lock();
         let after = held.all.saturating_add(bytes);
         let is_short = after > most / MEMORY_SHORT_PART;
@@ -114,8 +114,8 @@ impl Memory {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+impl MemoryBudget {
+    fn lock(&self) -> MutexGuard<'_, HeldBytes> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +123,7 @@ impl Inner {
 impl Hold {
     /// Holds the reservation while any part of these bytes is in memory.
     pub(crate) fn over(self, bytes: impl Into<Bytes>) -> Bytes {
-        Bytes::from_owner(Counted { bytes: bytes.into(), _hold: self })
+        Bytes::from_owner(ReservedBytes { bytes: bytes.into(), _hold: self })
     }
 
     /// Splits off a reservation of up to `bytes`, charged to no client.
@@ -161,12 +161,12 @@ mod tests {
         SocketAddr::from(([192, 0, 2, host], 5000))
     }
 
-    fn memory() -> (Memory, Arc<Totals>) {
+    fn memory() -> (ResponseMemory, Arc<Totals>) {
         let totals = Arc::<Totals>::default();
-        (Memory::new(MOST, &totals), totals)
+        (ResponseMemory::new(MOST, &totals), totals)
     }
 
-    fn held(memory: &Memory) -> (usize, usize) {
+    fn held(memory: &ResponseMemory) -> (usize, usize) {
         let held = memory.0.lock();
         (held.all, held.by_client.len())
     }

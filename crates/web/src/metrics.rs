@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use millrace_core::counters::{Counter, Kind, Sample, Unit};
+use millrace_core::counters::{Counter, CounterKind, CounterSample, CounterUnit};
 use millrace_core::time::NS_PER_S;
 
 use crate::answer::Answer;
@@ -40,7 +40,7 @@ pub(crate) fn answer(site: &dyn Site) -> Answer {
     let mut text = String::new();
     for Family { name, counter, samples } in &families {
         let help = counter.help.replace('\\', "\\\\").replace('\n', " ");
-        let kind = if counter.kind == Kind::Sum { "counter" } else { "gauge" };
+        let kind = if counter.kind == CounterKind::Sum { "counter" } else { "gauge" };
         // Writing into a string does not fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
     }
@@ -48,17 +48,17 @@ pub(crate) fn answer(site: &dyn Site) -> Answer {
 }
 
 impl Family {
-    fn add(&mut self, sample: &Sample<'_>) {
+    fn add(&mut self, sample: &CounterSample<'_>) {
         let _ = write!(self.samples, "{}", self.name);
         if let Some((label, value)) = sample.label {
             let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             let _ = write!(self.samples, "{{{label}=\"{value}\"}}");
         }
         let _ = match self.counter.unit() {
-            Unit::Nanoseconds => {
+            CounterUnit::Nanoseconds => {
                 writeln!(self.samples, " {}.{:09}", sample.value / NS_PER_S, sample.value % NS_PER_S)
             }
-            Unit::Count | Unit::Bytes => writeln!(self.samples, " {}", sample.value),
+            CounterUnit::Count | CounterUnit::Bytes => writeln!(self.samples, " {}", sample.value),
         };
     }
 }
@@ -66,9 +66,9 @@ impl Family {
 /// Returns the name of a part's counter in that format.
 pub fn name(part: &str, counter: &Counter) -> String {
     let name = match (counter.unit(), counter.name.strip_suffix("ns")) {
-        (Unit::Nanoseconds, Some(rest)) => format!("{rest}seconds"),
+        (CounterUnit::Nanoseconds, Some(rest)) => format!("{rest}seconds"),
         _ => counter.name.to_owned(),
     };
-    let total = if counter.kind == Kind::Sum { "_total" } else { "" };
+    let total = if counter.kind == CounterKind::Sum { "_total" } else { "" };
     format!("millrace_{part}_{name}{total}")
 }

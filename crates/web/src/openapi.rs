@@ -9,13 +9,13 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure};
-use crate::api::{M3U, Title, TitleChange, Titles, User};
+use crate::api::{M3U, Title, TitleChange, TitleListing, User};
 use crate::conditions;
-use crate::events::{EVENT_STREAM, News};
+use crate::events::{EVENT_STREAM, SiteEvent};
 use crate::hls::answer::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
-use crate::route::{Kind, Needs, ROUTES, Route};
+use crate::route::{Needs, ROUTES, ResourceKind, Route};
 use crate::status::Whole;
 use crate::upload::{Listed, Upload};
 
@@ -33,10 +33,10 @@ const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
 const OF_CHANGES: [u16; 5] = [400, 404, 408, 413, 500];
 
 /// Success and error statuses of subtitle changes and of title deletions.
-fn of_change(kind: Kind, method: Method) -> (&'static [u16], &'static [u16]) {
+fn of_change(kind: ResourceKind, method: Method) -> (&'static [u16], &'static [u16]) {
     match (kind, method) {
-        (Kind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
-        (Kind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
+        (ResourceKind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
+        (ResourceKind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
         _ => (&[204], &[404, 500]),
     }
 }
@@ -114,48 +114,52 @@ fn reference<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
     schemas.subschema_for::<T>().to_value()
 }
 
-fn told(kind: Kind, schemas: &mut SchemaGenerator) -> Told {
+fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     use How::{Plain, Ranged, Tagged};
     let of = |types, how, errors| Told { types, schema: None, how, errors };
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
-        Kind::File | Kind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
-        Kind::Master
-        | Kind::Media
-        | Kind::Cmaf
-        | Kind::CmafMedia
-        | Kind::CmafStills
-        | Kind::Subtitles
-        | Kind::CmafSubtitles => of(&[M3U8], Tagged, &[404, 500]),
-        Kind::SubtitleSegment | Kind::CmafSubtitleSegment => {
+        ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
+        ResourceKind::Master
+        | ResourceKind::Media
+        | ResourceKind::Cmaf
+        | ResourceKind::CmafMedia
+        | ResourceKind::CmafStills
+        | ResourceKind::Subtitles
+        | ResourceKind::CmafSubtitles => of(&[M3U8], Tagged, &[404, 500]),
+        ResourceKind::SubtitleSegment | ResourceKind::CmafSubtitleSegment => {
             of(&["text/vtt; charset=utf-8"], Ranged, &[404, 500, 503])
         }
-        Kind::SubtitleFile => of(&["text/vtt; charset=utf-8"], Tagged, &[404, 500]),
-        Kind::CmafInit | Kind::CmafSegment => of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503]),
-        Kind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
-        Kind::Poster | Kind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
-        Kind::SpritesVtt => of(&["text/vtt; charset=utf-8"], Tagged, &[404]),
-        Kind::Page => of(&["text/html; charset=utf-8"], Plain, &[]),
-        Kind::Style => of(&["text/css; charset=utf-8"], Plain, &[]),
-        Kind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
-        Kind::Icon => of(&["image/svg+xml"], Plain, &[]),
-        Kind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
-        Kind::ApiUser => of_json(reference::<User>(schemas), &[404]),
-        Kind::Playlist => of(&[M3U], Plain, &[]),
-        Kind::ApiTitles => Told { how: Tagged, ..of_json(reference::<Titles>(schemas), &[500, 503]) },
-        Kind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
-        Kind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
-        Kind::Upload => of_json(reference::<Upload>(schemas), &[404]),
-        Kind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),
-        Kind::ApiEvents => {
-            Told { schema: Some(reference::<News>(schemas)), ..of(&[EVENT_STREAM], Plain, &[503]) }
+        ResourceKind::SubtitleFile => of(&["text/vtt; charset=utf-8"], Tagged, &[404, 500]),
+        ResourceKind::CmafInit | ResourceKind::CmafSegment => {
+            of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503])
         }
-        Kind::ApiDescription => {
+        ResourceKind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
+        ResourceKind::Poster | ResourceKind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
+        ResourceKind::SpritesVtt => of(&["text/vtt; charset=utf-8"], Tagged, &[404]),
+        ResourceKind::Page => of(&["text/html; charset=utf-8"], Plain, &[]),
+        ResourceKind::Style => of(&["text/css; charset=utf-8"], Plain, &[]),
+        ResourceKind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
+        ResourceKind::Icon => of(&["image/svg+xml"], Plain, &[]),
+        ResourceKind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
+        ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
+        ResourceKind::Playlist => of(&[M3U], Plain, &[]),
+        ResourceKind::ApiTitles => {
+            Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
+        }
+        ResourceKind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
+        ResourceKind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
+        ResourceKind::Upload => of_json(reference::<Upload>(schemas), &[404]),
+        ResourceKind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),
+        ResourceKind::ApiEvents => {
+            Told { schema: Some(reference::<SiteEvent>(schemas)), ..of(&[EVENT_STREAM], Plain, &[503]) }
+        }
+        ResourceKind::ApiDescription => {
             Told { how: Tagged, ..of_json(json!({ "type": "object", "required": ["openapi"] }), &[]) }
         }
-        Kind::Metrics => of(&[metrics::TEXT], Plain, &[]),
-        Kind::Live => of(&["text/plain"], Plain, &[]),
-        Kind::Ready => of(&["text/plain"], Plain, &[503]),
+        ResourceKind::Metrics => of(&[metrics::TEXT], Plain, &[]),
+        ResourceKind::Live => of(&["text/plain"], Plain, &[]),
+        ResourceKind::Ready => of(&["text/plain"], Plain, &[503]),
     }
 }
 
@@ -183,7 +187,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
-    } else if method == Method::Delete || method == Method::Put && route.kind == Kind::SubtitleFile {
+    } else if method == Method::Delete || method == Method::Put && route.kind == ResourceKind::SubtitleFile {
         let (done, errors) = of_change(route.kind, method);
         done.iter().for_each(|&status| respond(status, None));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
@@ -241,7 +245,7 @@ fn described(route: &Route, method: Method, responses: Map<String, Value>) -> Va
 /// The request body of a method, if it has one.
 fn request_body(route: &Route, method: Method) -> Option<Value> {
     match method {
-        Method::Put if route.kind == Kind::SubtitleFile => {
+        Method::Put if route.kind == ResourceKind::SubtitleFile => {
             Some(json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }))
         }
         Method::Put => Some(json!({ "content": { "video/mp2t": {} } })),

@@ -16,16 +16,16 @@ use crate::conditions;
 use crate::limits::RETRY_AFTER_S;
 use crate::memory::Exhausted;
 use crate::request::Request;
-use crate::route::Kind;
-use crate::shared::{Shared, exhausted, no_title};
+use crate::route::ResourceKind;
+use crate::shared::{ServerContext, exhausted, no_title};
 use crate::site::PicturesState;
 
 /// Answers for one of them. `link` stands behind the addresses that a viewer with a signed link is given.
 pub(crate) async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: TitleInfo,
-    kind: Kind,
+    kind: ResourceKind,
     link: &str,
 ) -> Answer {
     if title.derived.is_some() {
@@ -40,9 +40,9 @@ pub(crate) async fn answer(
         PicturesState::Never(why) => return Answer::error(404, &why),
     };
     let (version, name) = (version(&about), title.name.clone());
-    let vtt = (kind == Kind::SpritesVtt).then(|| vtt(&about, link));
+    let vtt = (kind == ResourceKind::SpritesVtt).then(|| vtt(&about, link));
     let jpeg = match kind {
-        Kind::SpritesVtt => None,
+        ResourceKind::SpritesVtt => None,
         _ => match kept(shared, title, &about, kind).await {
             Ok(jpeg) => Some(jpeg),
             Err(NotMade::Full) => return exhausted(),
@@ -72,13 +72,18 @@ pub(crate) async fn answer(
 }
 
 /// Cached pictures. The key is whether it is the poster, and the hash of both pictures.
-pub(crate) type Kept = Recent<(bool, String), Bytes>;
+pub(crate) type PictureCache = Recent<(bool, String), Bytes>;
 
 /// One of the two pictures, from the cache that all clients share.
-async fn kept(shared: &Arc<Shared>, title: TitleInfo, about: &About, kind: Kind) -> Result<Bytes, NotMade> {
-    let is_poster = kind == Kind::Poster;
+async fn kept(
+    shared: &Arc<ServerContext>,
+    title: TitleInfo,
+    about: &About,
+    kind: ResourceKind,
+) -> Result<Bytes, NotMade> {
+    let is_poster = kind == ResourceKind::Poster;
     let cell = shared.pictures.cell((is_poster, about.blake3.clone()));
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         let Pictures { poster, sheet, .. } = shared.site.read_pictures(&title)?;
         Ok(if is_poster { poster } else { sheet })
     };

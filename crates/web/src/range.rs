@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// What of `len` bytes is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum RequestedRange {
     /// Everything: nothing else was asked for, or in units that are not known here.
     Whole,
     /// These; not empty.
@@ -18,26 +18,26 @@ pub(crate) enum Wanted {
 }
 
 /// Reads the value of `Range` for something of `len` bytes.
-pub(crate) fn wanted(value: &str, len: u64) -> Wanted {
-    let Some((unit, set)) = value.split_once('=') else { return Wanted::Whole };
+pub(crate) fn wanted(value: &str, len: u64) -> RequestedRange {
+    let Some((unit, set)) = value.split_once('=') else { return RequestedRange::Whole };
     if !unit.trim().eq_ignore_ascii_case("bytes") {
-        return Wanted::Whole;
+        return RequestedRange::Whole;
     }
     if set.contains(',') {
-        return Wanted::Nowhere("one range at a time");
+        return RequestedRange::Nowhere("one range at a time");
     }
     let Some((first, last)) = set.trim().split_once('-') else {
-        return Wanted::Nowhere("not a range: bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT");
+        return RequestedRange::Nowhere("not a range: bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT");
     };
     let range = match (number(first), number(last)) {
         (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(len),
         (Some(first), None) if last.is_empty() => first..len,
         (None, Some(count)) if first.is_empty() => len.saturating_sub(count)..len,
-        _ => return Wanted::Nowhere("not a range: bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT"),
+        _ => return RequestedRange::Nowhere("not a range: bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT"),
     };
     match range.is_empty() {
-        true => Wanted::Nowhere("no such bytes"),
-        false => Wanted::Part(range),
+        true => RequestedRange::Nowhere("no such bytes"),
+        false => RequestedRange::Part(range),
     }
 }
 
@@ -66,10 +66,10 @@ mod tests {
             ("Bytes=7-99999999999999999999999", Some(7..1000)),
             ("bytes= 3-4 ", Some(3..5)),
         ] {
-            assert_eq!(wanted(value, 1000), Wanted::Part(expected.unwrap()), "{value}");
+            assert_eq!(wanted(value, 1000), RequestedRange::Part(expected.unwrap()), "{value}");
         }
         for value in ["", "bytes", "seconds=1-2", "npt=0-", "none"] {
-            assert_eq!(wanted(value, 1000), Wanted::Whole, "{value}");
+            assert_eq!(wanted(value, 1000), RequestedRange::Whole, "{value}");
         }
         for value in [
             "bytes=1000-",
@@ -87,9 +87,9 @@ mod tests {
             "bytes=1-2-3",
             "bytes=--5",
         ] {
-            assert!(matches!(wanted(value, 1000), Wanted::Nowhere(_)), "{value}");
+            assert!(matches!(wanted(value, 1000), RequestedRange::Nowhere(_)), "{value}");
         }
-        assert!(matches!(wanted("bytes=0-", 0), Wanted::Nowhere(_)));
+        assert!(matches!(wanted("bytes=0-", 0), RequestedRange::Nowhere(_)));
     }
 
     proptest! {
@@ -99,14 +99,14 @@ mod tests {
         fn range_part_lies_within_existing_bytes(first in 0u64..2000, more in 0u64..2000, len in 0u64..1500) {
             let expected = (first..first + more + 1).start..(first + more + 1).min(len);
             match wanted(&format!("bytes={first}-{}", first + more), len) {
-                Wanted::Part(part) => prop_assert_eq!(part, expected),
-                other => prop_assert!(first >= len && matches!(other, Wanted::Nowhere(_))),
+                RequestedRange::Part(part) => prop_assert_eq!(part, expected),
+                other => prop_assert!(first >= len && matches!(other, RequestedRange::Nowhere(_))),
             }
         }
 
         #[test]
         fn anything_at_all(value in "(bytes)?=?[0-9,= -]{0,40}|\\PC{0,40}", len in any::<u64>()) {
-            if let Wanted::Part(part) = wanted(&value, len) {
+            if let RequestedRange::Part(part) = wanted(&value, len) {
                 prop_assert!(part.start < part.end && part.end <= len);
             }
         }

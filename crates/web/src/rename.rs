@@ -14,21 +14,21 @@ use crate::api::{self, TitleChange};
 use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
 use crate::rights::{SeenBy, place};
-use crate::route::{self, Found};
-use crate::shared::{Shared, no_title};
+use crate::route::{self, RouteMatch};
+use crate::shared::{ServerContext, no_title};
 use crate::site::SiteError;
 
 /// The route of a change, if the request is one.
-pub(crate) fn asked_for(request: &Request) -> Option<Found> {
+pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
     let found = if request.method == Method::Patch { route::find(&request.path) } else { None };
     found.filter(|found| found.route.methods().contains(&Method::Patch))
 }
 
 /// Answers a change. Its body is read only if the visitor may change titles.
 pub(crate) async fn take<B>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
-    found: &Found,
+    found: &RouteMatch,
     peer: SocketAddr,
     body: B,
 ) -> Answer

@@ -4,10 +4,11 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use millrace_core::counters::Sample;
+use millrace_core::counters::CounterSample;
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_rights::{
-    Advice, Asked, Decision, Gate, Now, Place, Question, Quota, Reason, Verdict, Visitor, What,
+    AccessRequest, AccessVerdict, Advice, Decision, Gate, Now, Question, Quota, Reason, RequestOrigin,
+    RequestedAction, Visitor,
 };
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::UploadNames;
@@ -19,25 +20,25 @@ use crate::answer::Answer;
 use crate::api::May;
 use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, Request};
-use crate::route::{Found, Kind, Needs};
-use crate::shared::Shared;
+use crate::route::{Needs, ResourceKind, RouteMatch};
+use crate::shared::ServerContext;
 use crate::site::{NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::upload;
 
-impl Shared {
+impl ServerContext {
     /// Returns the visitor if access is granted, otherwise the response. Waits for password checks,
     /// and for the adviser asked in addition to the rights.
     pub(crate) async fn let_in(
         &self,
         request: &Request,
-        found: &Found,
+        found: &RouteMatch,
         peer: SocketAddr,
     ) -> Result<Visitor, Answer> {
         let visitor = self.by_rights(request, found, peer).await?;
-        let What::Watch(title) = what(request.method, found) else { return Ok(visitor) };
+        let RequestedAction::Watch(title) = what(request.method, found) else { return Ok(visitor) };
         // The library shows the posters of all titles: it would be a question for each.
-        if found.route.kind == Kind::Poster {
+        if found.route.kind == ResourceKind::Poster {
             return Ok(visitor);
         }
         let Some(advised) = self.gate.advised() else { return Ok(visitor) };
@@ -71,11 +72,16 @@ impl Shared {
     }
 
     /// The same by rights alone.
-    async fn by_rights(&self, request: &Request, found: &Found, peer: SocketAddr) -> Result<Visitor, Answer> {
+    async fn by_rights(
+        &self,
+        request: &Request,
+        found: &RouteMatch,
+        peer: SocketAddr,
+    ) -> Result<Visitor, Answer> {
         let mut is_again = false;
         loop {
             let verdict = {
-                let asked = Asked {
+                let asked = AccessRequest {
                     what: what(request.method, found),
                     place: place(&request.fields, peer),
                     address: peer.ip(),
@@ -88,8 +94,8 @@ impl Shared {
                 self.gate.ask(Now::read(), &asked)
             };
             match verdict {
-                Verdict::Allow(visitor) => return Ok(visitor),
-                Verdict::Check(check) => {
+                AccessVerdict::Allow(visitor) => return Ok(visitor),
+                AccessVerdict::Check(check) => {
                     let (done, told) = oneshot::channel();
                     self.gate.check(
                         check,
@@ -115,13 +121,13 @@ impl Shared {
             Decision::Ask => "sign-in",
             Decision::Refuse(_) => "no",
         };
-        let upload = if self.limits.upload_bytes == 0 { "no" } else { word(What::Upload) };
-        May { upload, manage: word(What::Change) }
+        let upload = if self.limits.upload_bytes == 0 { "no" } else { word(RequestedAction::Upload) };
+        May { upload, manage: word(RequestedAction::Change) }
     }
 
-    fn turned_away(&self, verdict: &Verdict) -> Answer {
+    fn turned_away(&self, verdict: &AccessVerdict) -> Answer {
         match verdict {
-            Verdict::Ask { is_wrong, .. } => {
+            AccessVerdict::Ask { is_wrong, .. } => {
                 let what = match is_wrong {
                     true => "name and password, or the token, are wrong",
                     false => "this is for users of the server: sign in",
@@ -131,12 +137,12 @@ impl Shared {
                     .into_iter()
                     .fold(Answer::error(401, what), |answer, asked| answer.with("WWW-Authenticate", asked))
             }
-            Verdict::Refuse(reason) => Answer::error(403, &reason.to_string()),
-            Verdict::TooMany => {
+            AccessVerdict::Refuse(reason) => Answer::error(403, &reason.to_string()),
+            AccessVerdict::TooMany => {
                 Answer::error(429, "too many wrong passwords or tokens have come from this address")
                     .with("Retry-After", FAILURE_RETRY_S.to_string())
             }
-            Verdict::Allow(_) | Verdict::Check(_) | Verdict::Busy => {
+            AccessVerdict::Allow(_) | AccessVerdict::Check(_) | AccessVerdict::Busy => {
                 Answer::error(503, "too many passwords wait to be checked")
                     .with("Retry-After", RETRY_AFTER_S.to_string())
             }
@@ -144,24 +150,24 @@ impl Shared {
     }
 }
 
-fn what(method: Method, found: &Found) -> What<'_> {
+fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
-        (Method::Put, _) if upload::is_taken_at(found) => What::Upload,
+        (Method::Put, _) if upload::is_taken_at(found) => RequestedAction::Upload,
         // Whatever it would do, it would change something.
-        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => What::Change,
-        (_, Needs::Nothing) => What::Nothing,
-        (_, Needs::SignIn) => What::SignIn,
-        (_, Needs::List) => What::List,
-        (_, Needs::Watch) => What::Watch(&found.name),
-        (_, Needs::SeeOthers) => What::SeeOthers,
-        (_, Needs::Upload) => What::Upload,
+        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => RequestedAction::Change,
+        (_, Needs::Nothing) => RequestedAction::Nothing,
+        (_, Needs::SignIn) => RequestedAction::SignIn,
+        (_, Needs::List) => RequestedAction::List,
+        (_, Needs::Watch) => RequestedAction::Watch(&found.name),
+        (_, Needs::SeeOthers) => RequestedAction::SeeOthers,
+        (_, Needs::Upload) => RequestedAction::Upload,
     }
 }
 
 /// Whether the request comes from a program on this machine itself. A page of another site in a
 /// local browser does not count: neither if it is a cross-site request (`Origin`,
 /// `Sec-Fetch-Site`), nor if its host name was made to resolve to this server (`Host`).
-pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
+pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> RequestOrigin {
     let host = fields.host.as_deref();
     let of_page = |origin: &str| {
         let origin = origin.split_once("://").map(|(_, authority)| authority);
@@ -172,7 +178,7 @@ pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> Place {
         && !fields.is_of_other_page
         && host.is_none_or(is_this_machine)
         && fields.origin.as_deref().is_none_or(of_page);
-    if is_here { Place::Here } else { Place::Elsewhere }
+    if is_here { RequestOrigin::Here } else { RequestOrigin::Elsewhere }
 }
 
 /// Whether a host, perhaps with a port, can only be this machine.
@@ -196,7 +202,7 @@ pub(crate) struct SeenBy {
     pub(crate) gate: Arc<Gate>,
     pub(crate) visitor: Visitor,
     /// Where it asks from.
-    pub(crate) place: Place,
+    pub(crate) place: RequestOrigin,
 }
 
 impl SeenBy {
@@ -291,7 +297,7 @@ impl Site for SeenBy {
         self.site.pictures_version()
     }
 
-    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+    fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>)) {
         self.site.counters(visit);
     }
 }
@@ -300,7 +306,7 @@ impl Site for SeenBy {
 mod tests {
     use super::*;
 
-    fn asked(peer: &str, lines: &[(&str, &str)]) -> Place {
+    fn asked(peer: &str, lines: &[(&str, &str)]) -> RequestOrigin {
         let mut fields = Fields::default();
         lines.iter().for_each(|(name, value)| fields.note(name, value.as_bytes()));
         place(&fields, peer.parse().unwrap())
@@ -309,14 +315,14 @@ mod tests {
     #[test]
     fn local_request_with_local_host_is_here() {
         let here = "127.0.0.1:5000";
-        assert_eq!(asked(here, &[]), Place::Here);
+        assert_eq!(asked(here, &[]), RequestOrigin::Here);
         for host in ["localhost", "LocalHost:8080", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:8080"] {
-            assert_eq!(asked(here, &[("Host", host)]), Place::Here, "{host}");
-            assert_eq!(asked("[::ffff:127.0.0.1]:1", &[("Host", host)]), Place::Here, "{host}");
-            assert_eq!(asked("192.0.2.1:1", &[("Host", host)]), Place::Elsewhere, "{host}");
+            assert_eq!(asked(here, &[("Host", host)]), RequestOrigin::Here, "{host}");
+            assert_eq!(asked("[::ffff:127.0.0.1]:1", &[("Host", host)]), RequestOrigin::Here, "{host}");
+            assert_eq!(asked("192.0.2.1:1", &[("Host", host)]), RequestOrigin::Elsewhere, "{host}");
         }
         let own = [("Host", "localhost:8080"), ("Origin", "http://localhost:8080")];
-        assert_eq!(asked(here, &own), Place::Here);
+        assert_eq!(asked(here, &own), RequestOrigin::Here);
     }
 
     #[test]
@@ -325,7 +331,7 @@ mod tests {
         for host in
             ["tv.example", "127.0.0.1.example:80", "localhost.example", "example:localhost", "", "0.0.0.0"]
         {
-            assert_eq!(asked(here, &[("Host", host)]), Place::Elsewhere, "{host}");
+            assert_eq!(asked(here, &[("Host", host)]), RequestOrigin::Elsewhere, "{host}");
         }
         for name in [
             "Forwarded",
@@ -340,20 +346,24 @@ mod tests {
             "X-Client-IP",
             "X-Envoy-External-Address",
         ] {
-            assert_eq!(asked(here, &[("Host", "localhost"), (name, "x")]), Place::Elsewhere, "{name}");
+            assert_eq!(
+                asked(here, &[("Host", "localhost"), (name, "x")]),
+                RequestOrigin::Elsewhere,
+                "{name}"
+            );
         }
         for (site, place) in [
-            ("cross-site", Place::Elsewhere),
-            ("same-site", Place::Elsewhere),
-            ("none, cross-site", Place::Elsewhere),
-            ("same-origin", Place::Here),
-            ("none", Place::Here),
+            ("cross-site", RequestOrigin::Elsewhere),
+            ("same-site", RequestOrigin::Elsewhere),
+            ("none, cross-site", RequestOrigin::Elsewhere),
+            ("same-origin", RequestOrigin::Here),
+            ("none", RequestOrigin::Here),
         ] {
             assert_eq!(asked(here, &[("Host", "localhost"), ("Sec-Fetch-Site", site)]), place, "{site}");
         }
         for origin in ["null", "https://example.org", "http://localhost:81", "http://localhost.example"] {
             let lines = [("Host", "localhost:80"), ("Origin", origin)];
-            assert_eq!(asked(here, &lines), Place::Elsewhere, "{origin}");
+            assert_eq!(asked(here, &lines), RequestOrigin::Elsewhere, "{origin}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::request::Method;
 
 /// Kind of resource at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ResourceKind {
     /// A title as a file.
     File,
     /// Its master playlist.
@@ -96,7 +96,7 @@ pub(crate) enum Needs {
 pub(crate) struct Route {
     /// The path; `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for one part each.
     pub(crate) path: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ResourceKind,
     /// Its content, for people.
     pub(crate) what: &'static str,
     /// Whether the front parser answers it: what players ask for, again and again on the same connection. The others go to hyper, with their connection.
@@ -112,102 +112,122 @@ pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, PATCH, DELETE";
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
-    media("/titles/{name}.ts", Kind::File, "A title as a transport stream"),
-    media("/titles/{name}/index.m3u8", Kind::Master, "HLS: the renditions of a title"),
-    media("/titles/{name}/media.m3u8", Kind::Media, "HLS: the segments of a title"),
-    media("/titles/{name}/hls/{version}/{number}.ts", Kind::Segment, "HLS: a segment"),
+    media("/titles/{name}.ts", ResourceKind::File, "A title as a transport stream"),
+    media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
+    media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),
+    media("/titles/{name}/hls/{version}/{number}.ts", ResourceKind::Segment, "HLS: a segment"),
     media(
         "/titles/{name}/cmaf.m3u8",
-        Kind::Cmaf,
+        ResourceKind::Cmaf,
         "HLS with fragmented MP4: the renditions and sounds of a title",
     ),
-    media("/titles/{name}/cmaf/{track}.m3u8", Kind::CmafMedia, "CMAF: the segments of a track"),
-    media("/titles/{name}/cmaf/{track}/stills.m3u8", Kind::CmafStills, "CMAF: one picture of each segment"),
+    media("/titles/{name}/cmaf/{track}.m3u8", ResourceKind::CmafMedia, "CMAF: the segments of a track"),
+    media(
+        "/titles/{name}/cmaf/{track}/stills.m3u8",
+        ResourceKind::CmafStills,
+        "CMAF: one picture of each segment",
+    ),
     media(
         "/titles/{name}/cmaf/{version}/{track}/init-{number}.mp4",
-        Kind::CmafInit,
+        ResourceKind::CmafInit,
         "CMAF: what comes before the segments of a part of a title",
     ),
     media(
         "/titles/{name}/cmaf/{version}/{track}/{number}.m4s",
-        Kind::CmafSegment,
+        ResourceKind::CmafSegment,
         "CMAF: a segment of a track",
     ),
     media(
         "/titles/{name}/cmaf/{version}/{track}/still-{number}.m4s",
-        Kind::CmafStill,
+        ResourceKind::CmafStill,
         "CMAF: the first picture of a segment",
     ),
     media(
         "/titles/{name}/subtitles/{track}.m3u8",
-        Kind::Subtitles,
+        ResourceKind::Subtitles,
         "HLS: the segments of a page of subtitles",
     ),
     media(
         "/titles/{name}/subtitles/{version}/{track}/{number}.vtt",
-        Kind::SubtitleSegment,
+        ResourceKind::SubtitleSegment,
         "HLS: a segment of subtitles",
     ),
     media(
         "/titles/{name}/cmaf/subtitles/{track}.m3u8",
-        Kind::CmafSubtitles,
+        ResourceKind::CmafSubtitles,
         "CMAF: the segments of a page of subtitles",
     ),
     media(
         "/titles/{name}/cmaf/subtitles/{version}/{track}/{number}.vtt",
-        Kind::CmafSubtitleSegment,
+        ResourceKind::CmafSubtitleSegment,
         "CMAF: a segment of subtitles",
     ),
     Route {
         is_front: false,
         ..media(
             "/titles/{name}/subtitles/{file}",
-            Kind::SubtitleFile,
+            ResourceKind::SubtitleFile,
             "Subtitles of a title as WebVTT, whole",
         )
     },
-    picture("/titles/{name}/poster.jpg", Kind::Poster, "A picture of a title"),
-    picture("/titles/{name}/sprites.jpg", Kind::Sprites, "Small pictures of a title, for seeking"),
-    picture("/titles/{name}/sprites.vtt", Kind::SpritesVtt, "Which of them stands for which time"),
-    own("/", Kind::Page, Needs::List, "The page: titles and a player"),
-    own("/page.css", Kind::Style, Needs::List, "The page's style"),
-    own("/page.js", Kind::Script, Needs::List, "The page's script"),
-    own("/icon.svg", Kind::Icon, Needs::List, "The page's icon"),
-    own("/hls.js", Kind::Player, Needs::List, "hls.js, with which the page plays"),
-    own("/api/v1/user", Kind::ApiUser, Needs::SignIn, "The user whose credentials come with the request"),
-    Route { is_shared: true, ..own("/titles.m3u", Kind::Playlist, Needs::List, "All titles as a playlist") },
-    Route { is_shared: true, ..own("/api/v1/titles", Kind::ApiTitles, Needs::List, "All titles") },
-    Route { is_shared: true, ..own("/api/v1/titles/{name}", Kind::ApiTitle, Needs::Watch, "One title") },
-    own("/api/v1/status", Kind::ApiStatus, Needs::SeeOthers, "Who is watching, and how full the server is"),
+    picture("/titles/{name}/poster.jpg", ResourceKind::Poster, "A picture of a title"),
+    picture("/titles/{name}/sprites.jpg", ResourceKind::Sprites, "Small pictures of a title, for seeking"),
+    picture("/titles/{name}/sprites.vtt", ResourceKind::SpritesVtt, "Which of them stands for which time"),
+    own("/", ResourceKind::Page, Needs::List, "The page: titles and a player"),
+    own("/page.css", ResourceKind::Style, Needs::List, "The page's style"),
+    own("/page.js", ResourceKind::Script, Needs::List, "The page's script"),
+    own("/icon.svg", ResourceKind::Icon, Needs::List, "The page's icon"),
+    own("/hls.js", ResourceKind::Player, Needs::List, "hls.js, with which the page plays"),
+    own(
+        "/api/v1/user",
+        ResourceKind::ApiUser,
+        Needs::SignIn,
+        "The user whose credentials come with the request",
+    ),
+    Route {
+        is_shared: true,
+        ..own("/titles.m3u", ResourceKind::Playlist, Needs::List, "All titles as a playlist")
+    },
+    Route { is_shared: true, ..own("/api/v1/titles", ResourceKind::ApiTitles, Needs::List, "All titles") },
+    Route {
+        is_shared: true,
+        ..own("/api/v1/titles/{name}", ResourceKind::ApiTitle, Needs::Watch, "One title")
+    },
+    own(
+        "/api/v1/status",
+        ResourceKind::ApiStatus,
+        Needs::SeeOthers,
+        "Who is watching, and how full the server is",
+    ),
     own(
         "/api/v1/events",
-        Kind::ApiEvents,
+        ResourceKind::ApiEvents,
         Needs::SeeOthers,
         "What happens, as it happens: server-sent events",
     ),
     Route {
         is_shared: true,
-        ..own("/api/v1/openapi.json", Kind::ApiDescription, Needs::List, "This description")
+        ..own("/api/v1/openapi.json", ResourceKind::ApiDescription, Needs::List, "This description")
     },
-    own("/titles/{name}", Kind::Upload, Needs::Upload, "A title that is being uploaded"),
-    own("/api/v1/uploads", Kind::ApiUploads, Needs::Upload, "Titles that are being uploaded"),
-    own("/metrics", Kind::Metrics, Needs::SeeOthers, "All counters, for Prometheus"),
-    own("/healthz", Kind::Live, Needs::Nothing, "Whether the program runs"),
-    own("/readyz", Kind::Ready, Needs::Nothing, "Whether it serves"),
+    own("/titles/{name}", ResourceKind::Upload, Needs::Upload, "A title that is being uploaded"),
+    own("/api/v1/uploads", ResourceKind::ApiUploads, Needs::Upload, "Titles that are being uploaded"),
+    own("/metrics", ResourceKind::Metrics, Needs::SeeOthers, "All counters, for Prometheus"),
+    own("/healthz", ResourceKind::Live, Needs::Nothing, "Whether the program runs"),
+    own("/readyz", ResourceKind::Ready, Needs::Nothing, "Whether it serves"),
 ];
 
 /// What players ask for.
-const fn media(path: &'static str, kind: Kind, what: &'static str) -> Route {
+const fn media(path: &'static str, kind: ResourceKind, what: &'static str) -> Route {
     Route { path, kind, what, needs: Needs::Watch, is_front: true, is_shared: true }
 }
 
 /// Returns the route of a resource that is requested once per title.
-const fn picture(path: &'static str, kind: Kind, what: &'static str) -> Route {
+const fn picture(path: &'static str, kind: ResourceKind, what: &'static str) -> Route {
     Route { is_front: false, ..media(path, kind, what) }
 }
 
 /// Returns the route of a resource that is requested now and then, by the page and by operators.
-const fn own(path: &'static str, kind: Kind, needs: Needs, what: &'static str) -> Route {
+const fn own(path: &'static str, kind: ResourceKind, needs: Needs, what: &'static str) -> Route {
     Route { path, kind, what, needs, is_front: false, is_shared: false }
 }
 
@@ -215,9 +235,15 @@ impl Route {
     /// Returns the methods that it supports.
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.kind {
-            Kind::ApiTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch],
-            Kind::SubtitleFile => &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete],
-            Kind::Upload | Kind::File => &[Method::Get, Method::Head, Method::Options, Method::Put],
+            ResourceKind::ApiTitle => {
+                &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch]
+            }
+            ResourceKind::SubtitleFile => {
+                &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
+            }
+            ResourceKind::Upload | ResourceKind::File => {
+                &[Method::Get, Method::Head, Method::Options, Method::Put]
+            }
             _ => &[Method::Get, Method::Head, Method::Options],
         }
     }
@@ -230,7 +256,7 @@ impl Route {
 
 /// A route, and what its parts are in an address.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct RouteMatch {
     pub(crate) route: &'static Route,
     /// `{name}`, decoded.
     pub(crate) name: String,
@@ -245,14 +271,14 @@ pub(crate) struct Found {
 }
 
 /// The route of a path (without its query).
-pub(crate) fn find(path: &str) -> Option<Found> {
+pub(crate) fn find(path: &str) -> Option<RouteMatch> {
     ROUTES.iter().find_map(|route| {
         let (version, file) = (String::new(), String::new());
-        let mut found = Found { route, name: String::new(), version, file, track: 0, number: 0 };
+        let mut found = RouteMatch { route, name: String::new(), version, file, track: 0, number: 0 };
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
-                (None, None) if route.kind == Kind::Upload => return Some(found.without_extension()),
+                (None, None) if route.kind == ResourceKind::Upload => return Some(found.without_extension()),
                 (None, None) => return Some(found),
                 (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
@@ -261,7 +287,7 @@ pub(crate) fn find(path: &str) -> Option<Found> {
     })
 }
 
-impl Found {
+impl RouteMatch {
     /// The name without the extension of a film: curl puts `film.mkv` behind a slash.
     fn without_extension(mut self) -> Self {
         if let Some((stem, extension)) = self.name.rsplit_once('.')
@@ -274,7 +300,7 @@ impl Found {
 }
 
 /// Matches one part of a path.
-fn take(wanted: &str, part: &str, found: &mut Found) -> Option<()> {
+fn take(wanted: &str, part: &str, found: &mut RouteMatch) -> Option<()> {
     let Some((before, (place, after))) =
         wanted.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
     else {
@@ -357,7 +383,7 @@ mod tests {
             ("/titles/film.TS", None),
             ("", None),
         ] {
-            let found = find(path).filter(|found| found.route.kind == Kind::File);
+            let found = find(path).filter(|found| found.route.kind == ResourceKind::File);
             assert_eq!(found.as_ref().map(|found| found.name.as_str()), expected, "{path}");
         }
     }

@@ -12,35 +12,35 @@ use millrace_rights::Gate;
 use millrace_store::volume::TitleInfo;
 use tokio::sync::watch;
 
-use crate::answer::{Answer, Body, Media, Sending};
-use crate::clients::{Clients, Place};
-use crate::cmaf::Piece;
+use crate::answer::{Answer, Body, MediaBody, Sending};
+use crate::clients::{Clients, ConnectionSlot};
+use crate::cmaf::TrackFile;
 use crate::events::{self, Feed};
-use crate::hls::{self, LookedAt, Wanted};
+use crate::hls::{self, LookedAt, MasterForm};
 use crate::limits::RETRY_AFTER_S;
-use crate::memory::{Exhausted, Hold, Memory};
+use crate::memory::{Exhausted, Hold, ResponseMemory};
 use crate::request::{Method, REQUESTS, Request, RequestId};
 use crate::rights::{SeenBy, place};
-use crate::route::{self, Found, Kind, Route};
-use crate::site::{Delivery, Fetch, Order, OrderSocket, Refused, Segment, Site, SiteError};
+use crate::route::{self, ResourceKind, Route, RouteMatch};
+use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedSegment, Site, SiteError};
 use crate::subtitles;
 use crate::totals::Totals;
 use crate::upload::{self, Uploads};
 use crate::{WebLimits, api, cmaf, file, metrics, openapi, page, pictures, status};
 
 /// State shared by all connections.
-pub(crate) struct Shared {
+pub(crate) struct ServerContext {
     pub(crate) site: Arc<dyn Site>,
     pub(crate) limits: WebLimits,
     pub(crate) totals: Arc<Totals>,
     /// Becomes true when the server ends.
     pub(crate) ends: watch::Receiver<bool>,
     pub(crate) looked_at: LookedAt,
-    pub(crate) made: cmaf::Kept,
-    pub(crate) subtitles: subtitles::Kept,
+    pub(crate) made: cmaf::CmafCache,
+    pub(crate) subtitles: subtitles::SubtitleCache,
     pub(crate) lists: api::Lists,
-    pub(crate) pictures: pictures::Kept,
-    pub(crate) memory: Memory,
+    pub(crate) pictures: pictures::PictureCache,
+    pub(crate) memory: ResponseMemory,
     pub(crate) gate: Arc<Gate>,
     pub(crate) feed: Feed,
     pub(crate) uploads: Uploads,
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     numbers: AtomicU64,
 }
 
-impl Shared {
+impl ServerContext {
     pub(crate) fn new(
         site: Arc<dyn Site>,
         limits: WebLimits,
@@ -56,17 +56,17 @@ impl Shared {
         totals: Arc<Totals>,
         ends: watch::Receiver<bool>,
     ) -> Self {
-        let (memory, clients) = (Memory::new(limits.memory, &totals), Clients::new(&totals));
+        let (memory, clients) = (ResponseMemory::new(limits.memory, &totals), Clients::new(&totals));
         Self {
             site,
             limits,
             totals,
             ends,
             looked_at: LookedAt::default(),
-            made: cmaf::Kept::default(),
-            subtitles: subtitles::Kept::default(),
+            made: cmaf::CmafCache::default(),
+            subtitles: subtitles::SubtitleCache::default(),
             lists: api::Lists::default(),
-            pictures: pictures::Kept::default(),
+            pictures: pictures::PictureCache::default(),
             memory,
             gate,
             feed,
@@ -82,7 +82,7 @@ impl Shared {
     }
 
     /// Lets a connection in; `None`, counted, if there are too many.
-    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<Place> {
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
         self.clients.admit(peer, self.limits.connections, self.limits.connections_per_address)
     }
 
@@ -138,7 +138,9 @@ impl Shared {
             Method::Options => preflight(found.route),
             Method::Delete if found.route.methods().contains(&Method::Delete) => {
                 match self.let_in(request, &found, peer).await {
-                    Ok(_) if found.route.kind == Kind::SubtitleFile => subtitles::remove(self, &found).await,
+                    Ok(_) if found.route.kind == ResourceKind::SubtitleFile => {
+                        subtitles::remove(self, &found).await
+                    }
                     Ok(_) => self.remove(found.name).await,
                     Err(refused) => refused,
                 }
@@ -169,7 +171,7 @@ impl Shared {
     async fn answer_to(
         self: &Arc<Self>,
         request: &Request,
-        found: &Found,
+        found: &RouteMatch,
         from: (SocketAddr, RequestId),
     ) -> Answer {
         let peer = from.0;
@@ -189,52 +191,63 @@ impl Shared {
     async fn look_up(
         self: &Arc<Self>,
         request: &Request,
-        found: &Found,
+        found: &RouteMatch,
         seen: &SeenBy,
         from: (SocketAddr, RequestId),
     ) -> Answer {
         match found.route.kind {
-            Kind::Page => return page::html(),
-            Kind::Style => return page::style(),
-            Kind::Script => return page::script(),
-            Kind::Icon => return page::icon(),
-            Kind::Player => return page::player(request),
-            Kind::Playlist => return api::playlist(seen),
-            Kind::ApiTitles => return api::titles(self, request, seen).await,
-            Kind::ApiStatus => return self.status().await,
-            Kind::ApiEvents => return events::answer(self, request.method),
-            Kind::ApiUser => return api::user(seen),
-            Kind::ApiDescription => return openapi::answer(request),
-            Kind::ApiUploads => return upload::list(self),
-            Kind::Upload => return upload::state(self, &found.name),
-            Kind::Metrics => return metrics::answer(&*self.site),
-            Kind::Live => return state("ok\n"),
-            Kind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
-            Kind::Ready => return state("ready\n"),
+            ResourceKind::Page => return page::html(),
+            ResourceKind::Style => return page::style(),
+            ResourceKind::Script => return page::script(),
+            ResourceKind::Icon => return page::icon(),
+            ResourceKind::Player => return page::player(request),
+            ResourceKind::Playlist => return api::playlist(seen),
+            ResourceKind::ApiTitles => return api::titles(self, request, seen).await,
+            ResourceKind::ApiStatus => return self.status().await,
+            ResourceKind::ApiEvents => return events::answer(self, request.method),
+            ResourceKind::ApiUser => return api::user(seen),
+            ResourceKind::ApiDescription => return openapi::answer(request),
+            ResourceKind::ApiUploads => return upload::list(self),
+            ResourceKind::Upload => return upload::state(self, &found.name),
+            ResourceKind::Metrics => return metrics::answer(&*self.site),
+            ResourceKind::Live => return state("ok\n"),
+            ResourceKind::Ready if *self.ends.borrow() => return Answer::error(503, "the server is ending"),
+            ResourceKind::Ready => return state("ready\n"),
             _ => {}
         }
         let Some(title) = self.site.title(&found.name) else { return no_title() };
         let link = &seen.link();
         match found.route.kind {
-            Kind::File => file::answer(request, &title),
-            Kind::Cmaf => hls::master_playlist(self, request, title, (Wanted::Made, link)).await,
-            Kind::Master => hls::master_playlist(self, request, title, (Wanted::Any, link)).await,
-            Kind::Media => hls::media_playlist(self, request, title, link).await,
-            Kind::CmafMedia => cmaf::media_playlist(self, request, &title, (found, link), false).await,
-            Kind::CmafStills => cmaf::media_playlist(self, request, &title, (found, link), true).await,
-            Kind::CmafInit => cmaf::piece(self, request, &title, found, (Piece::Init, seen, from)).await,
-            Kind::CmafSegment => {
-                cmaf::piece(self, request, &title, found, (Piece::Segment, seen, from)).await
+            ResourceKind::File => file::answer(request, &title),
+            ResourceKind::Cmaf => hls::master_playlist(self, request, title, (MasterForm::Made, link)).await,
+            ResourceKind::Master => hls::master_playlist(self, request, title, (MasterForm::Any, link)).await,
+            ResourceKind::Media => hls::media_playlist(self, request, title, link).await,
+            ResourceKind::CmafMedia => {
+                cmaf::media_playlist(self, request, &title, (found, link), false).await
             }
-            Kind::CmafStill => cmaf::piece(self, request, &title, found, (Piece::Still, seen, from)).await,
-            Kind::Subtitles | Kind::SubtitleSegment | Kind::CmafSubtitles | Kind::CmafSubtitleSegment => {
+            ResourceKind::CmafStills => {
+                cmaf::media_playlist(self, request, &title, (found, link), true).await
+            }
+            ResourceKind::CmafInit => {
+                cmaf::piece(self, request, &title, found, (TrackFile::Init, seen, from)).await
+            }
+            ResourceKind::CmafSegment => {
+                cmaf::piece(self, request, &title, found, (TrackFile::Segment, seen, from)).await
+            }
+            ResourceKind::CmafStill => {
+                cmaf::piece(self, request, &title, found, (TrackFile::Still, seen, from)).await
+            }
+            ResourceKind::Subtitles
+            | ResourceKind::SubtitleSegment
+            | ResourceKind::CmafSubtitles
+            | ResourceKind::CmafSubtitleSegment => {
                 subtitles::answer(self, request, &title, (found, link)).await
             }
-            Kind::SubtitleFile => subtitles::whole(self, request, &title, found).await,
-            Kind::Poster | Kind::Sprites | Kind::SpritesVtt => {
+            ResourceKind::SubtitleFile => subtitles::whole(self, request, &title, found).await,
+            ResourceKind::Poster | ResourceKind::Sprites | ResourceKind::SpritesVtt => {
                 pictures::answer(self, request, title, found.route.kind, link).await
             }
-            Kind::Segment => hls::segment(self, request, title, found, from.1).await,
+            ResourceKind::Segment => hls::segment(self, request, title, found, from.1).await,
             _ => api::title(seen, title),
         }
     }
@@ -278,13 +291,14 @@ impl Shared {
         (peer, id): (SocketAddr, RequestId),
         (number, at, length): (u32, MediaTicks, MediaTicks),
         sound: Option<BitRate>,
-    ) -> Result<Sending, Refused> {
+    ) -> Result<Sending, DeliveryRefusal> {
         let (done, told) = tokio::sync::oneshot::channel();
         let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
-        let (quota, segment) = (seen.quota(), Segment { conn: id.conn, number, at, length });
+        let (quota, segment) = (seen.quota(), OrderedSegment { conn: id.conn, number, at, length });
         let (sending, over) = tokio::sync::oneshot::channel();
         self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done, over });
-        let may = told.await.unwrap_or_else(|_| Err(Refused::Full("the server is ending".to_owned())));
+        let may =
+            told.await.unwrap_or_else(|_| Err(DeliveryRefusal::Full("the server is ending".to_owned())));
         may.map(|()| Sending::new(sending))
     }
 
@@ -293,12 +307,12 @@ impl Shared {
         &self,
         socket: OrderSocket,
         peer: SocketAddr,
-        media: Media,
+        media: MediaBody,
         before: Vec<u8>,
         (id, agent): (RequestId, Option<String>),
     ) -> Delivery {
         let (done, told) = tokio::sync::oneshot::channel();
-        let Media { title, bytes, ahead_ms, quota, segment, .. } = media;
+        let MediaBody { title, bytes, ahead_ms, quota, segment, .. } = media;
         let (length, label) = (bytes.end - bytes.start, id.to_string());
         let (quota, segment) = (quota.map(|quota| *quota), segment.map(|segment| *segment));
         self.site.send(Order {
@@ -379,19 +393,21 @@ fn shared(answer: Answer) -> Answer {
 
 /// The answer if there is no memory for the response.
 pub(crate) fn exhausted() -> Answer {
-    not_sent(&Refused::Full("too many responses are waiting to be taken by their clients".to_owned()))
+    not_sent(&DeliveryRefusal::Full("too many responses are waiting to be taken by their clients".to_owned()))
 }
 
 /// Returns the response to a viewer whose media was not sent.
-pub(crate) fn refusal(why: &Refused) -> Answer {
+pub(crate) fn refusal(why: &DeliveryRefusal) -> Answer {
     shared(not_sent(why)).with("X-Content-Type-Options", "nosniff")
 }
 
 /// Returns the same without the header fields added to every answer.
-pub(crate) fn not_sent(why: &Refused) -> Answer {
+pub(crate) fn not_sent(why: &DeliveryRefusal) -> Answer {
     match why {
-        Refused::Full(what) => Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string()),
-        Refused::Gone => no_title(),
-        Refused::Broken(what) => Answer::error(500, what),
+        DeliveryRefusal::Full(what) => {
+            Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string())
+        }
+        DeliveryRefusal::Gone => no_title(),
+        DeliveryRefusal::Broken(what) => Answer::error(500, what),
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use millrace_core::counters::Sample;
+use millrace_core::counters::CounterSample;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::Quota;
@@ -170,7 +170,7 @@ pub trait Site: Send + Sync + 'static {
     fn pictures_version(&self) -> u64;
 
     /// All counters of the server, one after the other.
-    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>));
+    fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>));
 }
 
 /// Bytes of a title, in the order in which they are asked for.
@@ -284,14 +284,14 @@ pub struct Order {
     pub quota: Option<Quota>,
     /// The segment that the bytes belong to: the viewer is counted, from one segment to the next,
     /// rather than the bytes sent.
-    pub segment: Option<Segment>,
+    pub segment: Option<OrderedSegment>,
     /// Told once.
     pub done: oneshot::Sender<Delivery>,
 }
 
 /// One segment of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct OrderedSegment {
     /// The connection that carries the request; an HTTP/2 connection carries several requests.
     pub conn: u64,
     /// Which one.
@@ -316,19 +316,19 @@ pub struct Fetch {
     /// What its user may have.
     pub quota: Option<Quota>,
     /// The segment.
-    pub segment: Segment,
+    pub segment: OrderedSegment,
     /// It is of a sound of this bit rate, which is fetched apart: by who fetches the pictures too, or by who only listens.
     pub sound: Option<BitRate>,
     /// Told once; dropped: no.
-    pub done: oneshot::Sender<Result<(), Refused>>,
+    pub done: oneshot::Sender<Result<(), DeliveryRefusal>>,
     /// If the viewer may have it: reports the part taken, when the transfer is over. Dropped:
     /// nothing.
-    pub over: oneshot::Receiver<Taken>,
+    pub over: oneshot::Receiver<DeliveredAmount>,
 }
 
 /// The amount that a viewer has taken of a segment made by the web side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct DeliveredAmount {
     /// Bytes that its kernel or ours has.
     pub bytes: u64,
     /// Whether that is all it asked for; otherwise it was cut off.
@@ -353,7 +353,7 @@ pub enum Delivery {
         /// Bytes that the viewer has sent meanwhile.
         read: Vec<u8>,
         /// Why.
-        why: Refused,
+        why: DeliveryRefusal,
     },
     /// The connection is over: the viewer has gone, or the title cannot be read any further.
     Broken,
@@ -361,7 +361,7 @@ pub enum Delivery {
 
 /// Why nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum DeliveryRefusal {
     /// A resource is used up; names it, for viewers. Worth trying again later.
     Full(String),
     /// The title is gone, or has no such bytes.

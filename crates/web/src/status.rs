@@ -20,7 +20,7 @@ pub struct Status {
     /// Viewers refused recently, the newest first.
     pub refusals: Vec<Refusal>,
     /// Members of the volume, if it has several.
-    pub members: Vec<Member>,
+    pub members: Vec<VolumeMember>,
 }
 
 /// Something that viewers use up.
@@ -70,7 +70,8 @@ pub struct Refusal {
 
 /// A member of the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Member {
+#[schemars(rename = "Member")]
+pub struct VolumeMember {
     /// Its number.
     pub member: usize,
     /// Where it is.
@@ -81,7 +82,8 @@ pub struct Member {
 
 /// Figures from the counters, besides the status.
 #[derive(Default, Serialize, JsonSchema)]
-struct Figures {
+#[schemars(rename = "Figures")]
+struct StatusFigures {
     /// Streams that are being sent, by RTSP and HTTP.
     streams: u64,
     /// Media sent since the start: a client that asks twice can compute the bit rate.
@@ -97,14 +99,14 @@ struct Figures {
 #[schemars(rename = "Status")]
 pub(crate) struct Whole {
     #[serde(flatten)]
-    figures: Figures,
+    figures: StatusFigures,
     #[serde(flatten)]
     status: Status,
 }
 
 /// The answer with it.
 pub(crate) fn answer(site: &dyn Site, mut status: Status) -> Answer {
-    let mut figures = Figures::default();
+    let mut figures = StatusFigures::default();
     for engine in events::sums(site).into_values() {
         figures.streams += engine.streams;
         figures.sent_bytes += engine.bytes;

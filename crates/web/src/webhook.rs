@@ -39,7 +39,7 @@ pub enum WebhookError {
 
 /// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Target {
+struct WebhookUrl {
     is_tls: bool,
     host: String,
     port: u16,
@@ -48,7 +48,7 @@ struct Target {
     path: String,
 }
 
-impl FromStr for Target {
+impl FromStr for WebhookUrl {
     type Err = WebhookError;
 
     fn from_str(text: &str) -> Result<Self, WebhookError> {
@@ -77,11 +77,11 @@ impl FromStr for Target {
 }
 
 /// A question on its way.
-type Job = (String, Answered);
+type WebhookJob = (String, Answered);
 
 /// The program, as it is asked.
 #[derive(Debug)]
-pub struct Webhook(mpsc::Sender<Job>);
+pub struct Webhook(mpsc::Sender<WebhookJob>);
 
 impl Webhook {
     /// Starts the thread that asks; each question must be answered within `limit`. It ends when
@@ -91,9 +91,9 @@ impl Webhook {
     /// # Errors
     /// The address is none, there are no authorities, or there is no thread.
     pub fn start(address: &str, limit: Duration, ca: Option<&Path>) -> Result<Self, WebhookError> {
-        let target: Target = address.parse()?;
+        let target: WebhookUrl = address.parse()?;
         let trust = target.is_tls.then(|| Trust::read(ca, "--webhook-ca")).transpose()?;
-        let (jobs, mut asked) = mpsc::channel::<Job>(MAX_ADVICE_ASKED);
+        let (jobs, mut asked) = mpsc::channel::<WebhookJob>(MAX_ADVICE_ASKED);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(MAX_ADVICE_ASKED)
@@ -119,7 +119,7 @@ impl Webhook {
     /// # Errors
     /// It cannot.
     pub fn check(address: &str) -> Result<(), WebhookError> {
-        address.parse::<Target>().map(drop)
+        address.parse::<WebhookUrl>().map(drop)
     }
 }
 
@@ -142,7 +142,7 @@ fn body(question: &Question) -> String {
 }
 
 /// Asks once.
-async fn ask(target: &Target, trust: Option<&Trust>, body: String) -> Result<bool, String> {
+async fn ask(target: &WebhookUrl, trust: Option<&Trust>, body: String) -> Result<bool, String> {
     let stream = TcpStream::connect((&*target.host, target.port)).await.map_err(|e| failed("connect")(&e))?;
     match trust {
         None => ask_over(stream, target, body).await,
@@ -159,7 +159,7 @@ fn failed(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> String {
 }
 
 /// Asks over a connection.
-async fn ask_over<S>(stream: S, target: &Target, body: String) -> Result<bool, String>
+async fn ask_over<S>(stream: S, target: &WebhookUrl, body: String) -> Result<bool, String>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {

@@ -161,7 +161,7 @@ fn webhook_by_tls_requires_trusted_certificate() {
 
 #[test]
 fn addresses() {
-    let target = |text: &str| text.parse::<Target>();
+    let target = |text: &str| text.parse::<WebhookUrl>();
     let of = target("http://[::1]:9000/may?x").unwrap();
     assert_eq!((&*of.host, of.port, &*of.authority, &*of.path), ("::1", 9000, "[::1]:9000", "/may?x"));
     let of = target("http://hooks.example").unwrap();

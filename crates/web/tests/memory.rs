@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use h2::{END_HEADERS, H2, HEADERS, INITIAL_WINDOW_SIZE, frame, get, hello, literal};
 use millrace_core::limits::web::MAX_H2_STREAMS;
-use millrace_rights::{Gate, Known, Policy};
+use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_store::ingest::pictures::Pictures;
 use millrace_tls::{Acceptor, Certificates, Trust};
 use millrace_web::limits::MAX_WEB_CONNECTIONS_PER_ADDRESS;
@@ -80,7 +80,7 @@ fn serve(limits: WebLimits) -> Served {
         carrier: None,
         secure: Some(Secure { listeners: vec![listen()], acceptor }),
         limits,
-        gate: Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()),
+        gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),
     };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::Lab;
-use super::process::Program;
+use super::process::ProgramSpec;
 use super::subtitles;
 use crate::workspace;
 
@@ -14,7 +14,7 @@ pub(super) const FRAMES_PER_SECOND: usize = 25;
 pub(super) const GROUP_SECONDS: usize = 2;
 
 /// A film, its frames, and the title that the store made of it.
-pub(crate) struct Film {
+pub(crate) struct TestMedia {
     pub(super) name: &'static str,
     pub(super) seconds: f64,
     /// Pictures a second.
@@ -27,13 +27,13 @@ pub(crate) struct Film {
     pub(super) pictures: Vec<String>,
     /// The same of every decoded block of sound.
     pub(super) sounds: Vec<String>,
-    pub(super) stored: Option<Stored>,
+    pub(super) stored: Option<StoredTitle>,
     /// Its pictures at the lower bit rate, if it is available at two.
     pub(super) lower: Vec<String>,
 }
 
 /// A title of the store.
-pub(super) struct Stored {
+pub(super) struct StoredTitle {
     /// The last part of its URL.
     pub(super) title: String,
     /// The data file.
@@ -43,8 +43,8 @@ pub(super) struct Stored {
     pub(super) sounds: Vec<String>,
 }
 
-impl Film {
-    pub(super) fn stored(&self) -> Result<&Stored, String> {
+impl TestMedia {
+    pub(super) fn stored(&self) -> Result<&StoredTitle, String> {
         self.stored.as_ref().ok_or_else(|| format!("the store has no title '{}'", self.name))
     }
 }
@@ -230,12 +230,12 @@ pub(super) const DEMO_VBR: &str = "test-card-vbr";
 const DEMO_SECONDS: f64 = 12.0;
 
 /// Makes the films in `dir/films` and decodes each once; those that few checks play, and those of the demo, only if they are wanted.
-pub(super) fn make(lab: &Lab, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Film>, String> {
+pub(super) fn make(lab: &Lab, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<TestMedia>, String> {
     let dir = lab.dir.as_path();
     let folder = dir.join("films");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{} cannot be made: {e}", folder.display()))?;
     let recipes = RECIPES.iter().filter(|r| !r.on_demand || is_wanted(r.name));
-    let mut films: Vec<Film> =
+    let mut films: Vec<TestMedia> =
         recipes.map(|recipe| cook(recipe, &folder, dir)).collect::<Result<_, String>>()?;
     for (name, parts) in JOINS.into_iter().filter(|(name, _)| is_wanted(name)) {
         films.push(make_joined(name, parts, &folder, dir)?);
@@ -258,7 +258,7 @@ pub(super) fn make(lab: &Lab, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Fi
 
 /// Runs the program on its store.
 fn millrace(lab: &Lab, command: &str, file: &Path, log: &Path) -> Result<(), String> {
-    let program = Program::new(&lab.millrace).args(command).arg("--store").arg(lab.store()).arg(file);
+    let program = ProgramSpec::new(&lab.millrace).args(command).arg("--store").arg(lab.store()).arg(file);
     program.run(log, 120.0)?.ok(&format!("millrace {command}"))
 }
 
@@ -276,23 +276,23 @@ fn data_of(lab: &Lab, titles: &serde_json::Value, name: &str) -> Result<PathBuf,
 }
 
 /// A film that wraps, and what shows it faster.
-fn make_fast(lab: &Lab) -> Result<Film, String> {
+fn make_fast(lab: &Lab) -> Result<TestMedia, String> {
     let parts = parts_of(lab, WRAPPING_FAST)?;
     let film = cook(&FAST_RECIPE, &parts, &parts)?;
     let file = parts.join(format!("{WRAPPING_FAST}.ts"));
     check_wraps(&file)?;
     millrace(lab, &format!("add --quiet --trick=4 --name {WRAPPING_FAST}"), &file, &parts.join("add"))?;
-    Ok(Film { is_stream: false, ..film })
+    Ok(TestMedia { is_stream: false, ..film })
 }
 
 /// The renditions of a ladder once more: as files whose time stamps wrap, added one by one. They show the same.
-fn make_wrapping_ladder(lab: &Lab, ladder: &Film) -> Result<Film, String> {
+fn make_wrapping_ladder(lab: &Lab, ladder: &TestMedia) -> Result<TestMedia, String> {
     let parts = parts_of(lab, WRAPPING_RUNGS)?;
     let titles = listing(lab, &["--all"])?;
     let later = |name: &str| {
         let (from, to) = (data_of(lab, &titles, name)?, parts.join(format!("{name}.ts")));
         let command = format!("transform --quiet -o {} {} {TO_8_SECONDS}", to.display(), from.display());
-        Program::new(&lab.millrace)
+        ProgramSpec::new(&lab.millrace)
             .args(&command)
             .run(&parts.join(format!("{name}-log")), 60.0)?
             .ok(&command)?;
@@ -303,7 +303,7 @@ fn make_wrapping_ladder(lab: &Lab, ladder: &Film) -> Result<Film, String> {
     millrace(lab, &format!("add --quiet --name {WRAPPING_RUNGS}"), &best, &parts.join("add"))?;
     let lower = PathBuf::from(format!("{LOWER}={}", lower.display()));
     millrace(lab, &format!("add --quiet --join {WRAPPING_RUNGS}={BEST}"), &lower, &parts.join("join"))?;
-    Ok(Film {
+    Ok(TestMedia {
         name: WRAPPING_RUNGS,
         pictures: ladder.pictures.clone(),
         sounds: ladder.sounds.clone(),
@@ -335,7 +335,7 @@ fn clocks(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// A title with a rendition, made by the program in its store; both show its frames.
-fn make_ladder(lab: &Lab) -> Result<Film, String> {
+fn make_ladder(lab: &Lab) -> Result<TestMedia, String> {
     let parts = parts_of(lab, RUNGS)?;
     let recipe =
         Recipe { name: RUNGS, extension: "mp4", seconds: RUNGS_SECONDS, video: "-crf 20 -bf 0", ..USUAL };
@@ -356,7 +356,7 @@ fn make_ladder(lab: &Lab) -> Result<Film, String> {
             lower.len()
         ));
     }
-    let film = Film {
+    let film = TestMedia {
         name: RUNGS,
         seconds: RUNGS_SECONDS,
         rate: USUAL.rate,
@@ -372,16 +372,16 @@ fn make_ladder(lab: &Lab) -> Result<Film, String> {
 
 /// What `millrace ls --json` prints of the store.
 fn listing(lab: &Lab, options: &[&str]) -> Result<serde_json::Value, String> {
-    let ls = Program::new(&lab.millrace).args("ls --json --store").arg(lab.store());
+    let ls = ProgramSpec::new(&lab.millrace).args("ls --json --store").arg(lab.store());
     let ended = options.iter().fold(ls, |ls, option| ls.arg(option)).run(&lab.dir.join("ls"), 10.0)?;
     ended.ok("millrace ls")?;
     serde_json::from_str(&ended.out).map_err(|e| format!("millrace ls --json printed no JSON: {e}"))
 }
 
 /// The films of the demo, shorter, by the demo's own script.
-fn make_demo(folder: &Path, logs: &Path) -> Result<Vec<Film>, String> {
+fn make_demo(folder: &Path, logs: &Path) -> Result<Vec<TestMedia>, String> {
     let script = workspace::root().join("scripts/demo.sh");
-    let ended = Program::new(&script)
+    let ended = ProgramSpec::new(&script)
         .arg("--films")
         .arg(folder)
         .args(&DEMO_SECONDS.to_string())
@@ -399,7 +399,7 @@ fn make_joined(
     containers: [&'static str; 2],
     folder: &Path,
     logs: &Path,
-) -> Result<Film, String> {
+) -> Result<TestMedia, String> {
     let parts = logs.join(format!("parts-of-{name}"));
     std::fs::create_dir_all(&parts).map_err(|e| format!("{} cannot be made: {e}", parts.display()))?;
     let mut bytes = Vec::new();
@@ -417,11 +417,11 @@ fn make_joined(
     let file = folder.join(format!("{name}.ts"));
     std::fs::write(&file, bytes).map_err(|e| format!("{}: {e}", file.display()))?;
     let film = decoded(name, "ts", 2.0 * PART_SECONDS, FRAMES_PER_SECOND, folder, logs)?;
-    distinct(Film { is_joined: true, ..film })
+    distinct(TestMedia { is_joined: true, ..film })
 }
 
 /// Makes a film and decodes it.
-fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<Film, String> {
+fn cook(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<TestMedia, String> {
     let file = encode(recipe, folder, logs)?;
     if recipe.name == TWO_SOUNDS {
         let bytes = subtitles::added(&read(&file)?, 0.0, recipe.seconds)?;
@@ -436,7 +436,7 @@ fn encode(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<PathBuf, String
         recipe;
     let file = folder.join(format!("{name}.{extension}"));
     let group = GROUP_SECONDS * rate;
-    let ended = Program::new("ffmpeg")
+    let ended = ProgramSpec::new("ffmpeg")
         .args("-v error -nostdin -y -f lavfi -i")
         .arg(format!("testsrc2=s={size}:r={rate}:d={seconds}{filter}"))
         .args("-f lavfi -i")
@@ -452,7 +452,7 @@ fn encode(recipe: &Recipe, folder: &Path, logs: &Path) -> Result<PathBuf, String
 }
 
 /// The film, if its pictures tell where in it they are.
-fn distinct(film: Film) -> Result<Film, String> {
+fn distinct(film: TestMedia) -> Result<TestMedia, String> {
     let distinct: HashSet<&String> = film.pictures.iter().collect();
     match film.pictures.len() - distinct.len() {
         0 => Ok(film),
@@ -468,7 +468,7 @@ fn decoded(
     rate: usize,
     folder: &Path,
     logs: &Path,
-) -> Result<Film, String> {
+) -> Result<TestMedia, String> {
     let file = folder.join(format!("{name}.{extension}"));
     let frames = Frames::of_file(&file, STREAMS, &logs.join(format!("decode-{name}")))?;
     let Frames { pictures, sounds } = frames;
@@ -477,7 +477,7 @@ fn decoded(
         return Err(format!("{} has {} pictures, not {expected}", file.display(), pictures.len()));
     }
     let is_stream = extension == "ts";
-    Ok(Film {
+    Ok(TestMedia {
         name,
         seconds,
         rate,
@@ -519,7 +519,7 @@ pub(super) fn learn_stored(lab: &mut Lab) -> Result<String, String> {
             return Err(format!("stored '{}' {}", film.name, difference(&film.pictures, &frames.pictures)));
         }
         equal += frames.pictures.len();
-        film.stored = Some(Stored { title: film.name.to_owned(), data, bytes, sounds: frames.sounds });
+        film.stored = Some(StoredTitle { title: film.name.to_owned(), data, bytes, sounds: frames.sounds });
     }
     Ok(format!("{} titles, {equal} stored pictures equal those of the files", lab.films.len()))
 }
@@ -558,7 +558,7 @@ impl Frames {
 
     /// Decodes a file.
     pub(super) fn of_file(file: &Path, map: &str, log: &Path) -> Result<Self, String> {
-        let ended = Program::new("ffmpeg")
+        let ended = ProgramSpec::new("ffmpeg")
             .args("-v error -nostdin -i")
             .arg(file)
             .args(&format!("-map {map} -fps_mode passthrough -f framemd5 -"))

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use checks::Check;
-use films::Film;
-use options::Options;
+use films::TestMedia;
+use options::InteropOptions;
 use process::Stopwatch;
-use report::{Report, Verdict};
+use report::{CheckVerdict, InteropReport};
 use server::Server;
 
 use crate::turns::take_turns;
@@ -30,7 +30,7 @@ pub(crate) struct Lab {
     /// Films, store, logs of this run.
     pub(crate) dir: PathBuf,
     pub(crate) millrace: PathBuf,
-    pub(crate) films: Vec<Film>,
+    pub(crate) films: Vec<TestMedia>,
     /// Where pictures of the page are wanted.
     pub(crate) pictures: Option<PathBuf>,
 }
@@ -41,14 +41,14 @@ impl Lab {
     }
 
     /// The film with this name.
-    pub(crate) fn film(&self, name: &str) -> Result<&Film, String> {
+    pub(crate) fn film(&self, name: &str) -> Result<&TestMedia, String> {
         self.films.iter().find(|f| f.name == name).ok_or_else(|| format!("the film '{name}' was not made"))
     }
 }
 
 /// `cargo xtask interop`
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let options = match Options::parse(args)? {
+    let options = match InteropOptions::parse(args)? {
         Some(options) => options,
         None => {
             print!("{}", options::HELP);
@@ -83,13 +83,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     std::fs::create_dir_all(&dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
     let millrace = std::path::absolute(millrace).map_err(|e| format!("the program's path: {e}"))?;
     let mut lab = Lab { dir, millrace, films: Vec::new(), pictures: options.pictures.clone() };
-    let mut report = Report::default();
+    let mut report = InteropReport::default();
     let outcome = play(&mut lab, &options, &mut report);
     finish(&lab.dir, &options, &report, outcome)
 }
 
 /// Makes the films, then runs phase after phase, each with a server of its own on the same store.
-fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), String> {
+fn play(lab: &mut Lab, options: &InteropOptions, report: &mut InteropReport) -> Result<(), String> {
     for program in ["ffmpeg", "ffprobe"] {
         if !workspace::has_program(program) {
             return Err(format!(
@@ -98,7 +98,7 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
         }
     }
     println!("making films in {}", lab.dir.display());
-    let chosen = |phase: &checks::Phase| {
+    let chosen = |phase: &checks::CheckPhase| {
         let mut checks = phase.checks(options.long);
         checks.retain(|check| options.wants(&check.name));
         checks
@@ -112,28 +112,30 @@ fn play(lab: &mut Lab, options: &Options, report: &mut Report) -> Result<(), Str
             continue;
         }
         if let Some(reason) = (phase.impossible)() {
-            checks.iter().for_each(|c| report.add(&c.name, Verdict::Skip(reason.clone()), 0.0));
+            checks.iter().for_each(|c| report.add(&c.name, CheckVerdict::Skip(reason.clone()), 0.0));
             continue;
         }
         let ground = match (phase.ground)(lab) {
             Ok(ground) => ground,
             Err(e) => {
-                report.add(&format!("{}/network", phase.word), Verdict::Fail(e), 0.0);
+                report.add(&format!("{}/network", phase.word), CheckVerdict::Fail(e), 0.0);
                 continue;
             }
         };
         match Server::start(lab, phase.word, &ground) {
             Ok(mut server) => {
-                report.add(&format!("{}/ready", phase.word), Verdict::Pass(server.readiness()), 0.0);
+                report.add(&format!("{}/ready", phase.word), CheckVerdict::Pass(server.readiness()), 0.0);
                 match films::learn_stored(lab) {
-                    Ok(figures) => report.add(&format!("{}/stored", phase.word), Verdict::Pass(figures), 0.0),
-                    Err(e) => report.add(&format!("{}/stored", phase.word), Verdict::Fail(e), 0.0),
+                    Ok(figures) => {
+                        report.add(&format!("{}/stored", phase.word), CheckVerdict::Pass(figures), 0.0)
+                    }
+                    Err(e) => report.add(&format!("{}/stored", phase.word), CheckVerdict::Fail(e), 0.0),
                 }
                 run_all(&checks, lab, &server, options.jobs, report);
                 let ended = server.stop();
                 report.add(&format!("{}/ends", phase.word), ended.into(), 0.0);
             }
-            Err(e) => report.add(&format!("{}/ready", phase.word), Verdict::Fail(e), 0.0),
+            Err(e) => report.add(&format!("{}/ready", phase.word), CheckVerdict::Fail(e), 0.0),
         }
     }
     odd::play(lab, options, report)
@@ -146,13 +148,13 @@ const BUSY: f64 = 0.5;
 /// Those that must be alone (they read counters of the whole network) run last, one by one. Checks
 /// that failed while the machine was short of processors are tried once more, alone, with a note in
 /// the report.
-fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut Report) {
+fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut InteropReport) {
     let shared = Mutex::new((&mut *report, Vec::new()));
     let one = |check| {
         let (verdict, seconds, pressure) = attempt(check, lab, server);
         let (report, again) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
         match (&verdict, pressure) {
-            (Verdict::Fail(reason), Some(pressure)) if pressure > BUSY => {
+            (CheckVerdict::Fail(reason), Some(pressure)) if pressure > BUSY => {
                 println!(
                     "BUSY {:<32} {reason}; processors short {:.0} % of the time",
                     check.name,
@@ -173,14 +175,14 @@ fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &m
 }
 
 /// Runs one check: verdict, seconds, and how short processors were meanwhile.
-fn attempt(check: &Check, lab: &Lab, server: &Server) -> (Verdict, f64, Option<f64>) {
+fn attempt(check: &Check, lab: &Lab, server: &Server) -> (CheckVerdict, f64, Option<f64>) {
     let missing: Vec<_> = check.needs.iter().filter(|p| !workspace::has_program(p)).copied().collect();
     if !missing.is_empty() {
         let reason = format!("{} not installed; `make deps` installs it", missing.join(", "));
-        return (Verdict::Skip(reason), 0.0, None);
+        return (CheckVerdict::Skip(reason), 0.0, None);
     }
     if let Some(reason) = (check.impossible)() {
-        return (Verdict::Skip(reason), 0.0, None);
+        return (CheckVerdict::Skip(reason), 0.0, None);
     }
     let watch = Stopwatch::start();
     let verdict = (check.run)(lab, server).into();
@@ -189,7 +191,12 @@ fn attempt(check: &Check, lab: &Lab, server: &Server) -> (Verdict, f64, Option<f
 
 /// Writes the JSON report, prints where remaining files are, and turns the figures into one
 /// verdict.
-fn finish(dir: &Path, options: &Options, report: &Report, outcome: Result<(), String>) -> Result<(), String> {
+fn finish(
+    dir: &Path,
+    options: &InteropOptions,
+    report: &InteropReport,
+    outcome: Result<(), String>,
+) -> Result<(), String> {
     if let Some(path) = &options.json {
         std::fs::write(path, report.json())
             .map_err(|e| format!("{} cannot be written: {e}", path.display()))?;

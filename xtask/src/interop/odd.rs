@@ -7,9 +7,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Lab;
-use super::options::Options;
-use super::process::{Program, Stopwatch};
-use super::report::{Report, Verdict};
+use super::options::InteropOptions;
+use super::process::{ProgramSpec, Stopwatch};
+use super::report::{CheckVerdict, InteropReport};
 use crate::workspace;
 
 /// All films take about ten minutes on two cores, the short form about two.
@@ -18,7 +18,7 @@ const LIMIT_SECONDS: f64 = 3000.0;
 const NEEDS: [&str; 2] = ["python3", "ffprobe"];
 
 /// Plays the chosen films.
-pub(super) fn play(lab: &Lab, options: &Options, report: &mut Report) -> Result<(), String> {
+pub(super) fn play(lab: &Lab, options: &InteropOptions, report: &mut InteropReport) -> Result<(), String> {
     let names = names(options.long, &lab.dir)?;
     let chosen: Vec<&String> = names.iter().filter(|name| options.wants(&check_name(name))).collect();
     if chosen.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn play(lab: &Lab, options: &Options, report: &mut Report) -> Result<
     let missing: Vec<_> = NEEDS.iter().filter(|program| !workspace::has_program(program)).copied().collect();
     if !missing.is_empty() {
         let reason = format!("{} not installed; `make deps` installs it", missing.join(", "));
-        chosen.iter().for_each(|name| report.add(&check_name(name), Verdict::Skip(reason.clone()), 0.0));
+        chosen.iter().for_each(|name| report.add(&check_name(name), CheckVerdict::Skip(reason.clone()), 0.0));
         return Ok(());
     }
     let json = lab.dir.join("odd-films.json");
@@ -68,15 +68,15 @@ pub(super) fn check_name(film: &str) -> String {
     format!("odd/{film}")
 }
 
-fn script(long: bool) -> Program {
+fn script(long: bool) -> ProgramSpec {
     let path = workspace::root().join("scripts/interop/odd_films.py");
-    Program::new("python3").arg(path).args(if long { "" } else { "--short" })
+    ProgramSpec::new("python3").arg(path).args(if long { "" } else { "--short" })
 }
 
 /// The verdict of a film: an object with the problems of each face.
-fn verdict(faces: &Value) -> Verdict {
+fn verdict(faces: &Value) -> CheckVerdict {
     let Some(faces) = faces.as_object().filter(|faces| !faces.is_empty()) else {
-        return Verdict::Fail("was not played".to_owned());
+        return CheckVerdict::Fail("was not played".to_owned());
     };
     let problems: Vec<String> = faces
         .iter()
@@ -86,11 +86,11 @@ fn verdict(faces: &Value) -> Verdict {
         })
         .collect();
     match problems.is_empty() {
-        true => Verdict::Pass(format!(
+        true => CheckVerdict::Pass(format!(
             "as the film itself: {}",
             faces.keys().cloned().collect::<Vec<_>>().join(", ")
         )),
-        false => Verdict::Fail(problems.join("; ")),
+        false => CheckVerdict::Fail(problems.join("; ")),
     }
 }
 
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn verdict_of_faces_without_problems_passes() {
         let faces = serde_json::json!({"file": [], "cmaf": []});
-        assert_eq!(verdict(&faces), Verdict::Pass("as the film itself: cmaf, file".to_owned()));
+        assert_eq!(verdict(&faces), CheckVerdict::Pass("as the film itself: cmaf, file".to_owned()));
     }
 
     #[test]
     fn verdict_with_a_problem_or_without_faces_fails() {
         let faces = serde_json::json!({"file": [], "cmaf": ["20.0 of 40.0 s of sound 1"]});
-        assert_eq!(verdict(&faces), Verdict::Fail("cmaf: 20.0 of 40.0 s of sound 1".to_owned()));
-        assert!(matches!(verdict(&Value::Null), Verdict::Fail(_)));
-        assert!(matches!(verdict(&serde_json::json!({})), Verdict::Fail(_)));
+        assert_eq!(verdict(&faces), CheckVerdict::Fail("cmaf: 20.0 of 40.0 s of sound 1".to_owned()));
+        assert!(matches!(verdict(&Value::Null), CheckVerdict::Fail(_)));
+        assert!(matches!(verdict(&serde_json::json!({})), CheckVerdict::Fail(_)));
     }
 }

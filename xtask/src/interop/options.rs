@@ -17,9 +17,9 @@ Plays films through the millrace program with real players and compares what arr
   --keep            keep films, store and logs even if all is well
 ";
 
-/// The options requested.
+/// Options of the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct InteropOptions {
     pub(super) long: bool,
     pub(super) list: bool,
     pub(super) only: Vec<String>,
@@ -30,7 +30,7 @@ pub(super) struct Options {
     pub(super) keep: bool,
 }
 
-impl Options {
+impl InteropOptions {
     /// `None` if help was asked for.
     pub(super) fn parse(args: &[String]) -> Result<Option<Self>, String> {
         let mut options = Self {
@@ -74,8 +74,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn parse(args: &[&str]) -> Result<Option<Options>, String> {
-        Options::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
+    fn parse(args: &[&str]) -> Result<Option<InteropOptions>, String> {
+        InteropOptions::parse(&args.iter().map(|&a| a.to_owned()).collect::<Vec<_>>())
     }
 
     #[test]

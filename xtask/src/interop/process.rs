@@ -46,7 +46,7 @@ fn parse_pressure(text: &str) -> Option<u64> {
 }
 
 /// A program to be run.
-pub(super) struct Program {
+pub(super) struct ProgramSpec {
     argv: Vec<OsString>,
     namespace: Option<String>,
     as_nobody: bool,
@@ -54,14 +54,14 @@ pub(super) struct Program {
 }
 
 /// A program that has ended, or was ended because its time was up.
-pub(super) struct Ended {
+pub(super) struct ProgramResult {
     pub(super) status: Option<ExitStatus>,
     pub(super) out: String,
     pub(super) err: String,
     pub(super) seconds: f64,
 }
 
-impl Ended {
+impl ProgramResult {
     /// Returns an error unless the program ended by itself with status 0; includes the last line of
     /// its output.
     pub(super) fn ok(&self, who: &str) -> Result<(), String> {
@@ -81,7 +81,7 @@ impl Ended {
     }
 }
 
-impl Program {
+impl ProgramSpec {
     pub(super) fn new(program: impl Into<OsString>) -> Self {
         Self { argv: vec![program.into()], namespace: None, as_nobody: false, env: Vec::new() }
     }
@@ -115,7 +115,7 @@ impl Program {
     }
 
     /// Starts it; standard output and error go to `<log>.out` and `<log>.err`.
-    pub(super) fn start(&self, log: &Path) -> Result<Running, String> {
+    pub(super) fn start(&self, log: &Path) -> Result<RunningProgram, String> {
         let mut argv: Vec<OsString> = Vec::new();
         if let Some(namespace) = &self.namespace {
             argv.extend(["ip", "netns", "exec", namespace].map(OsString::from));
@@ -139,27 +139,27 @@ impl Program {
             .stderr(file(&err)?)
             .spawn()
             .map_err(|e| format!("{} could not be started: {e}", argv[0].display()))?;
-        Ok(Running { child: Some(child), out, err, since: Stopwatch::start() })
+        Ok(RunningProgram { child: Some(child), out, err, since: Stopwatch::start() })
     }
 
     /// Runs it to its end, but no longer than `seconds`.
-    pub(super) fn run(&self, log: &Path, seconds: f64) -> Result<Ended, String> {
+    pub(super) fn run(&self, log: &Path, seconds: f64) -> Result<ProgramResult, String> {
         let mut running = self.start(log)?;
         running.wait(seconds)
     }
 }
 
 /// A program that runs; killed when dropped.
-pub(super) struct Running {
+pub(super) struct RunningProgram {
     child: Option<Child>,
     out: PathBuf,
     err: PathBuf,
     since: Stopwatch,
 }
 
-impl Running {
+impl RunningProgram {
     /// Waits for its end, at most until `seconds` after its start; then it is killed.
-    pub(super) fn wait(&mut self, seconds: f64) -> Result<Ended, String> {
+    pub(super) fn wait(&mut self, seconds: f64) -> Result<ProgramResult, String> {
         let status = loop {
             if let Some(status) = self.ended()? {
                 break Some(status);
@@ -170,7 +170,7 @@ impl Running {
             }
             std::thread::sleep(LOOK_EVERY);
         };
-        Ok(Ended { status, out: self.output(), err: self.errors(), seconds: self.since.seconds() })
+        Ok(ProgramResult { status, out: self.output(), err: self.errors(), seconds: self.since.seconds() })
     }
 
     /// Its status, if it has ended.
@@ -212,7 +212,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         self.kill();
     }
@@ -254,10 +254,10 @@ mod tests {
     fn output_and_status_are_kept() {
         let log = log("kept");
         let ended =
-            Program::new("sh").arg("-c").arg("echo out; echo err >&2; exit 3").run(&log, 10.0).unwrap();
+            ProgramSpec::new("sh").arg("-c").arg("echo out; echo err >&2; exit 3").run(&log, 10.0).unwrap();
         assert_eq!((ended.out.as_str(), ended.err.as_str()), ("out\n", "err\n"));
         assert_eq!(ended.ok("sh").unwrap_err(), "sh: exit status: 3: err");
-        let ended = Program::new("true").run(&log, 10.0).unwrap();
+        let ended = ProgramSpec::new("true").run(&log, 10.0).unwrap();
         ended.ok("true").unwrap();
         assert_eq!(ended.last_words(), "it said nothing");
         clean(&log);
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn run_ends_program_after_timeout() {
         let log = log("bounded");
-        let ended = Program::new("sleep").arg("30").run(&log, 0.2).unwrap();
+        let ended = ProgramSpec::new("sleep").arg("30").run(&log, 0.2).unwrap();
         assert!(ended.status.is_none() && ended.seconds < 10.0, "{} s", ended.seconds);
         assert!(ended.ok("sleep").unwrap_err().starts_with("sleep did not end within"));
         clean(&log);
@@ -277,7 +277,7 @@ mod tests {
         let log = log("interrupted");
         let script = "trap 'echo bye; exit 0' INT; echo up; while :; do sleep 0.05; done";
         // A shell cannot trap a signal that was ignored when it began, as it is for whatever a script runs with "&".
-        let program = Program::new("env").arg("--default-signal=INT").arg("sh").arg("-c").arg(script);
+        let program = ProgramSpec::new("env").arg("--default-signal=INT").arg("sh").arg("-c").arg(script);
         let mut running = program.start(&log).unwrap();
         while running.output().is_empty() && running.seconds() < 10.0 {
             std::thread::sleep(LOOK_EVERY);

@@ -4,13 +4,13 @@ use serde_json::json;
 
 /// How a check ended, with its figures or the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CheckVerdict {
     Pass(String),
     Fail(String),
     Skip(String),
 }
 
-impl From<Result<String, String>> for Verdict {
+impl From<Result<String, String>> for CheckVerdict {
     fn from(outcome: Result<String, String>) -> Self {
         match outcome {
             Ok(figures) => Self::Pass(figures),
@@ -19,7 +19,7 @@ impl From<Result<String, String>> for Verdict {
     }
 }
 
-impl Verdict {
+impl CheckVerdict {
     /// The same with something more to say.
     pub(super) fn with_note(self, note: &str) -> Self {
         match self {
@@ -40,13 +40,13 @@ impl Verdict {
 
 /// All verdicts of a run.
 #[derive(Default)]
-pub(super) struct Report {
-    lines: Vec<(String, Verdict, f64)>,
+pub(super) struct InteropReport {
+    lines: Vec<(String, CheckVerdict, f64)>,
 }
 
-impl Report {
+impl InteropReport {
     /// Notes a verdict and prints it.
-    pub(super) fn add(&mut self, name: &str, verdict: Verdict, seconds: f64) {
+    pub(super) fn add(&mut self, name: &str, verdict: CheckVerdict, seconds: f64) {
         let (word, text) = verdict.parts();
         println!("{word} {name:<32} {text}");
         self.lines.push((name.to_owned(), verdict, seconds));
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn verdicts_are_counted_and_written() {
-        let mut report = Report::default();
+        let mut report = InteropReport::default();
         report.add("a", Ok("300 of 300 frames".to_owned()).into(), 1.5);
         report.add("b", Err("2 lost".to_owned()).into(), 2.0);
-        report.add("c", Verdict::Skip("no root".into()), 0.0);
+        report.add("c", CheckVerdict::Skip("no root".into()), 0.0);
         assert_eq!(report.summary(), "interop: 1 passed, 1 failed, 1 skipped");
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Lab;
-use super::films::Film;
+use super::films::TestMedia;
 use super::network::Ground;
-use super::process::{Program, Running};
+use super::process::{ProgramSpec, RunningProgram};
 
 /// Time for taking in all films and opening the port.
 const READY_SECONDS: f64 = 90.0;
@@ -20,7 +20,7 @@ const READY: &str = "ready rtsp://";
 
 /// A running server and the way to it.
 pub(crate) struct Server {
-    running: Running,
+    running: RunningProgram,
     /// Where players play.
     base: String,
     /// At the kernel's address.
@@ -44,7 +44,7 @@ impl Server {
         let address = format!("{}:{}", ground.host, free_port(ground)?);
         let logs = lab.dir.join(phase);
         std::fs::create_dir_all(&logs).map_err(|e| format!("{} cannot be made: {e}", logs.display()))?;
-        let mut running = Program::new(&lab.millrace)
+        let mut running = ProgramSpec::new(&lab.millrace)
             .arg("serve")
             .arg(lab.dir.join("films"))
             .arg("--store")
@@ -57,7 +57,7 @@ impl Server {
         let by_engine = ground.engine.as_ref().map(|(host, _)| kernel_base.replace(ground.host, host));
         loop {
             let said = running.output() + &running.errors();
-            let is_offered = |film: &Film| said.lines().any(|line| announces(line, film.name));
+            let is_offered = |film: &TestMedia| said.lines().any(|line| announces(line, film.name));
             if said.contains(READY) && lab.films.iter().all(is_offered) {
                 break;
             }
@@ -83,7 +83,7 @@ impl Server {
         format!("{} after {:.1} s", self.base, self.ready_after)
     }
 
-    pub(super) fn url(&self, film: &Film) -> Result<String, String> {
+    pub(super) fn url(&self, film: &TestMedia) -> Result<String, String> {
         Ok(format!("{}/{}", self.base, film.stored()?.title))
     }
 
@@ -95,13 +95,13 @@ impl Server {
     }
 
     /// The same at the kernel's address, if players play by an offload engine.
-    pub(super) fn kernel_url(&self, film: &Film) -> Result<String, String> {
+    pub(super) fn kernel_url(&self, film: &TestMedia) -> Result<String, String> {
         Ok(format!("{}/{}", self.kernel_base, film.stored()?.title))
     }
 
     /// A program on the client's side.
-    pub(super) fn client(&self, program: impl Into<std::ffi::OsString>) -> Program {
-        Program::new(program).inside(self.client_namespace.as_deref())
+    pub(super) fn client(&self, program: impl Into<std::ffi::OsString>) -> ProgramSpec {
+        ProgramSpec::new(program).inside(self.client_namespace.as_deref())
     }
 
     /// A file name for the output of a check's program.

@@ -19,7 +19,7 @@ mod text;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quote::{Kind, Quote};
+use quote::{Quote, QuoteKind};
 use text::Rfc;
 
 use crate::tidy::Tree;
@@ -120,7 +120,7 @@ fn check_page(page: &str, covered: &Covered<'_>, findings: &mut Vec<String>) {
     let rows: Vec<u32> = page.lines().filter_map(row).collect();
     let is_left_out = |must: &u32| {
         let quotes = covered.get(must).map_or(&[][..], Vec::as_slice);
-        !quotes.is_empty() && quotes.iter().all(|quote| quote.kind == Kind::LeftOut)
+        !quotes.is_empty() && quotes.iter().all(|quote| quote.kind == QuoteKind::LeftOut)
     };
     for must in covered.keys().filter(|must| is_left_out(must) && !rows.contains(must)) {
         findings.push(format!(
@@ -158,7 +158,8 @@ fn requirements(text: &Rfc, covered: &Covered<'_>) -> String {
             let of_kind = quotes.iter().filter(move |quote| quote.kind == kind);
             of_kind.map(|quote| quote.place.as_str()).collect::<Vec<_>>().join(", ")
         };
-        let [implemented, tested, left_out] = [Kind::Implemented, Kind::Tested, Kind::LeftOut].map(places);
+        let [implemented, tested, left_out] =
+            [QuoteKind::Implemented, QuoteKind::Tested, QuoteKind::LeftOut].map(places);
         let state = match (implemented.is_empty(), tested.is_empty(), left_out.is_empty()) {
             (false, false, _) => "implemented and tested",
             (false, true, _) => "implemented, not tested",

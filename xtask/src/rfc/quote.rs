@@ -2,7 +2,7 @@
 
 /// The kind of code that a quote stands beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum QuoteKind {
     Implemented,
     Tested,
     LeftOut,
@@ -14,7 +14,7 @@ pub(super) struct Quote {
     pub(super) rfc: u32,
     /// `3.10.7.4`
     pub(super) section: String,
-    pub(super) kind: Kind,
+    pub(super) kind: QuoteKind,
     /// Why it is left out.
     pub(super) reason: Option<String>,
     /// Without white space.
@@ -49,7 +49,7 @@ pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &m
             close(open.take(), quotes, findings);
             match source(rest) {
                 Some((rfc, section)) => {
-                    let kind = if is_script(path) { Kind::Tested } else { Kind::Implemented };
+                    let kind = if is_script(path) { QuoteKind::Tested } else { QuoteKind::Implemented };
                     let text = String::new();
                     open = Some(Quote { rfc, section, kind, reason: None, text, place });
                 }
@@ -62,8 +62,8 @@ pub(super) fn read(path: &str, text: &str, quotes: &mut Vec<Quote>, findings: &m
             continue;
         };
         match rest.split_once('=') {
-            Some(("type", "test")) => quote.kind = Kind::Tested,
-            Some(("type", "exception")) => quote.kind = Kind::LeftOut,
+            Some(("type", "test")) => quote.kind = QuoteKind::Tested,
+            Some(("type", "exception")) => quote.kind = QuoteKind::LeftOut,
             Some(("reason", reason)) => quote.reason = Some(reason.to_owned()),
             _ => findings
                 .push(format!("{place}: '{rest}' is neither type=test, type=exception nor reason=...")),
@@ -87,7 +87,7 @@ fn close(quote: Option<Quote>, quotes: &mut Vec<Quote>, findings: &mut Vec<Strin
             "{}: a source without a quote; add //# lines, or make it a plain comment",
             quote.place
         ));
-    } else if quote.kind == Kind::LeftOut && quote.reason.is_none() {
+    } else if quote.kind == QuoteKind::LeftOut && quote.reason.is_none() {
         findings.push(format!("{}: left out without a reason; add //= reason=...", quote.place));
     } else {
         quotes.push(quote);

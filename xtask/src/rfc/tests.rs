@@ -65,9 +65,9 @@ fn quotes_are_read_with_their_kind_and_place() {
     assert_eq!(
         seen,
         [
-            (9293, "3.1", Kind::Implemented, "Onetwo.", "crates/a.rs:2"),
-            (6191, "2", Kind::Tested, "Three", "crates/a.rs:5"),
-            (9293, "B", Kind::LeftOut, "Four", "crates/a.rs:10"),
+            (9293, "3.1", QuoteKind::Implemented, "Onetwo.", "crates/a.rs:2"),
+            (6191, "2", QuoteKind::Tested, "Three", "crates/a.rs:5"),
+            (9293, "B", QuoteKind::LeftOut, "Four", "crates/a.rs:10"),
         ]
     );
     assert_eq!(found[2].reason.as_deref(), Some("because = so"));
@@ -78,7 +78,7 @@ fn quote_in_packet_script_counts_as_tested() {
     let (mut found, mut findings) = (Vec::new(), Vec::new());
     let text = "//= RFC 9293 section 3.1\n//# One\n0 socket(...) = 3\n";
     quote::read("crates/tcp/a.pkt", text, &mut found, &mut findings);
-    assert_eq!((found[0].kind, findings), (Kind::Tested, Vec::<String>::new()));
+    assert_eq!((found[0].kind, findings), (QuoteKind::Tested, Vec::<String>::new()));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use binaries::Part;
 pub(crate) use binaries::{build, program};
-use outcome::{Counts, Skip};
+use outcome::{Skip, TestCounts};
 
 use crate::turns::take_turns;
 use crate::workspace::{cargo, target_dir};
@@ -51,7 +51,7 @@ more, alone; those that pass then are named at the end.
 type Start = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
 
 /// Something to run, and how a person runs it again.
-struct Job {
+struct SuiteJob {
     name: String,
     command: Start,
     /// The names for the first run.
@@ -62,13 +62,13 @@ struct Job {
 }
 
 /// How a job ended.
-struct Ended {
+struct JobResult {
     name: String,
     again: String,
     took: Duration,
     /// Processor time of it and of the programs that it waited for.
     worked: Duration,
-    counts: Counts,
+    counts: TestCounts,
     skips: Vec<Skip>,
     /// The fault, with the names of the tests that failed.
     fault: Option<String>,
@@ -77,7 +77,7 @@ struct Ended {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Options {
+struct SuiteOptions {
     at_once: usize,
     texts: Vec<String>,
 }
@@ -111,7 +111,7 @@ pub(crate) fn run_telling(args: &[String], report: &mut Vec<String>) -> Result<(
 }
 
 /// Every program that failed by name: whoever keeps only the last lines of a log learns what to run again.
-fn verdict(ended: &[Ended]) -> Result<(), String> {
+fn verdict(ended: &[JobResult]) -> Result<(), String> {
     let faults: Vec<String> =
         ended.iter().filter_map(|one| Some(format!("{} ({})", one.name, one.fault.as_ref()?))).collect();
     if faults.is_empty() {
@@ -120,9 +120,9 @@ fn verdict(ended: &[Ended]) -> Result<(), String> {
     Err(format!("{} of {} test programs failed: {}", faults.len(), ended.len(), faults.join(", ")))
 }
 
-fn parse(args: &[String]) -> Result<Options, String> {
+fn parse(args: &[String]) -> Result<SuiteOptions, String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { at_once: processors * AT_ONCE_PER_PROCESSOR, texts: Vec::new() };
+    let mut options = SuiteOptions { at_once: processors * AT_ONCE_PER_PROCESSOR, texts: Vec::new() };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--at-once" {
@@ -138,8 +138,8 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 /// In the order in which they should begin. The doc tests are one job: cargo compiles and runs them itself.
-fn jobs(messages: &[serde_json::Value]) -> Result<Vec<Job>, String> {
-    let mut jobs = vec![Job {
+fn jobs(messages: &[serde_json::Value]) -> Result<Vec<SuiteJob>, String> {
+    let mut jobs = vec![SuiteJob {
         name: "doc tests".into(),
         command: Box::new(|_| {
             let mut command = cargo();
@@ -153,7 +153,7 @@ fn jobs(messages: &[serde_json::Value]) -> Result<Vec<Job>, String> {
     for binary in binaries::binaries(messages) {
         for Part { name, again, tests, listed } in binary.parts(&binary.tests()?) {
             let binary = binary.clone();
-            jobs.push(Job {
+            jobs.push(SuiteJob {
                 name,
                 command: Box::new(move |tests| binary.command(tests)),
                 tests,
@@ -174,7 +174,7 @@ fn jobs(messages: &[serde_json::Value]) -> Result<Vec<Job>, String> {
 }
 
 /// Runs them; the output of each is printed whole when it has ended.
-fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
+fn run_all(jobs: &[SuiteJob], at_once: usize, logs: &Path) -> Vec<JobResult> {
     let ended = Mutex::new(Vec::new());
     take_turns(
         jobs,
@@ -194,8 +194,8 @@ fn run_all(jobs: &[Job], at_once: usize, logs: &Path) -> Vec<Ended> {
 }
 
 /// Gives a few failed programs a second try.
-fn second_tries(jobs: &[Job], ended: &mut [Ended], logs: &Path) {
-    let failed: Vec<&mut Ended> = ended.iter_mut().filter(|one| one.fault.is_some()).collect();
+fn second_tries(jobs: &[SuiteJob], ended: &mut [JobResult], logs: &Path) {
+    let failed: Vec<&mut JobResult> = ended.iter_mut().filter(|one| one.fault.is_some()).collect();
     if failed.len() > SECOND_TRIES {
         return;
     }
@@ -205,12 +205,12 @@ fn second_tries(jobs: &[Job], ended: &mut [Ended], logs: &Path) {
     }
 }
 
-fn log_of(job: &Job, logs: &Path, end: &str) -> PathBuf {
+fn log_of(job: &SuiteJob, logs: &Path, end: &str) -> PathBuf {
     logs.join(job.name.replace(['/', ' '], "-") + end + ".log")
 }
 
 /// Runs the tests of a program that failed once more; a program that named none, such as one that crashed, stays failed.
-fn second_try(job: &Job, ended: &mut Ended, logs: &Path) {
+fn second_try(job: &SuiteJob, ended: &mut JobResult, logs: &Path) {
     if ended.failed.is_empty() {
         return;
     }
@@ -278,14 +278,14 @@ fn processor_time(stat: &str) -> Option<Duration> {
 }
 
 fn judge(
-    job: &Job,
+    job: &SuiteJob,
     listed: usize,
     output: &str,
     result: Result<(), String>,
     (took, worked): (Duration, Duration),
-) -> Ended {
+) -> JobResult {
     let said = outcome::without_captured(output);
-    let (counts, failed) = (Counts::of(&said), outcome::failed(&said));
+    let (counts, failed) = (TestCounts::of(&said), outcome::failed(&said));
     let fault = match result {
         Err(reason) if failed.is_empty() => Some(reason),
         Err(_) => Some(failed.join(" ")),
@@ -299,11 +299,11 @@ fn judge(
     let skips = outcome::skips(output);
     let failed = failed.into_iter().map(str::to_owned).collect();
     let (name, again) = (job.name.clone(), job.again.clone());
-    Ended { name, again, took, worked, counts, skips, fault, failed }
+    JobResult { name, again, took, worked, counts, skips, fault, failed }
 }
 
-fn heading(ended: &Ended) -> String {
-    let Ended { name, took, counts, fault, .. } = ended;
+fn heading(ended: &JobResult) -> String {
+    let JobResult { name, took, counts, fault, .. } = ended;
     let seconds = took.as_secs_f64();
     match fault {
         Some(fault) => format!("{name}: FAILED after {seconds:.1} s: {fault}"),
@@ -313,7 +313,7 @@ fn heading(ended: &Ended) -> String {
 
 /// Returns the skipped tests: first their number, then a line for each reason with its tests.
 /// Nothing if there are none.
-fn skipped_lines(ended: &[Ended]) -> Vec<String> {
+fn skipped_lines(ended: &[JobResult]) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for one in ended {
         for skip in &one.skips {
@@ -330,7 +330,7 @@ fn skipped_lines(ended: &[Ended]) -> Vec<String> {
 }
 
 /// Names the tests that passed only alone.
-fn unsteady_line(ended: &[Ended]) -> Option<String> {
+fn unsteady_line(ended: &[JobResult]) -> Option<String> {
     let unsteady = ended.iter().filter(|one| one.fault.is_none() && !one.failed.is_empty());
     let names: Vec<String> = unsteady.map(|one| format!("{} {}", one.name, one.failed.join(" "))).collect();
     (!names.is_empty())
@@ -338,15 +338,15 @@ fn unsteady_line(ended: &[Ended]) -> Option<String> {
 }
 
 /// The longest, the sums, and every failure with the command that repeats it.
-fn summary(ended: &[Ended]) -> String {
-    let mut by_time: Vec<&Ended> = ended.iter().collect();
+fn summary(ended: &[JobResult]) -> String {
+    let mut by_time: Vec<&JobResult> = ended.iter().collect();
     by_time.sort_by_key(|one| std::cmp::Reverse(one.took));
     let mut text = String::from("\nlongest:  took    worked\n");
     for one in by_time.iter().take(NAMED) {
         let (took, worked) = (one.took.as_secs_f64(), one.worked.as_secs_f64());
         text += &format!("  {took:>10.1} s {worked:>7.1} s  {}\n", one.name);
     }
-    let sum = ended.iter().fold(Counts::default(), |sum, one| sum.plus(one.counts));
+    let sum = ended.iter().fold(TestCounts::default(), |sum, one| sum.plus(one.counts));
     let worked: Duration = ended.iter().map(|one| one.worked).sum();
     text += &format!(
         "tests: {} passed, {} failed, {} ignored, in {} programs that worked for {:.0} s\n",
@@ -373,7 +373,7 @@ pub(crate) fn built_program(name: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
 
-    fn shell(name: &str, script: &str) -> Job {
+    fn shell(name: &str, script: &str) -> SuiteJob {
         let script = script.to_owned();
         let command = move |tests: &[String]| {
             let mut command = Command::new("sh");
@@ -381,10 +381,10 @@ mod tests {
             command
         };
         let (tests, listed, again) = (Vec::new(), 1, "cargo test one".into());
-        Job { name: name.into(), command: Box::new(command), tests, listed, again }
+        SuiteJob { name: name.into(), command: Box::new(command), tests, listed, again }
     }
 
-    fn ended(script: &'static str, limit: Duration) -> Ended {
+    fn ended(script: &'static str, limit: Duration) -> JobResult {
         let name = format!("millrace-xtask-suite-{}-{:?}", std::process::id(), std::thread::current().id());
         let log = std::env::temp_dir().join(name);
         let job = shell("crate/one", script);
@@ -486,7 +486,7 @@ mod tests {
     fn arguments_are_checked() {
         let args = |list: &[&str]| parse(&list.iter().map(|&a| a.to_owned()).collect::<Vec<_>>());
         let options = args(&["store/", "--at-once", "3"]).unwrap();
-        assert_eq!(options, Options { at_once: 3, texts: vec!["store/".to_owned()] });
+        assert_eq!(options, SuiteOptions { at_once: 3, texts: vec!["store/".to_owned()] });
         assert!(args(&[]).unwrap().at_once >= AT_ONCE_PER_PROCESSOR);
         assert!(
             args(&["--at-once"]).is_err() && args(&["--at-once", "0"]).is_err() && args(&["--all"]).is_err()

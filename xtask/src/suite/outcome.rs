@@ -2,13 +2,13 @@
 
 /// The sums of the lines `test result: ...`; a program that runs doc tests prints several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TestCounts {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) ignored: usize,
 }
 
-impl Counts {
+impl TestCounts {
     pub(super) fn of(output: &str) -> Self {
         let mut sum = Self::default();
         for line in output.lines().filter(|line| line.starts_with("test result: ")) {
@@ -122,10 +122,10 @@ test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
 
     #[test]
     fn results_are_added_up() {
-        assert_eq!(Counts::of(SAID), Counts { passed: 17, failed: 1, ignored: 3 });
-        assert_eq!(Counts::of("thread 'main' panicked"), Counts::default());
-        let one = Counts { passed: 1, failed: 2, ignored: 3 };
-        assert_eq!(one.plus(one), Counts { passed: 2, failed: 4, ignored: 6 });
+        assert_eq!(TestCounts::of(SAID), TestCounts { passed: 17, failed: 1, ignored: 3 });
+        assert_eq!(TestCounts::of("thread 'main' panicked"), TestCounts::default());
+        let one = TestCounts { passed: 1, failed: 2, ignored: 3 };
+        assert_eq!(one.plus(one), TestCounts { passed: 2, failed: 4, ignored: 6 });
     }
 
     const SHOWN: &str = "
@@ -166,7 +166,7 @@ test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     #[test]
     fn captured_output_of_passing_tests_is_ignored() {
         let text = without_captured(SHOWN);
-        assert_eq!(Counts::of(&text), Counts { passed: 2, failed: 0, ignored: 1 });
+        assert_eq!(TestCounts::of(&text), TestCounts { passed: 2, failed: 0, ignored: 1 });
         assert!(!text.contains("needs root") && !text.contains("successes") && text.contains("test root"));
         let failing = format!("successes:\nx\nfailures:\n\n---- b stdout ----\nwhy\n{text}");
         assert!(without_captured(&failing).contains("why"));

@@ -22,18 +22,18 @@ pub(crate) enum Rule {
 }
 
 /// One exception.
-pub(crate) struct Entry {
+pub(crate) struct AllowEntry {
     pub(crate) rule: Rule,
     pub(crate) path: &'static str,
     pub(crate) reason: &'static str,
 }
 
-const fn entry(rule: Rule, path: &'static str, reason: &'static str) -> Entry {
-    Entry { rule, path, reason }
+const fn entry(rule: Rule, path: &'static str, reason: &'static str) -> AllowEntry {
+    AllowEntry { rule, path, reason }
 }
 
 /// Every exception of this workspace. Entries are sorted by rule, then by path.
-pub(super) const LISTED: &[Entry] = &[
+pub(super) const LISTED: &[AllowEntry] = &[
     // Clocks. Everything else is passed the time.
     entry(Rule::Clock, "crates/client/src/clock.rs", "the clocks of the receiver, passed down from here"),
     entry(Rule::Clock, "crates/lab/src/frame/ticks.rs", "the clock of benchmarks is calibrated against it"),
@@ -193,11 +193,11 @@ pub(super) const LISTED: &[Entry] = &[
 
 /// The list while it is checked: remembers which entries were needed.
 pub(crate) struct Exceptions {
-    entries: Vec<(&'static Entry, Cell<bool>)>,
+    entries: Vec<(&'static AllowEntry, Cell<bool>)>,
 }
 
 impl Exceptions {
-    pub(crate) fn new(listed: &'static [Entry]) -> Self {
+    pub(crate) fn new(listed: &'static [AllowEntry]) -> Self {
         Self { entries: listed.iter().map(|e| (e, Cell::new(false))).collect() }
     }
 
@@ -244,7 +244,7 @@ impl Exceptions {
 mod tests {
     use super::*;
 
-    fn faults(listed: &'static [Entry], files: &[(&str, &str)]) -> Vec<String> {
+    fn faults(listed: &'static [AllowEntry], files: &[(&str, &str)]) -> Vec<String> {
         let exceptions = Exceptions::new(listed);
         exceptions.allows(Rule::Clock, "used.rs");
         let mut findings = Vec::new();
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn entries_must_exist_be_needed_and_have_a_reason() {
-        static LIST: &[Entry] = &[
+        static LIST: &[AllowEntry] = &[
             entry(Rule::Clock, "used.rs", "because"),
             entry(Rule::Clock, "idle.rs", "because"),
             entry(Rule::Clock, "gone.rs", "because"),
@@ -266,7 +266,7 @@ mod tests {
                 "Clock excepts a file that is not there: gone.rs"
             ]
         );
-        static BARE: &[Entry] = &[entry(Rule::Clock, "used.rs", "")];
+        static BARE: &[AllowEntry] = &[entry(Rule::Clock, "used.rs", "")];
         assert_eq!(faults(BARE, &[("used.rs", "")]), ["Clock excepts a file without a reason: used.rs"]);
     }
 

@@ -65,7 +65,7 @@ pub(crate) fn run(_args: &[String]) -> Result<(), String> {
     Err(format!("{} findings\n{}", lines.len(), lines.join("\n")))
 }
 
-fn check(tree: &Tree, listed: &'static [allow::Entry]) -> Vec<Finding> {
+fn check(tree: &Tree, listed: &'static [allow::AllowEntry]) -> Vec<Finding> {
     let exceptions = allow::Exceptions::new(listed);
     let mut findings = Vec::new();
     words::check(tree, &exceptions, &mut findings);

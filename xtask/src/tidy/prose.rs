@@ -46,7 +46,7 @@ const PHRASES: &[&str] = &[
 const COUNTS: &[(&str, usize)] = &[
     ("crates/client/", 6),
     ("crates/core/", 4),
-    ("crates/engine/", 4),
+    ("crates/engine/", 3),
     ("crates/lab/", 8),
     ("crates/netio/", 11),
     ("crates/offload/", 5),

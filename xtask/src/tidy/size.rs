@@ -71,12 +71,12 @@ fn compare(what: &str, lines: usize, general: usize, own: Option<usize>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::allow::Entry;
+    use crate::tidy::allow::AllowEntry;
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
-        static LIST: &[Entry] = &[
-            Entry { rule: Rule::FileLines(700), path: "long.rs", reason: "a table" },
-            Entry { rule: Rule::FunctionLines(90), path: "long.rs", reason: "a table" },
+        static LIST: &[AllowEntry] = &[
+            AllowEntry { rule: Rule::FileLines(700), path: "long.rs", reason: "a table" },
+            AllowEntry { rule: Rule::FunctionLines(90), path: "long.rs", reason: "a table" },
         ];
         let mut findings = Vec::new();
         check(&Tree::of(&[(path, text)]), &Exceptions::new(LIST), &mut findings);

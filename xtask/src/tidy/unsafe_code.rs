@@ -91,9 +91,10 @@ fn crate_root(file: &File, rust: &RustText, exceptions: &Exceptions, findings: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::allow::Entry;
+    use crate::tidy::allow::AllowEntry;
 
-    static LIST: &[Entry] = &[Entry { rule: Rule::Unsafe, path: "crates/a/src/ok.rs", reason: "a reason" }];
+    static LIST: &[AllowEntry] =
+        &[AllowEntry { rule: Rule::Unsafe, path: "crates/a/src/ok.rs", reason: "a reason" }];
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
         let mut findings = Vec::new();

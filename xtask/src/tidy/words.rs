@@ -142,11 +142,11 @@ fn left_over(tree: &Tree, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::allow::Entry;
+    use crate::tidy::allow::AllowEntry;
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
-        static LIST: &[Entry] =
-            &[Entry { rule: Rule::Clock, path: "crates/offload/src/clock.rs", reason: "the clock" }];
+        static LIST: &[AllowEntry] =
+            &[AllowEntry { rule: Rule::Clock, path: "crates/offload/src/clock.rs", reason: "the clock" }];
         let mut findings = Vec::new();
         check(&Tree::of(&[(path, text)]), &Exceptions::new(LIST), &mut findings);
         findings.into_iter().map(|f| (f.line, f.what)).collect()

@@ -14,7 +14,7 @@ use millrace_core::wire::rtp::RtpHeader;
 use serde::Serialize;
 
 use super::CodeShape;
-use super::word::{Attempt, FIELDS, Parity, Place, Word, payload_range};
+use super::word::{Attempt, CodewordSpan, FIELDS, Parity, Word, payload_range};
 use crate::limits::{FEC_LATE_PACKETS, FEC_REORDER_PACKETS, MAX_FEC_WINDOW_PACKETS};
 use crate::reorder::InOrder;
 
@@ -65,7 +65,7 @@ impl FecCounts {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct SymbolSlot {
     /// Whose symbol it is.
     ext: Option<u64>,
     /// It was repaired in time, and has not come itself.
@@ -78,7 +78,7 @@ struct Slot {
 /// A receive window that repairs.
 #[derive(Debug)]
 pub struct Window {
-    slots: Vec<Slot>,
+    slots: Vec<SymbolSlot>,
     /// Packets of the largest matrix seen in this run.
     matrix: usize,
     code: Option<(CodeShape, Plans)>,
@@ -263,7 +263,7 @@ impl Window {
     }
 
     /// Which packets an FEC packet protects; `None` if they are not near those that came, or if it is of a code that is not known.
-    fn place_of(&mut self, header: &FecHeader) -> Option<Place> {
+    fn place_of(&mut self, header: &FecHeader) -> Option<CodewordSpan> {
         let (step, count) = (usize::from(header.offset), usize::from(header.count));
         self.next?;
         let is_fit = match header.kind {
@@ -280,7 +280,7 @@ impl Window {
         let highest = self.end.max(1) - 1;
         let from_highest = header.sn_base.wrapping_sub(highest as u16).cast_signed();
         let base = highest.checked_add_signed(i64::from(from_highest))?;
-        let place = Place { base, step: step as u64, count: count as u64 };
+        let place = CodewordSpan { base, step: step as u64, count: count as u64 };
         if place.last() >= self.end + matrix.max(self.matrix) as u64 {
             return None;
         }
@@ -289,7 +289,7 @@ impl Window {
     }
 
     /// Keeps a parity; gives the place of its word, `None` if it is of no use.
-    fn add(&mut self, place: Place, parity: Parity) -> Option<usize> {
+    fn add(&mut self, place: CodewordSpan, parity: Parity) -> Option<usize> {
         let Some(at) = self.words.iter().position(|word| word.place == place) else {
             if self.words.len() >= self.slots.len() {
                 let oldest = (0..self.words.len()).min_by_key(|at| self.words[*at].place.last());
@@ -424,7 +424,7 @@ impl Window {
     /// Puts every packet where it belongs in a ring of `len`.
     fn arrange(&mut self, len: usize) {
         let old = std::mem::take(&mut self.slots);
-        self.slots.resize_with(len, Slot::default);
+        self.slots.resize_with(len, SymbolSlot::default);
         for slot in old {
             if let Some(ext) = slot.ext {
                 let to = &mut self.slots[(ext % len as u64) as usize];
@@ -515,7 +515,7 @@ impl Window {
     }
 }
 
-fn known_in(slots: &[Slot], ext: u64) -> Option<&[u8]> {
+fn known_in(slots: &[SymbolSlot], ext: u64) -> Option<&[u8]> {
     let slot = &slots[(ext % slots.len() as u64) as usize];
     (slot.ext == Some(ext)).then_some(slot.symbol.as_slice())
 }

@@ -38,12 +38,12 @@ impl InOrder for Log {
 }
 
 /// A title whose packets are all different, the last one shorter.
-struct Film {
+struct TestTitle {
     packets: u64,
     bytes: usize,
 }
 
-impl Film {
+impl TestTitle {
     fn payload(&self, n: u64) -> Vec<u8> {
         let bytes = if n + 1 == self.packets { self.bytes / 2 } else { self.bytes };
         (0..bytes as u64).map(|at| ((n + 1) * 0x9e37_79b9 + at * 7919).to_be_bytes()[5]).collect()
@@ -80,7 +80,7 @@ struct Fec {
     datagram: Vec<u8>,
 }
 
-fn datagram(film: &Film, members: &[u64], header: FecHeader, symbol: &[u8]) -> Vec<u8> {
+fn datagram(film: &TestTitle, members: &[u64], header: FecHeader, symbol: &[u8]) -> Vec<u8> {
     let rtp = RtpHeader { payload_type: PAYLOAD_TYPE_FEC, ssrc: 0, ..film.header(members[0]) };
     let (fields, parity) = symbol.split_first_chunk::<FIELDS>().unwrap();
     let header = FecHeader { sn_base: (START + members[0]) as u16, count: members.len() as u8, ..header };
@@ -90,7 +90,7 @@ fn datagram(film: &Film, members: &[u64], header: FecHeader, symbol: &[u8]) -> V
     bytes
 }
 
-fn encode(film: &Film, members: &[u64], code: &millrace_core::fec::Code) -> Vec<Vec<u8>> {
+fn encode(film: &TestTitle, members: &[u64], code: &millrace_core::fec::Code) -> Vec<Vec<u8>> {
     let symbols: Vec<_> = members.iter().map(|n| film.symbol(*n)).collect();
     let data: Vec<&[u8]> = symbols.iter().map(Vec::as_slice).collect();
     let mut parities = vec![vec![0; FIELDS + film.bytes]; code.m()];
@@ -100,7 +100,7 @@ fn encode(film: &Film, members: &[u64], code: &millrace_core::fec::Code) -> Vec<
 }
 
 /// The FEC of our server, column by column; each knows when it leaves: while the next row does, or with the end of the title.
-fn columns(film: &Film, shape: CodeShape) -> Vec<Fec> {
+fn columns(film: &TestTitle, shape: CodeShape) -> Vec<Fec> {
     let code = shape.code().unwrap();
     let spread = Spread::new(shape.data_units, shape.parity_units, shape.unit_packets as u32);
     let (k, unit) = (shape.data_units as u64, shape.unit_packets as u64);
@@ -131,7 +131,7 @@ fn columns(film: &Film, shape: CodeShape) -> Vec<Fec> {
 }
 
 /// Rows of ST 2022-1 right behind their packets, of the whole matrices.
-fn rows(film: &Film, l: u64, from_word: usize) -> Vec<Fec> {
+fn rows(film: &TestTitle, l: u64, from_word: usize) -> Vec<Fec> {
     let code = millrace_core::fec::Code::new(l as usize, 1).unwrap();
     let row = |n: u64| {
         let members: Vec<_> = (n * l..(n + 1) * l).collect();
@@ -145,7 +145,7 @@ fn rows(film: &Film, l: u64, from_word: usize) -> Vec<Fec> {
 
 /// Returns the packets that can be known once these have come: words with as many parities as
 /// missing packets, again and again.
-fn model(film: &Film, media: &BTreeSet<u64>, fec: &[Fec]) -> BTreeSet<u64> {
+fn model(film: &TestTitle, media: &BTreeSet<u64>, fec: &[Fec]) -> BTreeSet<u64> {
     let mut known = media.clone();
     loop {
         let before = known.len();
@@ -176,7 +176,7 @@ fn in_order<'a>(media: &BTreeSet<u64>, fec: &'a [Fec]) -> Vec<Sent<'a>> {
     sent.into_iter().map(|(_, _, sent)| sent).collect()
 }
 
-fn receive<'a>(window: &mut Window, film: &Film, sent: impl IntoIterator<Item = &'a Sent<'a>>) -> Log {
+fn receive<'a>(window: &mut Window, film: &TestTitle, sent: impl IntoIterator<Item = &'a Sent<'a>>) -> Log {
     let mut log = Log::new();
     window.begin(START, &mut log);
     for (now, sent) in sent.into_iter().enumerate() {
@@ -193,7 +193,7 @@ fn receive<'a>(window: &mut Window, film: &Film, sent: impl IntoIterator<Item = 
 }
 
 /// Everything that the model knows is given out, bit by bit, and nothing else.
-fn check(shape: Option<CodeShape>, film: &Film, media: &BTreeSet<u64>, fec: &[Fec], sent: &[Sent<'_>]) {
+fn check(shape: Option<CodeShape>, film: &TestTitle, media: &BTreeSet<u64>, fec: &[Fec], sent: &[Sent<'_>]) {
     let mut window = Window::new(1000, shape);
     let log = receive(&mut window, film, sent);
     let known = model(film, media, fec);
@@ -215,7 +215,7 @@ fn check(shape: Option<CodeShape>, film: &Film, media: &BTreeSet<u64>, fec: &[Fe
     assert!(window.words.len() <= window.slots.len() && window.slots.len() <= MAX_FEC_WINDOW_PACKETS);
 }
 
-fn check_all_patterns(shape: Option<CodeShape>, film: &Film, fec: &[Fec]) {
+fn check_all_patterns(shape: Option<CodeShape>, film: &TestTitle, fec: &[Fec]) {
     let all = film.packets as usize + fec.len();
     assert!(all <= 16);
     for lost in 0..1u32 << all {
@@ -229,22 +229,22 @@ fn check_all_patterns(shape: Option<CodeShape>, film: &Film, fec: &[Fec]) {
 
 #[test]
 fn window_with_two_parities_repairs_all_recoverable_patterns() {
-    let film = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 8, bytes: 12 };
     check_all_patterns(Some(SHAPE), &film, &columns(&film, SHAPE));
 }
 
 #[test]
 fn window_with_short_last_column_repairs_all_recoverable_patterns() {
-    let film = Film { packets: 6, bytes: 12 }; // the columns have 2 and 1 packets of 3
+    let film = TestTitle { packets: 6, bytes: 12 }; // the columns have 2 and 1 packets of 3
     let shape = CodeShape { data_units: 3, parity_units: 3, unit_packets: 2 };
-    let film_5 = Film { packets: 5, ..film };
+    let film_5 = TestTitle { packets: 5, ..film };
     check_all_patterns(Some(shape), &film_5, &columns(&film_5, shape));
     check_all_patterns(Some(shape), &film, &columns(&film, shape));
 }
 
 #[test]
 fn window_with_rows_and_columns_repairs_all_recoverable_patterns() {
-    let film = Film { packets: 9, bytes: 12 };
+    let film = TestTitle { packets: 9, bytes: 12 };
     let shape = CodeShape { data_units: 3, parity_units: 1, unit_packets: 3 };
     let mut fec = columns(&film, shape);
     fec.extend(rows(&film, 3, fec.len()));
@@ -273,7 +273,7 @@ fn random_loss_of_large_matrices_in_any_order() {
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (random >> 33) % limit
             };
-            let film = Film { packets: 3 * shape.matrix_packets() as u64 + below(100), bytes: 10 };
+            let film = TestTitle { packets: 3 * shape.matrix_packets() as u64 + below(100), bytes: 10 };
             let mut fec = columns(&film, shape);
             if has_rows {
                 fec.extend(rows(&film, unit_packets as u64, fec.len()));
@@ -310,7 +310,7 @@ fn window_repairs_guaranteed_burst_at_any_offset() {
         (8, 4, 12, 46, 28),
     ] {
         let shape = CodeShape { data_units, parity_units, unit_packets };
-        let film = Film { packets: 4 * shape.matrix_packets() as u64, bytes: 6 };
+        let film = TestTitle { packets: 4 * shape.matrix_packets() as u64, bytes: 6 };
         let fec = columns(&film, shape);
         for further_first in [false, true] {
             let mut sent = in_order(&(0..film.packets).collect(), &fec);
@@ -338,7 +338,7 @@ fn window_repairs_guaranteed_burst_at_any_offset() {
 /// where something is lost that the viewer was sent.
 #[test]
 fn parities_of_columns_that_begin_before_the_run() {
-    let film = Film { packets: 16, bytes: 12 };
+    let film = TestTitle { packets: 16, bytes: 12 };
     let shape = CodeShape { data_units: 4, parity_units: 3, unit_packets: 2 };
     let fec: Vec<_> = columns(&film, shape).into_iter().filter(|fec| fec.is_further).collect();
     for (lost, expected) in [(None, (0, 0)), (Some(2), (1, 0))] {
@@ -366,7 +366,7 @@ fn window_with_arbitrary_datagrams_never_panics() {
         |(media, datagrams, coded)| {
             let mut window = Window::new(10, coded.then_some(SHAPE));
             let mut log = Log::new();
-            let film = Film { packets: 1 << 20, bytes: 8 };
+            let film = TestTitle { packets: 1 << 20, bytes: 8 };
             window.begin(START, &mut log);
             for (at, (step, len)) in media.iter().enumerate() {
                 let n = at as u64 * 3 + u64::from(step % 8);
@@ -388,7 +388,7 @@ fn window_with_arbitrary_fec_headers_stays_within_bounds() {
     bolero::check!().with_type::<Vec<Field>>().for_each(|fields| {
         let mut window = Window::new(10, Some(SHAPE));
         let mut log = Log::new();
-        let film = Film { packets: 1 << 20, bytes: 8 };
+        let film = TestTitle { packets: 1 << 20, bytes: 8 };
         window.begin(START, &mut log);
         for (at, (base, offset, count, kind, len)) in fields.iter().enumerate() {
             let n = 2 * at as u64;
@@ -417,7 +417,7 @@ fn window_with_arbitrary_fec_headers_stays_within_bounds() {
 
 #[test]
 fn window_gives_up_packet_once_no_fec_can_repair_it() {
-    let film = Film { packets: 1000, bytes: 8 };
+    let film = TestTitle { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
@@ -440,7 +440,7 @@ fn window_gives_up_packet_once_no_fec_can_repair_it() {
 
 #[test]
 fn window_cut_by_seek_or_end_counts_missing_as_unsettled() {
-    let film = Film { packets: 1000, bytes: 8 };
+    let film = TestTitle { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
@@ -460,7 +460,7 @@ fn window_cut_by_seek_or_end_counts_missing_as_unsettled() {
 /// The tracker of sequence numbers begins every run in another cycle of 65536.
 #[test]
 fn window_after_pause_repairs_packets_lost_before_it() {
-    let film = Film { packets: 16, bytes: 12 };
+    let film = TestTitle { packets: 16, bytes: 12 };
     let fec = columns(&film, SHAPE);
     for lost_around in [&[1, 3][..], &[4, 5, 6], &[5, 6]] {
         let mut window = Window::new(1000, Some(SHAPE));
@@ -496,7 +496,7 @@ fn window_after_pause_repairs_packets_lost_before_it() {
 /// A seek to the packet after the last one received: the FEC of the missing packets is never sent.
 #[test]
 fn window_after_seek_does_not_wait_for_packets_missing_before_it() {
-    let film = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 8, bytes: 12 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
@@ -520,7 +520,7 @@ fn window_after_seek_does_not_wait_for_packets_missing_before_it() {
 /// A server that is late may send FEC before the media that it protects.
 #[test]
 fn fec_that_overtakes_its_film_is_not_needed() {
-    let film = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 8, bytes: 12 };
     let fec = columns(&film, SHAPE);
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -540,7 +540,7 @@ fn fec_that_overtakes_its_film_is_not_needed() {
 /// Packets come faster than the wait expires: the ring is the bound.
 #[test]
 fn window_gives_up_missing_packet_before_ring_is_full() {
-    let film = Film { packets: 5000, bytes: 8 };
+    let film = TestTitle { packets: 5000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
@@ -554,7 +554,7 @@ fn window_gives_up_missing_packet_before_ring_is_full() {
 
 #[test]
 fn silence_gives_up_too() {
-    let film = Film { packets: 1000, bytes: 8 };
+    let film = TestTitle { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
     window.begin(START, &mut log);
@@ -571,7 +571,7 @@ fn silence_gives_up_too() {
 /// The last packets of a title are lost: only FEC knows of them.
 #[test]
 fn window_repairs_last_packets_of_title_from_fec_alone() {
-    let film = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 8, bytes: 12 };
     let fec = columns(&film, SHAPE);
     let media: BTreeSet<u64> = (0..5).collect();
     let mut window = Window::new(1000, Some(SHAPE));
@@ -587,8 +587,8 @@ fn window_repairs_last_packets_of_title_from_fec_alone() {
 /// FEC of another place of the title whose numbers are the same mod 65536.
 #[test]
 fn fec_from_before_a_seek_is_not_believed() {
-    let film = Film { packets: 200_000, bytes: 12 };
-    let elsewhere = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 200_000, bytes: 12 };
+    let elsewhere = TestTitle { packets: 8, bytes: 12 };
     let stale: Vec<_> = columns(&elsewhere, SHAPE);
     let mut window = Window::new(1000, Some(SHAPE));
     let mut log = Log::new();
@@ -608,7 +608,7 @@ fn fec_from_before_a_seek_is_not_believed() {
 
 #[test]
 fn fec_without_its_like_and_twice_is_of_no_use() {
-    let film = Film { packets: 8, bytes: 12 };
+    let film = TestTitle { packets: 8, bytes: 12 };
     let fec = columns(&film, SHAPE);
     let mut log = Log::new();
     let mut window = Window::new(1000, None);
@@ -635,7 +635,7 @@ fn fec_without_its_like_and_twice_is_of_no_use() {
 
 #[test]
 fn window_grows_to_matrix_size_and_rejects_larger_matrix() {
-    let film = Film { packets: 1000, bytes: 8 };
+    let film = TestTitle { packets: 1000, bytes: 8 };
     let mut window = Window::new(1000, None);
     let mut log = Log::new();
     window.begin(START, &mut log);

@@ -11,9 +11,9 @@ pub(super) const FIELDS: usize = PROTECTED_FIELDS_BYTES;
 /// Symbols of a word that may be missing and still come back: as many as there are parities.
 const MAX_MISSING: usize = millrace_core::limits::MAX_PARITY_UNITS;
 
-/// Which packets a word has.
+/// Packets that a codeword covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CodewordSpan {
     /// Extended number of the first.
     pub(super) base: u64,
     /// Numbers from one to the next, not 0.
@@ -22,7 +22,7 @@ pub(super) struct Place {
     pub(super) count: u64,
 }
 
-impl Place {
+impl CodewordSpan {
     /// Its packets.
     pub(super) fn members(self) -> impl Iterator<Item = u64> {
         (0..self.count).map(move |n| self.base + n * self.step)
@@ -49,7 +49,7 @@ pub(super) struct Parity {
 /// A word in which something is missing, with the parities that have come.
 #[derive(Debug)]
 pub(super) struct Word {
-    pub(super) place: Place,
+    pub(super) place: CodewordSpan,
     pub(super) parities: Vec<Parity>,
 }
 

@@ -131,16 +131,16 @@ impl Arrivals {
     }
 }
 
-/// Draws titles.
+/// Draws the titles that viewers play.
 #[derive(Clone, Debug)]
-pub(super) struct Titles {
+pub(super) struct TitlePicker {
     choice: TitleChoice,
     count: usize,
     /// With Zipf: the share of this title and all before it.
     shares: Vec<f64>,
 }
 
-impl Titles {
+impl TitlePicker {
     /// Of `count` titles, at least one.
     pub(super) fn new(choice: TitleChoice, count: usize) -> Self {
         let mut shares = Vec::new();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn zipf_draws_by_rank() {
-        let titles = Titles::new(TitleChoice::Zipf(1.0), 4);
+        let titles = TitlePicker::new(TitleChoice::Zipf(1.0), 4);
         let mut rng = Rng::new(3, 0);
         let mut seen = [0u32; 4];
         (0..50_000).for_each(|_| seen[titles.first(0, &mut rng)] += 1);
@@ -232,7 +232,7 @@ mod tests {
         for (got, part) in seen.iter().zip([24_000, 12_000, 8_000, 6_000]) {
             assert!(got.abs_diff(part) < part / 10, "{seen:?}");
         }
-        let flat = Titles::new(TitleChoice::Zipf(0.0), 2);
+        let flat = TitlePicker::new(TitleChoice::Zipf(0.0), 2);
         let first = (0..10_000).filter(|_| flat.first(0, &mut rng) == 0).count();
         assert!((4700..5300).contains(&first), "{first}");
     }
@@ -241,12 +241,12 @@ mod tests {
     fn titles_next_picks_another_title_if_there_is_one() {
         let mut rng = Rng::new(3, 0);
         for choice in [TitleChoice::InTurn, TitleChoice::Uniform, TitleChoice::Zipf(5.0)] {
-            let titles = Titles::new(choice, 3);
+            let titles = TitlePicker::new(choice, 3);
             for current in [0, 1, 2] {
                 assert!((0..100).all(|_| titles.next(current, &mut rng) != current));
             }
-            assert_eq!(Titles::new(choice, 1).next(0, &mut rng), 0);
+            assert_eq!(TitlePicker::new(choice, 1).next(0, &mut rng), 0);
         }
-        assert_eq!(Titles::new(TitleChoice::InTurn, 3).first(7, &mut rng), 1);
+        assert_eq!(TitlePicker::new(TitleChoice::InTurn, 3).first(7, &mut rng), 1);
     }
 }

@@ -7,7 +7,7 @@ use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
 use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::LightLateness;
-use crate::receive::{SequenceCounts, SequenceTracker, Verdict};
+use crate::receive::{SequenceCounts, SequenceTracker, SequenceVerdict};
 use crate::reorder::InOrder;
 use crate::rtsp::dialogue::PlayReply;
 use crate::sdp::Description;
@@ -62,13 +62,13 @@ pub(super) struct Meter {
     is_fec_refused: bool,
 }
 
-/// Where repaired media goes: into the look at the transport stream.
-struct Look<'a> {
+/// Passes repaired media to the lightweight TS checker.
+struct RepairedMediaSink<'a> {
     ts: Option<&'a mut TsLight>,
     arrival_ns: u64,
 }
 
-impl InOrder for Look<'_> {
+impl InOrder for RepairedMediaSink<'_> {
     fn payload(&mut self, _ext: u64, bytes: &[u8]) {
         let arrival_ns = self.arrival_ns;
         self.ts.iter_mut().for_each(|ts| ts.payload(arrival_ns, bytes));
@@ -92,7 +92,7 @@ pub(super) struct Repaired {
 /// Measurements of one viewer. A viewer fills in the values that it can determine; zero and `None`
 /// stand for nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct ViewerMeasurements {
     pub(super) counts: SequenceCounts,
     pub(super) lost_at_end: u64,
     pub(super) payload_bytes: u64,
@@ -231,9 +231,9 @@ impl Meter {
     }
 
     /// Works on the window and inspects its output.
-    fn look(&mut self, arrival_ns: u64, work: impl FnOnce(&mut Window, &mut Look<'_>)) {
+    fn look(&mut self, arrival_ns: u64, work: impl FnOnce(&mut Window, &mut RepairedMediaSink<'_>)) {
         if let Some(window) = &mut self.window {
-            work(window, &mut Look { ts: self.ts.as_deref_mut(), arrival_ns });
+            work(window, &mut RepairedMediaSink { ts: self.ts.as_deref_mut(), arrival_ns });
         }
     }
 
@@ -275,13 +275,14 @@ impl Meter {
         now: Instant,
         arrival_ns: u64,
         ext: u64,
-        verdict: Verdict,
+        verdict: SequenceVerdict,
         packet: (&RtpHeader, &[u8]),
     ) {
-        let stray = self.stray.take().filter(|_| matches!(verdict, Verdict::Confirmed { .. }));
+        let stray = self.stray.take().filter(|_| matches!(verdict, SequenceVerdict::Confirmed { .. }));
         let starts_run = matches!(
             verdict,
-            Verdict::Next { starts_run: true, .. } | Verdict::Confirmed { starts_run: true, .. }
+            SequenceVerdict::Next { starts_run: true, .. }
+                | SequenceVerdict::Confirmed { starts_run: true, .. }
         );
         let start = self.tracker.run_start().unwrap_or(ext);
         self.look(arrival_ns, |window, look| {
@@ -334,7 +335,7 @@ impl Meter {
         match RtpHeader::parse(datagram).filter(|(h, _)| h.payload_type == self.payload_type) {
             None => self.malformed += 1,
             Some((header, payload)) => match self.tracker.observe(header.sequence) {
-                Verdict::Duplicate | Verdict::Stray => {}
+                SequenceVerdict::Duplicate | SequenceVerdict::Stray => {}
                 _ => {
                     self.payload_bytes += payload.len() as u64;
                     self.last_arrival_ns = Some(arrival_ns);
@@ -377,14 +378,14 @@ impl Meter {
         }
         let verdict = self.tracker.observe(header.sequence);
         let (ext, follows) = match verdict {
-            Verdict::Stray if self.window.is_some() => {
+            SequenceVerdict::Stray if self.window.is_some() => {
                 self.stray = Some(Box::new((header, payload.to_vec())));
                 return;
             }
-            Verdict::Duplicate | Verdict::Stray => return,
-            Verdict::Next { ext, gap, .. } => (ext, gap == 0),
-            Verdict::Reordered { ext } => (ext, false),
-            Verdict::Confirmed { ext, starts_run, .. } => {
+            SequenceVerdict::Duplicate | SequenceVerdict::Stray => return,
+            SequenceVerdict::Next { ext, gap, .. } => (ext, gap == 0),
+            SequenceVerdict::Reordered { ext } => (ext, false),
+            SequenceVerdict::Confirmed { ext, starts_run, .. } => {
                 self.payload_bytes += payload.len() as u64; // of the packet before, which had the same length
                 if starts_run && self.lateness.clock().last_arrival_ns().is_some() {
                     self.begin_run(shared);
@@ -509,7 +510,12 @@ impl Meter {
     }
 
     /// Ends the measurement at wall-clock time `end_ns`.
-    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64, end: Ending) -> Measured {
+    pub(super) fn finish(
+        &mut self,
+        shared: &mut Histogram<u64>,
+        end_ns: u64,
+        end: Ending,
+    ) -> ViewerMeasurements {
         for packet in self.between.take().into_iter().flat_map(Between::into_all) {
             self.count(shared, packet.arrival_ns, &packet.datagram);
         }
@@ -534,7 +540,7 @@ impl Meter {
             (counts.lost, counts.lost_at_start) = (fec.counts.lost, 0);
             lost_at_end = lost_at_end.saturating_sub(window.behind_last());
         }
-        Measured {
+        ViewerMeasurements {
             counts,
             lost_at_end,
             payload_bytes: self.payload_bytes,

@@ -108,7 +108,7 @@ impl Viewing {
         self.meter.begin_play(&announced, self.now_ns, &mut self.shared);
     }
 
-    fn finish(mut self) -> (Measured, u64, u64) {
+    fn finish(mut self) -> (ViewerMeasurements, u64, u64) {
         self.end_run();
         let measured = self.meter.finish(&mut self.shared, self.now_ns, Ending::default());
         assert!(

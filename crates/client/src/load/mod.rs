@@ -43,17 +43,17 @@ use crate::rtsp::dialogue::DialogueConfig;
 use crate::sdp::Take;
 
 pub use behaviour::{Behaviour, Habit, Wait};
-use choice::Titles;
+use choice::TitlePicker;
 pub use choice::{Arrivals, TitleChoice};
 pub use options::{Inspect, LoadOptions, MAX_STREAMS, MediaClock};
-use probe::Probe;
+use probe::LoadProbe;
 pub use report::{LoadReceiver, LoadReport, ProbeReport, WorstSession};
 use series::Series;
-pub use series::{Sample, write_series};
+pub use series::{LoadSample, write_series};
 use shard::{Shard, Tally};
 pub use streams::{StreamReport, write_per_stream};
 use sums::Sums;
-use target::Target;
+use target::LoadTarget;
 pub use ts_light::TsFindings;
 pub use web::{WebOptions, WebReport};
 
@@ -79,13 +79,13 @@ pub struct LoadProgress {
     pub lost: u64,
 }
 
-/// What all threads need to know.
-struct Plan {
+/// Settings that all threads of a load share.
+struct LoadPlan {
     options: LoadOptions,
-    targets: Vec<Target>,
+    targets: Vec<LoadTarget>,
     dialogue: DialogueConfig,
-    titles: Titles,
-    probe: Option<Arc<Probe>>,
+    titles: TitlePicker,
+    probe: Option<Arc<LoadProbe>>,
     series: Series,
     interval_ns: u64,
     began: Instant,
@@ -97,7 +97,7 @@ struct Plan {
     end: Instant,
 }
 
-impl Plan {
+impl LoadPlan {
     /// When viewer `index` begins.
     fn start_of(&self, index: u32) -> Instant {
         self.began.plus_ns(self.starts_ns[index as usize])
@@ -150,19 +150,20 @@ fn raise_descriptors(needed: u64) -> Result<(), ClientError> {
     Ok(())
 }
 
-fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
+fn plan(options: &LoadOptions) -> Result<LoadPlan, ClientError> {
     options.check()?;
     let local = options.local.first().copied();
-    let targets = options.targets.iter().map(|text| Target::parse(text, local)).collect::<Result<_, _>>()?;
+    let targets =
+        options.targets.iter().map(|text| LoadTarget::parse(text, local)).collect::<Result<_, _>>()?;
     raise_descriptors(options.descriptors())?;
-    let attach = |interface: &String| Probe::attach(interface, options.streams, options.probe_passes);
+    let attach = |interface: &String| LoadProbe::attach(interface, options.streams, options.probe_passes);
     let probe = options.probe.as_ref().map(attach).transpose()?.map(Arc::new);
     let began = SystemClock.now();
     let (starts_ns, arrivals_ns) = options.arrivals.times_ns(options.streams, options.seed);
     let ramp_end = began.plus_ns(arrivals_ns);
     let interval_ns = options.interval.as_nanos() as u64;
     let reply_timeout_ns = u64::try_from(options.reply_timeout.as_nanos()).unwrap_or(u64::MAX);
-    Ok(Plan {
+    Ok(LoadPlan {
         targets,
         dialogue: DialogueConfig {
             user_agent: options.user_agent.as_str().into(),
@@ -171,7 +172,7 @@ fn plan(options: &LoadOptions) -> Result<Plan, ClientError> {
             fec: options.fec,
         },
         probe,
-        titles: Titles::new(options.titles, options.targets.len()),
+        titles: TitlePicker::new(options.titles, options.targets.len()),
         series: Series::new(options.threads, interval_ns),
         interval_ns,
         began,
@@ -226,7 +227,7 @@ pub fn load(
     Ok(report)
 }
 
-fn sum_up(plan: &Plan, tallies: &[Arc<Tally>]) -> LoadProgress {
+fn sum_up(plan: &LoadPlan, tallies: &[Arc<Tally>]) -> LoadProgress {
     let mut sum = LoadProgress { elapsed: SystemClock.now() - plan.began, ..LoadProgress::default() };
     for tally in tallies {
         sum.started += tally.started.load(Ordering::Relaxed);

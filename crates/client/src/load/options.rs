@@ -34,7 +34,7 @@ pub struct LoadOptions {
     pub seed: u64,
     /// How long all of them watch together, after the arrivals.
     pub duration: Duration,
-    /// Time from one [`super::Sample`] to the next.
+    /// Time from one [`super::LoadSample`] to the next.
     pub interval: Duration,
     /// Rate of the title, for what carries no clock of its own.
     pub nominal_rate: Option<BitRate>,

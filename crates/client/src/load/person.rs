@@ -7,14 +7,14 @@ use millrace_core::time::Instant;
 
 use super::behaviour::{Behaviour, Habit};
 use super::rng::Rng;
-use super::viewer::{Command, Place};
+use super::viewer::{SeekTarget, ViewerCommand};
 use crate::script::Action;
 
 /// A person's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Deed {
     /// Something that the viewer does.
-    Command(Command),
+    Command(ViewerCommand),
     /// Away, and on with another title.
     Zap,
     /// Away for good.
@@ -89,29 +89,29 @@ impl Person {
             self.steps += 1;
             self.plan(now, behaviour);
             return Some(Deed::Command(match step.action {
-                Action::Pause => Command::Pause,
-                Action::Resume => Command::Resume,
-                Action::Seek(to) => Command::Seek(Place::At(to)),
-                Action::Scale(scale) => Command::Scale(scale),
-                Action::Rendition(name) => Command::Rendition(name),
+                Action::Pause => ViewerCommand::Pause,
+                Action::Resume => ViewerCommand::Resume,
+                Action::Seek(to) => ViewerCommand::Seek(SeekTarget::At(to)),
+                Action::Scale(scale) => ViewerCommand::Scale(scale),
+                Action::Rendition(name) => ViewerCommand::Rendition(name),
             }));
         }
         let deed = match self.habit {
             Habit::Watch => None,
             Habit::Zap { .. } => Some(Deed::Zap),
             Habit::Leave { is_replaced, .. } => Some(Deed::Leave { is_replaced }),
-            Habit::Seek { .. } => Some(Deed::Command(Command::Seek(Place::Part(self.rng.unit())))),
+            Habit::Seek { .. } => Some(Deed::Command(ViewerCommand::Seek(SeekTarget::Part(self.rng.unit())))),
             Habit::Trick { scale, .. } => {
                 self.is_scaled = !self.is_scaled;
-                Some(Deed::Command(Command::Scale(if self.is_scaled { scale } else { Scale::NORMAL })))
+                Some(Deed::Command(ViewerCommand::Scale(if self.is_scaled { scale } else { Scale::NORMAL })))
             }
             Habit::Switch { names: [one, other], .. } => {
                 self.is_scaled = !self.is_scaled;
-                Some(Deed::Command(Command::Rendition(if self.is_scaled { one } else { other })))
+                Some(Deed::Command(ViewerCommand::Rendition(if self.is_scaled { one } else { other })))
             }
             Habit::Pause { .. } => {
                 self.is_paused = !self.is_paused;
-                Some(Deed::Command(if self.is_paused { Command::Pause } else { Command::Resume }))
+                Some(Deed::Command(if self.is_paused { ViewerCommand::Pause } else { ViewerCommand::Resume }))
             }
         };
         match deed {
@@ -147,21 +147,22 @@ mod tests {
 
     #[test]
     fn habits_go_on_and_on() {
-        let pause = Deed::Command(Command::Pause);
-        let resume = Deed::Command(Command::Resume);
+        let pause = Deed::Command(ViewerCommand::Pause);
+        let resume = Deed::Command(ViewerCommand::Resume);
         assert_eq!(deeds("watch", 1000), []);
         assert_eq!(
             deeds("pause 5s fixed for 3s fixed", 30),
             [(15, pause), (18, resume), (23, pause), (26, resume)]
         );
-        let [fast, normal] = ["8", "1"].map(|scale| Deed::Command(Command::Scale(scale.parse().unwrap())));
+        let [fast, normal] =
+            ["8", "1"].map(|scale| Deed::Command(ViewerCommand::Scale(scale.parse().unwrap())));
         assert_eq!(deeds("trick 5s fixed at 8", 26), [(15, fast), (20, normal), (25, fast)]);
         assert_eq!(deeds("zap 5s fixed", 1000), [(15, Deed::Zap)]);
         assert_eq!(deeds("leave 5s fixed replaced", 1000), [(15, Deed::Leave { is_replaced: true })]);
         let seeks = deeds("seek 5s fixed", 26);
         assert_eq!(seeks.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [15, 20, 25]);
         assert!(seeks.iter().all(
-            |(_, deed)| matches!(deed, Deed::Command(Command::Seek(Place::Part(part))) if (0.0..1.0).contains(part))
+            |(_, deed)| matches!(deed, Deed::Command(ViewerCommand::Seek(SeekTarget::Part(part))) if (0.0..1.0).contains(part))
         ));
         assert_ne!(seeks[0].1, seeks[1].1);
     }
@@ -172,9 +173,9 @@ mod tests {
         assert_eq!(
             deeds("pause@5,play@8,seek@10=30", 1000),
             [
-                (15, Deed::Command(Command::Pause)),
-                (18, Deed::Command(Command::Resume)),
-                (20, Deed::Command(Command::Seek(Place::At(to)))),
+                (15, Deed::Command(ViewerCommand::Pause)),
+                (18, Deed::Command(ViewerCommand::Resume)),
+                (20, Deed::Command(ViewerCommand::Seek(SeekTarget::At(to)))),
             ]
         );
     }

@@ -13,16 +13,16 @@ use millrace_core::wire::rtcp::ReportBlock;
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 
 use super::between::{end_timestamp, is_as_announced, is_near_end};
-use super::meter::{Ending, Measured};
+use super::meter::{Ending, ViewerMeasurements};
 use super::report::ProbeReport;
 use super::viewer::Live;
 use crate::error::ClientError;
 use crate::receive::{MAX_STEP, SequenceCounts};
 use crate::rtsp::dialogue::PlayReply;
 
-/// The probe of a load.
+/// Counts a load's packets in the kernel, before they reach sockets.
 #[derive(Debug)]
-pub(super) struct Probe {
+pub(super) struct LoadProbe {
     inner: DropProbe,
     interface: String,
     passes: bool,
@@ -35,7 +35,7 @@ fn error(interface: &str) -> impl Fn(ProbeError) -> ClientError {
     move |source| ClientError::Probe { interface: interface.clone(), source }
 }
 
-impl Probe {
+impl LoadProbe {
     /// At an interface of the calling thread's network namespace.
     pub(super) fn attach(interface: &str, streams: u32, passes: bool) -> Result<Self, ClientError> {
         let action = if passes { ProbeAction::Pass } else { ProbeAction::Drop };
@@ -84,7 +84,7 @@ impl Probe {
 /// One viewer's slot.
 #[derive(Debug)]
 pub(super) struct ProbeMeter {
-    probe: Arc<Probe>,
+    probe: Arc<LoadProbe>,
     slot: u32,
     local: SocketAddr,
     /// Monotonic time of the reply to the first PLAY, and to the last.
@@ -108,7 +108,7 @@ pub(super) struct ProbeMeter {
 impl ProbeMeter {
     /// The packets to `local` are counted in `slot` from now on.
     pub(super) fn new(
-        probe: &Arc<Probe>,
+        probe: &Arc<LoadProbe>,
         slot: u32,
         local: SocketAddr,
         (payload_type, clock_hz): (u8, u32),
@@ -223,7 +223,7 @@ impl ProbeMeter {
         unix_ns: u64,
         end: Ending,
         (has_bye, sent): (bool, Option<u32>),
-    ) -> Measured {
+    ) -> ViewerMeasurements {
         let c = self.counts();
         self.unwatch();
         let is_first_run = self.runs <= 1;
@@ -245,7 +245,7 @@ impl ProbeMeter {
         let has_ended = end.is_end(has_bye, is_at_end, waited_ns);
         let tail_ns = if has_ended || end.is_paused { 0 } else { waited_ns };
         let unix_of = |monotonic_ns: u64| unix_ns.saturating_sub(now.0.saturating_sub(monotonic_ns));
-        Measured {
+        ViewerMeasurements {
             counts: SequenceCounts {
                 received: c.packets,
                 lost: c.lost,

@@ -8,7 +8,7 @@ use millrace_core::units::{BitRate, Count};
 use serde::Serialize;
 
 use super::meter::Repaired;
-use super::series::Sample;
+use super::series::LoadSample;
 use super::streams::StreamReport;
 use super::ts_light::TsFindings;
 use super::web::WebReport;
@@ -209,7 +209,7 @@ pub struct LoadReport {
     /// The probe's observations, if there was a probe.
     pub probe: Option<ProbeReport>,
     /// The load over time.
-    pub series: Vec<Sample>,
+    pub series: Vec<LoadSample>,
     /// Sessions that have no line of their own, for want of room.
     pub streams_unreported: u64,
     /// One line for each session.

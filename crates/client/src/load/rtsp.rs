@@ -5,21 +5,24 @@ use std::net::{SocketAddr, UdpSocket};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
-use super::Plan;
-use super::meter::{Ending, Measured, Meter};
+use super::LoadPlan;
+use super::meter::{Ending, Meter, ViewerMeasurements};
 use super::probe::ProbeMeter;
 use super::target::Seat;
-use super::viewer::{Command, Interest, Lent, Live, Outcome, Place, SocketCounts, Stage, Status, Viewer};
+use super::viewer::{
+    Interest, Live, LoadViewer, SeekTarget, SocketCounts, Status, ViewerCommand, ViewerContext,
+    ViewerOutcome, ViewerStage,
+};
 use crate::clock::random_u64;
 use crate::error::{ClientError, RtspFailure};
 use crate::fec::FecChoice;
 use crate::limits::{FAREWELL_NS, FEC_WAIT_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK};
 use crate::net::{Batch, Connection, Inlet, ReadState, bind_with_fec, start_connect};
 use crate::play::TransportChoice;
-use crate::rtsp::dialogue::{Dialogue, Event, PlayReply};
+use crate::rtsp::dialogue::{Dialogue, DialogueEvent, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
-use crate::rtsp::headers::{NptRange, Pace};
-use crate::rtsp::transport::{TransportReply, Wanted};
+use crate::rtsp::headers::{NptRange, PlaybackPace};
+use crate::rtsp::transport::{TransportReply, TransportRequest};
 use crate::url::RtspUrl;
 
 /// CNAME of receiver reports.
@@ -43,8 +46,8 @@ struct Udp {
     source: SocketAddr,
 }
 
-/// How media comes.
-enum Path {
+/// Transport of the media, once agreed.
+enum ViewerTransport {
     None,
     Udp(Box<Udp>),
     Tcp { rtp: u8, rtcp: u8 },
@@ -52,18 +55,18 @@ enum Path {
 
 pub(super) struct RtspViewer {
     seat: Seat,
-    stage: Stage,
+    stage: ViewerStage,
     is_connected: bool,
     connection: Connection,
     /// Counts in the kernel, if there is a probe. In front of the sockets, so that the port is ours until it ends.
     probed: Option<ProbeMeter>,
-    path: Path,
+    path: ViewerTransport,
     /// Whether epoll watches the connection for writing.
     watches_write: bool,
     failure: Option<String>,
     /// From the start of connecting to the reply to PLAY.
     setup_us: Option<u64>,
-    measured: Option<Measured>,
+    measured: Option<ViewerMeasurements>,
     foreign: u64,
     dialogue: Dialogue,
     meter: Meter,
@@ -84,7 +87,7 @@ pub(super) struct RtspViewer {
     ssrc: u32,
 }
 
-fn shared_for<'a>(lent: &Lent<'a>, server: SocketAddr) -> Option<&'a Inlet> {
+fn shared_for<'a>(lent: &ViewerContext<'a>, server: SocketAddr) -> Option<&'a Inlet> {
     let same_family =
         |inlet: &&Inlet| inlet.socket().local_addr().is_ok_and(|l| l.is_ipv4() == server.is_ipv4());
     lent.shared_rtcp.iter().find(same_family)
@@ -93,12 +96,12 @@ fn shared_for<'a>(lent: &Lent<'a>, server: SocketAddr) -> Option<&'a Inlet> {
 impl RtspViewer {
     /// Begins to connect.
     pub(super) fn new(
-        plan: &Plan,
+        plan: &LoadPlan,
         seat: Seat,
         url: &RtspUrl,
         server: SocketAddr,
         now: Instant,
-        lent: &mut Lent<'_>,
+        lent: &mut ViewerContext<'_>,
     ) -> Result<Self, String> {
         let error = |error: std::io::Error| format!("connect: {}", error.kind());
         let stream = start_connect(server, plan.local_of(seat.index)).map_err(error)?;
@@ -106,10 +109,10 @@ impl RtspViewer {
         lent.watch(CONNECTION, &stream, Interest::ReadWrite).map_err(error)?;
         Ok(Self {
             seat,
-            stage: Stage::Starting,
+            stage: ViewerStage::Starting,
             is_connected: false,
             connection: Connection::new(stream, chunk),
-            path: Path::None,
+            path: ViewerTransport::None,
             watches_write: true,
             failure: None,
             setup_us: None,
@@ -130,24 +133,24 @@ impl RtspViewer {
         })
     }
 
-    fn fail(&mut self, now: Instant, lent: &mut Lent<'_>, kind: String) {
+    fn fail(&mut self, now: Instant, lent: &mut ViewerContext<'_>, kind: String) {
         match self.stage {
-            Stage::Done => {}
+            ViewerStage::Done => {}
             // It has played and was measured; how the farewell went is not counted against it.
-            Stage::Leaving => self.stage = Stage::Done,
+            ViewerStage::Leaving => self.stage = ViewerStage::Done,
             _ => {
                 self.measure(now, lent);
                 self.failure = Some(kind);
-                self.stage = Stage::Done;
+                self.stage = ViewerStage::Done;
             }
         }
     }
 
-    fn measure(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn measure(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         if self.setup_us.is_some() && self.measured.is_none() {
             let hears_bye = match &self.path {
-                Path::Udp(udp) => udp.rtcp.is_some(),
-                Path::Tcp { .. } | Path::None => true,
+                ViewerTransport::Udp(udp) => udp.rtcp.is_some(),
+                ViewerTransport::Tcp { .. } | ViewerTransport::None => true,
             };
             let end = Ending { is_paused: self.is_paused, hears_bye };
             let bye = (self.meter.has_bye(), self.meter.sent());
@@ -164,25 +167,25 @@ impl RtspViewer {
     }
 
     /// Ends the session: BYE by RTCP and RTSP.
-    fn begin_leaving(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn begin_leaving(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         match self.stage {
-            Stage::Leaving | Stage::Done => return,
-            Stage::Playing => {
+            ViewerStage::Leaving | ViewerStage::Done => return,
+            ViewerStage::Playing => {
                 self.measure(now, lent);
                 self.send_report(lent, true);
             }
             // It has only just come.
-            Stage::Starting if now.ns_since(self.began) < GRACE_NS => {}
-            Stage::Starting => {
+            ViewerStage::Starting if now.ns_since(self.began) < GRACE_NS => {}
+            ViewerStage::Starting => {
                 self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
             }
         }
         self.report_at = None;
         self.deadline = Some(now.plus_ns(FAREWELL_NS));
-        self.stage = if self.dialogue.teardown(now) { Stage::Leaving } else { Stage::Done };
+        self.stage = if self.dialogue.teardown(now) { ViewerStage::Leaving } else { ViewerStage::Done };
     }
 
-    fn handle_connection(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_connection(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         if !self.is_connected {
             match self.connection.stream().take_error() {
                 Ok(None) => {
@@ -197,7 +200,7 @@ impl RtspViewer {
         self.handle_events(now, lent);
     }
 
-    fn read(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn read(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         let state = self.connection.read();
         loop {
             let (message, len) = match next_item(self.connection.pending()) {
@@ -205,12 +208,12 @@ impl RtspViewer {
                 Ok(Some((Item::Message(message), len))) => (Some(message), len),
                 Ok(Some((Item::Frame { channel, bytes }, len))) => {
                     match self.path {
-                        _ if self.stage == Stage::Leaving => {}
-                        Path::Tcp { rtp, .. } if channel == rtp => {
+                        _ if self.stage == ViewerStage::Leaving => {}
+                        ViewerTransport::Tcp { rtp, .. } if channel == rtp => {
                             let unix_ns = lent.unix_ns;
                             self.meter.rtp(lent.lateness_of_read(), now, unix_ns, bytes);
                         }
-                        Path::Tcp { rtcp, .. } if channel == rtcp => self.meter.rtcp(bytes),
+                        ViewerTransport::Tcp { rtcp, .. } if channel == rtcp => self.meter.rtcp(bytes),
                         _ => self.foreign += 1,
                     }
                     (None, len)
@@ -233,10 +236,10 @@ impl RtspViewer {
     }
 
     /// RTP has come. Takes one batch; returns the number of datagrams.
-    fn handle_rtp(&mut self, now: Instant, lent: &mut Lent<'_>) -> usize {
-        let Path::Udp(udp) = &mut self.path else { return 0 };
+    fn handle_rtp(&mut self, now: Instant, lent: &mut ViewerContext<'_>) -> usize {
+        let ViewerTransport::Udp(udp) = &mut self.path else { return 0 };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
-        let playing = matches!(self.stage, Stage::Starting | Stage::Playing);
+        let playing = matches!(self.stage, ViewerStage::Starting | ViewerStage::Playing);
         let is_probed = self.probed.as_ref().is_some_and(ProbeMeter::replaces_socket);
         let unprobed = &mut self.unprobed;
         let drained = udp.rtp.drain(|datagram| {
@@ -257,7 +260,7 @@ impl RtspViewer {
     }
 
     /// Takes all RTP that has come, within a bound.
-    fn drain_rtp(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn drain_rtp(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         for _ in 0..MAX_DRAINS {
             if self.handle_rtp(now, lent) == 0 {
                 return;
@@ -266,13 +269,13 @@ impl RtspViewer {
     }
 
     /// FEC has come.
-    fn handle_fec(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
+    fn handle_fec(&mut self, now: Instant, kind: u8, lent: &mut ViewerContext<'_>) {
         // The media that it protects may have come in the same moment.
         self.handle_rtp(now, lent);
-        let Path::Udp(udp) = &mut self.path else { return };
+        let ViewerTransport::Udp(udp) = &mut self.path else { return };
         let Some(inlet) = udp.fec.get_mut(usize::from(kind - FEC)) else { return };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
-        let playing = matches!(self.stage, Stage::Starting | Stage::Playing);
+        let playing = matches!(self.stage, ViewerStage::Starting | ViewerStage::Playing);
         let drained = inlet.drain(|datagram| {
             if datagram.from.ip() != source {
                 *foreign += 1;
@@ -286,10 +289,10 @@ impl RtspViewer {
     }
 
     /// RTCP has come to the player's own socket.
-    fn handle_rtcp(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_rtcp(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         // Packets before a BYE are counted before it.
         self.drain_rtp(now, lent);
-        let Path::Udp(udp) = &mut self.path else { return };
+        let ViewerTransport::Udp(udp) = &mut self.path else { return };
         let (meter, foreign, source) = (&mut self.meter, &mut self.foreign, udp.source.ip());
         let Some(rtcp) = &mut udp.rtcp else { return };
         let drained =
@@ -303,10 +306,10 @@ impl RtspViewer {
         }
     }
 
-    fn handle_events(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_events(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         while let Some(event) = self.dialogue.poll_event() {
             match event {
-                Event::Described(description) => {
+                DialogueEvent::Described(description) => {
                     let inspect = lent.plan.inspects(self.seat.index);
                     self.meter.describe(&description, inspect, lent.plan.options.media_clock);
                     self.length = description.range.and_then(|range| range.end);
@@ -315,31 +318,31 @@ impl RtspViewer {
                         Err(error) => self.fail(now, lent, error.to_string()),
                     }
                 }
-                Event::TransportRefused => self.fail(now, lent, "SETUP refused: 461".to_owned()),
-                Event::Ready(reply) => {
+                DialogueEvent::TransportRefused => self.fail(now, lent, "SETUP refused: 461".to_owned()),
+                DialogueEvent::Ready(reply) => {
                     self.agree(lent.plan.options.fec, &reply);
                     self.punch(lent);
                     let start = Some(lent.plan.place_of(self.seat.index));
                     let range = NptRange { start, end: None };
                     self.dialogue.play(now, lent.plan.options.sends_range.then_some(range));
                 }
-                Event::Playing(reply) => self.handle_playing(now, &reply, lent),
-                Event::Paused => {
+                DialogueEvent::Playing(reply) => self.handle_playing(now, &reply, lent),
+                DialogueEvent::Paused => {
                     self.is_paused = !self.is_seeking;
                     self.meter.pause();
                     self.probed.iter_mut().for_each(ProbeMeter::pause);
                 }
-                Event::Rendition(_) => {}
-                Event::Down => self.stage = Stage::Done,
-                Event::Failed(RtspFailure::Closed { .. }) if self.stage == Stage::Playing => {
+                DialogueEvent::Rendition(_) => {}
+                DialogueEvent::Down => self.stage = ViewerStage::Done,
+                DialogueEvent::Failed(RtspFailure::Closed { .. }) if self.stage == ViewerStage::Playing => {
                     self.fail(now, lent, "the server closed the connection while playing".to_owned());
                 }
-                Event::Failed(failure) => self.fail(now, lent, failure.kind()),
+                DialogueEvent::Failed(failure) => self.fail(now, lent, failure.kind()),
             }
         }
     }
 
-    fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut Lent<'_>) {
+    fn handle_playing(&mut self, now: Instant, reply: &PlayReply, lent: &mut ViewerContext<'_>) {
         if self.is_seeking {
             self.meter.jump();
         }
@@ -348,26 +351,28 @@ impl RtspViewer {
             probed.begin_play(reply, now);
         }
         (self.is_paused, self.is_seeking) = (false, false);
-        if self.stage == Stage::Starting {
+        if self.stage == ViewerStage::Starting {
             self.setup_us = Some(now.ns_since(self.began) / 1000);
-            self.stage = Stage::Playing;
+            self.stage = ViewerStage::Playing;
             self.schedule_report(now);
         }
     }
 
     /// A place that exists: none if the server does not say how long the title is.
-    fn place(&self, place: Place) -> Option<MediaTicks> {
+    fn place(&self, place: SeekTarget) -> Option<MediaTicks> {
         match place {
-            Place::At(at) => Some(at),
+            SeekTarget::At(at) => Some(at),
             // Not so near to the end that nothing is left to play.
-            Place::Part(part) => self.length.map(|length| MediaTicks((length.0 as f64 * 0.95 * part) as u64)),
+            SeekTarget::Part(part) => {
+                self.length.map(|length| MediaTicks((length.0 as f64 * 0.95 * part) as u64))
+            }
         }
     }
 
-    fn ask_for_transport(&mut self, lent: &mut Lent<'_>) -> Result<Wanted, ClientError> {
+    fn ask_for_transport(&mut self, lent: &mut ViewerContext<'_>) -> Result<TransportRequest, ClientError> {
         let options = &lent.plan.options;
         if options.transport == TransportChoice::Tcp {
-            return Ok(Wanted::Tcp { rtp: 0, rtcp: 1 });
+            return Ok(TransportRequest::Tcp { rtp: 0, rtcp: 1 });
         }
         let error = |source| ClientError::Socket { what: "UDP port", source };
         let stream = self.connection.stream();
@@ -406,8 +411,8 @@ impl RtspViewer {
             let refused = |source| ClientError::Probe { interface: "probe".to_owned(), source };
             self.probed = Some(probed.map_err(refused)?);
         }
-        self.path = Path::Udp(Box::new(Udp { rtp, rtcp, fec, server: None, source }));
-        Ok(Wanted::Udp { rtp: rtp_port, rtcp: rtcp_port })
+        self.path = ViewerTransport::Udp(Box::new(Udp { rtp, rtcp, fec, server: None, source }));
+        Ok(TransportRequest::Udp { rtp: rtp_port, rtcp: rtcp_port })
     }
 
     fn agree(&mut self, fec: FecChoice, reply: &TransportReply) {
@@ -416,18 +421,18 @@ impl RtspViewer {
             self.meter.repair(grant.choice != FecChoice::Off, grant.shape, FEC_WAIT_NS);
         }
         match (&mut self.path, reply.agreed) {
-            (Path::Udp(udp), _) => {
+            (ViewerTransport::Udp(udp), _) => {
                 (udp.source, udp.server) = reply.server_addresses(udp.source);
             }
-            (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
+            (path, TransportRequest::Tcp { rtp, rtcp }) => *path = ViewerTransport::Tcp { rtp, rtcp },
             _ => {}
         }
     }
 
     /// Opens the way through address translators and firewalls: an empty RTP packet and an empty RR. Inside the
     /// connection nothing has to be opened, and servers (MediaMTX) hang up on a frame that comes before PLAY.
-    fn punch(&mut self, lent: &Lent<'_>) {
-        let Path::Udp(udp) = &self.path else { return };
+    fn punch(&mut self, lent: &ViewerContext<'_>) {
+        let ViewerTransport::Udp(udp) = &self.path else { return };
         if let Some((rtp, _)) = udp.server {
             // If the network refuses it there is nothing to open.
             let _ = udp.rtp.socket().send_to(&[0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], rtp);
@@ -440,7 +445,7 @@ impl RtspViewer {
         self.report_at = Some(now.plus_ns(2_500_000_000 + random_u64() % 2_500_000_000));
     }
 
-    fn send_report(&mut self, lent: &Lent<'_>, bye: bool) {
+    fn send_report(&mut self, lent: &ViewerContext<'_>, bye: bool) {
         let hz = self.meter.clock_hz();
         let block = match self.probed.as_mut().filter(|probed| probed.replaces_socket()) {
             Some(probed) => probed.report_block(hz),
@@ -449,9 +454,9 @@ impl RtspViewer {
         let mut report = [0; MAX_REPORT_BYTES];
         let len = write_receiver_report(&mut report, self.ssrc, block.as_ref(), CNAME, bye);
         match &self.path {
-            Path::None => {}
-            Path::Tcp { rtcp, .. } => self.connection.push_frame(*rtcp, &report[..len]),
-            Path::Udp(udp) => {
+            ViewerTransport::None => {}
+            ViewerTransport::Tcp { rtcp, .. } => self.connection.push_frame(*rtcp, &report[..len]),
+            ViewerTransport::Udp(udp) => {
                 let inlet = udp.rtcp.as_ref().or_else(|| shared_for(lent, udp.source));
                 if let (Some(inlet), Some((_, to))) = (inlet, udp.server) {
                     // A report that is lost is followed by another.
@@ -462,8 +467,8 @@ impl RtspViewer {
     }
 
     /// After every call: a farewell when BYE has come, bytes to the connection, and what epoll watches it for.
-    fn settle(&mut self, now: Instant, lent: &mut Lent<'_>) {
-        if self.stage == Stage::Playing && self.meter.has_bye() {
+    fn settle(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
+        if self.stage == ViewerStage::Playing && self.meter.has_bye() {
             self.begin_leaving(now, lent);
         }
         if self.is_connected {
@@ -473,7 +478,7 @@ impl RtspViewer {
             }
         }
         let wants_write = !self.is_connected || !self.connection.output.is_empty();
-        if wants_write != self.watches_write && self.stage != Stage::Done {
+        if wants_write != self.watches_write && self.stage != ViewerStage::Done {
             self.watches_write = wants_write;
             let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
             if let Err(error) = lent.rewatch(CONNECTION, &self.connection, interest) {
@@ -483,8 +488,8 @@ impl RtspViewer {
     }
 }
 
-impl Viewer for RtspViewer {
-    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>) {
+impl LoadViewer for RtspViewer {
+    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut ViewerContext<'_>) {
         match kind {
             // The remaining packets raise the next event.
             RTP => drop(self.handle_rtp(now, lent)),
@@ -495,7 +500,7 @@ impl Viewer for RtspViewer {
         self.settle(now, lent);
     }
 
-    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_timeout(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
             self.fail(now, lent, "connect: timed out".to_owned());
@@ -510,28 +515,28 @@ impl Viewer for RtspViewer {
         self.settle(now, lent);
     }
 
-    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
+    fn command(&mut self, now: Instant, command: ViewerCommand, lent: &mut ViewerContext<'_>) -> bool {
         // One thing at a time: a viewer that is still waiting for a reply does not press the next button.
-        if self.stage != Stage::Playing || self.dialogue.is_busy() {
+        if self.stage != ViewerStage::Playing || self.dialogue.is_busy() {
             return false;
         }
         let range = |start| Some(NptRange { start: Some(start), end: None });
         let done = match command {
-            Command::Pause if self.is_paused => false,
-            Command::Pause => self.dialogue.pause(now),
-            Command::Resume if !self.is_paused => false,
-            Command::Resume => self.dialogue.play(now, None),
-            Command::Seek(place) => match self.place(place) {
+            ViewerCommand::Pause if self.is_paused => false,
+            ViewerCommand::Pause => self.dialogue.pause(now),
+            ViewerCommand::Resume if !self.is_paused => false,
+            ViewerCommand::Resume => self.dialogue.play(now, None),
+            ViewerCommand::Seek(place) => match self.place(place) {
                 None => false,
                 Some(to) => {
                     self.is_seeking = true;
                     (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play(now, range(to))
                 }
             },
-            Command::Rendition(name) => self.dialogue.set_rendition(now, name),
-            Command::Scale(scale) => {
+            ViewerCommand::Rendition(name) => self.dialogue.set_rendition(now, name),
+            ViewerCommand::Scale(scale) => {
                 self.is_seeking = true;
-                let pace = Pace { scale: Some(scale), ..Pace::default() };
+                let pace = PlaybackPace { scale: Some(scale), ..PlaybackPace::default() };
                 (self.is_paused || self.dialogue.pause(now)) && self.dialogue.play_at(now, None, pace)
             }
         };
@@ -539,12 +544,12 @@ impl Viewer for RtspViewer {
         done
     }
 
-    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn drain(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         self.drain_rtp(now, lent);
         self.settle(now, lent);
     }
 
-    fn leave(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn leave(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         self.begin_leaving(now, lent);
         self.settle(now, lent);
     }
@@ -571,13 +576,13 @@ impl Viewer for RtspViewer {
 
     fn media_inlet(&self) -> Option<&Inlet> {
         match &self.path {
-            Path::Udp(udp) => Some(&udp.rtp),
+            ViewerTransport::Udp(udp) => Some(&udp.rtp),
             _ => None,
         }
     }
 
-    fn end(&mut self, _lent: &mut Lent<'_>) -> Outcome {
-        Outcome {
+    fn end(&mut self, _lent: &mut ViewerContext<'_>) -> ViewerOutcome {
+        ViewerOutcome {
             failure: self.failure.take(),
             setup_us: self.setup_us,
             measured: self.measured,

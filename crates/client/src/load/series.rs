@@ -1,4 +1,4 @@
-//! A load over time: one [`Sample`] for each interval, made of what all threads counted in it.
+//! A load over time: one [`LoadSample`] for each interval, made of what all threads counted in it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::lateness::{histogram_us, summarize};
 use crate::limits::MAX_SAMPLES;
 
-/// One interval.
+/// Counts of one interval of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Sample {
+pub struct LoadSample {
     /// End of the interval, since the first viewer could begin.
     pub at_ms: u64,
     /// Viewers that had begun by then.
@@ -41,7 +41,7 @@ pub struct Sample {
 
 /// What one thread counted: sums since its start, and the lateness of the interval alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ThreadCounts {
     pub(super) started: u64,
     pub(super) playing: u64,
     pub(super) failed: u64,
@@ -53,18 +53,18 @@ pub(super) struct Part {
 
 #[derive(Debug)]
 struct Collecting {
-    sum: Part,
+    sum: ThreadCounts,
     lateness: Histogram<u64>,
     threads: usize,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SeriesState {
     open: BTreeMap<u64, Collecting>,
     /// Threads that have ended: their first interval after that, and their final sums.
-    left: Vec<(u64, Part)>,
-    last: Part,
-    samples: Vec<Sample>,
+    left: Vec<(u64, ThreadCounts)>,
+    last: ThreadCounts,
+    samples: Vec<LoadSample>,
 }
 
 /// Collects intervals from all threads.
@@ -72,7 +72,7 @@ struct Inner {
 pub(super) struct Series {
     threads: usize,
     interval_ns: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<SeriesState>,
 }
 
 impl Series {
@@ -81,10 +81,10 @@ impl Series {
     }
 
     /// Takes what one thread has for the interval `number`, from 1. Called about once a second, never for each packet.
-    pub(super) fn add(&self, number: u64, part: &Part, lateness: &Histogram<u64>) {
+    pub(super) fn add(&self, number: u64, part: &ThreadCounts, lateness: &Histogram<u64>) {
         // A thread that panicked while it held the lock leaves numbers that are only incomplete.
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Collecting { sum: Part::default(), lateness: histogram_us(), threads: 0 };
+        let fresh = || Collecting { sum: ThreadCounts::default(), lateness: histogram_us(), threads: 0 };
         let open = inner.open.entry(number).or_insert_with(fresh);
         open.sum.add(part);
         open.lateness.add(lateness).expect("both have the bounds of histogram_us");
@@ -93,19 +93,19 @@ impl Series {
     }
 
     /// Ends a thread: from the interval `number` on its sums stay unchanged.
-    pub(super) fn leave(&self, number: u64, part: &Part) {
+    pub(super) fn leave(&self, number: u64, part: &ThreadCounts) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.left.push((number, *part));
         inner.close_full(self.threads, self.interval_ns);
     }
 
     /// All whole intervals.
-    pub(super) fn take(&self) -> Vec<Sample> {
+    pub(super) fn take(&self) -> Vec<LoadSample> {
         std::mem::take(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner).samples)
     }
 }
 
-impl Part {
+impl ThreadCounts {
     fn add(&mut self, other: &Self) {
         self.started += other.started;
         self.playing += other.playing;
@@ -117,7 +117,7 @@ impl Part {
     }
 }
 
-impl Inner {
+impl SeriesState {
     /// Closes intervals, oldest first, once every thread has contributed its part or has ended.
     fn close_full(&mut self, threads: usize, interval_ns: u64) {
         while let Some(entry) = self.open.first_entry() {
@@ -135,7 +135,7 @@ impl Inner {
         let (now, last) = (done.sum, std::mem::replace(&mut self.last, done.sum));
         let bytes = now.payload_bytes.saturating_sub(last.payload_bytes);
         let lateness = summarize(&done.lateness);
-        let sample = Sample {
+        let sample = LoadSample {
             at_ms: number * interval_ns / 1_000_000,
             started: now.started,
             playing: now.playing,
@@ -158,7 +158,7 @@ impl Inner {
 ///
 /// # Errors
 /// What writing gives.
-pub fn write_series(samples: &[Sample], out: &mut impl Write) -> io::Result<()> {
+pub fn write_series(samples: &[LoadSample], out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "at_ms,started,playing,failed,packets,rate_bits_per_s,lost,lateness_p50_us,lateness_p99_us,lateness_max_us,own_stalls"
@@ -192,12 +192,12 @@ mod tests {
         let series = Series::new(2, 1_000_000_000);
         let mut lateness = histogram_us();
         lateness.saturating_record(100);
-        let part = |n: u64| Part {
+        let part = |n: u64| ThreadCounts {
             playing: 1,
             packets: 10 * n,
             payload_bytes: 1000 * n,
             lost: n,
-            ..Part::default()
+            ..ThreadCounts::default()
         };
         series.add(1, &part(1), &lateness);
         series.add(2, &part(3), &lateness); // this thread is ahead
@@ -209,7 +209,7 @@ mod tests {
         series.leave(4, &part(9));
         let samples = series.take();
         assert_eq!(samples.len(), 3);
-        let expected = Sample {
+        let expected = LoadSample {
             at_ms: 1000,
             playing: 2,
             packets: 20,
@@ -218,7 +218,7 @@ mod tests {
             lateness_p50_us: 100,
             lateness_p99_us: 900,
             lateness_max_us: 900,
-            ..Sample::default()
+            ..LoadSample::default()
         };
         assert_eq!(samples[0], expected);
         assert_eq!((samples[1].at_ms, samples[1].packets, samples[1].lost), (2000, 30, 3));

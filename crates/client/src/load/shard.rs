@@ -14,13 +14,13 @@ use millrace_core::time::{Instant, NS_PER_S};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::Plan;
+use super::LoadPlan;
 use super::person::{Deed, Person};
 use super::rng::Rng;
-use super::series::Part;
-use super::sums::{Done, Sums, add_histogram};
+use super::series::ThreadCounts;
+use super::sums::{FinishedSession, Sums, add_histogram};
 use super::target::Seat;
-use super::viewer::{Command, Lent, Outcome, Stage, Token, Viewer};
+use super::viewer::{LoadViewer, Token, ViewerCommand, ViewerContext, ViewerOutcome, ViewerStage};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::lateness::histogram_us;
@@ -52,10 +52,10 @@ enum After {
 struct Watched {
     seat: Seat,
     session: u32,
-    viewer: Box<dyn Viewer>,
+    viewer: Box<dyn LoadViewer>,
     person: Person,
     /// As it was after the last call.
-    stage: Stage,
+    stage: ViewerStage,
     /// Earliest entry of this viewer in the timers.
     scheduled: Instant,
     began: Instant,
@@ -75,7 +75,7 @@ struct Beginning {
 
 pub(super) struct Shard<'a> {
     number: usize,
-    plan: &'a Plan,
+    plan: &'a LoadPlan,
     tally: &'a Tally,
     clock: SystemClock,
     epoll: OwnedFd,
@@ -99,7 +99,7 @@ pub(super) struct Shard<'a> {
     looked_since: Instant,
     turn_unix_ns: u64,
     /// Sums of viewers that are done.
-    done: Part,
+    done: ThreadCounts,
     sums: Sums,
 }
 
@@ -112,7 +112,7 @@ macro_rules! lend {
     ($shard:ident, $now:expr, $slot:expr) => {{
         let unix_ns = $shard.clock.unix_ns();
         let before_turn_ns = $now.ns_since($shard.looked_since);
-        Lent {
+        ViewerContext {
             plan: $shard.plan,
             lateness: &mut $shard.lateness,
             own_lateness: &mut $shard.sums.times.own_lateness,
@@ -129,7 +129,7 @@ macro_rules! lend {
 
 impl<'a> Shard<'a> {
     /// Thread `number` gets every viewer whose index is `number` modulo the threads.
-    pub(super) fn new(plan: &'a Plan, number: usize, tally: &'a Tally) -> Result<Self, ClientError> {
+    pub(super) fn new(plan: &'a LoadPlan, number: usize, tally: &'a Tally) -> Result<Self, ClientError> {
         let threads = plan.options.threads;
         let to_start = (0..plan.options.streams).rev().filter(|index| *index as usize % threads == number);
         let mut shard = Self {
@@ -152,7 +152,7 @@ impl<'a> Shard<'a> {
             interval: 1,
             looked_since: plan.began,
             turn_unix_ns: 0,
-            done: Part::default(),
+            done: ThreadCounts::default(),
             sums: Sums::default(),
         };
         if !plan.options.own_rtcp {
@@ -278,17 +278,22 @@ impl<'a> Shard<'a> {
     }
 
     /// Lets a viewer do something, then sees to its timer, and takes leave of it if it is done.
-    fn with(&mut self, now: Instant, slot: usize, act: impl FnOnce(&mut dyn Viewer, &mut Lent<'_>)) {
+    fn with(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        act: impl FnOnce(&mut dyn LoadViewer, &mut ViewerContext<'_>),
+    ) {
         let Some(watched) = self.viewers.get_mut(slot).and_then(Option::as_mut) else { return };
         act(&mut *watched.viewer, &mut lend!(self, now, slot));
         let status = watched.viewer.status();
         let stage_before = std::mem::replace(&mut watched.stage, status.stage);
         if stage_before != status.stage {
-            if stage_before == Stage::Playing {
+            if stage_before == ViewerStage::Playing {
                 self.tally.playing.fetch_sub(1, Ordering::Relaxed);
                 watched.person.stop();
             }
-            if status.stage == Stage::Playing {
+            if status.stage == ViewerStage::Playing {
                 self.tally.playing.fetch_add(1, Ordering::Relaxed);
                 watched.person.begin(now, &self.plan.options.behaviour);
             }
@@ -298,7 +303,7 @@ impl<'a> Shard<'a> {
             watched.scheduled = at;
             self.timers.push(Reverse((at, slot)));
         }
-        if status.stage == Stage::Done {
+        if status.stage == ViewerStage::Done {
             self.bury(now, slot);
         }
     }
@@ -318,7 +323,7 @@ impl<'a> Shard<'a> {
         let zap_us =
             watched.zapped_ns.zip(first_ns).map(|(wished, first)| first.saturating_sub(wished) / 1000);
         let (seat, session, began) = (watched.seat, watched.session, watched.began);
-        self.sums.add(self.plan, Done { seat, session, began, zap_us, outcome });
+        self.sums.add(self.plan, FinishedSession { seat, session, began, zap_us, outcome });
         if self.is_leaving {
             return;
         }
@@ -365,7 +370,7 @@ impl<'a> Shard<'a> {
     /// A person has decided.
     fn act(&mut self, now: Instant, slot: usize, deed: Deed) {
         let Some(watched) = self.viewers.get_mut(slot).and_then(Option::as_mut) else { return };
-        if self.is_leaving || watched.stage != Stage::Playing {
+        if self.is_leaving || watched.stage != ViewerStage::Playing {
             return;
         }
         let counts = &mut self.sums.counts;
@@ -376,11 +381,11 @@ impl<'a> Shard<'a> {
                 let counts = &mut self.sums.counts;
                 match command {
                     _ if !is_done => counts.deeds_skipped += 1,
-                    Command::Pause => counts.pauses += 1,
-                    Command::Seek(_) => counts.seeks += 1,
-                    Command::Scale(_) => counts.tricks += 1,
-                    Command::Rendition(_) => counts.switches += 1,
-                    Command::Resume => {}
+                    ViewerCommand::Pause => counts.pauses += 1,
+                    ViewerCommand::Seek(_) => counts.seeks += 1,
+                    ViewerCommand::Scale(_) => counts.tricks += 1,
+                    ViewerCommand::Rendition(_) => counts.switches += 1,
+                    ViewerCommand::Resume => {}
                 }
                 return;
             }
@@ -428,7 +433,7 @@ impl<'a> Shard<'a> {
                     session,
                     viewer,
                     person,
-                    stage: Stage::Starting,
+                    stage: ViewerStage::Starting,
                     scheduled: Instant(u64::MAX),
                     began: now,
                     after: After::Nothing,
@@ -440,21 +445,22 @@ impl<'a> Shard<'a> {
             Err(reason) => {
                 self.tally.failed.fetch_add(1, Ordering::Relaxed);
                 self.done.failed += 1;
-                let outcome = Outcome { failure: Some(reason), ..Outcome::default() };
-                self.sums.add(self.plan, Done { seat, session, began: now, zap_us: None, outcome });
+                let outcome = ViewerOutcome { failure: Some(reason), ..ViewerOutcome::default() };
+                self.sums
+                    .add(self.plan, FinishedSession { seat, session, began: now, zap_us: None, outcome });
             }
         }
     }
 
     /// Returns the current sums of all viewers.
-    fn totals(&self) -> Part {
-        let mut part = Part { own_stalls: self.sums.counts.own_stalls, ..self.done };
+    fn totals(&self) -> ThreadCounts {
+        let mut part = ThreadCounts { own_stalls: self.sums.counts.own_stalls, ..self.done };
         for watched in self.viewers.iter().flatten() {
             let live = watched.viewer.live();
             part.packets += live.packets;
             part.payload_bytes += live.payload_bytes;
             part.lost += live.lost;
-            part.playing += u64::from(watched.stage == Stage::Playing);
+            part.playing += u64::from(watched.stage == ViewerStage::Playing);
         }
         part
     }

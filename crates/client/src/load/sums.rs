@@ -6,13 +6,13 @@ use hdrhistogram::Histogram;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
-use super::Plan;
+use super::LoadPlan;
 use super::report::{LoadFec, LoadReceiver, LoadReport, ProbeReport, WorstSession};
-use super::series::Sample;
+use super::series::LoadSample;
 use super::streams::StreamReport;
-use super::target::{Seat, Target};
+use super::target::{LoadTarget, Seat};
 use super::ts_light::TsFindings;
-use super::viewer::{Outcome, SocketCounts};
+use super::viewer::{SocketCounts, ViewerOutcome};
 use super::web::WebSums;
 use crate::fec::FecChoice;
 use crate::lateness::{histogram_us, summarize};
@@ -24,11 +24,11 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Plain counts.
         #[derive(Clone, Copy, Debug, Default)]
-        pub(super) struct Counts {
+        pub(super) struct LoadCounts {
             $($(#[$doc])* pub(super) $name: u64,)*
         }
 
-        impl Counts {
+        impl LoadCounts {
             fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
@@ -91,7 +91,7 @@ pub(super) fn add_histogram(to: &mut Histogram<u64>, from: &Histogram<u64>) {
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     failures: BTreeMap<String, u64>,
-    pub(super) counts: Counts,
+    pub(super) counts: LoadCounts,
     pub(super) times: Histograms,
     understated_us: u64,
     first_packet_min_us: Option<i64>,
@@ -105,23 +105,23 @@ pub(super) struct Sums {
     streams: Vec<StreamReport>,
 }
 
-/// A session that is over.
-pub(super) struct Done {
+/// A session that has ended.
+pub(super) struct FinishedSession {
     pub(super) seat: Seat,
     /// The viewer's how many-th.
     pub(super) session: u32,
     pub(super) began: Instant,
     /// From the wish to zap to the first packet.
     pub(super) zap_us: Option<u64>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ViewerOutcome,
 }
 
 /// How media comes: what all targets have in common.
-fn transport(plan: &Plan) -> &'static str {
-    let has = |kind: fn(&Target) -> bool| plan.targets.iter().any(kind);
-    let has_rtsp = has(|target| matches!(target, Target::Rtsp { .. }));
-    let has_http = has(|target| matches!(target, Target::Web { .. }));
-    let has_listeners = has(|target| matches!(target, Target::Listen(_)));
+fn transport(plan: &LoadPlan) -> &'static str {
+    let has = |kind: fn(&LoadTarget) -> bool| plan.targets.iter().any(kind);
+    let has_rtsp = has(|target| matches!(target, LoadTarget::Rtsp { .. }));
+    let has_http = has(|target| matches!(target, LoadTarget::Web { .. }));
+    let has_listeners = has(|target| matches!(target, LoadTarget::Listen(_)));
     let has_tcp = has_rtsp && plan.options.transport == TransportChoice::Tcp;
     match (has_rtsp || has_listeners, has_tcp, has_http) {
         (true, false, false) => "udp",
@@ -151,7 +151,7 @@ impl Sums {
     }
 
     /// A session is over.
-    pub(super) fn add(&mut self, plan: &Plan, done: Done) {
+    pub(super) fn add(&mut self, plan: &LoadPlan, done: FinishedSession) {
         self.counts.sessions += 1;
         let outcome = &done.outcome;
         outcome.socket.into_iter().for_each(|socket| self.add_socket(socket));
@@ -173,12 +173,12 @@ impl Sums {
         self.add_stream(plan, &done, title);
     }
 
-    fn add_measured(&mut self, plan: &Plan, done: &Done, title: &str) {
+    fn add_measured(&mut self, plan: &LoadPlan, done: &FinishedSession, title: &str) {
         let (Some(m), Some(setup_us)) = (done.outcome.measured, done.outcome.setup_us) else { return };
         let c = m.counts;
         let lost = c.lost + c.lost_at_start + m.lost_at_end;
         let is_stalled = u128::from(m.longest_gap_us) > plan.options.stall.as_micros();
-        self.counts.add(&Counts {
+        self.counts.add(&LoadCounts {
             played: 1,
             packets: c.received,
             payload_bytes: m.payload_bytes,
@@ -197,7 +197,7 @@ impl Sums {
             ended: u64::from(m.has_ended),
             rtp_info_wrong: u64::from(m.rtp_info_exact == Some(false)),
             inspected: u64::from(m.ts.is_some()),
-            ..Counts::default()
+            ..LoadCounts::default()
         });
         m.fec.iter().for_each(|fec| self.fec.add(fec));
         self.understated_us = self.understated_us.max(m.understated_us);
@@ -224,7 +224,7 @@ impl Sums {
         });
     }
 
-    fn add_stream(&mut self, plan: &Plan, done: &Done, title: String) {
+    fn add_stream(&mut self, plan: &LoadPlan, done: &FinishedSession, title: String) {
         if self.streams.len() >= MAX_STREAM_REPORTS / plan.options.threads {
             self.counts.unreported += 1;
             return;
@@ -296,7 +296,7 @@ impl Sums {
         part.worst.into_iter().for_each(|session| self.note_worst(session));
     }
 
-    fn receiver(&self, plan: &Plan, errors: UdpErrors) -> LoadReceiver {
+    fn receiver(&self, plan: &LoadPlan, errors: UdpErrors) -> LoadReceiver {
         let (c, t) = (&self.counts, &self.times);
         LoadReceiver {
             threads: plan.options.threads as u64,
@@ -340,7 +340,7 @@ impl Sums {
     }
 
     /// Returns the report, except for the judgements.
-    pub(super) fn report(mut self, plan: &Plan, errors: UdpErrors, series: Vec<Sample>) -> LoadReport {
+    pub(super) fn report(mut self, plan: &LoadPlan, udp: UdpErrors, series: Vec<LoadSample>) -> LoadReport {
         if let Some(probe) = plan.probe.as_ref().filter(|probe| !probe.passes()) {
             probe.whole_lateness(&mut self.times.lateness);
         }
@@ -402,7 +402,7 @@ impl Sums {
             ts: self.ts,
             web: self.web.report(),
             worst,
-            receiver: self.receiver(plan, errors),
+            receiver: self.receiver(plan, udp),
             probe: plan.probe.as_ref().map(|probe| probe.report(self.probe_sums())),
             series,
             streams_unreported: c.unreported,

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use millrace_core::time::Instant;
 
-use super::Plan;
+use super::LoadPlan;
 use super::listen::{ListenUrl, Listener};
 use super::rtsp::RtspViewer;
-use super::viewer::{Lent, Viewer};
+use super::viewer::{LoadViewer, ViewerContext};
 use super::web::address::HttpUrl;
 use super::web::{Hosts, WebViewer};
 use crate::error::ClientError;
 use crate::net::resolve;
 use crate::url::RtspUrl;
 
-/// Something to watch.
+/// A source of media to receive.
 #[derive(Clone, Debug)]
-pub(super) enum Target {
+pub(super) enum LoadTarget {
     /// A title of an RTSP server, with an address of its host.
     Rtsp { url: RtspUrl, server: SocketAddr },
     /// A file or an HLS title of an HTTP server.
@@ -31,11 +31,11 @@ pub(super) enum Target {
 pub(super) struct Seat {
     /// Number of the viewer, from 0.
     pub(super) index: u32,
-    /// The title it watches: an index into [`Plan::targets`].
+    /// The title it watches: an index into [`LoadPlan::targets`].
     pub(super) title: usize,
 }
 
-impl Target {
+impl LoadTarget {
     /// Reads a target and finds its host's address, of the family of `local` if that is given.
     pub(super) fn parse(text: &str, local: Option<IpAddr>) -> Result<Self, ClientError> {
         let scheme = text.trim().split("://").next().unwrap_or_default().to_ascii_lowercase();
@@ -75,11 +75,11 @@ impl Target {
     /// Why it cannot, in words without numbers that vary.
     pub(super) fn viewer(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         seat: Seat,
         now: Instant,
-        lent: &mut Lent<'_>,
-    ) -> Result<Box<dyn Viewer>, String> {
+        lent: &mut ViewerContext<'_>,
+    ) -> Result<Box<dyn LoadViewer>, String> {
         Ok(match self {
             Self::Rtsp { url, server } => Box::new(RtspViewer::new(plan, seat, url, *server, now, lent)?),
             Self::Web { url, hosts } => Box::new(WebViewer::new(plan, seat, url, hosts, now, lent)?),

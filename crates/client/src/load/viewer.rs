@@ -9,30 +9,30 @@ use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use rustix::event::epoll;
 
-use super::Plan;
-use super::meter::Measured;
+use super::LoadPlan;
+use super::meter::ViewerMeasurements;
 use super::shard::OWN_STALL_NS;
 use super::web::WebFigures;
 use crate::net::Inlet;
 
-/// Where a viewer stands. It only ever goes forward.
+/// Stage of a viewer's session. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum ViewerStage {
     /// Until the server has agreed to play: connecting, asking.
     Starting,
     /// Media flows or could flow; paused too.
     Playing,
     /// Says BYE; what still comes is not counted.
     Leaving,
-    /// Over. [`Viewer::end`] may be called, and the viewer dropped.
+    /// Over. [`LoadViewer::end`] may be called, and the viewer dropped.
     Done,
 }
 
 /// The state that the thread reads after every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status {
-    pub(super) stage: Stage,
-    /// When [`Viewer::handle_timeout`] is due.
+    pub(super) stage: ViewerStage,
+    /// When [`LoadViewer::handle_timeout`] is due.
     pub(super) poll_at: Option<Instant>,
 }
 
@@ -47,39 +47,39 @@ pub(super) struct Live {
     pub(super) lost: u64,
 }
 
-/// Something that a viewer is to do.
+/// A command to a viewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Command {
+pub(super) enum ViewerCommand {
     /// Stop the picture.
     Pause,
     /// Go on where it stopped.
     Resume,
     /// Go on at this place of the title.
-    Seek(Place),
+    Seek(SeekTarget),
     /// Go on at this speed.
     Scale(Scale),
     /// Go on in this rendition.
     Rendition(RenditionName),
 }
 
-/// A place in a title.
+/// Position in a title to seek to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum SeekTarget {
     /// At this distance from its beginning.
     At(MediaTicks),
     /// This part of its length, 0 to 1.
     Part(f64),
 }
 
-/// The outcome of a viewer.
+/// Result of one viewer's session.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct ViewerOutcome {
     /// Why it failed, in words without numbers that vary: failures are counted by these words.
     pub(super) failure: Option<String>,
     /// From the start to the moment when the server agreed to play.
     pub(super) setup_us: Option<u64>,
     /// The measurements, if it began to play.
-    pub(super) measured: Option<Measured>,
+    pub(super) measured: Option<ViewerMeasurements>,
     /// The results of a player that buffers (HTTP and HLS).
     pub(super) web: Option<WebFigures>,
     /// Datagrams from another address than the server's.
@@ -115,42 +115,46 @@ impl SocketCounts {
 ///
 /// A [shard](super::shard) drives up to some thousand of them from one epoll and one heap of timers. The rules:
 ///
-/// * A viewer opens its sockets itself, non-blocking, and registers each with [`Lent::watch`] under
+/// * A viewer opens its sockets itself, non-blocking, and registers each with [`ViewerContext::watch`] under
 ///   a *kind*, a number of its own choice from 0 to [`MAX_KIND`]. From then on
-///   [`Viewer::handle_ready`] is called with this kind whenever the descriptor is ready for the
+///   [`LoadViewer::handle_ready`] is called with this kind whenever the descriptor is ready for the
 ///   events it is watched for: once for each readiness, not once for each packet. It is level
-///   triggered, so a viewer may leave bytes for the next call. [`Lent::rewatch`] changes the events
+///   triggered, so a viewer may leave bytes for the next call. [`ViewerContext::rewatch`] changes the events
 ///   watched for.
 /// * Descriptors come and go as the viewer likes: dropping one ends its watching, and a new one may take the same kind
 ///   (a viewer of HLS makes one connection after another). An event of a dropped descriptor may still come in the turn in
 ///   which it was dropped, so readiness is a hint: a read that would block is not an error. A duplicate of a descriptor
 ///   (`try_clone`) keeps it watched; do not keep one.
-/// * After each call the thread asks for [`Viewer::status`] and calls [`Viewer::handle_timeout`] at `poll_at`, perhaps a
-///   little later. It may also call it when nothing is due.
+/// * After each call the thread asks for [`LoadViewer::status`] and calls
+///   [`LoadViewer::handle_timeout`] at `poll_at`, perhaps a little later. It may also call it when
+///   nothing is due.
 /// * Every call returns soon: it takes one batch or one read, not all there is.
-/// * What fails is a reason in [`Outcome::failure`] and [`Stage::Done`]. Nothing panics whatever the server sends.
-/// * The thread stops calling at [`Stage::Done`], takes [`Viewer::end`] and drops the viewer; that closes its sockets.
-///   A viewer that never gets there is ended a few seconds after [`Viewer::leave`].
+/// * What fails is a reason in [`ViewerOutcome::failure`] and [`ViewerStage::Done`]. Nothing panics
+///   whatever the server sends.
+/// * The thread stops calling at [`ViewerStage::Done`], takes [`LoadViewer::end`] and drops the
+///   viewer; that closes its sockets. A viewer that never gets there is ended a few seconds after
+///   [`LoadViewer::leave`].
 /// * Which viewer leaves, zaps to another title or is replaced is the thread's business, not the viewer's: a zap is
-///   [`Viewer::leave`] and a new viewer.
-pub(super) trait Viewer {
+///   [`LoadViewer::leave`] and a new viewer.
+pub(super) trait LoadViewer {
     /// Handles a descriptor, watched as `kind`, that is ready or broken: reading or writing it
     /// shows which.
-    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut Lent<'_>);
+    fn handle_ready(&mut self, now: Instant, kind: u8, lent: &mut ViewerContext<'_>);
 
     /// The time of [`Status::poll_at`] has come.
-    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>);
+    fn handle_timeout(&mut self, now: Instant, lent: &mut ViewerContext<'_>);
 
     /// Does something a person would do. `false` if this kind of viewer cannot, or not now; nothing has changed then.
-    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool;
+    fn command(&mut self, now: Instant, command: ViewerCommand, lent: &mut ViewerContext<'_>) -> bool;
 
     /// Takes the data that has already arrived, within a bound: the time is over and the data still
     /// counts.
-    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>);
+    fn drain(&mut self, now: Instant, lent: &mut ViewerContext<'_>);
 
-    /// Ends politely: measuring stops now, BYEs are sent, [`Stage::Done`] follows soon. When it has not come to
-    /// playing within some seconds that is a failure, unless the viewer is only a listener.
-    fn leave(&mut self, now: Instant, lent: &mut Lent<'_>);
+    /// Ends politely: measuring stops now, BYEs are sent, [`ViewerStage::Done`] follows soon. When
+    /// it has not come to playing within some seconds that is a failure, unless the viewer is only
+    /// a listener.
+    fn leave(&mut self, now: Instant, lent: &mut ViewerContext<'_>);
 
     /// Where it stands and when it wants to be called.
     fn status(&self) -> Status;
@@ -164,7 +168,7 @@ pub(super) trait Viewer {
     }
 
     /// Returns the outcome. Called once, last.
-    fn end(&mut self, lent: &mut Lent<'_>) -> Outcome;
+    fn end(&mut self, lent: &mut ViewerContext<'_>) -> ViewerOutcome;
 }
 
 /// Largest kind of a descriptor.
@@ -216,11 +220,11 @@ impl Token {
 }
 
 /// Per-call context that a thread lends to a viewer.
-pub(super) struct Lent<'a> {
-    pub(super) plan: &'a Plan,
+pub(super) struct ViewerContext<'a> {
+    pub(super) plan: &'a LoadPlan,
     /// Lateness of packets in microseconds: a viewer records every packet here.
     pub(super) lateness: &'a mut Histogram<u64>,
-    /// The same, for what [`Lent::lateness_of_read`] keeps apart.
+    /// The same, for what [`ViewerContext::lateness_of_read`] keeps apart.
     pub(super) own_lateness: &'a mut Histogram<u64>,
     /// How long datagrams waited in their receive buffers, in microseconds.
     pub(super) read_delay: &'a mut Histogram<u64>,
@@ -236,7 +240,7 @@ pub(super) struct Lent<'a> {
     pub(super) slot: usize,
 }
 
-impl Lent<'_> {
+impl ViewerContext<'_> {
     /// Returns the histogram for the lateness of data without a kernel stamp, such as data over
     /// TCP: if this thread has not looked for long, the lateness may be our own, and is kept apart.
     pub(super) fn lateness_of_read(&mut self) -> &mut Histogram<u64> {

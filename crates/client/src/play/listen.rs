@@ -13,9 +13,9 @@ use millrace_core::wire::rtp::RtpHeader;
 use rustix::event::{PollFd, PollFlags};
 
 use super::connect::wait;
-use super::media::Media;
+use super::media::MediaReceiver;
 use super::summary::{SocketFacts, Summary};
-use super::{PlayOptions, Progress};
+use super::{PlayOptions, PlayProgress};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
@@ -23,20 +23,20 @@ use crate::limits::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
 use crate::load::listen::{ListenUrl, socket};
 use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
 use crate::procfs::UdpErrors;
-use crate::report::{EndReason, ReceiverReport, Report};
+use crate::report::{EndReason, ReceiverReport, ReceptionReport};
 use crate::sink::SinkWriter;
 
 pub(super) struct Listening<'a> {
     options: &'a PlayOptions,
     url: String,
     cancel: &'a AtomicBool,
-    progress: &'a mut dyn FnMut(&Progress),
+    progress: &'a mut dyn FnMut(&PlayProgress),
     clock: SystemClock,
     rtp: Inlet,
     /// Absent if another process has the port.
     rtcp: Option<Inlet>,
     fec: Vec<Inlet>,
-    media: Media,
+    media: MediaReceiver,
     /// The payload type is that of the first packet.
     is_described: bool,
     /// First packet.
@@ -57,7 +57,7 @@ impl<'a> Listening<'a> {
         options: &'a PlayOptions,
         url: &ListenUrl,
         cancel: &'a AtomicBool,
-        progress: &'a mut dyn FnMut(&Progress),
+        progress: &'a mut dyn FnMut(&PlayProgress),
     ) -> Result<Self, ClientError> {
         let errors_before = UdpErrors::read();
         let rtp = open(url, 0, options, Batch::Single)?;
@@ -67,7 +67,7 @@ impl<'a> Listening<'a> {
         let fec = fec.collect::<Result<_, _>>()?;
         let sink = SinkWriter::start(&options.output, options.reference.as_deref())?;
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let mut media = Media::new(sink, options.reorder_packets, nanos(options.reorder_wait));
+        let mut media = MediaReceiver::new(sink, options.reorder_packets, nanos(options.reorder_wait));
         if options.fec != FecChoice::Off {
             media.repair(nanos(options.fec_wait), None);
         }
@@ -98,7 +98,7 @@ impl<'a> Listening<'a> {
     }
 
     /// Receives until it is over.
-    pub(super) fn run(mut self) -> Result<Report, ClientError> {
+    pub(super) fn run(mut self) -> Result<ReceptionReport, ClientError> {
         loop {
             let was_full = self.media.sink().is_full();
             let before = self.clock.now();
@@ -170,7 +170,7 @@ impl<'a> Listening<'a> {
         let Some(since) = self.since.filter(|_| now >= self.progress_at) else { return };
         let ((from, before), bytes) = (self.progress_from, self.media.payload_bytes());
         (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, bytes));
-        (self.progress)(&Progress {
+        (self.progress)(&PlayProgress {
             elapsed: now - since,
             packets: self.media.packets(),
             payload_bytes: bytes,
@@ -196,7 +196,7 @@ impl<'a> Listening<'a> {
         }
     }
 
-    fn report(self, now: Instant, end: EndReason) -> Result<Report, ClientError> {
+    fn report(self, now: Instant, end: EndReason) -> Result<ReceptionReport, ClientError> {
         let socket = SocketFacts::of(&self.rtp, self.rtcp.iter().chain(&self.fec));
         Summary {
             url: self.url,

@@ -8,7 +8,7 @@ use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::Lateness;
 use crate::limits::MAX_PLAYS;
-use crate::receive::{SequenceTracker, Verdict};
+use crate::receive::{SequenceTracker, SequenceVerdict};
 use crate::reorder::Reorder;
 use crate::report::{ByeReport, PlayRecord, SequenceReport, TimingReport};
 use crate::rtsp::dialogue::PlayReply;
@@ -16,9 +16,9 @@ use crate::sender::{Received, SenderReports, SenderWatch};
 use crate::sink::SinkWriter;
 use crate::verdict::EndPlace;
 
-/// A packet that may turn out to belong to the stream when its follower comes.
+/// First packet after a sequence jump, held until the next confirms it (RFC 3550 A.1).
 #[derive(Default)]
-struct Held {
+struct ProbationPacket {
     arrival_ns: u64,
     header: Option<RtpHeader>,
     payload: Vec<u8>,
@@ -123,8 +123,8 @@ impl Order {
     }
 }
 
-/// One stream of media.
-pub(crate) struct Media {
+/// Receiver of one media stream.
+pub(crate) struct MediaReceiver {
     tracker: SequenceTracker,
     order: Order,
     lateness: Lateness,
@@ -133,7 +133,7 @@ pub(crate) struct Media {
     payload_type: u8,
     ssrc: Option<u32>,
     next_ssrc: Option<u32>,
-    held: Held,
+    held: ProbationPacket,
     plays: Vec<PlayRecord>,
     current: Current,
     /// Place in the title and timestamp of the first PLAY that had both.
@@ -150,7 +150,7 @@ pub(crate) struct Media {
     report_at_bye: bool,
 }
 
-impl Media {
+impl MediaReceiver {
     /// `window` packets and `wait_ns` bound the reordering. The payload type is that of MPEG transport streams.
     pub(crate) fn new(sink: SinkWriter, window: usize, wait_ns: u64) -> Self {
         Self {
@@ -162,7 +162,7 @@ impl Media {
             payload_type: PAYLOAD_TYPE_MP2T,
             ssrc: None,
             next_ssrc: None,
-            held: Held::default(),
+            held: ProbationPacket::default(),
             plays: Vec::new(),
             current: Current::default(),
             origin: None,
@@ -290,19 +290,19 @@ impl Media {
             return;
         }
         match self.tracker.observe(header.sequence) {
-            Verdict::Duplicate => {}
-            Verdict::Stray => {
+            SequenceVerdict::Duplicate => {}
+            SequenceVerdict::Stray => {
                 self.held.arrival_ns = arrival_ns;
                 self.held.header = Some(header);
                 self.held.payload.clear();
                 self.held.payload.extend_from_slice(payload);
             }
-            Verdict::Next { ext, starts_run, .. } => {
+            SequenceVerdict::Next { ext, starts_run, .. } => {
                 self.begin_run_if(starts_run);
                 self.accept(now, ext, arrival_ns, &header, payload);
             }
-            Verdict::Reordered { ext } => self.accept(now, ext, arrival_ns, &header, payload),
-            Verdict::Confirmed { ext, starts_run, .. } => {
+            SequenceVerdict::Reordered { ext } => self.accept(now, ext, arrival_ns, &header, payload),
+            SequenceVerdict::Confirmed { ext, starts_run, .. } => {
                 self.begin_run_if(starts_run);
                 let held = std::mem::take(&mut self.held);
                 if let Some(header) = &held.header {
@@ -544,7 +544,7 @@ pub(crate) struct RepairCounts {
     pub(crate) fec: FecCounts,
 }
 
-/// What [`Media`] found.
+/// What [`MediaReceiver`] found.
 pub(crate) struct MediaReport {
     pub(crate) packets: u64,
     pub(crate) payload_bytes: u64,

@@ -4,8 +4,8 @@ use crate::sink::Output;
 use millrace_core::wire::rtcp::{SenderReport, write_sender_report};
 use std::time::Duration;
 
-fn media() -> Media {
-    Media::new(SinkWriter::start(&Output::Null, None).unwrap(), 64, 1000)
+fn media() -> MediaReceiver {
+    MediaReceiver::new(SinkWriter::start(&Output::Null, None).unwrap(), 64, 1000)
 }
 
 fn packet(sequence: u16, timestamp: u32, ssrc: u32) -> Vec<u8> {
@@ -21,7 +21,7 @@ fn announced(sequence: u16, timestamp: u32) -> PlayReply {
     PlayReply { range: None, rtp_info: Some(info), scale: None }
 }
 
-fn finish(media: Media) -> (MediaReport, u64) {
+fn finish(media: MediaReceiver) -> (MediaReport, u64) {
     let (report, sink) = media.finish(true);
     (report, sink.finish(Duration::from_secs(20)).unwrap().analysis.packets)
 }

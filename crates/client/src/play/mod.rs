@@ -23,8 +23,8 @@ use crate::limits::{
     FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
 };
 use crate::load::listen::ListenUrl;
-use crate::report::Report;
-use crate::rtsp::headers::Pace;
+use crate::report::ReceptionReport;
+use crate::rtsp::headers::PlaybackPace;
 use crate::script::Script;
 use crate::sink::{Output, SinkWriter};
 use crate::url::RtspUrl;
@@ -83,7 +83,7 @@ pub struct PlayOptions {
     /// Reports errors within the transport stream itself.
     pub analyse: bool,
     /// How fast to play.
-    pub pace: Pace,
+    pub pace: PlaybackPace,
     /// Pauses, seeks and speeds.
     pub script: Script,
     /// Reordering window in packets.
@@ -121,7 +121,7 @@ impl PlayOptions {
             output: Output::Null,
             reference: None,
             analyse: false,
-            pace: Pace::default(),
+            pace: PlaybackPace::default(),
             script: Script::default(),
             reorder_packets: REORDER_PACKETS,
             reorder_wait: REORDER_WAIT,
@@ -191,7 +191,7 @@ pub(crate) fn check_header_text(option: &'static str, text: &str) -> Result<(), 
 
 /// How far a reception is; given about four times a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PlayProgress {
     /// Since the reply to the first PLAY.
     pub elapsed: Duration,
     /// Different packets received.
@@ -217,8 +217,8 @@ pub struct Progress {
 pub fn play(
     options: &PlayOptions,
     cancel: &AtomicBool,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Report, ClientError> {
+    progress: &mut dyn FnMut(&PlayProgress),
+) -> Result<ReceptionReport, ClientError> {
     options.check()?;
     if let Some(url) = options.listen_url() {
         return listen::Listening::start(options, &url?, cancel, progress)?.run();
@@ -228,10 +228,10 @@ pub fn play(
     let mut fallback = None;
     let mut choice = options.transport;
     loop {
-        let way = session::Way { choice, fallback: fallback.take() };
+        let way = session::TransportAttempt { choice, fallback: fallback.take() };
         match session::Session::connect(options, &url, way, sink, cancel, progress)?.run()? {
-            session::Outcome::Done(report) => return Ok(*report),
-            session::Outcome::NothingByUdp(unused) => {
+            session::SessionOutcome::Done(report) => return Ok(*report),
+            session::SessionOutcome::NothingByUdp(unused) => {
                 sink = unused;
                 choice = TransportChoice::Tcp;
                 fallback = Some(format!("no packet over UDP within {} s", options.udp_timeout.as_secs_f64()));

@@ -17,32 +17,32 @@ use rustix::event::{PollFd, PollFlags};
 use agenda::{Agenda, PROGRESS_NS};
 
 use super::connect::{connect, wait};
-use super::media::Media;
-use super::{PlayOptions, Progress, TransportChoice};
+use super::media::MediaReceiver;
+use super::{PlayOptions, PlayProgress, TransportChoice};
 use crate::clock::{SystemClock, random_u64};
 use crate::error::{ClientError, RtspFailure, advice_for};
 use crate::fec::{FecChoice, FecGrant};
 use crate::limits::{PLAY_WAIT_NS, READ_CHUNK, READS_PER_TURN};
 use crate::net::{Batch, COLUMN_PORT, Connection, FIRST_PORT, FURTHER_PORT, Inlet, ReadState, bind_with_fec};
 use crate::procfs::{UdpErrors, run_delay_ns};
-use crate::report::{EndReason, ReceiverReport, Report};
-use crate::rtsp::dialogue::{Dialogue, DialogueConfig, Event, Phase, PlayReply};
+use crate::report::{EndReason, ReceiverReport, ReceptionReport};
+use crate::rtsp::dialogue::{Dialogue, DialogueConfig, DialogueEvent, DialoguePhase, PlayReply};
 use crate::rtsp::framing::{Item, next_item};
-use crate::rtsp::headers::{NptRange, Pace};
-use crate::rtsp::transport::{TransportReply, Wanted};
+use crate::rtsp::headers::{NptRange, PlaybackPace};
+use crate::rtsp::transport::{TransportReply, TransportRequest};
 use crate::sdp::Take;
 use crate::sink::SinkWriter;
 use crate::url::RtspUrl;
 
-/// How media is to come, and why not the usual way.
-pub(super) struct Way {
+/// Transport to try, and why it is not the first choice.
+pub(super) struct TransportAttempt {
     pub(super) choice: TransportChoice,
     pub(super) fallback: Option<String>,
 }
 
-/// What became of a session.
-pub(super) enum Outcome {
-    Done(Box<Report>),
+/// How a session ended.
+pub(super) enum SessionOutcome {
+    Done(Box<ReceptionReport>),
     /// Not one packet came over UDP; the sink was not used.
     NothingByUdp(SinkWriter),
 }
@@ -60,8 +60,8 @@ struct Udp {
     source: SocketAddr,
 }
 
-/// How media comes.
-enum Path {
+/// Transport of the media, once agreed.
+enum SessionTransport {
     None,
     Udp(Box<Udp>),
     Tcp { rtp: u8, rtcp: u8 },
@@ -69,20 +69,20 @@ enum Path {
 
 pub(super) struct Session<'a> {
     options: &'a PlayOptions,
-    way: Way,
+    way: TransportAttempt,
     cancel: &'a AtomicBool,
-    progress: &'a mut dyn FnMut(&Progress),
+    progress: &'a mut dyn FnMut(&PlayProgress),
     clock: SystemClock,
     url: RtspUrl,
     title: String,
     connection: Connection,
     dialogue: Dialogue,
-    path: Path,
-    media: Media,
+    path: SessionTransport,
+    media: MediaReceiver,
     /// Ranges of the PLAYs whose replies are still to come.
     asked: VecDeque<Option<NptRange>>,
     /// How fast PLAY asks for it.
-    pace: Pace,
+    pace: PlaybackPace,
     /// How long this thread had waited for a processor when PLAY was sent.
     run_delay_ns: u64,
     agenda: Agenda,
@@ -108,10 +108,10 @@ impl<'a> Session<'a> {
     pub(super) fn connect(
         options: &'a PlayOptions,
         url: &RtspUrl,
-        way: Way,
+        way: TransportAttempt,
         sink: SinkWriter,
         cancel: &'a AtomicBool,
-        progress: &'a mut dyn FnMut(&Progress),
+        progress: &'a mut dyn FnMut(&PlayProgress),
     ) -> Result<Self, ClientError> {
         let errors_before = UdpErrors::read();
         let stream = connect(url, options, cancel)?;
@@ -133,8 +133,8 @@ impl<'a> Session<'a> {
             title: String::new(),
             connection: Connection::new(stream, READ_CHUNK),
             dialogue: Dialogue::new(config, url),
-            path: Path::None,
-            media: Media::new(sink, options.reorder_packets, nanos(options.reorder_wait)),
+            path: SessionTransport::None,
+            media: MediaReceiver::new(sink, options.reorder_packets, nanos(options.reorder_wait)),
             asked: VecDeque::new(),
             pace: options.pace,
             run_delay_ns: 0,
@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the session to its end.
-    pub(super) fn run(mut self) -> Result<Outcome, ClientError> {
+    pub(super) fn run(mut self) -> Result<SessionOutcome, ClientError> {
         self.dialogue.start(self.clock.now());
         while self.end.is_none() && self.failure.is_none() && !self.nothing_by_udp {
             self.turn()?;
@@ -168,12 +168,12 @@ impl<'a> Session<'a> {
         let ended_at = self.clock.now();
         self.farewell()?;
         if self.nothing_by_udp {
-            return Ok(Outcome::NothingByUdp(self.media.into_sink()));
+            return Ok(SessionOutcome::NothingByUdp(self.media.into_sink()));
         }
         match self.failure.take() {
             Some(failure) => Err(ClientError::Rtsp { url: self.url.to_string(), failure }),
             None if self.agenda.playing_since.is_none() => Err(ClientError::Cancelled),
-            None => self.report(ended_at).map(|report| Outcome::Done(Box::new(report))),
+            None => self.report(ended_at).map(|report| SessionOutcome::Done(Box::new(report))),
         }
     }
 
@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
             // While media is left in the kernel, replies may lie behind it.
             self.dialogue.postpone(now);
         }
-        let reads_tcp = !(was_full && matches!(self.path, Path::Tcp { .. }));
+        let reads_tcp = !(was_full && matches!(self.path, SessionTransport::Tcp { .. }));
         // RTSP first: packets that come right behind the reply to PLAY must find it handled.
         if reads_tcp {
             self.read_connection(now)?;
@@ -209,7 +209,7 @@ impl<'a> Session<'a> {
 
     fn poll_at(&self) -> Instant {
         let agenda = &self.agenda;
-        let playing = self.dialogue.phase() == Phase::Playing;
+        let playing = self.dialogue.phase() == DialoguePhase::Playing;
         let step = self.options.script.0.get(agenda.next_step);
         let since = agenda.playing_since;
         [
@@ -231,13 +231,13 @@ impl<'a> Session<'a> {
         let timeout_ns = self.poll_at().ns_since(now).min(PLAY_WAIT_NS);
         let mut fds = Vec::with_capacity(5);
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, !(full && matches!(self.path, Path::Tcp { .. })));
+        flags.set(PollFlags::IN, !(full && matches!(self.path, SessionTransport::Tcp { .. })));
         flags.set(PollFlags::OUT, !self.connection.output.is_empty());
         // A descriptor that is watched for nothing would still wake the loop when the other side hangs up.
         if !flags.is_empty() {
             fds.push(PollFd::new(&self.connection, flags));
         }
-        if let Path::Udp(udp) = &self.path {
+        if let SessionTransport::Udp(udp) = &self.path {
             fds.push(PollFd::new(udp.rtcp.socket(), PollFlags::IN));
             if !full {
                 fds.push(PollFd::new(udp.rtp.socket(), PollFlags::IN));
@@ -277,11 +277,13 @@ impl<'a> Session<'a> {
                     (Item::Message(message), len) => (Some(message), len),
                     (Item::Frame { channel, bytes }, len) => {
                         match self.path {
-                            Path::Tcp { rtp, .. } if channel == rtp => {
+                            SessionTransport::Tcp { rtp, .. } if channel == rtp => {
                                 self.media.rtp(now, arrival_ns, bytes);
                                 self.agenda.alive_at = now;
                             }
-                            Path::Tcp { rtcp, .. } if channel == rtcp => self.media.rtcp(arrival_ns, bytes),
+                            SessionTransport::Tcp { rtcp, .. } if channel == rtcp => {
+                                self.media.rtcp(arrival_ns, bytes)
+                            }
                             _ => self.receiver.foreign += 1,
                         }
                         (None, len)
@@ -300,7 +302,7 @@ impl<'a> Session<'a> {
     }
 
     fn read_udp(&mut self, now: Instant, full: bool) -> Result<(), ClientError> {
-        let Path::Udp(udp) = &mut self.path else { return Ok(()) };
+        let SessionTransport::Udp(udp) = &mut self.path else { return Ok(()) };
         let Udp { rtp, rtcp, fec, source, .. } = &mut **udp;
         let error = |source| ClientError::Socket { what: "UDP receive", source };
         let mut foreign = 0;
@@ -355,21 +357,21 @@ impl<'a> Session<'a> {
     fn handle_events(&mut self, now: Instant, arrival_ns: u64) -> Result<(), ClientError> {
         while let Some(event) = self.dialogue.poll_event() {
             match event {
-                Event::Described(description) => {
+                DialogueEvent::Described(description) => {
                     self.media.set_payload_type(description.payload_type);
                     self.title = description.name;
                     self.ask_for_transport(now)?;
                 }
-                Event::TransportRefused => self.transport_refused(now),
-                Event::Ready(reply) => self.agree(now, &reply),
-                Event::Playing(reply) => self.begin_play(now, &reply, arrival_ns),
-                Event::Paused => self.media.pause(),
-                Event::Rendition(told) => {
+                DialogueEvent::TransportRefused => self.transport_refused(now),
+                DialogueEvent::Ready(reply) => self.agree(now, &reply),
+                DialogueEvent::Playing(reply) => self.begin_play(now, &reply, arrival_ns),
+                DialogueEvent::Paused => self.media.pause(),
+                DialogueEvent::Rendition(told) => {
                     let told = told.unwrap_or_else(|(status, reason)| format!("{status} {reason}"));
                     self.renditions.push(told);
                 }
-                Event::Down => {}
-                Event::Failed(failure) => self.failed(failure),
+                DialogueEvent::Down => {}
+                DialogueEvent::Failed(failure) => self.failed(failure),
             }
         }
         Ok(())
@@ -386,7 +388,7 @@ impl<'a> Session<'a> {
 
     fn ask_for_transport(&mut self, now: Instant) -> Result<(), ClientError> {
         let wanted = if self.way.choice == TransportChoice::Tcp {
-            Wanted::Tcp { rtp: 0, rtcp: 1 }
+            TransportRequest::Tcp { rtp: 0, rtcp: 1 }
         } else {
             let stream = self.connection.stream();
             let error = |source| ClientError::Socket { what: "RTSP connection", source };
@@ -400,22 +402,23 @@ impl<'a> Session<'a> {
             let rtcp = Inlet::new(pair.rtcp, Batch::Reports, self.options.receive_buffer_bytes)?;
             self.receiver.receive_buffer_bytes = rtp.buffer_bytes() as u64;
             let rtp_port = pair.rtp_port;
-            self.path = Path::Udp(Box::new(Udp { rtp, rtcp, fec, rtp_port, server: None, source }));
-            Wanted::Udp { rtp: pair.rtp_port, rtcp: pair.rtp_port + 1 }
+            self.path =
+                SessionTransport::Udp(Box::new(Udp { rtp, rtcp, fec, rtp_port, server: None, source }));
+            TransportRequest::Udp { rtp: pair.rtp_port, rtcp: pair.rtp_port + 1 }
         };
         self.dialogue.setup(now, wanted);
         Ok(())
     }
 
     fn transport_refused(&mut self, now: Instant) {
-        if self.way.choice == TransportChoice::Auto && matches!(self.path, Path::Udp(_)) {
-            self.way = Way {
+        if self.way.choice == TransportChoice::Auto && matches!(self.path, SessionTransport::Udp(_)) {
+            self.way = TransportAttempt {
                 choice: TransportChoice::Tcp,
                 fallback: Some("the server refused UDP with 461".to_owned()),
             };
-            self.path = Path::None;
+            self.path = SessionTransport::None;
             self.receiver.receive_buffer_bytes = 0;
-            self.dialogue.setup(now, Wanted::Tcp { rtp: 0, rtcp: 1 });
+            self.dialogue.setup(now, TransportRequest::Tcp { rtp: 0, rtcp: 1 });
         } else {
             let reason = "Unsupported Transport".to_owned();
             self.failed(RtspFailure::Status {
@@ -429,7 +432,7 @@ impl<'a> Session<'a> {
 
     fn agree(&mut self, now: Instant, reply: &TransportReply) {
         match (&mut self.path, reply.agreed) {
-            (Path::Udp(udp), Wanted::Udp { rtp, .. }) => {
+            (SessionTransport::Udp(udp), TransportRequest::Udp { rtp, .. }) => {
                 if rtp != udp.rtp_port {
                     let what = format!("Transport: requested port {}, got {rtp}", udp.rtp_port);
                     return self.failed(RtspFailure::Malformed { method: "SETUP", what });
@@ -440,7 +443,7 @@ impl<'a> Session<'a> {
                     return self.failed(RtspFailure::Malformed { method: "SETUP", what });
                 }
             }
-            (path, Wanted::Tcp { rtp, rtcp }) => *path = Path::Tcp { rtp, rtcp },
+            (path, TransportRequest::Tcp { rtp, rtcp }) => *path = SessionTransport::Tcp { rtp, rtcp },
             _ => {}
         }
         let start = Some(self.options.start.unwrap_or_default());
@@ -476,7 +479,7 @@ impl<'a> Session<'a> {
 
     /// Opens the way through address translators and firewalls as ffmpeg does: an empty RTP packet and an empty RR.
     fn punch(&mut self) {
-        let Path::Udp(udp) = &self.path else { return };
+        let SessionTransport::Udp(udp) = &self.path else { return };
         let Some((rtp, rtcp)) = udp.server else { return };
         let mut report = [0; MAX_REPORT_BYTES];
         let len = write_receiver_report(&mut report, self.ssrc, None, &self.options.cname, false);

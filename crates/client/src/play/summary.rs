@@ -2,13 +2,13 @@
 
 use millrace_core::units::BitRate;
 
-use super::media::{Media, RepairCounts};
+use super::media::{MediaReceiver, RepairCounts};
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
 use crate::limits::OUTPUT_TIMEOUT;
 use crate::net::Inlet;
 use crate::procfs::{UdpErrors, socket_drops};
-use crate::report::{EndReason, FecReport, ReceiverReport, Report, TsCounts};
+use crate::report::{EndReason, FecReport, ReceiverReport, ReceptionReport, TsCounts};
 
 /// The facts known when nothing more is received.
 pub(super) struct Summary {
@@ -26,7 +26,7 @@ pub(super) struct Summary {
     /// Whether the transport stream's own faults are reported.
     pub(super) analyse: bool,
     pub(super) granted: FecGrant,
-    pub(super) media: Media,
+    pub(super) media: MediaReceiver,
     /// The server's answers to requests for another rendition.
     pub(super) renditions: Vec<String>,
     /// Counts made during the reception.
@@ -63,7 +63,7 @@ impl Summary {
     ///
     /// # Errors
     /// If the output does not take the remaining data.
-    pub(super) fn report(self) -> Result<Report, ClientError> {
+    pub(super) fn report(self) -> Result<ReceptionReport, ClientError> {
         let Self { media, socket, end, mut receiver, .. } = self;
         let errors = UdpErrors::read().since(self.errors_before);
         let (media, sink) = media.finish(end.is_of_the_stream());
@@ -74,7 +74,7 @@ impl Summary {
         receiver.buffer_errors = errors.buffer;
         receiver.output_full_ms = self.output_full_ns / 1_000_000;
         receiver.written_bytes = sink.written;
-        let mut report = Report {
+        let mut report = ReceptionReport {
             url: self.url,
             title: self.title,
             transport: self.transport,
@@ -140,7 +140,7 @@ mod tests {
                 ..FecGrant::default()
             },
             renditions: Vec::new(),
-            media: Media::new(sink, 64, 1000),
+            media: MediaReceiver::new(sink, 64, 1000),
             receiver: ReceiverReport { malformed: 2, foreign: 3, ..ReceiverReport::default() },
             socket: SocketFacts { kernel_stamps: true, truncated: 5, drops: 7 },
             errors_before: UdpErrors::read(),

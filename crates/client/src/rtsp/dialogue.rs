@@ -23,8 +23,8 @@ use millrace_core::text::excerpt;
 use millrace_core::time::{Instant, NS_PER_S};
 use rtsp_types::{Message, Method, Request, Response, headers};
 
-use super::headers::{NptRange, Pace, RtpInfo, SessionHeader, parse_rtp_info};
-use super::transport::{TransportReply, Wanted};
+use super::headers::{NptRange, PlaybackPace, RtpInfo, SessionHeader, parse_rtp_info};
+use super::transport::{TransportReply, TransportRequest};
 use crate::error::{RtspFailure, advice_for};
 use crate::fec::{FecChoice, FecGrant};
 use crate::sdp::{self, Description};
@@ -46,9 +46,9 @@ pub struct DialogueConfig {
     pub fec: FecChoice,
 }
 
-/// Where the session stands.
+/// Phase of the RTSP session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum DialoguePhase {
     /// Nothing sent.
     Idle,
     /// OPTIONS or DESCRIBE is on its way.
@@ -88,9 +88,9 @@ impl PlayReply {
 /// Header that reports the result of a request for another rendition.
 const RENDITION_HEADER: &str = "X-Millrace-Rendition";
 
-/// What happened, in order.
+/// Events of the RTSP dialogue, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum DialogueEvent {
     /// DESCRIBE was answered; now call [`Dialogue::setup`].
     Described(Description),
     /// SETUP got 461: the server does not do this transport. Another may be tried with [`Dialogue::setup`].
@@ -113,8 +113,8 @@ pub enum Event {
 enum Ask {
     Options,
     Describe,
-    Setup(Wanted),
-    Play(Option<NptRange>, Pace),
+    Setup(TransportRequest),
+    Play(Option<NptRange>, PlaybackPace),
     Pause,
     Rendition(RenditionName),
     KeepAlive,
@@ -138,7 +138,7 @@ impl Ask {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingReply {
     ask: Ask,
     method: &'static str,
     cseq: u32,
@@ -149,18 +149,18 @@ struct Pending {
 #[derive(Debug)]
 pub struct Dialogue {
     config: DialogueConfig,
-    phase: Phase,
+    phase: DialoguePhase,
     url: String,
     aggregate: String,
     control: String,
     session: Option<SessionHeader>,
     get_parameter: bool,
     cseq: u32,
-    pending: Option<Pending>,
+    pending: Option<PendingReply>,
     queue: VecDeque<Ask>,
     last_sent: Instant,
     output: Vec<u8>,
-    events: VecDeque<Event>,
+    events: VecDeque<DialogueEvent>,
 }
 
 impl Dialogue {
@@ -169,7 +169,7 @@ impl Dialogue {
         let url = url.to_string();
         Self {
             config,
-            phase: Phase::Idle,
+            phase: DialoguePhase::Idle,
             aggregate: url.clone(),
             control: url.clone(),
             url,
@@ -188,15 +188,15 @@ impl Dialogue {
 
     /// Begins with OPTIONS and DESCRIBE.
     pub fn start(&mut self, now: Instant) {
-        if self.phase == Phase::Idle {
-            self.phase = Phase::Asking;
+        if self.phase == DialoguePhase::Idle {
+            self.phase = DialoguePhase::Asking;
             self.ask(now, Ask::Options);
         }
     }
 
     /// Asks for a transport; `false` unless the title has been described and there is no session yet.
-    pub fn setup(&mut self, now: Instant, wanted: Wanted) -> bool {
-        let allowed = self.phase == Phase::Described;
+    pub fn setup(&mut self, now: Instant, wanted: TransportRequest) -> bool {
+        let allowed = self.phase == DialoguePhase::Described;
         if allowed {
             self.ask(now, Ask::Setup(wanted));
         }
@@ -205,11 +205,11 @@ impl Dialogue {
 
     /// Plays `range`, or goes on where PAUSE stopped; `false` unless there is a session.
     pub fn play(&mut self, now: Instant, range: Option<NptRange>) -> bool {
-        self.play_at(now, range, Pace::default())
+        self.play_at(now, range, PlaybackPace::default())
     }
 
     /// The same at a speed.
-    pub fn play_at(&mut self, now: Instant, range: Option<NptRange>, pace: Pace) -> bool {
+    pub fn play_at(&mut self, now: Instant, range: Option<NptRange>, pace: PlaybackPace) -> bool {
         self.ask_in_session(now, Ask::Play(range, pace))
     }
 
@@ -226,7 +226,10 @@ impl Dialogue {
     /// Ends the session; requests that wait are dropped. `false` if there is no session or it is ended already.
     pub fn teardown(&mut self, now: Instant) -> bool {
         let ends = |ask: Ask| ask == Ask::Teardown;
-        if self.session.is_none() || self.phase == Phase::Down || self.pending.is_some_and(|p| ends(p.ask)) {
+        if self.session.is_none()
+            || self.phase == DialoguePhase::Down
+            || self.pending.is_some_and(|p| ends(p.ask))
+        {
             return false;
         }
         // A reply that is slow or never comes must not hold the farewell back.
@@ -294,7 +297,7 @@ impl Dialogue {
     }
 
     /// What happened next.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<DialogueEvent> {
         self.events.pop_front()
     }
 
@@ -306,7 +309,7 @@ impl Dialogue {
     // ---- getters ----
 
     /// Where the session stands.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> DialoguePhase {
         self.phase
     }
 
@@ -323,13 +326,15 @@ impl Dialogue {
     // ---- inside ----
 
     fn keep_alive_at(&self) -> Option<Instant> {
-        let alive = matches!(self.phase, Phase::Ready | Phase::Playing | Phase::Paused);
+        let alive =
+            matches!(self.phase, DialoguePhase::Ready | DialoguePhase::Playing | DialoguePhase::Paused);
         let session = self.session.as_ref().filter(|_| alive)?;
         Some(self.last_sent.plus_ns(session.timeout_ns / 2))
     }
 
     fn ask_in_session(&mut self, now: Instant, ask: Ask) -> bool {
-        let allowed = matches!(self.phase, Phase::Ready | Phase::Playing | Phase::Paused);
+        let allowed =
+            matches!(self.phase, DialoguePhase::Ready | DialoguePhase::Playing | DialoguePhase::Paused);
         if allowed {
             self.ask(now, ask);
         }
@@ -363,7 +368,7 @@ impl Dialogue {
             Ask::Describe => text.push_str("Accept: application/sdp\r\n"),
             Ask::Setup(wanted) => {
                 text.push_str(&format!("Transport: {wanted}\r\n"));
-                if self.config.fec != FecChoice::Off && matches!(wanted, Wanted::Udp { .. }) {
+                if self.config.fec != FecChoice::Off && matches!(wanted, TransportRequest::Udp { .. }) {
                     text.push_str(&format!("{FEC_HEADER}: {}\r\n", self.config.fec));
                 }
             }
@@ -388,7 +393,7 @@ impl Dialogue {
         self.output.extend_from_slice(text.as_bytes());
         self.last_sent = now;
         let deadline = now.plus_ns(self.config.reply_timeout_ns);
-        self.pending = Some(Pending { ask, method, cseq: self.cseq, deadline });
+        self.pending = Some(PendingReply { ask, method, cseq: self.cseq, deadline });
     }
 
     /// Servers may ask too (RFC 2326 section 10): liveness checks get a 200, everything else a 501.
@@ -418,12 +423,12 @@ impl Dialogue {
         } else {
             self.refused(now, pending, status, reply.reason_phrase());
         }
-        if self.phase != Phase::Failed {
+        if self.phase != DialoguePhase::Failed {
             self.send_next(now);
         }
     }
 
-    fn accept(&mut self, now: Instant, pending: Pending, reply: &Response<Vec<u8>>) {
+    fn accept(&mut self, now: Instant, pending: PendingReply, reply: &Response<Vec<u8>>) {
         match pending.ask {
             Ask::Options => {
                 let public = reply.header(&headers::PUBLIC).map_or("", |value| value.as_str());
@@ -434,33 +439,33 @@ impl Dialogue {
             Ask::Describe => self.described(reply),
             Ask::Setup(wanted) => self.set_up(wanted, reply),
             Ask::Play(..) => {
-                self.phase = Phase::Playing;
+                self.phase = DialoguePhase::Playing;
                 let play = self.play_reply(reply);
-                self.events.push_back(Event::Playing(play));
+                self.events.push_back(DialogueEvent::Playing(play));
             }
             Ask::Pause => {
-                self.phase = Phase::Paused;
-                self.events.push_back(Event::Paused);
+                self.phase = DialoguePhase::Paused;
+                self.events.push_back(DialogueEvent::Paused);
             }
             Ask::Rendition(_) => {
                 let told =
                     reply.headers().find(|(name, _)| name.as_str().eq_ignore_ascii_case(RENDITION_HEADER));
                 let told = told.map_or("", |(_, value)| value.as_str());
-                self.events.push_back(Event::Rendition(Ok(excerpt(told, 100))));
+                self.events.push_back(DialogueEvent::Rendition(Ok(excerpt(told, 100))));
             }
             Ask::KeepAlive => {}
             Ask::Teardown => self.down(),
         }
     }
 
-    fn refused(&mut self, now: Instant, pending: Pending, status: u16, reason: &str) {
+    fn refused(&mut self, now: Instant, pending: PendingReply, status: u16, reason: &str) {
         match (pending.ask, status) {
             // A server without OPTIONS can still be asked for the title.
             (Ask::Options, 400 | 404 | 405 | 500 | 501 | 551) => self.ask(now, Ask::Describe),
-            (Ask::Setup(_), 461) => self.events.push_back(Event::TransportRefused),
+            (Ask::Setup(_), 461) => self.events.push_back(DialogueEvent::TransportRefused),
             // What plays goes on.
             (Ask::Rendition(_), 451 | 453 | 455) => {
-                self.events.push_back(Event::Rendition(Err((status, excerpt(reason, 100)))));
+                self.events.push_back(DialogueEvent::Rendition(Err((status, excerpt(reason, 100)))));
             }
             // The request was understood as a sign of life; only a lost session matters.
             (Ask::KeepAlive, status) if status != 454 => self.get_parameter = false,
@@ -487,11 +492,11 @@ impl Dialogue {
             .to_owned();
         self.aggregate = resolve_control(&base, description.session_control.as_deref());
         self.control = resolve_control(&base, description.control.as_deref());
-        self.phase = Phase::Described;
-        self.events.push_back(Event::Described(description));
+        self.phase = DialoguePhase::Described;
+        self.events.push_back(DialogueEvent::Described(description));
     }
 
-    fn set_up(&mut self, wanted: Wanted, reply: &Response<Vec<u8>>) {
+    fn set_up(&mut self, wanted: TransportRequest, reply: &Response<Vec<u8>>) {
         let malformed = |what: String| RtspFailure::Malformed { method: "SETUP", what };
         let session = reply.header(&headers::SESSION).and_then(|value| SessionHeader::parse(value.as_str()));
         let Some(session) = session else {
@@ -501,11 +506,11 @@ impl Dialogue {
         let transport = reply.header(&headers::TRANSPORT).map_or("", |value| value.as_str());
         match TransportReply::parse(transport, wanted) {
             Ok(mut transport) => {
-                self.phase = Phase::Ready;
+                self.phase = DialoguePhase::Ready;
                 let mut headers = reply.headers();
                 let grant = headers.find(|(name, _)| name.as_str().eq_ignore_ascii_case(FEC_HEADER));
                 transport.fec = grant.map(|(_, value)| FecGrant::parse(value.as_str()));
-                self.events.push_back(Event::Ready(transport));
+                self.events.push_back(DialogueEvent::Ready(transport));
             }
             Err(what) => self.fail(malformed(what)),
         }
@@ -524,16 +529,16 @@ impl Dialogue {
     fn down(&mut self) {
         self.pending = None;
         self.session = None;
-        self.phase = Phase::Down;
-        self.events.push_back(Event::Down);
+        self.phase = DialoguePhase::Down;
+        self.events.push_back(DialogueEvent::Down);
     }
 
     fn fail(&mut self, failure: RtspFailure) {
         self.pending = None;
         self.queue.clear();
-        if !matches!(self.phase, Phase::Down | Phase::Failed) {
-            self.phase = Phase::Failed;
-            self.events.push_back(Event::Failed(failure));
+        if !matches!(self.phase, DialoguePhase::Down | DialoguePhase::Failed) {
+            self.phase = DialoguePhase::Failed;
+            self.events.push_back(DialogueEvent::Failed(failure));
         }
     }
 }

@@ -55,22 +55,22 @@ fn described() -> Dialogue {
     let cseq = d.cseq;
     let text = format!("RTSP/1.0 200 OK\r\nCSeq: {cseq}\r\n{}\r\n{SDP}", describe_reply());
     reply(&mut d, Instant(0), &text);
-    assert!(matches!(d.poll_event(), Some(Event::Described(film)) if film.name == "Film"));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Described(film)) if film.name == "Film"));
     d
 }
 
-fn ready(wanted: Wanted, timeout: &str) -> Dialogue {
+fn ready(wanted: TransportRequest, timeout: &str) -> Dialogue {
     let mut d = described();
     assert!(d.setup(Instant(0), wanted));
     let text = sent(&mut d);
     assert!(text.starts_with("SETUP rtsp://h:8554/film/track1 RTSP/1.0\r\n"), "{text}");
     assert!(text.contains(&format!("Transport: {wanted}\r\n")) && !text.contains("Session:"), "{text}");
     ok(&mut d, Instant(0), &format!("Session: abc{timeout}\r\nTransport: {wanted};ssrc=1\r\n"));
-    assert!(matches!(d.poll_event(), Some(Event::Ready(reply)) if reply.ssrc == Some(1)));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Ready(reply)) if reply.ssrc == Some(1)));
     d
 }
 
-const UDP: Wanted = Wanted::Udp { rtp: 5000, rtcp: 5001 };
+const UDP: TransportRequest = TransportRequest::Udp { rtp: 5000, rtcp: 5001 };
 
 #[test]
 fn play_pause_seek_teardown() {
@@ -83,26 +83,29 @@ fn play_pause_seek_teardown() {
     let info = "Range: npt=0.000-60.000\r\nRTP-Info: url=rtsp://h/other;seq=1;rtptime=2,\
                 url=rtsp://h:8554/film/track1;seq=3;rtptime=4\r\n";
     ok(&mut d, Instant(S), info);
-    let Some(Event::Playing(play)) = d.poll_event() else { panic!() };
+    let Some(DialogueEvent::Playing(play)) = d.poll_event() else { panic!() };
     assert_eq!(play.rtp_info.unwrap().sequence, Some(3));
     assert_eq!(play.range.unwrap().end, MediaTicks::from_secs_f64(60.0));
-    assert_eq!(d.phase(), Phase::Playing);
+    assert_eq!(d.phase(), DialoguePhase::Playing);
 
     // A seek is PAUSE and PLAY in one breath: the second waits for the reply to the first.
     assert!(d.pause(Instant(2 * S)) && d.play(Instant(2 * S), from(30.0)));
     assert_eq!(first_line(&mut d), "PAUSE rtsp://h:8554/film/ RTSP/1.0");
     ok(&mut d, Instant(2 * S), "");
-    assert_eq!(d.poll_event(), Some(Event::Paused));
+    assert_eq!(d.poll_event(), Some(DialogueEvent::Paused));
     assert!(sent(&mut d).contains("Range: npt=30.000-\r\n"));
     ok(&mut d, Instant(2 * S), "RTP-Info: url=relative;seq=9\r\n");
     assert!(
-        matches!(d.poll_event(), Some(Event::Playing(PlayReply { rtp_info: Some(info), .. })) if info.sequence == Some(9))
+        matches!(d.poll_event(), Some(DialogueEvent::Playing(PlayReply { rtp_info: Some(info), .. })) if info.sequence == Some(9))
     );
 
     assert!(d.teardown(Instant(3 * S)) && !d.teardown(Instant(3 * S)));
     assert_eq!(first_line(&mut d), "TEARDOWN rtsp://h:8554/film/ RTSP/1.0");
     ok(&mut d, Instant(3 * S), "");
-    assert_eq!((d.poll_event(), d.phase(), d.poll_at()), (Some(Event::Down), Phase::Down, None));
+    assert_eq!(
+        (d.poll_event(), d.phase(), d.poll_at()),
+        (Some(DialogueEvent::Down), DialoguePhase::Down, None)
+    );
     assert!(!d.play(Instant(4 * S), None));
 }
 
@@ -120,7 +123,7 @@ fn keep_alive_at_half_the_timeout_by_get_parameter_then_options() {
     let text = sent(&mut d);
     assert!(text.starts_with("OPTIONS ") && text.contains("Session: abc"), "{text}");
     status(&mut d, "454 Session Not Found");
-    assert!(matches!(d.poll_event(), Some(Event::Failed(RtspFailure::Status { status: 454, .. }))));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Failed(RtspFailure::Status { status: 454, .. }))));
     assert_eq!(d.poll_at(), None);
 }
 
@@ -129,12 +132,12 @@ fn setup_after_refused_transport_accepts_another() {
     let mut d = described();
     assert!(d.setup(Instant(0), UDP));
     status(&mut d, "461 Unsupported Transport");
-    assert_eq!(d.poll_event(), Some(Event::TransportRefused));
-    let tcp = Wanted::Tcp { rtp: 0, rtcp: 1 };
+    assert_eq!(d.poll_event(), Some(DialogueEvent::TransportRefused));
+    let tcp = TransportRequest::Tcp { rtp: 0, rtcp: 1 };
     assert!(d.setup(Instant(0), tcp));
     assert!(sent(&mut d).contains("Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n"));
     ok(&mut d, Instant(0), "Session: x\r\nTransport: RTP/AVP/TCP;interleaved=0-1\r\n");
-    assert!(matches!(d.poll_event(), Some(Event::Ready(reply)) if reply.agreed == tcp));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Ready(reply)) if reply.agreed == tcp));
 }
 
 #[test]
@@ -142,32 +145,35 @@ fn rtsp_failure_events_describe_their_cause() {
     let mut d = dialogue();
     d.start(Instant(0));
     d.handle_timeout(Instant(10 * S));
-    assert_eq!(d.poll_event(), Some(Event::Failed(RtspFailure::NoReply { method: "OPTIONS", seconds: 10 })));
+    assert_eq!(
+        d.poll_event(),
+        Some(DialogueEvent::Failed(RtspFailure::NoReply { method: "OPTIONS", seconds: 10 }))
+    );
 
     let mut d = dialogue();
     d.start(Instant(0));
     status(&mut d, "501 Not Implemented");
     sent(&mut d);
     status(&mut d, "404 Not Found");
-    let Some(Event::Failed(failure)) = d.poll_event() else { panic!() };
+    let Some(DialogueEvent::Failed(failure)) = d.poll_event() else { panic!() };
     assert_eq!(failure.to_string(), "DESCRIBE refused: 404 Not Found; check the title's name in the URL");
     assert_eq!(failure.kind(), "DESCRIBE refused: 404");
 
     let mut d = described();
     d.setup(Instant(0), UDP);
     d.handle_closed();
-    assert_eq!(d.poll_event(), Some(Event::Failed(RtspFailure::Closed { method: "SETUP" })));
+    assert_eq!(d.poll_event(), Some(DialogueEvent::Failed(RtspFailure::Closed { method: "SETUP" })));
     assert_eq!(d.poll_event(), None);
 
     let mut d = described();
     d.setup(Instant(0), UDP);
     ok(&mut d, Instant(0), "Transport: RTP/AVP;unicast\r\n");
-    let Some(Event::Failed(failure)) = d.poll_event() else { panic!() };
+    let Some(DialogueEvent::Failed(failure)) = d.poll_event() else { panic!() };
     assert!(failure.to_string().contains("no Session header"), "{failure}");
 
     let mut d = described();
     d.handle_garbage("it is HTML".to_owned());
-    assert!(matches!(d.poll_event(), Some(Event::Failed(RtspFailure::Malformed { .. }))));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Failed(RtspFailure::Malformed { .. }))));
 }
 
 #[test]
@@ -176,11 +182,11 @@ fn teardown_after_failed_play_is_still_sent() {
     d.play(Instant(0), None);
     sent(&mut d);
     status(&mut d, "457 Invalid Range");
-    assert!(matches!(d.poll_event(), Some(Event::Failed(_))));
+    assert!(matches!(d.poll_event(), Some(DialogueEvent::Failed(_))));
     assert!(d.teardown(Instant(0)));
     assert!(first_line(&mut d).starts_with("TEARDOWN"));
     d.handle_closed();
-    assert_eq!(d.poll_event(), Some(Event::Down));
+    assert_eq!(d.poll_event(), Some(DialogueEvent::Down));
 }
 
 #[test]
@@ -191,7 +197,7 @@ fn late_and_provisional_replies_are_not_taken_for_the_one_that_is_due() {
     status(&mut d, "100 Continue");
     assert_eq!((d.poll_event(), d.is_busy()), (None, true));
     reply(&mut d, Instant(0), "RTSP/1.0 200 no number\r\n\r\n");
-    assert_eq!(d.poll_event(), Some(Event::Playing(PlayReply::default())));
+    assert_eq!(d.poll_event(), Some(DialogueEvent::Playing(PlayReply::default())));
     reply(&mut d, Instant(0), "RTSP/1.0 404 unasked\r\n\r\n");
     assert_eq!(d.poll_event(), None);
 }

@@ -96,14 +96,14 @@ impl fmt::Display for NptRange {
 /// How fast a title should be shown and delivered (RFC 2326 sections 12.34 and 12.35); `None`: not
 /// given, which means normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct PlaybackPace {
     /// `Scale`.
     pub scale: Option<Scale>,
     /// `Speed`, in thousandths of real time.
     pub speed_permille: Option<u16>,
 }
 
-impl fmt::Display for Pace {
+impl fmt::Display for PlaybackPace {
     /// Header lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(scale) = self.scale {
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn pace_display_writes_scale_and_speed_headers() {
-        let pace = Pace { scale: "-4".parse().ok(), speed_permille: Some(2_500) };
+        let pace = PlaybackPace { scale: "-4".parse().ok(), speed_permille: Some(2_500) };
         assert_eq!(pace.to_string(), "Scale: -4.00\r\nSpeed: 2.500\r\n");
-        assert_eq!(Pace::default().to_string(), "");
+        assert_eq!(PlaybackPace::default().to_string(), "");
     }
 
     #[test]

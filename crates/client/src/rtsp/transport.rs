@@ -9,7 +9,7 @@ use crate::fec::FecGrant;
 
 /// The transport that a SETUP requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum TransportRequest {
     /// RTP and RTCP by UDP to these ports of ours.
     Udp {
         /// Port of RTP.
@@ -26,7 +26,7 @@ pub enum Wanted {
     },
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for TransportRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp { rtp, rtcp } => write!(f, "RTP/AVP;unicast;client_port={rtp}-{rtcp}"),
@@ -39,7 +39,7 @@ impl fmt::Display for Wanted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportReply {
     /// The transport it agreed to: UDP with the ports it will send to, or TCP with its channels.
-    pub agreed: Wanted,
+    pub agreed: TransportRequest,
     /// Its own ports for RTP and RTCP, if it names them (UDP only).
     pub server_ports: Option<(u16, u16)>,
     /// Address its packets come from, if it is not the one of the RTSP connection.
@@ -66,7 +66,7 @@ impl TransportReply {
     ///
     /// # Errors
     /// What does not fit: another profile, another lower transport, multicast, a number that is none.
-    pub fn parse(value: &str, wanted: Wanted) -> Result<Self, String> {
+    pub fn parse(value: &str, wanted: TransportRequest) -> Result<Self, String> {
         let value = value.split(',').next().unwrap_or_default();
         let mut parts = value.split(';').map(str::trim);
         let profile = parts.next().unwrap_or_default().to_ascii_uppercase();
@@ -80,7 +80,7 @@ impl TransportReply {
                 ));
             }
         };
-        if is_tcp != matches!(wanted, Wanted::Tcp { .. }) {
+        if is_tcp != matches!(wanted, TransportRequest::Tcp { .. }) {
             return Err(format!("Transport: requested \"{wanted}\", got \"{}\"", excerpt(value, 100)));
         }
         let mut reply = Self { agreed: wanted, server_ports: None, source: None, ssrc: None, fec: None };
@@ -92,20 +92,20 @@ impl TransportReply {
         Ok(reply)
     }
 
-    fn parameter(&mut self, part: &str, wanted: Wanted) -> Result<(), ()> {
+    fn parameter(&mut self, part: &str, wanted: TransportRequest) -> Result<(), ()> {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let value = value.trim().trim_matches('"');
         match (name.trim().to_ascii_lowercase().as_str(), wanted) {
             ("multicast", _) => return Err(()),
-            ("client_port", Wanted::Udp { .. }) => {
+            ("client_port", TransportRequest::Udp { .. }) => {
                 let (rtp, rtcp) = pair(value, |port: u16| port.checked_add(1)).ok_or(())?;
-                self.agreed = Wanted::Udp { rtp, rtcp };
+                self.agreed = TransportRequest::Udp { rtp, rtcp };
             }
-            ("interleaved", Wanted::Tcp { .. }) => {
+            ("interleaved", TransportRequest::Tcp { .. }) => {
                 let (rtp, rtcp) = pair(value, |channel: u8| channel.checked_add(1)).ok_or(())?;
-                self.agreed = Wanted::Tcp { rtp, rtcp };
+                self.agreed = TransportRequest::Tcp { rtp, rtcp };
             }
-            ("server_port", Wanted::Udp { .. }) => {
+            ("server_port", TransportRequest::Udp { .. }) => {
                 self.server_ports = Some(pair(value, |port: u16| port.checked_add(1)).ok_or(())?);
             }
             // A host name here is rare and of no use without a resolver: the connection's address is taken instead.
@@ -139,8 +139,8 @@ impl TransportReply {
 mod tests {
     use super::*;
 
-    const UDP: Wanted = Wanted::Udp { rtp: 5000, rtcp: 5001 };
-    const TCP: Wanted = Wanted::Tcp { rtp: 0, rtcp: 1 };
+    const UDP: TransportRequest = TransportRequest::Udp { rtp: 5000, rtcp: 5001 };
+    const TCP: TransportRequest = TransportRequest::Tcp { rtp: 0, rtcp: 1 };
 
     #[test]
     fn requests_have_the_players_form() {
@@ -164,9 +164,9 @@ mod tests {
     #[test]
     fn tcp_answers() {
         let reply = TransportReply::parse("rtp/avp/tcp; unicast; interleaved=2-3", TCP).unwrap();
-        assert_eq!(reply.agreed, Wanted::Tcp { rtp: 2, rtcp: 3 });
+        assert_eq!(reply.agreed, TransportRequest::Tcp { rtp: 2, rtcp: 3 });
         let reply = TransportReply::parse("RTP/AVP/TCP;interleaved=254", TCP).unwrap();
-        assert_eq!(reply.agreed, Wanted::Tcp { rtp: 254, rtcp: 255 });
+        assert_eq!(reply.agreed, TransportRequest::Tcp { rtp: 254, rtcp: 255 });
     }
 
     #[test]

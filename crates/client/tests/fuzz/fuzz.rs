@@ -5,10 +5,10 @@
 
 use crate::fuzz_support::{edited, seeds};
 use bolero::check;
-use millrace_client::rtsp::dialogue::{Dialogue, DialogueConfig, Phase};
+use millrace_client::rtsp::dialogue::{Dialogue, DialogueConfig, DialoguePhase};
 use millrace_client::rtsp::framing::{Item, next_item};
 use millrace_client::rtsp::headers::{NptRange, SessionHeader, parse_rtp_info};
-use millrace_client::rtsp::transport::{TransportReply, Wanted};
+use millrace_client::rtsp::transport::{TransportReply, TransportRequest};
 use millrace_client::script::Script;
 use millrace_client::sdp;
 use millrace_client::url::RtspUrl;
@@ -90,9 +90,11 @@ fn headers() {
             );
         }
         assert!(parse_rtp_info(text).len() <= 16);
-        for wanted in [Wanted::Udp { rtp: 5000, rtcp: 5001 }, Wanted::Tcp { rtp: 0, rtcp: 1 }] {
+        for wanted in
+            [TransportRequest::Udp { rtp: 5000, rtcp: 5001 }, TransportRequest::Tcp { rtp: 0, rtcp: 1 }]
+        {
             if let Ok(reply) = TransportReply::parse(text, wanted) {
-                let is_tcp = |wanted| matches!(wanted, Wanted::Tcp { .. });
+                let is_tcp = |wanted| matches!(wanted, TransportRequest::Tcp { .. });
                 assert_eq!(is_tcp(reply.agreed), is_tcp(wanted));
             }
         }
@@ -122,8 +124,8 @@ fn headers_edited() {
             SessionHeader::parse(&text);
             NptRange::parse(&text);
             parse_rtp_info(&text);
-            let _ = TransportReply::parse(&text, Wanted::Udp { rtp: 1, rtcp: 2 });
-            let _ = TransportReply::parse(&text, Wanted::Tcp { rtp: 1, rtcp: 2 });
+            let _ = TransportReply::parse(&text, TransportRequest::Udp { rtp: 1, rtcp: 2 });
+            let _ = TransportReply::parse(&text, TransportRequest::Tcp { rtp: 1, rtcp: 2 });
             let _ = RtspUrl::parse(&text);
             let _ = text.parse::<Script>();
         });
@@ -170,8 +172,8 @@ fn dialogue_edited() {
         dialogue.start(now);
         for (what, which, edits) in steps {
             match what % 16 {
-                0 => drop(dialogue.setup(now, Wanted::Udp { rtp: 5000, rtcp: 5001 })),
-                1 => drop(dialogue.setup(now, Wanted::Tcp { rtp: 0, rtcp: 1 })),
+                0 => drop(dialogue.setup(now, TransportRequest::Udp { rtp: 5000, rtcp: 5001 })),
+                1 => drop(dialogue.setup(now, TransportRequest::Tcp { rtp: 0, rtcp: 1 })),
                 2 => drop(dialogue.play(now, None)),
                 3 => drop(dialogue.pause(now)),
                 4 => drop(dialogue.teardown(now)),
@@ -204,7 +206,7 @@ fn dialogue_edited() {
             }
             let number = text.rsplit("CSeq: ").next().and_then(|rest| rest.split('\r').next()?.parse().ok());
             cseq = number.unwrap_or(cseq);
-            assert!(!matches!(dialogue.phase(), Phase::Down) || dialogue.session().is_none());
+            assert!(!matches!(dialogue.phase(), DialoguePhase::Down) || dialogue.session().is_none());
         }
     });
 }

@@ -8,7 +8,7 @@ use bolero::check;
 use millrace_client::limits::MAX_HTTP_HEAD_BYTES;
 use millrace_client::load::listen::ListenUrl;
 use millrace_client::load::web::address::HttpUrl;
-use millrace_client::load::web::exchange::{ByteRange, Exchange, Part};
+use millrace_client::load::web::exchange::{ByteRange, Exchange, ResponsePart};
 use millrace_client::load::web::head::{HttpFault, parse_head};
 use millrace_client::load::web::hls::{Hls, Want};
 use millrace_client::load::web::playlist::{Playlist, VariantChoice, parse_playlist};
@@ -25,9 +25,9 @@ fn respond<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(u16, Vec<u8>, 
             let (len, part) = exchange.take(&piece[at..])?;
             assert!(len > 0 && at + len <= piece.len());
             match part {
-                Part::Frame => {}
-                Part::Head(head) => status = head.status,
-                Part::Payload(bytes) => payload.extend_from_slice(bytes),
+                ResponsePart::Frame => {}
+                ResponsePart::Head(head) => status = head.status,
+                ResponsePart::Payload(bytes) => payload.extend_from_slice(bytes),
             }
             at += len;
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::{Behaviour, PAYLOAD, Server, steady};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
-use millrace_client::report::Report;
-use millrace_ts::{Check, Verdict};
+use millrace_client::report::ReceptionReport;
+use millrace_ts::{AnalysisVerdict, Check};
 
 /// Three seconds of a film at a constant rate, whole payloads.
 fn film() -> Vec<u8> {
@@ -33,7 +33,7 @@ fn behaviour(film: Vec<u8>) -> Behaviour {
     behaviour
 }
 
-fn received(behaviour: Behaviour, transport: TransportChoice) -> Report {
+fn received(behaviour: Behaviour, transport: TransportChoice) -> ReceptionReport {
     let server = Server::start(behaviour);
     let mut options = PlayOptions::new(server.url());
     options.transport = transport;
@@ -53,7 +53,11 @@ fn loss_is_no_fault_of_the_stream() {
         let report = received(behaviour, TransportChoice::Udp);
         let analysis = report.analysis.as_ref().unwrap();
         assert_eq!(report.sequence.lost, 5, "{report}");
-        assert_eq!((analysis.verdict, analysis.faults()), (Verdict::Incomplete, String::new()), "{report}");
+        assert_eq!(
+            (analysis.verdict, analysis.faults()),
+            (AnalysisVerdict::Incomplete, String::new()),
+            "{report}"
+        );
         assert_eq!(analysis.count(Check::Lost), 3, "{report}");
         assert_eq!(report.ts.continuity_errors, 0);
         assert!(report.ts.continuity_breaks_at_gaps > 0);
@@ -73,7 +77,11 @@ fn analyse_separates_sender_faults_from_network_loss() {
         film[video[100] * 188 + 2] = 0xff;
         let whole = received(behaviour(film.clone()), TransportChoice::Tcp);
         let analysis = whole.analysis.as_ref().unwrap();
-        assert_eq!((analysis.verdict, analysis.count(Check::Continuity)), (Verdict::Faulty, 1), "{whole}");
+        assert_eq!(
+            (analysis.verdict, analysis.count(Check::Continuity)),
+            (AnalysisVerdict::Faulty, 1),
+            "{whole}"
+        );
         let problem = "faults of the transport stream: 1 continuity (1.4)";
         assert!(whole.problems.iter().any(|said| said == problem), "{:?}", whole.problems);
         assert!(whole.to_string().contains("verdict           faulty: 1 continuity (1.4)"), "{whole}");

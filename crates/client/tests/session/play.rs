@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Behaviour, PAYLOAD, RtpInfo, Server, film, steady};
 use millrace_client::error::ClientError;
-use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
-use millrace_client::report::{EndReason, Report};
+use millrace_client::play::{PlayOptions, PlayProgress, TransportChoice, play};
+use millrace_client::report::{EndReason, ReceptionReport};
 use millrace_client::sink::Output;
-use millrace_client::verdict::Verdict;
+use millrace_client::verdict::ReceptionVerdict;
 use millrace_core::time::MediaTicks;
 
 fn options(server: &Server, transport: TransportChoice) -> PlayOptions {
@@ -20,12 +20,12 @@ fn options(server: &Server, transport: TransportChoice) -> PlayOptions {
     options
 }
 
-fn run(options: &PlayOptions) -> Report {
+fn run(options: &PlayOptions) -> ReceptionReport {
     play(options, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
 /// Plays to a file and checks against the film; returns the report and the bytes written.
-fn record(server: &Server, behaviour: &Behaviour, options: PlayOptions) -> (Report, Vec<u8>) {
+fn record(server: &Server, behaviour: &Behaviour, options: PlayOptions) -> (ReceptionReport, Vec<u8>) {
     record_with(server, behaviour, options, &mut |_| {})
 }
 
@@ -33,8 +33,8 @@ fn record_with(
     server: &Server,
     behaviour: &Behaviour,
     mut options: PlayOptions,
-    progress: &mut dyn FnMut(&Progress),
-) -> (Report, Vec<u8>) {
+    progress: &mut dyn FnMut(&PlayProgress),
+) -> (ReceptionReport, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let (out, reference) = (dir.path().join("out.ts"), dir.path().join("film.ts"));
     std::fs::write(&reference, &behaviour.film).unwrap();
@@ -267,13 +267,21 @@ fn verdict_is_right_only_for_complete_transport_stream() {
         let mut noise = film(60);
         noise[PAYLOAD..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 % 251) as u8);
         let cases = [
-            ("whole", short.clone(), Verdict::Right),
-            ("ends without a BYE", Behaviour { bye: None, ..short.clone() }, Verdict::Right),
-            ("a hole", Behaviour { holes: vec![30], ..short.clone() }, Verdict::Damaged),
-            ("garbage after one packet", Behaviour { film: noise, ..short.clone() }, Verdict::Foreign),
-            ("BYE too early", Behaviour { stop_before: Some(20), ..long.clone() }, Verdict::CutOff),
-            ("silence", Behaviour { stop_before: Some(20), bye: None, ..long.clone() }, Verdict::CutOff),
-            ("hangs up", Behaviour { close_before: Some(20), ..long.clone() }, Verdict::CutOff),
+            ("whole", short.clone(), ReceptionVerdict::Right),
+            ("ends without a BYE", Behaviour { bye: None, ..short.clone() }, ReceptionVerdict::Right),
+            ("a hole", Behaviour { holes: vec![30], ..short.clone() }, ReceptionVerdict::Damaged),
+            (
+                "garbage after one packet",
+                Behaviour { film: noise, ..short.clone() },
+                ReceptionVerdict::Foreign,
+            ),
+            ("BYE too early", Behaviour { stop_before: Some(20), ..long.clone() }, ReceptionVerdict::CutOff),
+            (
+                "silence",
+                Behaviour { stop_before: Some(20), bye: None, ..long.clone() },
+                ReceptionVerdict::CutOff,
+            ),
+            ("hangs up", Behaviour { close_before: Some(20), ..long.clone() }, ReceptionVerdict::CutOff),
         ];
         for (name, behaviour, expected) in cases {
             for transport in [TransportChoice::Udp, TransportChoice::Tcp] {
@@ -288,7 +296,7 @@ fn verdict_is_right_only_for_complete_transport_stream() {
             duration: Some(Duration::from_millis(300)),
             ..options(&server, TransportChoice::Tcp)
         };
-        assert_eq!(run(&chosen).verdict(), Verdict::Right);
+        assert_eq!(run(&chosen).verdict(), ReceptionVerdict::Right);
     });
 }
 

@@ -8,7 +8,7 @@ use crate::support::fec::FecSending;
 use crate::support::{Behaviour, Server, steady};
 use millrace_client::load::{LoadOptions, LoadReport, load};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
-use millrace_client::report::{EndReason, Report};
+use millrace_client::report::{EndReason, ReceptionReport};
 use millrace_client::{FecChoice, Output};
 use millrace_core::fec::Spread;
 
@@ -25,7 +25,11 @@ fn behaviour(fec: FecSending) -> Behaviour {
 }
 
 /// Plays to a file; returns the report and whether the file is the film, bit by bit.
-fn record(behaviour: &Behaviour, choice: FecChoice, change: impl Fn(&mut PlayOptions)) -> (Report, bool) {
+fn record(
+    behaviour: &Behaviour,
+    choice: FecChoice,
+    change: impl Fn(&mut PlayOptions),
+) -> (ReceptionReport, bool) {
     let server = Server::start(behaviour.clone());
     let dir = tempfile::tempdir().unwrap();
     let (out, reference) = (dir.path().join("out.ts"), dir.path().join("film.ts"));

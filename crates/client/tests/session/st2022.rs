@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_client::play::{PlayOptions, play};
-use millrace_client::report::Report;
+use millrace_client::report::ReceptionReport;
 use millrace_client::{ClientError, FecChoice, Output};
 
 /// Distances of the ports: media, columns, rows.
@@ -191,7 +191,7 @@ fn relay(from: &[UdpSocket], to: u16, loses: Loses, stop: &AtomicBool) -> Relaye
 
 /// Sends a film with FEC through a relay that loses packets; returns the output, the packets
 /// relayed, and the report.
-fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, Report)> {
+fn run(sender: Sender, loses: Loses) -> Option<(Vec<u8>, Relayed, ReceptionReport)> {
     if let Some(what) = sender.lacks() {
         eprintln!("skipped: {what}");
         return None;

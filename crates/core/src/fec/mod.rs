@@ -43,7 +43,7 @@ use self::kernel::{Column, combine};
 use crate::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS};
 
 pub use self::kernel::Kernel;
-pub use self::plan::{Plan, Plans};
+pub use self::plan::{DecodePlan, Plans};
 pub use self::spread::{FecPlace, Spread};
 
 /// The code of k data and m parity symbols. Cheap to clone.
@@ -136,14 +136,14 @@ impl Code {
     /// Returns how the missing data symbols come from those whose bits are set in `present` (bit i:
     /// data symbol i below k, then parity symbol i - k; higher bits are ignored); `None` if fewer
     /// than k are there. [`Plans`] keeps the results.
-    pub fn plan(&self, present: u128) -> Option<Plan> {
-        Plan::new(self, present)
+    pub fn plan(&self, present: u128) -> Option<DecodePlan> {
+        DecodePlan::new(self, present)
     }
 }
 
 /// What this process has encoded and decoded since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct FecCounters {
     /// Bytes of data encoded into parity.
     pub encoded_bytes: u64,
     /// Bytes of data that were restored.
@@ -154,8 +154,8 @@ static ENCODED_BYTES: AtomicU64 = AtomicU64::new(0);
 static DECODED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The counters of this process: sending FEC must not move `encoded_bytes`, which is how that is known.
-pub fn counters() -> Counters {
-    Counters {
+pub fn counters() -> FecCounters {
+    FecCounters {
         encoded_bytes: ENCODED_BYTES.load(Ordering::Relaxed),
         decoded_bytes: DECODED_BYTES.load(Ordering::Relaxed),
     }

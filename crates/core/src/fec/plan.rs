@@ -10,13 +10,13 @@ use crate::limits::MAX_DECODE_PLANS;
 
 /// How the missing data symbols of a codeword come from those that are there, for one pattern of loss.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct DecodePlan {
     sources: Box<[usize]>,
     restores: Box<[usize]>,
     columns: Box<[Column]>,
 }
 
-impl Plan {
+impl DecodePlan {
     /// The plan for the symbols whose bits are set in `present` (bit i: data symbol i below k, then parity symbol i - k; higher
     /// bits are ignored). `None` if fewer than k are there.
     pub(super) fn new(code: &Code, present: u128) -> Option<Self> {
@@ -72,7 +72,7 @@ impl Plan {
     /// The same by a certain kernel; by the scalar one when the processor does not know it.
     ///
     /// # Panics
-    /// As [`Plan::restore`].
+    /// As [`DecodePlan::restore`].
     pub fn restore_with(&self, kernel: Kernel, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         assert_eq!(sources.len(), self.sources.len(), "a plan reads as many symbols as it names");
         assert!(out.len() <= self.restores.len(), "more outputs than missing symbols");
@@ -111,9 +111,9 @@ fn invert(
 #[derive(Clone, Debug)]
 pub struct Plans {
     code: Code,
-    known: HashMap<u128, (Arc<Plan>, u64)>,
+    known: HashMap<u128, (Arc<DecodePlan>, u64)>,
     /// The last request: codewords of a row usually miss the same symbols.
-    last: Option<(u128, Arc<Plan>)>,
+    last: Option<(u128, Arc<DecodePlan>)>,
     uses: u64,
 }
 
@@ -140,7 +140,7 @@ impl Plans {
 
     /// The plan for the symbols whose bits are set in `present` (bit i: data symbol i below k, then parity symbol i - k; higher
     /// bits are ignored). `None` if fewer than k are there: nothing can be restored. Allocates when the pattern is new.
-    pub fn plan(&mut self, present: u128) -> Option<Arc<Plan>> {
+    pub fn plan(&mut self, present: u128) -> Option<Arc<DecodePlan>> {
         let symbols = self.code.k() + self.code.m();
         let present = present & ((1 << symbols) - 1);
         if let Some((known, plan)) = &self.last
@@ -160,8 +160,8 @@ impl Plans {
         Some(plan)
     }
 
-    fn make(&mut self, present: u128) -> Option<Arc<Plan>> {
-        let plan = Arc::new(Plan::new(&self.code, present)?);
+    fn make(&mut self, present: u128) -> Option<Arc<DecodePlan>> {
+        let plan = Arc::new(DecodePlan::new(&self.code, present)?);
         if self.known.len() >= MAX_DECODE_PLANS
             && let Some(oldest) =
                 self.known.iter().min_by_key(|(_, (_, used))| *used).map(|(present, _)| *present)

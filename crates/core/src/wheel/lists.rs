@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 
 /// One timer in a queue.
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct TimerEntry {
     pub(super) owner: u32,
     /// The part of its time that the wheel needs.
     pub(super) offset: u32,
@@ -19,19 +19,19 @@ pub(super) struct Entry {
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Block {
-    entries: [Entry; PER_BLOCK as usize],
+struct TimerBlock {
+    entries: [TimerEntry; PER_BLOCK as usize],
     next: u32,
     prev: u32,
 }
 
-const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(size_of::<TimerBlock>() == 256);
 
 /// Where in the pool an entry is: its block and its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u32);
+pub(super) struct TimerPosition(u32);
 
-impl Place {
+impl TimerPosition {
     /// In no queue.
     pub(super) const NOWHERE: Self = Self(u32::MAX);
 
@@ -65,7 +65,7 @@ struct Queue {
 /// A fixed number of queues.
 pub(super) struct Queues {
     queues: Box<[Queue]>,
-    blocks: Box<[Block]>,
+    blocks: Box<[TimerBlock]>,
     free: u32,
 }
 
@@ -79,17 +79,17 @@ const fn blocks(queues: usize, timers: usize) -> usize {
 impl Queues {
     /// Bytes of them.
     pub(super) const fn bytes(queues: usize, timers: usize) -> usize {
-        queues * size_of::<Queue>() + blocks(queues, timers) * size_of::<Block>()
+        queues * size_of::<Queue>() + blocks(queues, timers) * size_of::<TimerBlock>()
     }
 
     /// `queues` empty queues with room for `timers` timers in all.
     pub(super) fn new(queues: usize, timers: usize) -> Self {
         let count = blocks(queues, timers);
         assert!(count < (u32::MAX / 32) as usize, "{timers} timers are too many");
-        let nobody = Entry { owner: 0, offset: 0 };
+        let nobody = TimerEntry { owner: 0, offset: 0 };
         let block = |at: usize| {
             let next = if at + 1 == count { NONE } else { at as u32 + 1 };
-            Block { entries: [nobody; PER_BLOCK as usize], next, prev: NONE }
+            TimerBlock { entries: [nobody; PER_BLOCK as usize], next, prev: NONE }
         };
         let empty = Queue { attention: u64::MAX, head: NONE, tail: NONE, front: 0, end: 0 };
         Self {
@@ -109,7 +109,7 @@ impl Queues {
     }
 
     /// Puts `entry` at the end; returns where it is now.
-    pub(super) fn push(&mut self, queue: u32, entry: Entry, attention: u64) -> Place {
+    pub(super) fn push(&mut self, queue: u32, entry: TimerEntry, attention: u64) -> TimerPosition {
         let Queue { head, tail, end, .. } = self.queues[queue as usize];
         if head == NONE || end == PER_BLOCK {
             let fresh = self.free;
@@ -126,17 +126,17 @@ impl Queues {
                 queue.attention = queue.attention.min(attention);
                 self.blocks[tail as usize].next = fresh;
             }
-            return Place::new(fresh, 0);
+            return TimerPosition::new(fresh, 0);
         }
         self.blocks[tail as usize].entries[end as usize] = entry;
         let queue = &mut self.queues[queue as usize];
         queue.end += 1;
         queue.attention = queue.attention.min(attention);
-        Place::new(tail, end)
+        TimerPosition::new(tail, end)
     }
 
     /// The first entry of a queue that is not empty.
-    pub(super) fn first(&self, queue: u32) -> Entry {
+    pub(super) fn first(&self, queue: u32) -> TimerEntry {
         let queue = &self.queues[queue as usize];
         self.blocks[queue.head as usize].entries[queue.front as usize]
     }
@@ -175,16 +175,16 @@ impl Queues {
     }
 
     /// Takes the entry at `place`. The queue's last entry takes its place: its owner, if it is another one.
-    pub(super) fn remove(&mut self, queue: u32, place: Place) -> Option<u32> {
+    pub(super) fn remove(&mut self, queue: u32, place: TimerPosition) -> Option<u32> {
         let q = &mut self.queues[queue as usize];
-        if place == Place::new(q.head, q.front) {
+        if place == TimerPosition::new(q.head, q.front) {
             self.pop(queue);
             return None;
         }
         q.end -= 1;
         let (tail, end) = (q.tail, q.end);
         let last = self.blocks[tail as usize].entries[end as usize];
-        let moved = (place != Place::new(tail, end)).then_some(last.owner);
+        let moved = (place != TimerPosition::new(tail, end)).then_some(last.owner);
         if moved.is_some() {
             self.blocks[place.block() as usize].entries[place.at()] = last;
         }
@@ -206,7 +206,7 @@ impl Queues {
         queue: u32,
         offset: u32,
         owners: &mut [u32],
-        mut moved: impl FnMut(u32, Place),
+        mut moved: impl FnMut(u32, TimerPosition),
     ) -> usize {
         let mut count = 0;
         let Queue { head, front, .. } = self.queues[queue as usize];
@@ -216,7 +216,8 @@ impl Queues {
             if head == NONE || (block == tail && at >= end) {
                 break;
             }
-            let (place, entry) = (Place::new(block, at), self.blocks[block as usize].entries[at as usize]);
+            let (place, entry) =
+                (TimerPosition::new(block, at), self.blocks[block as usize].entries[at as usize]);
             let next = self.blocks[block as usize].next;
             if entry.offset <= offset {
                 owners[count] = entry.owner;
@@ -241,7 +242,7 @@ impl Queues {
     }
 
     /// The entries of a queue from the first to the last.
-    pub(super) fn iter(&self, queue: u32) -> impl Iterator<Item = Entry> + '_ {
+    pub(super) fn iter(&self, queue: u32) -> impl Iterator<Item = TimerEntry> + '_ {
         let Queue { head, tail, front, end, .. } = self.queues[queue as usize];
         let (mut block, mut at) = (head, front);
         std::iter::from_fn(move || {

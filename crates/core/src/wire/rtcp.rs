@@ -71,18 +71,18 @@ pub enum RtcpPacket {
     Other(u8),
 }
 
-struct Writer<'a> {
+struct RtcpWriter<'a> {
     out: &'a mut [u8],
     len: usize,
 }
 
-impl Writer<'_> {
+impl RtcpWriter<'_> {
     fn put(&mut self, bytes: &[u8]) {
         self.out[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
-    /// Common header with a length that [`Writer::close`] sets.
+    /// Common header with a length that [`RtcpWriter::close`] sets.
     fn open(&mut self, count: u8, packet_type: u8) -> usize {
         let start = self.len;
         self.put(&[0x80 | count, packet_type, 0, 0]);
@@ -113,7 +113,7 @@ impl Writer<'_> {
 /// # Panics
 /// If `out` is shorter than [`MAX_REPORT_BYTES`].
 pub fn write_sender_report(out: &mut [u8], report: &SenderReport, cname: &str, bye: bool) -> usize {
-    let mut w = Writer { out, len: 0 };
+    let mut w = RtcpWriter { out, len: 0 };
     let start = w.open(0, SR);
     w.put(&report.ssrc.to_be_bytes());
     w.put(&report.ntp.to_be_bytes());
@@ -141,7 +141,7 @@ pub fn write_receiver_report(
     cname: &str,
     bye: bool,
 ) -> usize {
-    let mut w = Writer { out, len: 0 };
+    let mut w = RtcpWriter { out, len: 0 };
     let start = w.open(u8::from(block.is_some()), RR);
     w.put(&ssrc.to_be_bytes());
     if let Some(b) = block {

@@ -9,7 +9,7 @@ use etherparse::checksum::Sum16BitWords;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use millrace_core::seam::Protocol;
 use millrace_core::wire::checksum::sum16;
-use millrace_core::wire::frame::{Packet, Unfit, parse};
+use millrace_core::wire::frame::{ParsedPacket, Unfit, parse};
 
 fn seeds() -> Vec<Vec<u8>> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/__fuzz__/frame/corpus");
@@ -24,7 +24,7 @@ fn same(a: u16, b: u16) -> bool {
 }
 
 /// What etherparse finds in a frame if all checksums are right.
-fn oracle(frame: &[u8]) -> Option<Packet<'_>> {
+fn oracle(frame: &[u8]) -> Option<ParsedPacket<'_>> {
     let found = SlicedPacket::from_ethernet(frame).ok()?;
     let (from, to): (IpAddr, IpAddr) = match found.net? {
         NetSlice::Ipv4(v4) => {
@@ -72,7 +72,7 @@ fn oracle(frame: &[u8]) -> Option<Packet<'_>> {
         _ => return None,
     };
     let [source, destination] = [SocketAddr::new(from, ports[0]), SocketAddr::new(to, ports[1])];
-    sums.then_some(Packet { protocol, source, destination, bytes })
+    sums.then_some(ParsedPacket { protocol, source, destination, bytes })
 }
 
 /// Nothing is taken that the other does not take, and what both take is the same.

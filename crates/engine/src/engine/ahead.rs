@@ -17,8 +17,8 @@ use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
 
 use super::Engine;
-use crate::pace::Pace;
-use crate::stream::{Cold, Stream, flag};
+use crate::pace::RunPacing;
+use crate::stream::{Cold, HotStream, flag};
 use crate::types::Refusal;
 
 /// Checks whether a run may send this much ahead.
@@ -37,15 +37,15 @@ impl Engine {
 
     /// Returns the pace at which a stream must be served: the pace of its run, without the media
     /// that it still has to send ahead.
-    pub(super) fn owed(&self, index: u32) -> Pace {
+    pub(super) fn owed(&self, index: u32) -> RunPacing {
         owed(self.stream(index), &self.cold[index as usize])
     }
 }
 
 /// See [`Engine::owed`].
-pub(super) fn owed(stream: &Stream, cold: &Cold) -> Pace {
+pub(super) fn owed(stream: &HotStream, cold: &Cold) -> RunPacing {
     let ahead = if stream.has(flag::AHEAD) { cold.ahead } else { MediaTicks(0) };
-    Pace { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
+    RunPacing { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
 }
 
 /// Returns the pace used to measure a burst of a stream that sends ahead, whose first packet has
@@ -53,12 +53,12 @@ pub(super) fn owed(stream: &Stream, cold: &Cold) -> Pace {
 /// is given up when the packet is a burst behind the pace owed.
 #[cold]
 pub(super) fn measure_ahead(
-    stream: &mut Stream,
+    stream: &mut HotStream,
     cold: &Cold,
     now: Instant,
     time: MediaTicks,
     burst_ns: u64,
-) -> Pace {
+) -> RunPacing {
     let owed = owed(stream, cold);
     let is_lost = now.ns_since(owed.departure(time)) > burst_ns;
     if is_lost {

@@ -9,10 +9,10 @@ use millrace_core::time::Instant;
 
 use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
-use crate::batch::{Burst, Entry, What};
+use crate::batch::{BatchEntry, Burst, EntryContent};
 use crate::frame::{bytes_of, fits, times};
 use crate::limits::{FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS};
-use crate::stream::{Input, NEVER, Slot, flag, pending};
+use crate::stream::{ExtentProgress, Input, NEVER, flag, pending};
 use crate::types::{FailReason, LeaseFailure, StopReason};
 
 impl Engine {
@@ -35,7 +35,7 @@ impl Engine {
             return self.cannot_read(index, now, is_queued, LeaseFailure::OutOfRange);
         }
         self.batch.rows[index as usize].leases[slot] = Some(lease);
-        stream.slots[slot] = Slot::Held;
+        stream.slots[slot] = ExtentProgress::Held;
         if !is_queued && stream.extent == extent {
             self.extent_is_here(index, now);
             self.arm(index, now);
@@ -120,7 +120,7 @@ impl Engine {
         let stream = self.stream(index);
         let ahead = extent + 1;
         let slot = (ahead % 2) as usize;
-        if stream.slots[slot] != Slot::Idle {
+        if stream.slots[slot] != ExtentProgress::Idle {
             return;
         }
         let is_cut = self.follows(index, extent).is_none();
@@ -176,7 +176,7 @@ impl Engine {
         let stream = self.stream_mut(index);
         if again && !stream.has(flag::RETRIED << slot) {
             stream.flags |= flag::RETRIED << slot;
-            stream.slots[slot] = Slot::Wanted;
+            stream.slots[slot] = ExtentProgress::Wanted;
             self.wants.push_back(index);
         } else {
             let is_queued = run != stream.run;
@@ -206,9 +206,11 @@ impl Engine {
             let entry = self.batch.entry(at);
             let outcome = outcomes.get(at).copied().unwrap_or(SendOutcome::Blocked { taken: 0 });
             match entry.what {
-                What::Media { burst, patched } => self.media_sent(now, &entry, burst, patched, outcome),
-                What::Bytes { burst, .. } => self.media_sent(now, &entry, burst, false, outcome),
-                What::Report { bye, .. } => self.report_sent(now, &entry, bye, outcome),
+                EntryContent::Media { burst, patched } => {
+                    self.media_sent(now, &entry, burst, patched, outcome)
+                }
+                EntryContent::Bytes { burst, .. } => self.media_sent(now, &entry, burst, false, outcome),
+                EntryContent::Report { bye, .. } => self.report_sent(now, &entry, bye, outcome),
             }
             self.arm(entry.stream.index, now);
         }
@@ -218,10 +220,18 @@ impl Engine {
     fn waiting(&self, id: StreamId, run: RunSerial, extent: u32) -> Option<(u32, usize)> {
         let (index, slot) = self.slot_for(id, run, extent)?;
         // A stream that does not play has only idle slots.
-        matches!(self.stream(index).slots[slot], Slot::Wanted | Slot::Asked).then_some((index, slot))
+        matches!(self.stream(index).slots[slot], ExtentProgress::Wanted | ExtentProgress::Asked)
+            .then_some((index, slot))
     }
 
-    fn media_sent(&mut self, now: Instant, entry: &Entry, burst: Burst, patched: bool, outcome: SendOutcome) {
+    fn media_sent(
+        &mut self,
+        now: Instant,
+        entry: &BatchEntry,
+        burst: Burst,
+        patched: bool,
+        outcome: SendOutcome,
+    ) {
         let index = entry.stream.index;
         match outcome {
             SendOutcome::Sent => self.taken(now, entry, burst, patched),
@@ -241,7 +251,7 @@ impl Engine {
     }
 
     /// The device took these packets.
-    fn taken(&mut self, now: Instant, entry: &Entry, burst: Burst, patched: bool) {
+    fn taken(&mut self, now: Instant, entry: &BatchEntry, burst: Burst, patched: bool) {
         let index = entry.stream.index;
         let left = self.batch.taken;
         let stream = &mut self.streams[index as usize];
@@ -273,7 +283,7 @@ impl Engine {
     }
 
     /// These packets are behind the stream, by whatever way: the next ones are prepared.
-    fn gone(&mut self, now: Instant, entry: &Entry, burst: Burst) {
+    fn gone(&mut self, now: Instant, entry: &BatchEntry, burst: Burst) {
         let index = entry.stream.index;
         let stream = &mut self.streams[index as usize];
         stream.last = stream.last.followed_by(self.batch.taken, stream.due, entry.departure, burst.count);
@@ -336,7 +346,7 @@ impl Engine {
     }
 
     /// The destination refused these packets: lost, as on a bad link, unless it goes on for long.
-    fn unreachable(&mut self, now: Instant, entry: &Entry, burst: Burst, errno: i32) {
+    fn unreachable(&mut self, now: Instant, entry: &BatchEntry, burst: Burst, errno: i32) {
         let index = entry.stream.index;
         let packets = u64::from(burst.count);
         self.counters.unreachable += packets;
@@ -370,7 +380,7 @@ impl Engine {
         }
     }
 
-    fn report_sent(&mut self, now: Instant, entry: &Entry, bye: bool, outcome: SendOutcome) {
+    fn report_sent(&mut self, now: Instant, entry: &BatchEntry, bye: bool, outcome: SendOutcome) {
         let index = entry.stream.index;
         let sent = outcome == SendOutcome::Sent;
         let (sent, lost) = (u64::from(sent), u64::from(!sent));

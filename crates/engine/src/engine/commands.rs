@@ -7,7 +7,7 @@ use millrace_core::time::Instant;
 use super::Engine;
 use super::ahead::check_ahead;
 use crate::limits::START_READ_NS;
-use crate::stream::{Cold, Input, Next, Stream, flag, pending};
+use crate::stream::{Cold, HotStream, Input, Transition, flag, pending};
 use crate::types::{FailReason, Numbering, Refusal, RunSpec, Start, StopReason, StreamSpec};
 
 impl Engine {
@@ -15,10 +15,10 @@ impl Engine {
     pub fn open(&mut self, _now: Instant, spec: StreamSpec) -> Result<(), Refusal> {
         let index = spec.id.index;
         let stream = self.streams.get_mut(index as usize).ok_or(Refusal::TableFull)?;
-        if let Next::Refuse(refusal) = stream.state.next(Input::Open) {
+        if let Transition::Refuse(refusal) = stream.state.next(Input::Open) {
             return Err(refusal);
         }
-        *stream = Stream::opened(&spec);
+        *stream = HotStream::opened(&spec);
         self.cold[index as usize] = Cold::new();
         self.held.reset(index);
         self.batch.rows[index as usize].dest = spec.dest;
@@ -46,7 +46,7 @@ impl Engine {
         self.abandon_batch(now);
         let index = self.find(id)?;
         let stream = self.stream(index);
-        if let Next::Refuse(refusal) = stream.state.next(Input::Play) {
+        if let Transition::Refuse(refusal) = stream.state.next(Input::Play) {
             return Err(refusal);
         }
         check(&spec)?;

@@ -6,8 +6,8 @@ use millrace_core::time::Instant;
 
 use super::Engine;
 use super::commands::check;
-use crate::stream::{Input, NEVER, Next, Slot, flag, pending, spare_of};
-use crate::types::{Cut, Refusal, RunEnd, RunSpec, StopReason};
+use crate::stream::{ExtentProgress, Input, NEVER, Transition, flag, pending, spare_of};
+use crate::types::{Refusal, RunCut, RunEnd, RunSpec, StopReason};
 
 impl Engine {
     /// Command: the run that follows when the one that lasts has come to the cut, at the moment at which its next packet would
@@ -15,18 +15,18 @@ impl Engine {
     ///
     /// Its first extent is asked for when the run that lasts enters its last one. If that cannot be read, the queued run ends and
     /// the other one goes on to where it was going before.
-    pub fn queue(&mut self, now: Instant, id: StreamId, cut: Cut, spec: RunSpec) -> Result<(), Refusal> {
+    pub fn queue(&mut self, now: Instant, id: StreamId, cut: RunCut, spec: RunSpec) -> Result<(), Refusal> {
         self.abandon_batch(now);
         let index = self.find(id)?;
         let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
-        if let Next::Refuse(refusal) = stream.state.next(Input::Queue) {
+        if let Transition::Refuse(refusal) = stream.state.next(Input::Queue) {
             return Err(refusal);
         }
         check(&spec)?;
         let spec = spec.begin_at_first_sent();
         let until = match cut {
-            Cut::At(packet) => packet,
-            Cut::End => cold.run_until,
+            RunCut::At(packet) => packet,
+            RunCut::End => cold.run_until,
         };
         if spec.from == spec.until || until > cold.run_until {
             return Err(Refusal::OutOfRange);
@@ -102,7 +102,7 @@ impl Engine {
             Some(slot) => self.move_slot(index, slot, (extent % 2) as usize),
             None => self.want(index, extent, start),
         }
-        if self.stream(index).slots[(extent % 2) as usize] == Slot::Held {
+        if self.stream(index).slots[(extent % 2) as usize] == ExtentProgress::Held {
             self.extent_is_here(index, now);
         }
         self.arm(index, now);
@@ -127,10 +127,10 @@ impl Engine {
     pub(super) fn queued_want(&mut self, index: u32) -> Option<Want> {
         let (stream, cold) = (&mut self.streams[index as usize], &self.cold[index as usize]);
         let (spec, slot) = (cold.queued.as_ref()?, usize::from(cold.queued_slot?));
-        if stream.slots[slot] != Slot::Wanted {
+        if stream.slots[slot] != ExtentProgress::Wanted {
             return None;
         }
-        stream.slots[slot] = Slot::Asked;
+        stream.slots[slot] = ExtentProgress::Asked;
         stream.flags |= flag::PLAYHEAD;
         self.counters.wants += 1;
         let extent = spec.first_extent();

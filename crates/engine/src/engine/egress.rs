@@ -14,7 +14,7 @@ use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
 use crate::rtcp::sender_report;
-use crate::stream::{Input, NEVER, Slot, State, flag, pending, spare_of};
+use crate::stream::{ExtentProgress, Input, NEVER, StreamState, flag, pending, spare_of};
 use crate::types::{FailReason, StreamEvent};
 
 impl Engine {
@@ -25,7 +25,7 @@ impl Engine {
             let stream = self.stream(index);
             let (here, place) = (stream.extent, stream.place());
             let slots = [here, here + 1].map(|extent| (extent % 2) as usize);
-            let found = match slots.map(|slot| stream.slots[slot] == Slot::Wanted) {
+            let found = match slots.map(|slot| stream.slots[slot] == ExtentProgress::Wanted) {
                 [true, _] => Some((slots[0], (here, place))),
                 [_, true] => self.follows(index, here).map(|ahead| (slots[1], ahead)),
                 _ => None,
@@ -38,7 +38,7 @@ impl Engine {
                 continue;
             };
             let stream = self.stream_mut(index);
-            stream.slots[slot] = Slot::Asked;
+            stream.slots[slot] = ExtentProgress::Asked;
             stream.flags |= flag::PLAYHEAD;
             self.counters.wants += 1;
             let (stream, cold) = (self.stream(index), &self.cold[index as usize]);
@@ -61,8 +61,8 @@ impl Engine {
     pub fn want_refused(&mut self, want: &Want) {
         let Some((index, slot)) = self.slot_for(want.stream, want.run, want.extent) else { return };
         let stream = self.stream_mut(index);
-        if stream.slots[slot] == Slot::Asked {
-            stream.slots[slot] = Slot::Wanted;
+        if stream.slots[slot] == ExtentProgress::Asked {
+            stream.slots[slot] = ExtentProgress::Wanted;
             self.counters.wants -= 1;
             self.wants.push_front(index);
         }
@@ -211,9 +211,11 @@ impl Engine {
     fn fire(&mut self, index: u32, now: Instant, horizon: Instant) {
         let stream = self.stream(index);
         match stream.state {
-            State::Playing if stream.due <= now && !stream.rushes() => self.burst(index, now),
-            State::Playing if stream.may_lead && stream.due <= horizon => self.lead(index, now),
-            State::Playing | State::Draining if stream.report_due <= now => self.report(index, now),
+            StreamState::Playing if stream.due <= now && !stream.rushes() => self.burst(index, now),
+            StreamState::Playing if stream.may_lead && stream.due <= horizon => self.lead(index, now),
+            StreamState::Playing | StreamState::Draining if stream.report_due <= now => {
+                self.report(index, now)
+            }
             _ => self.arm(index, now),
         }
     }
@@ -319,13 +321,13 @@ impl Engine {
 
     fn report(&mut self, index: u32, now: Instant) {
         let stream = &mut self.streams[index as usize];
-        if stream.state == State::Playing && !stream.has(flag::ANCHORED) {
+        if stream.state == StreamState::Playing && !stream.has(flag::ANCHORED) {
             // Between a cut and the first extent behind it there is no media time to be named.
             stream.report_due = now.plus_ns(RETRY_NS);
             return self.arm(index, now);
         }
         let report = sender_report(stream, now, self.wall_offset_ns);
-        let bye = stream.state == State::Draining;
+        let bye = stream.state == StreamState::Draining;
         self.batch.push_report(stream.id(index), stream.report_due, &report, &self.cname, bye);
     }
 }

@@ -16,7 +16,7 @@ use millrace_core::limits::MAX_TCP_BEHIND_NS;
 use millrace_core::time::Instant;
 
 use super::{Engine, time_of};
-use crate::stream::{NEVER, State, flag, pending};
+use crate::stream::{NEVER, StreamState, flag, pending};
 use crate::types::FailReason;
 
 impl Engine {
@@ -47,7 +47,7 @@ impl Engine {
             let Some(other) = self.held.poll_waiting() else { break };
             self.go_on_lending(other, now);
         }
-        if self.stream(index).state == State::Closing {
+        if self.stream(index).state == StreamState::Closing {
             self.forget(index);
         }
     }

@@ -21,7 +21,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use super::{Engine, time_of};
 use crate::limits::{BYTES_BURST_NS, RUSHES_PER_TURN};
 use crate::queue::IndexQueue;
-use crate::stream::{Slot, State, Stream, flag};
+use crate::stream::{ExtentProgress, HotStream, StreamState, flag};
 
 /// Who stands in line.
 pub(super) struct Rush {
@@ -44,10 +44,11 @@ impl Rush {
 }
 
 impl Engine {
-    /// Puts a stream that [rushes](crate::stream::Stream::rushes) in line, without a timer, if its next burst may leave; else `false`.
+    /// Puts a stream that [rushes](crate::stream::HotStream::rushes) in line, without a timer, if its next
+    /// burst may leave; else `false`.
     pub(super) fn line_up(&mut self, index: u32, now: Instant) -> bool {
         let stream = self.stream(index);
-        if stream.state != State::Playing || stream.due > now {
+        if stream.state != StreamState::Playing || stream.due > now {
             return false;
         }
         self.wheel.cancel(index);
@@ -64,7 +65,7 @@ impl Engine {
             let Some(index) = self.rush.line.front() else { break };
             self.rush.line.pop_front();
             let stream = self.stream(index);
-            if stream.state == State::Playing && stream.rushes() && stream.due <= now {
+            if stream.state == StreamState::Playing && stream.rushes() && stream.due <= now {
                 self.burst(index, now);
                 self.rush.left += 1;
             } else {
@@ -80,7 +81,7 @@ impl Engine {
         let here = self.stream(index).extent;
         for extent in [here, here + 1] {
             let stream = self.stream(index);
-            if stream.reaches(extent) && stream.slots[(extent % 2) as usize] == Slot::Idle {
+            if stream.reaches(extent) && stream.slots[(extent % 2) as usize] == ExtentProgress::Idle {
                 self.want(index, extent, owed.departure(time));
             }
             time.0 += span.0;
@@ -90,7 +91,7 @@ impl Engine {
 
 /// How many of `most` packets from `place` on leave together, as bytes of a run that may be ahead of its pace: those that may be there already, if the run sends ahead, else those of the next
 /// [`BYTES_BURST_NS`]. Nothing is lost by being early, and long writes cost least; so what would be left as the smaller half goes with them.
-pub(super) fn count_bytes(stream: &Stream, lease: &Lease, (place, most): (u32, u32), now: Instant) -> u32 {
+pub(super) fn count_bytes(stream: &HotStream, lease: &Lease, (place, most): (u32, u32), now: Instant) -> u32 {
     let until = match stream.has(flag::AHEAD) {
         true => now,
         false => stream.pace.departure(time_of(lease, place)).plus_ns(BYTES_BURST_NS),

@@ -5,15 +5,16 @@
 //!   sent    |████████|████████|████████|      numbers, timestamps and departures go on without a gap
 //! ```
 //!
-//! The end of a block is to the hot path the end of a run ([`crate::stream::Stream::until`]); what follows is done here. The anchor of the
-//! pace and the base of the timestamps are moved by the media that is left out, in ticks, so nothing is rounded and nothing drifts. How
-//! much that is is known when the next block's extent is there: until then the run has no anchor, as one that begins.
+//! The end of a block is to the hot path the end of a run ([`crate::stream::HotStream::until`]); what follows
+//! is done here. The anchor of the pace and the base of the timestamps are moved by the media that is left
+//! out, in ticks, so nothing is rounded and nothing drifts. How much that is is known when the next block's
+//! extent is there: until then the run has no anchor, as one that begins.
 
 use millrace_core::pool::Lease;
 use millrace_core::time::{Instant, MediaTicks};
 
 use super::{Engine, time_behind, time_of};
-use crate::stream::{NEVER, Slot, flag};
+use crate::stream::{ExtentProgress, NEVER, flag};
 
 impl Engine {
     /// Returns the next extent behind `extent` with packets that the run sends, and the place of
@@ -97,7 +98,7 @@ impl Engine {
         self.want_more(index);
         let stream = self.stream(index);
         let (extent, place) = (stream.extent, stream.place());
-        if stream.slots[(extent % 2) as usize] == Slot::Held {
+        if stream.slots[(extent % 2) as usize] == ExtentProgress::Held {
             self.schedule(index, now);
             self.note_ask_at(index);
             self.want_ahead(index, extent, place);
@@ -111,7 +112,7 @@ impl Engine {
         self.release(index, (left % 2) as usize);
         let stream = self.stream(index);
         let (extent, ahead) = (stream.extent, ((left + 1) % 2) as usize);
-        if stream.slots[ahead] == Slot::Idle {
+        if stream.slots[ahead] == ExtentProgress::Idle {
             let by = stream.pace.departure(behind);
             self.want(index, extent, by);
         } else {

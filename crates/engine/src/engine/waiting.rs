@@ -24,7 +24,7 @@ use millrace_core::time::Instant;
 use super::ahead::owed;
 use super::{Engine, time_of};
 use crate::limits::{START_READ_NS, TCP_PARK_NS};
-use crate::stream::{NEVER, State, flag, pending};
+use crate::stream::{NEVER, StreamState, flag, pending};
 use crate::types::FailReason;
 
 impl Engine {
@@ -45,7 +45,7 @@ impl Engine {
         if !stream.has(flag::BLOCKED) {
             return;
         }
-        if stream.state == State::Draining {
+        if stream.state == StreamState::Draining {
             stream.flags &= !flag::BLOCKED;
             stream.report_due = now;
         } else if stream.has(flag::PARKED) {
@@ -65,7 +65,7 @@ impl Engine {
     /// The way is full; of the burst, something was taken before or nothing.
     pub(super) fn blocked(&mut self, now: Instant, index: u32, has_taken: bool) {
         let (stream, cold) = (&mut self.streams[index as usize], &mut self.cold[index as usize]);
-        if stream.state != State::Playing {
+        if stream.state != StreamState::Playing {
             return;
         }
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };

@@ -43,7 +43,7 @@ use crate::limits::{MIN_PACKET_GAP_NS, WAKE_CREDIT_NS, WAKE_CREDIT_PACKETS};
 
 /// One run's line from media time to departure time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct RunPacing {
     /// When the anchor departs.
     pub at: Instant,
     /// Media time of the anchor.
@@ -71,7 +71,7 @@ fn ticks_reaching(ns: u64, scale_permille: u32) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-impl Pace {
+impl RunPacing {
     /// When a packet of media time `time` departs. Media before the anchor departs with it.
     pub fn departure(&self, time: MediaTicks) -> Instant {
         self.at.plus_ns(ns_of(time.since(self.anchor).0, self.scale_permille))
@@ -105,7 +105,7 @@ impl BurstRules {
     /// Returns how many packets leave together: `times` are the title times of the packets that
     /// could; the first departs now or did before, or leads. At least 1 if there is one, at most
     /// [`MAX_BURST_PACKETS`].
-    pub fn count(&self, pace: &Pace, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
+    pub fn count(&self, pace: &RunPacing, mut times: impl Iterator<Item = MediaTicks>) -> u32 {
         let Some(first) = times.next() else { return 0 };
         if self.smooth {
             return 1;

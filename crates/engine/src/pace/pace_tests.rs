@@ -6,8 +6,8 @@ use millrace_core::limits::MAX_BURST_NS;
 const MS: u64 = 1_000_000;
 const RULES: BurstRules = BurstRules { burst_ns: 10 * MS, gather_ns: MAX_BURST_NS, smooth: false };
 
-fn pace(scale_permille: u32) -> Pace {
-    Pace { at: START, anchor: MediaTicks(90_000), scale_permille }
+fn pace(scale_permille: u32) -> RunPacing {
+    RunPacing { at: START, anchor: MediaTicks(90_000), scale_permille }
 }
 
 /// When the anchor departs.
@@ -120,7 +120,7 @@ fn last_burst_room_limits_packets_at_one_instant() {
 proptest! {
     #[test]
     fn film_at_is_the_inverse_of_departure(ticks in 0u64..1 << 40, ns in 0u64..1 << 50, scale in 1u32..16_001) {
-        let pace = Pace { at: Instant(1 << 50), anchor: MediaTicks(77), scale_permille: scale };
+        let pace = RunPacing { at: Instant(1 << 50), anchor: MediaTicks(77), scale_permille: scale };
         let departs = pace.departure(MediaTicks(77 + ticks));
         prop_assert!(pace.media_at(departs) <= MediaTicks(77 + ticks));
         prop_assert!(pace.departure(pace.media_at(departs)) >= departs);

@@ -4,7 +4,7 @@ use millrace_core::limits::{MAX_AHEAD_MS, MAX_TCP_BEHIND_NS};
 use millrace_core::seam::{Dest, SendOutcome};
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::LATE_NS;
-use millrace_engine::{Cut, FailReason, Numbering, Refusal, StopReason, StreamEvent};
+use millrace_engine::{FailReason, Numbering, Refusal, RunCut, StopReason, StreamEvent};
 
 use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, id, stop_of, tcp, udp};
 use millrace_testkit::film::Film;
@@ -247,7 +247,7 @@ fn queued_run_after_lead_begins_at_once_without_lateness() {
     let short = Film::constant(3, 700, 8_000_000);
     let stream = world.open(&short, 0, udp(0));
     world.play_from(stream, 0);
-    world.queue(stream, Cut::End, &film(), (0, 3_000), Numbering::Viewer).unwrap();
+    world.queue(stream, RunCut::End, &film(), (0, 3_000), Numbering::Viewer).unwrap();
     world.run_out();
     let ends = world.ends_of(stream);
     let finished = StopReason::Finished;

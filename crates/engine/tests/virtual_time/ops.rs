@@ -8,7 +8,7 @@ use std::rc::Rc;
 use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::seam::SendOutcome;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{Cut, EngineConfig, LeaseFailure, Numbering, StreamEvent};
+use millrace_engine::{EngineConfig, LeaseFailure, Numbering, RunCut, StreamEvent};
 use proptest::prelude::*;
 
 use crate::world::{MS, PlaySpec, World, tcp, udp};
@@ -152,7 +152,7 @@ impl Ledger {
                 if !self.world.has_viewer(id) {
                     return;
                 }
-                let cut = cut.map_or(Cut::End, |ahead| Cut::At(self.world.position(id) + ahead));
+                let cut = cut.map_or(RunCut::End, |ahead| RunCut::At(self.world.position(id) + ahead));
                 let numbering = match numbering {
                     0 => Numbering::Sequence(65_000),
                     1 if self.world.has_begun(id) => Numbering::Viewer,

@@ -3,7 +3,7 @@
 
 use millrace_core::ids::StreamId;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_engine::{Cut, FailReason, LeaseFailure, Numbering, Refusal, StopReason, StreamEvent};
+use millrace_engine::{FailReason, LeaseFailure, Numbering, Refusal, RunCut, StopReason, StreamEvent};
 
 use crate::world::{MS, S, World, stop_of, udp};
 use millrace_testkit::film::Film;
@@ -46,7 +46,7 @@ fn assert_seamless(world: &World, stream: StreamId, runs: &[(StopReason, u32, u3
 fn another_title_follows_at_the_end() {
     for numbering in [Numbering::Title, Numbering::Sequence(40_000), Numbering::Viewer] {
         let (mut world, stream) = viewer();
-        world.queue(stream, Cut::End, &other(), (0, 900), numbering).unwrap();
+        world.queue(stream, RunCut::End, &other(), (0, 900), numbering).unwrap();
         world.run_out();
         let finished = StopReason::Finished;
         assert_seamless(&world, stream, &[(finished, 1_200, 1_200), (finished, 900, 900)]);
@@ -67,7 +67,7 @@ fn cut_at_packet_switches_runs_seamlessly() {
         for next in [other(), film()] {
             let (mut world, stream) = viewer();
             let until = next.packets;
-            world.queue(stream, Cut::At(cut), &next, (from, until), Numbering::Viewer).unwrap();
+            world.queue(stream, RunCut::At(cut), &next, (from, until), Numbering::Viewer).unwrap();
             world.run_out();
             let sent = until - from;
             let finished = StopReason::Finished;
@@ -81,7 +81,7 @@ fn cut_at_packet_switches_runs_seamlessly() {
 #[test]
 fn cut_just_after_extent_border_catches_up_lateness() {
     let (mut world, stream) = viewer();
-    world.queue(stream, Cut::At(589), &other(), (150, 900), Numbering::Viewer).unwrap();
+    world.queue(stream, RunCut::At(589), &other(), (150, 900), Numbering::Viewer).unwrap();
     world.run_out();
     assert_eq!(world.datagrams, 589 + 750);
     assert!((500_000..2 * MS).contains(&world.late_max_ns), "{}", world.late_max_ns);
@@ -92,7 +92,7 @@ fn cut_just_after_extent_border_catches_up_lateness() {
 #[test]
 fn queued_run_requests_first_extent_shortly_before_cut() {
     let (mut world, stream) = viewer();
-    world.queue(stream, Cut::At(900), &other(), (200, 900), Numbering::Title).unwrap();
+    world.queue(stream, RunCut::At(900), &other(), (200, 900), Numbering::Title).unwrap();
     world.run_out();
     let at = world.disk.wants.iter().position(|(_, want)| want.title == other().title).unwrap();
     let (asked, want) = world.disk.wants[at];
@@ -114,7 +114,7 @@ fn cut_in_current_extent_releases_extent_ahead() {
     world.run_for(180 * MS);
     let position = world.position(stream);
     assert_eq!((world.disk.leases(), position / 196), (2, 1));
-    world.queue(stream, Cut::At(position + 10), &other(), (0, 900), Numbering::Title).unwrap();
+    world.queue(stream, RunCut::At(position + 10), &other(), (0, 900), Numbering::Title).unwrap();
     assert_eq!(world.disk.leases(), 1);
     world.run_out();
     let finished = StopReason::Finished;
@@ -126,7 +126,7 @@ fn cut_in_current_extent_releases_extent_ahead() {
 fn cut_at_current_position_begins_next_run_when_due() {
     let (mut world, stream) = viewer();
     let position = world.position(stream);
-    world.queue(stream, Cut::At(position), &other(), (0, 900), Numbering::Viewer).unwrap();
+    world.queue(stream, RunCut::At(position), &other(), (0, 900), Numbering::Viewer).unwrap();
     world.run_out();
     let finished = StopReason::Finished;
     let ends = world.ends_of(stream);
@@ -144,16 +144,16 @@ fn queue_with_passed_or_invalid_cut_is_refused_without_effect() {
     let queue = |world: &mut World, cut, from, until| {
         world.queue(stream, cut, &other(), (from, until), Numbering::Title).map(|_| ())
     };
-    assert_eq!(queue(&mut world, Cut::At(position - 1), 0, 900), Err(Refusal::CutPassed));
-    assert_eq!(queue(&mut world, Cut::At(1_201), 0, 900), Err(Refusal::OutOfRange));
-    assert_eq!(queue(&mut world, Cut::End, 0, 901), Err(Refusal::OutOfRange));
+    assert_eq!(queue(&mut world, RunCut::At(position - 1), 0, 900), Err(Refusal::CutPassed));
+    assert_eq!(queue(&mut world, RunCut::At(1_201), 0, 900), Err(Refusal::OutOfRange));
+    assert_eq!(queue(&mut world, RunCut::End, 0, 901), Err(Refusal::OutOfRange));
     assert_eq!(
-        queue(&mut world, Cut::End, 5, 5),
+        queue(&mut world, RunCut::End, 5, 5),
         Err(Refusal::OutOfRange),
         "there must be something to go over to"
     );
     world.run_out();
-    assert_eq!(queue(&mut world, Cut::End, 0, 900), Err(Refusal::WrongState));
+    assert_eq!(queue(&mut world, RunCut::End, 0, 900), Err(Refusal::WrongState));
     assert_seamless(&world, stream, &[(StopReason::Finished, 1_200, 1_200)]);
 }
 
@@ -162,9 +162,9 @@ fn queue_with_passed_or_invalid_cut_is_refused_without_effect() {
 fn queue_twice_replaces_first_queued_run() {
     for first_cut in [300, 1_000] {
         let (mut world, stream) = viewer();
-        world.queue(stream, Cut::At(first_cut), &other(), (0, 900), Numbering::Title).unwrap();
+        world.queue(stream, RunCut::At(first_cut), &other(), (0, 900), Numbering::Title).unwrap();
         world.run_for(20 * MS);
-        world.queue(stream, Cut::At(800), &other(), (300, 900), Numbering::Title).unwrap();
+        world.queue(stream, RunCut::At(800), &other(), (300, 900), Numbering::Title).unwrap();
         world.run_out();
         let (replaced, finished) = (StopReason::Replaced, StopReason::Finished);
         assert_eq!(world.datagrams, 800 + 600);
@@ -184,9 +184,9 @@ fn queue_twice_replaces_first_queued_run() {
 fn handle_lease_of_replaced_queued_run_does_not_affect_successor() {
     for fails in [false, true] {
         let (mut world, stream) = viewer();
-        world.queue(stream, Cut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
+        world.queue(stream, RunCut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
         let old = world.engine.poll_want().unwrap();
-        world.queue(stream, Cut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
+        world.queue(stream, RunCut::At(300), &other(), (0, 900), Numbering::Title).unwrap();
         let want = world.engine.poll_want().unwrap();
         assert_eq!((want.title, want.extent, want.run), (old.title, old.extent, old.run.next()));
         let held = world.disk.leases();
@@ -212,7 +212,7 @@ fn handle_lease_of_replaced_queued_run_does_not_affect_successor() {
 fn queued_run_ends_together_with_current_run() {
     for command in ["pause", "close", "play", "finish", "conn"] {
         let (mut world, stream) = viewer();
-        let queued = world.queue(stream, Cut::At(400), &other(), (0, 900), Numbering::Title).unwrap();
+        let queued = world.queue(stream, RunCut::At(400), &other(), (0, 900), Numbering::Title).unwrap();
         world.run_for(10 * MS);
         let (now, run) = (world.now, world.run_of(stream));
         let reason = match command {
@@ -250,7 +250,7 @@ fn queued_run_with_read_error_leaves_current_run_playing() {
         let is_bad = want.title == other().title;
         (MS, if is_bad { Err(LeaseFailure::Io(5)) } else { Ok(()) })
     });
-    let queued = world.queue(stream, Cut::At(500), &other(), (0, 900), Numbering::Title).unwrap();
+    let queued = world.queue(stream, RunCut::At(500), &other(), (0, 900), Numbering::Title).unwrap();
     world.run_out();
     let failed = StopReason::Failed(FailReason::ReadError(LeaseFailure::Io(5)));
     assert_seamless(&world, stream, &[(failed, 0, 0), (StopReason::Finished, 1_200, 1_200)]);
@@ -266,7 +266,7 @@ fn queued_run_with_late_first_extent_catches_up() {
     world.disk.rule =
         Box::new(|want| (if want.title == other().title && want.extent == 0 { S } else { MS }, Ok(())));
     let next = Film::constant(9, 9_000, 4_000_000);
-    world.queue(stream, Cut::At(500), &next, (0, 9_000), Numbering::Viewer).unwrap();
+    world.queue(stream, RunCut::At(500), &next, (0, 9_000), Numbering::Viewer).unwrap();
     world.run_out();
     assert_eq!(world.datagrams, 9_500);
     let last = world.sent.last().unwrap();
@@ -282,7 +282,7 @@ fn queued_titles_in_sequence_share_numbering_and_two_leases() {
     let mut films = vec![other(), film(), other()];
     while let Some(next) = films.pop() {
         let until = next.packets;
-        world.queue(stream, Cut::End, &next, (0, until), Numbering::Viewer).unwrap();
+        world.queue(stream, RunCut::End, &next, (0, until), Numbering::Viewer).unwrap();
         packets += u64::from(until);
         let begun = world.began.len();
         while world.began.len() == begun {

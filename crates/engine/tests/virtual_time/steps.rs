@@ -9,7 +9,8 @@ use millrace_core::seam::{Payload, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
 use millrace_engine::{
-    Cut, Engine, EngineConfig, Numbering, Refusal, RunEnd, RunSpec, Step, StopReason, StreamEvent, StreamSpec,
+    Engine, EngineConfig, Numbering, Refusal, RunCut, RunEnd, RunSpec, StepPattern, StopReason, StreamEvent,
+    StreamSpec,
 };
 use proptest::prelude::*;
 
@@ -117,7 +118,14 @@ impl Rig {
         }
     }
 
-    fn run_spec(&self, run: u32, from: u32, until: u32, step: Option<Step>, numbering: Numbering) -> RunSpec {
+    fn run_spec(
+        &self,
+        run: u32,
+        from: u32,
+        until: u32,
+        step: Option<StepPattern>,
+        numbering: Numbering,
+    ) -> RunSpec {
         let (run, media) = (RunSerial(run), self.film.media(u8::from(step.is_some())));
         RunSpec { run, media, from, until, numbering, scale_permille: 1000, step }
     }
@@ -220,8 +228,8 @@ impl Rig {
     }
 }
 
-fn step_of(block: u16, stride: u16) -> Step {
-    Step::new(block, stride).unwrap()
+fn step_of(block: u16, stride: u16) -> StepPattern {
+    StepPattern::new(block, stride).unwrap()
 }
 
 proptest! {
@@ -314,7 +322,9 @@ fn stepped_run_leaving_extent_early_requests_next_in_time() {
 #[test]
 fn another_run_follows_without_a_break() {
     // Blocks of 50 packets, at 0, 500, 1000 ...
-    for (cut, sent) in [(Cut::At(1_020), 120), (Cut::At(700), 100), (Cut::At(1_500), 150), (Cut::End, 300)] {
+    for (cut, sent) in
+        [(RunCut::At(1_020), 120), (RunCut::At(700), 100), (RunCut::At(1_500), 150), (RunCut::End, 300)]
+    {
         let mut rig = Rig::new(MS, 0);
         let first = rig.run_spec(1, 0, PACKETS, Some(step_of(50, 500)), Numbering::Sequence(100));
         rig.engine.play(rig.now, STREAM, rig.now, first).unwrap();
@@ -322,7 +332,7 @@ fn another_run_follows_without_a_break() {
         let next = rig.run_spec(2, 400, 900, None, Numbering::Viewer);
         rig.engine.queue(rig.now, STREAM, cut, next).unwrap();
         rig.run_for(100 * S);
-        let until = if let Cut::At(packet) = cut { packet } else { PACKETS };
+        let until = if let RunCut::At(packet) = cut { packet } else { PACKETS };
         let expected = model(&rig.film, 0, until, (50, 500), 100);
         assert_eq!((rig.got.len(), expected.len()), (sent + 500, sent + 1), "{cut:?}");
         let behind = expected[sent];
@@ -341,7 +351,10 @@ fn another_run_follows_without_a_break() {
 
 #[test]
 fn step_new_with_invalid_block_or_stride_returns_none() {
-    assert_eq!([(0, 5), (5, 0), (6, 5), (5, 5)].map(|(block, stride)| Step::new(block, stride)), [None; 4]);
+    assert_eq!(
+        [(0, 5), (5, 0), (6, 5), (5, 5)].map(|(block, stride)| StepPattern::new(block, stride)),
+        [None; 4]
+    );
     let mut rig = Rig::new(0, 0);
     let bytes = Numbering::Bytes { head: 0, last: 0 };
     let run = rig.run_spec(1, 0, 100, Some(step_of(1, 2)), bytes);

@@ -12,7 +12,7 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, RtcpPacket};
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::{MAX_UNREACHABLE_NS, TCP_PARK_NS};
-use millrace_engine::{Cut, FailReason, LeaseFailure, Numbering, StopReason, StreamEvent};
+use millrace_engine::{FailReason, LeaseFailure, Numbering, RunCut, StopReason, StreamEvent};
 
 use crate::world::{MS, PlaySpec, S, World, assert_rate_bound, stop_of, tcp, udp};
 use millrace_testkit::film::Film;
@@ -196,7 +196,7 @@ fn parked_stream_accepts_pause_play_queue_and_close() {
         world.play_from(stream, 0);
         let other = Film::constant(1, 3_000, 8_000_000);
         let cut = |world: &mut World, ahead| {
-            let at = Cut::At(world.position(stream) + ahead);
+            let at = RunCut::At(world.position(stream) + ahead);
             world.queue(stream, at, &other, (0, 3_000), Numbering::Viewer).unwrap()
         };
         if command == 4 {

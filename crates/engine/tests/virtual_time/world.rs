@@ -16,7 +16,7 @@ use millrace_core::wire::rtp::RtpHeader;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::limits::{MIN_PACKET_GAP_NS, WAKE_CREDIT_NS};
 use millrace_engine::{
-    Cut, Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason,
+    Engine, EngineConfig, LeaseFailure, Numbering, Refusal, RunCut, RunEnd, RunSpec, Start, StopReason,
     StreamEvent, StreamSpec,
 };
 
@@ -357,7 +357,7 @@ impl World {
     pub(crate) fn queue(
         &mut self,
         stream: StreamId,
-        cut: Cut,
+        cut: RunCut,
         film: &Film,
         (from, until): (u32, u32),
         numbering: Numbering,
@@ -369,7 +369,7 @@ impl World {
         let spec = RunSpec { run, media, from, until, numbering, scale_permille: 1000, step: None };
         self.engine.queue(self.now, stream, cut, spec)?;
         let viewer = self.viewers.get_mut(&stream).unwrap();
-        viewer.until = if let Cut::At(packet) = cut { packet } else { viewer.spec.until };
+        viewer.until = if let RunCut::At(packet) = cut { packet } else { viewer.spec.until };
         viewer.queued = Some(Queued { film: film.clone(), run, from, until, numbering });
         viewer.follow();
         Ok(run)

@@ -10,8 +10,8 @@ use millrace_core::units::BitRate;
 use crate::capacity::crowd::{Crowd, Offer, offer};
 use crate::capacity::limits::{Limits, is_disturbing};
 use crate::capacity::media_files::MediaFiles;
-use crate::capacity::search::Verdict;
-use crate::capacity::site::Site;
+use crate::capacity::search::TrialVerdict;
+use crate::capacity::site::BenchSite;
 use crate::capacity::trial::Service;
 use crate::capacity::{Capacity, Effort, Hunt, Scene, Scratch, in_peace, rows};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
@@ -128,7 +128,7 @@ fn one_rate(
     let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
     let offload = options.offload.unwrap_or(false);
     let cores = options.cores.unwrap_or(1);
-    let site = Site::new(offload, cores, scratch.0.join("site"))?;
+    let site = BenchSite::new(offload, cores, scratch.0.join("site"))?;
     let backend = options.backend.as_deref();
     let scene = Scene { backend, ..Scene::new(options, &site, &files, spread) };
     let mut repeats = Vec::new();
@@ -285,7 +285,7 @@ fn confirm(
     let counted = hunt.attempt(count, window, true)?;
     trial.syscalls_per_s = counted.syscalls_per_s;
     report.rows.extend(rows(label, &trial));
-    let is_over = matches!(verdict, Verdict::NarrowFail | Verdict::ClearFail);
+    let is_over = matches!(verdict, TrialVerdict::NarrowFail | TrialVerdict::ClearFail);
     if is_over {
         report.rows.push(Row::new(format!("{label}: over the limits: {}", trial.figures)));
     }
@@ -293,15 +293,15 @@ fn confirm(
         let row = Row::new(format!("{label}, while perf counts system calls"));
         report.rows.push(row.with("lateness p99", counted.figures.p99_ms, "ms"));
     }
-    Ok((verdict != Verdict::Spoiled).then_some(!is_over))
+    Ok((verdict != TrialVerdict::Spoiled).then_some(!is_over))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Noise, State};
+    use crate::frame::{Noise, TargetState};
 
-    fn states(services: &[Judged]) -> Vec<Option<State>> {
+    fn states(services: &[Judged]) -> Vec<Option<TargetState>> {
         let mut report = Report::new("capacity");
         judge(services, &mut report);
         report.declare(BENCH.targets);
@@ -315,16 +315,16 @@ mod tests {
 
     #[test]
     fn runs_that_differ_and_a_run_over_the_limits_are_missed_whatever_scattered() {
-        assert_eq!(states(&[GOOD]), [Some(State::Met); 4]);
+        assert_eq!(states(&[GOOD]), [Some(TargetState::Met); 4]);
         let bad = Judged {
             repeat: Some(0.3),
             is_confirmed: Some(false),
             admitted: Some(0.84),
             is_kept: Some(false),
         };
-        assert_eq!(states(&[GOOD, bad]), [Some(State::Missed); 4]);
+        assert_eq!(states(&[GOOD, bad]), [Some(TargetState::Missed); 4]);
         // One run, or a receiver that was too slow: no target can be judged.
-        assert_eq!(states(&[Judged::default()]), [Some(State::NotMeasured); 4]);
+        assert_eq!(states(&[Judged::default()]), [Some(TargetState::NotMeasured); 4]);
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
         let [.., admitted, kept] = BENCH.targets else { panic!("{:?}", BENCH.targets) };
         assert_eq!([*admitted, *kept], ["capacity-admitted", "capacity-admitted-kept"]);
         let two = |admitted, is_kept| states(&[Judged { admitted, is_kept, ..GOOD }])[2..].to_vec();
-        assert_eq!(two(Some(0.5), Some(true)), [Some(State::Missed), Some(State::Met)]);
-        assert_eq!(two(Some(1.2), Some(false)), [Some(State::Met), Some(State::Missed)]);
+        assert_eq!(two(Some(0.5), Some(true)), [Some(TargetState::Missed), Some(TargetState::Met)]);
+        assert_eq!(two(Some(1.2), Some(false)), [Some(TargetState::Met), Some(TargetState::Missed)]);
     }
 }

@@ -113,7 +113,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         options.go_on()?;
         options.say(case.name);
         let dir = scratch.0.join(format!("case{number}"));
-        let site = Site::new(options, &dir, case, &file)?;
+        let site = VolumeServer::new(options, &dir, case, &file)?;
         let seen = site.play(options, case, streams, ramp_s, secs)?;
         write_up(&mut report, number, case, streams, &seen);
         drop(site);
@@ -124,7 +124,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// A volume, and a server for it on a host of its own.
-struct Site {
+struct VolumeServer {
     // The server ends before its host.
     server: Child,
     hosts: TwoHosts,
@@ -133,7 +133,7 @@ struct Site {
     orders: PathBuf,
 }
 
-impl Drop for Site {
+impl Drop for VolumeServer {
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();
@@ -147,7 +147,7 @@ fn command(options: &Options, args: &[&str], paths: &[&Path]) -> anyhow::Result<
     Ok(())
 }
 
-impl Site {
+impl VolumeServer {
     fn new(options: &Options, dir: &Path, case: &Case, file: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let members: Vec<_> = (0..case.members).map(|number| dir.join(format!("disk{number}"))).collect();

@@ -22,10 +22,10 @@ use millrace_core::time::MediaTicks;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::capacity::Scratch;
-use crate::capacity::site::{Group, Site};
+use crate::capacity::site::{BenchSite, Group};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
-use crate::held::Held;
-use crate::hostile::{ATTACKS, Bringer, Done, Response, Target, UPLOADS, idle, rounds};
+use crate::held::HeldResources;
+use crate::hostile::{ATTACKS, AttackResult, AttackTarget, Bringer, Response, UPLOADS, idle, rounds};
 use crate::media;
 use crate::peers::{self, HTTP_PORT};
 use crate::proc::resident_bytes;
@@ -85,7 +85,7 @@ const ALONE: &str = "alone";
 const IDLE: &str = "idle connections";
 
 /// One round of a hostile client, or of a client that uploads a file.
-type Round = Box<dyn Fn(&Target) -> anyhow::Result<u64> + Send + Sync>;
+type Round = Box<dyn Fn(&AttackTarget) -> anyhow::Result<u64> + Send + Sync>;
 
 /// What viewers are beside.
 enum Beside {
@@ -106,8 +106,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let file = scratch.0.join("title.ts");
     media::make_cbr_ts(&file, seconds + 40, RATE_KBPS)?;
     raise_limit();
-    let place = Place::prepare(options, &scratch.0, &file)?;
-    let stage = Stage { options, place: &place, viewers: u32::try_from(viewers)?, seconds };
+    let place = ServerUnderAttack::prepare(options, &scratch.0, &file)?;
+    let stage = HostileContext { options, place: &place, viewers: u32::try_from(viewers)?, seconds };
     let mut phases = Vec::new();
     for (name, beside) in all(options, &place.bringer) {
         // Without those who are alone there is nothing to compare with.
@@ -146,7 +146,7 @@ fn all(options: &Options, bringer: &Bringer) -> Vec<(&'static str, Beside)> {
     );
     all.extend(UPLOADS.into_iter().map(|(name, round)| {
         let bringer = bringer.clone();
-        (name, Beside::Rounds(Box::new(move |target: &Target| round(&bringer, target))))
+        (name, Beside::Rounds(Box::new(move |target: &AttackTarget| round(&bringer, target))))
     }));
     all
 }
@@ -188,16 +188,16 @@ impl Drop for Disk {
 }
 
 /// A running server and the data about it.
-struct Place {
+struct ServerUnderAttack {
     // Ended before its disk is unmounted.
     server: Group,
     disk: Disk,
-    site: Site,
+    site: BenchSite,
     stats: PathBuf,
     bringer: Bringer,
 }
 
-impl Place {
+impl ServerUnderAttack {
     fn prepare(options: &Options, dir: &Path, file: &Path) -> anyhow::Result<Self> {
         let disk = Disk::mount(dir.join("disk"))?;
         let (store, rights, stats) =
@@ -206,7 +206,7 @@ impl Place {
         add.args(["add", "--quiet"]).arg(file).arg("--store").arg(&store);
         peers::run(&mut add).context("put the title into a store")?;
         let token = manager(&options.program, &rights)?;
-        let site = Site::new(false, 1, dir.join("site"))?;
+        let site = BenchSite::new(false, 1, dir.join("site"))?;
         let mut command = site.command(&options.program);
         let at = |port| format!("{}:{port}", site.server_ip());
         command.args(["serve", "--quiet", "--listen", &at(PORT), "--http", &at(HTTP_PORT), "--cpu", "0"]);
@@ -221,9 +221,9 @@ impl Place {
         Ok(Self { server, disk, site, stats, bringer })
     }
 
-    fn target(&self, from: IpAddr) -> anyhow::Result<Target> {
+    fn target(&self, from: IpAddr) -> anyhow::Result<AttackTarget> {
         let web = SocketAddr::new(self.site.server_ip().parse().context("the server's address")?, HTTP_PORT);
-        Ok(Target { web, from, title: "/titles/title.ts".to_owned() })
+        Ok(AttackTarget { web, from, title: "/titles/title.ts".to_owned() })
     }
 
     fn memory(&self) -> anyhow::Result<u64> {
@@ -246,23 +246,23 @@ fn manager(program: &Path, rights: &Path) -> anyhow::Result<String> {
 }
 
 /// A client that goes on until it is stopped.
-type Client<'a> = Box<dyn Fn(&AtomicBool) -> Done + Send + Sync + 'a>;
+type AttackClient<'a> = Box<dyn Fn(&AtomicBool) -> AttackResult + Send + Sync + 'a>;
 
-/// What all phases share.
-struct Stage<'a> {
+/// Settings that all phases share.
+struct HostileContext<'a> {
     options: &'a Options,
-    place: &'a Place,
+    place: &'a ServerUnderAttack,
     viewers: u32,
     seconds: u64,
 }
 
 /// Measurements of viewers beside other clients.
-struct Phase {
+struct AttackPhase {
     name: &'static str,
     viewers: LoadReport,
     /// How long the visitor's playlists took, the shortest first.
     visits: Vec<Duration>,
-    done: Done,
+    done: AttackResult,
     lasted_s: f64,
     /// Memory before, the most while it went on, and when all were gone.
     memory: [u64; 3],
@@ -270,11 +270,11 @@ struct Phase {
     left: u64,
 }
 
-impl Stage<'_> {
-    fn play(&self, name: &'static str, beside: &Beside) -> anyhow::Result<Phase> {
+impl HostileContext<'_> {
+    fn play(&self, name: &'static str, beside: &Beside) -> anyhow::Result<AttackPhase> {
         let place = self.place;
         let pid = place.server.id();
-        let before = Held::settle(pid, &place.stats, Held::nothing_but(u64::MAX), CLEARED)?;
+        let before = HeldResources::settle(pid, &place.stats, HeldResources::nothing_but(u64::MAX), CLEARED)?;
         let ballast = if name == UPLOADS[1].0 { Some(place.disk.fill()?) } else { None };
         let memory = place.memory()?;
         let mut most = memory;
@@ -288,7 +288,7 @@ impl Stage<'_> {
                 let viewers = self.watch(&mut most);
                 stop.store(true, Ordering::Relaxed);
                 let lasted_s = begun.elapsed().as_secs_f64();
-                let done = clients.into_iter().map(join).fold(Done::default(), Done::and);
+                let done = clients.into_iter().map(join).fold(AttackResult::default(), AttackResult::and);
                 Ok((viewers?, join(visits), done, lasted_s))
             })
         })??;
@@ -296,15 +296,15 @@ impl Stage<'_> {
             std::fs::remove_file(&ballast).with_context(|| ballast.display().to_string())?;
         }
         // Titles that were brought and removed may stay open for a while.
-        let expected = Held { descriptors: u64::MAX, ..before };
-        let left = Held::settle(pid, &place.stats, expected, CLEARED)?.beyond(expected);
+        let expected = HeldResources { descriptors: u64::MAX, ..before };
+        let left = HeldResources::settle(pid, &place.stats, expected, CLEARED)?.beyond(expected);
         let memory = [memory, most, place.memory()?];
         visits.sort();
-        Ok(Phase { name, viewers, visits, done, lasted_s, memory, left })
+        Ok(AttackPhase { name, viewers, visits, done, lasted_s, memory, left })
     }
 
     /// Returns the clients that run beside the viewers; each goes on until it is stopped.
-    fn clients<'b>(&self, beside: &'b Beside) -> anyhow::Result<Vec<Client<'b>>> {
+    fn clients<'b>(&self, beside: &'b Beside) -> anyhow::Result<Vec<AttackClient<'b>>> {
         // The first address is the viewers'.
         let others = &self.place.site.client_ips[1..];
         match beside {
@@ -320,7 +320,7 @@ impl Stage<'_> {
                         give_way();
                         rounds(u64::MAX, Duration::ZERO, stop, || round(&target))
                     };
-                    Ok(Box::new(client) as Client<'b>)
+                    Ok(Box::new(client) as AttackClient<'b>)
                 };
                 others.iter().take(CLIENTS).map(client).collect()
             }
@@ -348,21 +348,23 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Keeps idle connections from these addresses until `stop` is set.
-fn stay(target: &Target, from: &[IpAddr], count: usize, stop: &AtomicBool) -> Done {
+fn stay(target: &AttackTarget, from: &[IpAddr], count: usize, stop: &AtomicBool) -> AttackResult {
     match idle(target, from, count) {
         Ok(all) => {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Done { rounds: 1, requests: all.len() as u64, ..Done::default() }
+            AttackResult { rounds: 1, requests: all.len() as u64, ..AttackResult::default() }
         }
-        Err(error) => Done { rounds: 1, wrong: 1, why: Some(format!("{error:#}")), ..Done::default() },
+        Err(error) => {
+            AttackResult { rounds: 1, wrong: 1, why: Some(format!("{error:#}")), ..AttackResult::default() }
+        }
     }
 }
 
 /// Fetches a playlist again and again until `stop` is set, each time by a new connection, with a
 /// pause behind each; returns how long each took, [`NEVER`] if it did not come.
-fn visits(target: &Target, pause: Duration, stop: &AtomicBool) -> Vec<Duration> {
+fn visits(target: &AttackTarget, pause: Duration, stop: &AtomicBool) -> Vec<Duration> {
     let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
     let request = format!("GET {playlist} HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n");
     let visit = || -> anyhow::Result<()> {
@@ -388,7 +390,7 @@ fn give_way() {
     let _ = rustix::process::setpriority_process(None, 10);
 }
 
-impl Phase {
+impl AttackPhase {
     fn per_s(&self) -> f64 {
         self.done.requests as f64 / self.lasted_s.max(1e-9)
     }
@@ -421,14 +423,14 @@ impl Phase {
 }
 
 /// All together: the worst of each.
-fn judge(phases: &[Phase], options: &Options) -> Vec<Promise> {
-    let worst = |value: &dyn Fn(&Phase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
-    let sum = |value: &dyn Fn(&Phase) -> u64| phases.iter().map(value).sum::<u64>();
+fn judge(phases: &[AttackPhase], options: &Options) -> Vec<Promise> {
+    let worst = |value: &dyn Fn(&AttackPhase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
+    let sum = |value: &dyn Fn(&AttackPhase) -> u64| phases.iter().map(value).sum::<u64>();
     let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what).correctness();
     // The server did send the packets that the receiver itself dropped.
     let lost =
-        |phase: &Phase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
-    let failed = |phase: &Phase| phase.viewers.failed + phase.viewers.sessions_silent;
+        |phase: &AttackPhase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
+    let failed = |phase: &AttackPhase| phase.viewers.failed + phase.viewers.sessions_silent;
     // From when viewers alone have been there: the cache's memory is present then.
     let base = phases.first().map_or(0, |alone| alone.memory[2]);
     let growth = worst(&|phase| phase.memory[1].saturating_sub(base) as f64 / 1e6);

@@ -11,18 +11,18 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Behaviour, LoadProgress, Sample, StreamReport};
+use millrace_client::load::{Behaviour, LoadProgress, LoadSample, StreamReport};
 use millrace_core::units::BitRate;
 use serde_json::Value;
 
-use crate::capacity::crowd::{Crowd, Fate, Offer, offer};
+use crate::capacity::crowd::{Crowd, Offer, SessionFate, offer};
 use crate::capacity::limits::{Limits, is_disturbing};
 use crate::capacity::media_files::MediaFiles;
-use crate::capacity::site::{Group, Site};
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::site::{BenchSite, Group};
+use crate::capacity::trial::{RunningService, Service};
 use crate::capacity::{Effort, Hunt, Scene, Scratch, in_peace};
 use crate::frame::{Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
-use crate::held::{Held, counters};
+use crate::held::{HeldResources, counters};
 use crate::peers;
 
 /// The benchmark.
@@ -104,7 +104,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     options.say(&format!("making a media file of {rate}"));
     let seconds = effort.media_s(spread).max((spread + times.all()).as_secs() + 15);
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, 1)?;
-    let site = Site::new(false, 1, scratch.0.join("site"))?;
+    let site = BenchSite::new(false, 1, scratch.0.join("site"))?;
     let scene = Scene::new(options, &site, &files, spread);
     noise.look();
     let carried = match options.streams {
@@ -116,7 +116,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         report.rows.push(Row::new("one core was found to carry nobody: nothing can be offered"));
     } else {
         let service = ours(Scene { has_admission: true, ..scene })?;
-        let stage = Stage { options, site: &site, service: &service, times, carried };
+        let stage = OverloadContext { options, site: &site, service: &service, times, carried };
         noise.look();
         admitted(&stage, &mut report)?;
         noise.look();
@@ -144,16 +144,16 @@ fn search(options: &Options, scene: Scene<'_>, effort: Effort, report: &mut Repo
     Ok(found.passed)
 }
 
-/// What both parts share.
-struct Stage<'a> {
+/// Settings that both parts share.
+struct OverloadContext<'a> {
     options: &'a Options,
-    site: &'a Site,
+    site: &'a BenchSite,
     service: &'a Service<'a>,
     times: Times,
     carried: u32,
 }
 
-impl Stage<'_> {
+impl OverloadContext<'_> {
     /// Viewers a second.
     fn per_s(&self) -> f64 {
         f64::from(self.carried * OFFERED) / self.times.fill.as_secs_f64()
@@ -170,20 +170,20 @@ impl Stage<'_> {
         let viewers = ((self.per_s() * coming.as_secs_f64()).round() as u32).max(1);
         let offered =
             Offer { viewers, per_s: self.per_s(), hold: self.times.hold, behaviour: Behaviour::default() };
-        let running: Running = (self.service.start)(viewers).context("start our server")?;
+        let running: RunningService = (self.service.start)(viewers).context("start our server")?;
         let crowd = offer(self.site, self.service, &running, offered, &self.options.cancel, look)?;
         self.options.go_on()?;
         let stats = peers::stats_file(self.site);
         for group in &running.groups {
             // Descriptors of titles that are open do not matter here.
-            Held::settle(group.id(), &stats, Held::nothing_but(u64::MAX), EMPTY)?;
+            HeldResources::settle(group.id(), &stats, HeldResources::nothing_but(u64::MAX), EMPTY)?;
         }
         Ok((crowd, counters(&stats)?))
     }
 }
 
 /// Twice as many as the core carries: what those who were admitted got.
-fn admitted(stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
+fn admitted(stage: &OverloadContext<'_>, report: &mut Report) -> anyhow::Result<()> {
     let times = stage.carried * OFFERED;
     let label = format!("{times} viewers at {:.0}/s", stage.per_s());
     stage.options.say(&label);
@@ -228,11 +228,11 @@ struct Strike {
 }
 
 /// The core is full, half of it is taken away, and given back.
-fn struck(stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
+fn struck(stage: &OverloadContext<'_>, report: &mut Report) -> anyhow::Result<()> {
     let label = "a busy process on the server's core";
     stage.options.say(label);
     let times = stage.times;
-    let measure = || -> anyhow::Result<Seen> {
+    let measure = || -> anyhow::Result<OverloadResult> {
         let (mut busy, mut strike, mut failed) = (None, Strike::default(), None);
         let (crowd, counted) = stage.play(times.fill + times.busy + times.after, &mut |progress| {
             let now = progress.elapsed;
@@ -248,12 +248,14 @@ fn struck(stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
         })?;
         match failed {
             Some(error) => Err(error),
-            None => {
-                Ok(Seen::of(crowd, strike, counted["sessions"]["sessions_overload"].as_u64().unwrap_or(0)))
-            }
+            None => Ok(OverloadResult::of(
+                crowd,
+                strike,
+                counted["sessions"]["sessions_overload"].as_u64().unwrap_or(0),
+            )),
         }
     };
-    let seen = in_peace(measure, Seen::is_disturbed)?;
+    let seen = in_peace(measure, OverloadResult::is_disturbed)?;
     report.rows.extend(seen.rows(label));
     report.plots.extend(seen.plots());
     report.promises.extend(seen.judge());
@@ -261,7 +263,7 @@ fn struck(stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
 }
 
 /// A process that does nothing but spin, on the server's cores.
-fn spin(site: &Site) -> anyhow::Result<Group> {
+fn spin(site: &BenchSite) -> anyhow::Result<Group> {
     let mut command = site.command("sh");
     command.args(["-c", "while :; do :; done"]);
     Group::start(site, "busy process", command)
@@ -269,7 +271,7 @@ fn spin(site: &Site) -> anyhow::Result<Group> {
 
 /// Measurements of the overload.
 #[derive(Clone, Debug)]
-struct Seen {
+struct OverloadResult {
     crowd: Crowd,
     strike: Strike,
     /// Sessions that the server reports as ended for this reason.
@@ -293,15 +295,15 @@ struct Seen {
     admitted_after: u64,
 }
 
-impl Seen {
+impl OverloadResult {
     fn of(crowd: Crowd, strike: Strike, ended_by_server: u64) -> Self {
         let Strike { began_ms, ended_ms } = strike;
-        let during: Vec<Sample> =
+        let during: Vec<LoadSample> =
             crowd.series.iter().filter(|s| s.at_ms > began_ms && s.at_ms <= ended_ms).copied().collect();
         let ms = |us: u64| us as f64 / 1e3;
-        let highest = |what: fn(&Sample) -> u64| ms(during.iter().map(what).max().unwrap_or(0));
+        let highest = |what: fn(&LoadSample) -> u64| ms(during.iter().map(what).max().unwrap_or(0));
         let before = crowd.series.iter().rfind(|s| s.at_ms <= began_ms).map_or(0, |s| s.playing);
-        let kept = crowd.streams.iter().filter(|stream| Fate::of(stream) == Fate::Kept);
+        let kept = crowd.streams.iter().filter(|stream| SessionFate::of(stream) == SessionFate::Kept);
         let newcomers = kept.clone().filter(|stream| stream.began_ms >= ended_ms);
         Self {
             before,
@@ -373,7 +375,7 @@ impl Seen {
     }
 
     fn plots(&self) -> [Plot; 2] {
-        let line = |value: fn(&Sample) -> f64| {
+        let line = |value: fn(&LoadSample) -> f64| {
             self.crowd.series.iter().map(|s| Point::xy(s.at_ms as f64 / 1e3, value(s))).collect::<Vec<_>>()
         };
         let time = || Axis::new("since the first viewer", "s");
@@ -395,8 +397,8 @@ impl Seen {
 }
 
 /// Seconds from `began_ms` to the end of the last interval of `during` that was not in time; 0 if all were.
-fn recovery_s(during: &[Sample], began_ms: u64) -> f64 {
-    let is_late = |sample: &&Sample| sample.lateness_p99_us as f64 / 1e3 > IN_TIME_MS;
+fn recovery_s(during: &[LoadSample], began_ms: u64) -> f64 {
+    let is_late = |sample: &&LoadSample| sample.lateness_p99_us as f64 / 1e3 > IN_TIME_MS;
     let last = during.iter().rfind(is_late);
     last.map_or(0.0, |last| last.at_ms.saturating_sub(began_ms) as f64 / 1e3)
 }
@@ -405,9 +407,11 @@ fn recovery_s(during: &[Sample], began_ms: u64) -> f64 {
 /// `began_ms`.
 fn out_of_order(streams: &[StreamReport], began_ms: u64) -> u64 {
     let came_before = |stream: &&StreamReport| stream.began_ms < began_ms;
-    let of = |fate: Fate| streams.iter().filter(came_before).filter(move |stream| Fate::of(stream) == fate);
-    let newest_kept = of(Fate::Kept).map(|stream| stream.began_ms).max().unwrap_or(0);
-    of(Fate::Ended).filter(|ended| ended.began_ms + SAME_TIME_MS < newest_kept).count() as u64
+    let of = |fate: SessionFate| {
+        streams.iter().filter(came_before).filter(move |stream| SessionFate::of(stream) == fate)
+    };
+    let newest_kept = of(SessionFate::Kept).map(|stream| stream.began_ms).max().unwrap_or(0);
+    of(SessionFate::Ended).filter(|ended| ended.began_ms + SAME_TIME_MS < newest_kept).count() as u64
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::capacity::crowd::Fates;
-use crate::capacity::limits::Figures;
-use crate::frame::State;
+use crate::capacity::limits::TrialFigures;
+use crate::frame::TargetState;
 
 fn stream(began_ms: u64, has_ended: bool) -> StreamReport {
     StreamReport { began_ms, has_ended, setup_us: Some(1_000), ..StreamReport::default() }
@@ -14,35 +14,35 @@ fn refused(began_ms: u64) -> StreamReport {
     StreamReport { failure, setup_us: None, ..stream(began_ms, false) }
 }
 
-fn sample(at_ms: u64, playing: u64, p99_ms: u64) -> Sample {
+fn sample(at_ms: u64, playing: u64, p99_ms: u64) -> LoadSample {
     let (lateness_p99_us, lateness_max_us) = (p99_ms * 1000, p99_ms * 2000);
-    Sample { at_ms, playing, lateness_p99_us, lateness_max_us, ..Sample::default() }
+    LoadSample { at_ms, playing, lateness_p99_us, lateness_max_us, ..LoadSample::default() }
 }
 
-fn crowd(streams: Vec<StreamReport>, series: Vec<Sample>) -> Crowd {
+fn crowd(streams: Vec<StreamReport>, series: Vec<LoadSample>) -> Crowd {
     let fates = Fates::of(&streams);
     let viewers = fates.admitted() as u32;
-    let figures = Figures { viewers, p99_ms: 18.0, delivered_ratio: 1.0, ..Figures::default() };
+    let figures = TrialFigures { viewers, p99_ms: 18.0, delivered_ratio: 1.0, ..TrialFigures::default() };
     Crowd { fates, figures, lost: 0, latest_ms: 40.0, streams, series, failures: Default::default() }
 }
 
 /// Six came within ten seconds; of the five who were admitted two were ended, and two came in for them.
-fn good() -> Seen {
+fn good() -> OverloadResult {
     let mut streams: Vec<_> = [1_000, 3_000, 5_000].map(|began| stream(began, false)).into();
     streams.extend([7_000, 9_000].map(|began| stream(began, true)));
     streams.extend([refused(9_500), refused(15_000), stream(21_000, false), stream(23_000, false)]);
     let series = [(10_000, 5, 18), (10_500, 5, 300), (11_000, 5, 600), (13_500, 3, 150), (14_000, 3, 18)];
     let mut series: Vec<_> = series.map(|(at, playing, p99)| sample(at, playing, p99)).into();
     series.extend([sample(20_000, 3, 18), sample(20_500, 4, 400), sample(25_000, 5, 18)]);
-    Seen::of(crowd(streams, series), Strike { began_ms: 10_000, ended_ms: 20_000 }, 2)
+    OverloadResult::of(crowd(streams, series), Strike { began_ms: 10_000, ended_ms: 20_000 }, 2)
 }
 
 /// What makes a good run one that is not.
-type Spoil = fn(&mut Seen);
+type Spoil = fn(&mut OverloadResult);
 
 /// Names of the targets that a run misses.
 fn missed(promises: &[Promise]) -> Vec<&str> {
-    let is_missed = |promise: &&Promise| promise.state(None) == State::Missed;
+    let is_missed = |promise: &&Promise| promise.state(None) == TargetState::Missed;
     promises.iter().filter(is_missed).map(|promise| promise.id.as_str()).collect()
 }
 
@@ -62,7 +62,8 @@ fn overload_run_without_faults_meets_all_targets() {
 
 #[test]
 fn overload_target_is_missed_by_its_own_fault() {
-    let late = |seen: &mut Seen| *seen = again(seen, |_, series| series[4].lateness_p99_us = 200_000);
+    let late =
+        |seen: &mut OverloadResult| *seen = again(seen, |_, series| series[4].lateness_p99_us = 200_000);
     let cases: [(&str, Spoil); 5] = [
         ("overload-recovery", |seen| seen.recovery_s = 5.5),
         ("overload-newest-first", |seen| *seen = again(seen, |streams, _| streams[0].has_ended = true)),
@@ -81,10 +82,10 @@ fn overload_target_is_missed_by_its_own_fault() {
 }
 
 /// The same run with other streams or samples.
-fn again(seen: &Seen, change: impl Fn(&mut [StreamReport], &mut [Sample])) -> Seen {
+fn again(seen: &OverloadResult, change: impl Fn(&mut [StreamReport], &mut [LoadSample])) -> OverloadResult {
     let Crowd { mut streams, mut series, .. } = seen.crowd.clone();
     change(&mut streams, &mut series);
-    Seen::of(crowd(streams, series), seen.strike, seen.ended_by_server)
+    OverloadResult::of(crowd(streams, series), seen.strike, seen.ended_by_server)
 }
 
 #[test]
@@ -111,14 +112,14 @@ fn judge_with_idle_neighbour_yields_no_targets() {
         streams.iter_mut().for_each(|stream| stream.has_ended = false);
         series.iter_mut().for_each(|sample| sample.lateness_p99_us = 18_000);
     });
-    assert_eq!(Seen { ended_by_server: 0, ..seen.clone() }.judge().len(), 0);
-    assert_ne!(Seen { ended_by_server: 2, ..seen }.judge().len(), 0);
+    assert_eq!(OverloadResult { ended_by_server: 0, ..seen.clone() }.judge().len(), 0);
+    assert_ne!(OverloadResult { ended_by_server: 2, ..seen }.judge().len(), 0);
 }
 
 #[test]
 fn is_disturbed_requires_failure_and_stolen_cpu_time() {
     let with = |recovery_s, stolen_ratio| {
-        let mut seen = Seen { recovery_s, ..good() };
+        let mut seen = OverloadResult { recovery_s, ..good() };
         seen.crowd.figures.stolen_ratio = stolen_ratio;
         seen.is_disturbed()
     };

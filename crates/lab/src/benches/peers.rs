@@ -7,7 +7,7 @@ use millrace_core::units::BitRate;
 
 use crate::capacity::limits::Limits;
 use crate::capacity::media_files::MediaFiles;
-use crate::capacity::site::Site;
+use crate::capacity::site::BenchSite;
 use crate::capacity::trial::{Service, Trial};
 use crate::capacity::{Effort, Hunt, Scene, Scratch, rows};
 use crate::frame::stats::median;
@@ -93,7 +93,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let titles = options.titles.unwrap_or(1).max(1);
     options.say(&format!("making {titles} media files of {rate}"));
     let files = MediaFiles::make(&scratch.0.join("media"), rate, effort.media_s(spread), titles)?;
-    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
+    let site = BenchSite::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
     let scene = Scene { backend: options.backend.as_deref(), ..Scene::new(options, &site, &files, spread) };
     let (mut standings, mut lines) = (Vec::new(), Lines::default());
     for peer in std::iter::once(&peers::OURSELVES).chain(peers::ALL) {
@@ -185,7 +185,7 @@ fn both(
     let mut hunt = Hunt::new(options, scene.site, service, effort)?;
     let strict = hunt.find(&Limits::STRICT, None)?;
     let patient = if options.tiny { strict.clone() } else { hunt.find(&Limits::PATIENT, None)? };
-    let viewers = |found: crate::capacity::search::Found| f64::from(found.passed);
+    let viewers = |found: crate::capacity::search::SearchResult| f64::from(found.passed);
     // Who keeps the strict limits keeps the others.
     let (a, b) = (viewers(strict.found), viewers(patient.found).max(viewers(strict.found)));
     let is_narrow = strict.found.is_narrow && patient.found.is_narrow;

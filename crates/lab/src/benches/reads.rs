@@ -48,7 +48,7 @@ const FIRST_SPLIT: usize = 5;
 const WAYS: [(&str, usize); 2] = [("each extent by itself", 0), ("extents together", MEMBER_READ_BYTES)];
 
 #[derive(Clone, Copy)]
-struct Figures {
+struct ReadFigures {
     mb_per_s: f64,
     read_bytes: f64,
     reads_per_s: f64,
@@ -79,7 +79,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                 seen[way].push(watch(&volume, title, (WAYS[way].1, streams, members), duration)?);
             }
         }
-        let middle = |way: usize, of: fn(&Figures) -> f64| {
+        let middle = |way: usize, of: fn(&ReadFigures) -> f64| {
             percentile(&mut seen[way].iter().map(of).collect::<Vec<_>>(), 50.0)
         };
         for (way, (name, _)) in WAYS.iter().enumerate() {
@@ -172,7 +172,7 @@ fn watch(
     id: TitleId,
     (read_bytes, streams, members): (usize, usize, usize),
     duration: Duration,
-) -> anyhow::Result<Figures> {
+) -> anyhow::Result<ReadFigures> {
     let faults = ReadFaults::settable();
     let config = CacheConfig { read_bytes, backend: ReadBackend::Auto, ..CacheConfig::default() };
     let arena = ExtentArena::new(Box::new(HeapRegion::new(CACHE_EXTENTS)));
@@ -209,7 +209,7 @@ fn watch(
         _ => reports.iter().fold((0, 0), |all, one| (all.0 + one.unit_reads, all.1 + one.unit_bytes)),
     };
     ensure!(reads > 0 && granted > 0, "nothing was read in {took_s:.1} s");
-    Ok(Figures {
+    Ok(ReadFigures {
         mb_per_s: granted as f64 / 1e6 / took_s,
         read_bytes: read_bytes as f64 / reads as f64,
         reads_per_s: reads as f64 / took_s / members as f64,

@@ -20,7 +20,7 @@ use millrace_core::random::SplitMix;
 use millrace_core::seam::{PacketRx, Protocol, Received};
 use millrace_core::time::Instant;
 use millrace_netio::KernelRx;
-use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::bpf::{Assembler, BpfProgram, InterfaceLink, ProgramType, Reg};
 use millrace_netio::recv::UdpRxConfig;
 use millrace_netio::xdp::steer::Steering;
 use millrace_netio::xdp::umem::CHUNK_BYTES;
@@ -28,7 +28,7 @@ use millrace_netio::xdp::{XdpRx, XdpRxConfig};
 
 use crate::frame::stats::{Interval, median_interval};
 use crate::frame::{
-    Bench, Contest, ContestOptions, ContestResult, Need, Noise, Options, Promise, Report, Row, Slot,
+    Bench, ContenderSlot, Contest, ContestOptions, ContestResult, Need, Noise, Options, Promise, Report, Row,
 };
 use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
 use crate::raw_recv::RawReceiver;
@@ -80,7 +80,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("rx");
     let mut rigs = Vec::new();
     for name in [PLAIN, KERNEL, GRO, XDP, DROPPED] {
-        match Rig::build(name) {
+        match ReceiveRig::build(name) {
             Ok(rig) => rigs.push(rig),
             Err(error) if name == XDP => report.rows.push(Row::new(format!("{XDP}: not here: {error:#}"))),
             Err(error) => return Err(error.context(name)),
@@ -161,7 +161,7 @@ enum Receiver {
 }
 
 /// Two hosts, a sender on one and a receiver on the other.
-struct Rig {
+struct ReceiveRig {
     name: &'static str,
     tx: RawSender,
     rx: Receiver,
@@ -172,7 +172,7 @@ struct Rig {
     _hosts: TwoHosts,
 }
 
-impl Rig {
+impl ReceiveRig {
     fn build(name: &'static str) -> anyhow::Result<Self> {
         let hosts = TwoHosts::new(false)?;
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
@@ -206,14 +206,14 @@ impl Rig {
     }
 
     /// A slot of batches that are sent in bursts.
-    fn slot(&mut self, slot: &mut Slot, burst: usize) -> anyhow::Result<()> {
+    fn slot(&mut self, slot: &mut ContenderSlot, burst: usize) -> anyhow::Result<()> {
         let segment_bytes = if burst > 1 { DATAGRAM_BYTES as u16 } else { 0 };
         let Self { tx, rx, to, media, begun, .. } = self;
         let message = |bytes| RawMessage { to: *to, bytes, segment_bytes };
         let messages: Vec<RawMessage<'_>> = media.chunks_exact(burst * DATAGRAM_BYTES).map(message).collect();
         while slot.goes_on() {
             let is_check = slot.is_check();
-            let mut seen = Seen { is_check, datagrams: 0, hash: 0 };
+            let mut seen = ReceivedBatch { is_check, datagrams: 0, hash: 0 };
             slot.batch(DATAGRAMS as u64, || {
                 let taken = tx
                     .send(&messages)
@@ -230,13 +230,13 @@ impl Rig {
 }
 
 /// A batch as it was when it arrived.
-struct Seen {
+struct ReceivedBatch {
     is_check: bool,
     datagrams: usize,
     hash: u64,
 }
 
-impl Seen {
+impl ReceivedBatch {
     fn take(&mut self, bytes: &[u8]) {
         self.datagrams += 1;
         // A program looks at the data it receives, at least at the header.
@@ -285,14 +285,14 @@ impl Receiver {
                 let mut code = Assembler::default();
                 code.mov(Reg::R0, XDP_DROP);
                 code.exit();
-                let program = Program::load("drop", ProgramType::XdpFrags, code)?;
+                let program = BpfProgram::load("drop", ProgramType::XdpFrags, code)?;
                 Ok(Self::Nobody { _link: InterfaceLink::attach(&program, DEVICE)? })
             }
         }
     }
 
     /// Receives until a whole batch has come.
-    fn receive(&mut self, seen: &mut Seen, begun: StdInstant) -> anyhow::Result<()> {
+    fn receive(&mut self, seen: &mut ReceivedBatch, begun: StdInstant) -> anyhow::Result<()> {
         if matches!(self, Self::Nobody { .. }) {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use millrace_core::units::BitRate;
 use crate::capacity::crowd::{Crowd, Offer, offer};
 use crate::capacity::limits::{Limits, is_disturbing};
 use crate::capacity::media_files::MediaFiles;
-use crate::capacity::site::Site;
+use crate::capacity::site::BenchSite;
 use crate::capacity::{Scene, Scratch, in_peace};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::held::counters;
@@ -61,7 +61,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, titles)?;
     // Reading and sending share the core: without segmentation offload there would be no time to read in.
     let offload = options.offload.unwrap_or(true);
-    let site = Site::new(offload, 1, scratch.0.join("site"))?;
+    let site = BenchSite::new(offload, 1, scratch.0.join("site"))?;
     let spread = if options.tiny { Duration::ZERO } else { SPREAD };
     let cache_bytes = Some((files.bytes() / CACHE_PARTS).max(16 << 20));
     let scene = Scene { cache_bytes, ..Scene::new(options, &site, &files, spread) };

@@ -13,7 +13,7 @@ use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_core::time::MediaTicks;
 
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
-use crate::held::Held;
+use crate::held::HeldResources;
 use crate::media;
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::proc::{cpu_ns, resident_bytes};
@@ -162,7 +162,7 @@ struct Visited {
     viewers: LoadReport,
     /// Resources that the server held when all clients were gone, and how many of them it did not
     /// hold before.
-    held: Held,
+    held: HeldResources,
     left: u64,
 }
 
@@ -184,7 +184,7 @@ impl Visited {
         options.say(&format!("connections come and go beside {beside} viewers"));
         let pid = server.child.id();
         // The viewers of the first part are gone, and the files they opened stay open.
-        let before = Held::settle(pid, stats, Held::nothing_but(u64::MAX), CLEARED)?;
+        let before = HeldResources::settle(pid, stats, HeldResources::nothing_but(u64::MAX), CLEARED)?;
         let (stop, cancel) = (AtomicBool::new(false), Arc::clone(&options.cancel));
         let (viewers, visits, lasted_s) = hosts.on_client(|| {
             leave_core_0(cores);
@@ -198,8 +198,8 @@ impl Visited {
             })
         })?;
         options.go_on()?;
-        let expected = Held::nothing_but(before.descriptors);
-        let held = Held::settle(pid, stats, expected, CLEARED)?;
+        let expected = HeldResources::nothing_but(before.descriptors);
+        let held = HeldResources::settle(pid, stats, expected, CLEARED)?;
         let left = held.beyond(expected);
         Ok(Self { visits, lasted_s, viewers: viewers.context("viewers beside visitors")?, held, left })
     }

@@ -13,13 +13,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::random::SplitMix;
-use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::bpf::{Assembler, BpfProgram, InterfaceLink, ProgramType, Reg};
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_netio::xdp::steer::{Protocol, Steering};
 use millrace_offload::toe::{Engine, EngineSettings, XdpDevice};
 
 use crate::frame::{
-    Bench, Contest, ContestOptions, ContestResult, Need, Noise, Options, Promise, Report, Slot,
+    Bench, ContenderSlot, Contest, ContestOptions, ContestResult, Need, Noise, Options, Promise, Report,
 };
 use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
 use crate::raw_send::{RawMessage, RawSender};
@@ -60,7 +60,8 @@ const ENGINE: &str = "offload engine";
 const NONE: &str = "no program";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut rigs = [Rig::build(PASSES)?, Rig::build(OURS)?, Rig::build(ENGINE)?, Rig::build(NONE)?];
+    let mut rigs =
+        [SteerRig::build(PASSES)?, SteerRig::build(OURS)?, SteerRig::build(ENGINE)?, SteerRig::build(NONE)?];
     let mut report = Report::new("steer");
     let (mut noise, mut worst, mut judged) = (Noise::quiet(), 1f64, Vec::new());
     for bytes in DATAGRAM_BYTES {
@@ -72,7 +73,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         noise = noise.and(result.noise);
     }
     report.promises.push(Promise::at_least("steer-udp-rate", worst, RATE_BOUND, "").by_rows(judged));
-    let result = compare("TCP", options, &mut rigs, Rig::tcp)?;
+    let result = compare("TCP", options, &mut rigs, SteerRig::tcp)?;
     let tcp = Promise::at_least("steer-tcp-rate", rate(&result)?, RATE_BOUND, "");
     let judged = [OURS, ENGINE].into_iter().flat_map(|name| result.rounds_of_ratio(name));
     report.promises.push(tcp.by_rows(judged));
@@ -84,8 +85,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 fn compare(
     what: &str,
     options: &Options,
-    rigs: &mut [Rig],
-    mut work: impl FnMut(&mut Rig, &mut Slot) -> anyhow::Result<()> + Copy,
+    rigs: &mut [SteerRig],
+    mut work: impl FnMut(&mut SteerRig, &mut ContenderSlot) -> anyhow::Result<()> + Copy,
 ) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(what);
     for rig in rigs {
@@ -111,7 +112,7 @@ fn write_up(what: &str, item: &str, result: &ContestResult, report: &mut Report)
 }
 
 /// Two hosts, the attachment at the receiving one's interface, and sockets on both.
-struct Rig {
+struct SteerRig {
     name: &'static str,
     udp_tx: RawSender,
     udp_rx: UdpSocket,
@@ -140,7 +141,7 @@ impl Attached {
                 let mut code = Assembler::default();
                 code.mov(Reg::R0, XDP_PASS);
                 code.exit();
-                let program = Program::load("pass", ProgramType::XdpFrags, code)?;
+                let program = BpfProgram::load("pass", ProgramType::XdpFrags, code)?;
                 Ok(Self::Bare { _link: InterfaceLink::attach(&program, DEVICE)? })
             }
             OURS => {
@@ -161,7 +162,7 @@ impl Attached {
     }
 }
 
-impl Rig {
+impl SteerRig {
     fn build(name: &'static str) -> anyhow::Result<Self> {
         let hosts = TwoHosts::new(false)?;
         let program = hosts.inside_server(|| Attached::build(name))??;
@@ -185,7 +186,7 @@ impl Rig {
     }
 
     /// Runs a slot of datagrams of `bytes` bytes.
-    fn udp(&mut self, slot: &mut Slot, bytes: usize) -> anyhow::Result<()> {
+    fn udp(&mut self, slot: &mut ContenderSlot, bytes: usize) -> anyhow::Result<()> {
         let to = self.udp_rx.local_addr()?;
         let message =
             |n: usize| RawMessage { to, bytes: &self.media[n * 8..n * 8 + bytes], segment_bytes: 0 };
@@ -214,7 +215,7 @@ impl Rig {
     }
 
     /// A slot of bytes through a connection.
-    fn tcp(&mut self, slot: &mut Slot) -> anyhow::Result<()> {
+    fn tcp(&mut self, slot: &mut ContenderSlot) -> anyhow::Result<()> {
         let mut got = vec![0; TCP_BYTES];
         while slot.goes_on() {
             slot.batch((TCP_BYTES / KIB) as u64, || -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::capacity::crowd::{Crowd, Offer, offer};
 use crate::capacity::limits::is_disturbing;
 use crate::capacity::media_files::MediaFiles;
-use crate::capacity::site::Site;
+use crate::capacity::site::BenchSite;
 use crate::capacity::{Scene, Scratch, in_peace};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::held::counters;
@@ -71,12 +71,12 @@ impl Spent {
 
 /// Reads the engine's counters at the beginning and the end of the time watched at each speed.
 #[derive(Debug)]
-struct Watch {
+struct CounterWatch {
     at: [Duration; 4],
     seen: [Option<Spent>; 4],
 }
 
-impl Watch {
+impl CounterWatch {
     /// Creates a watch of a speed that changes each time `lasts` has passed.
     fn new(lasts: Duration) -> Self {
         let settled = |begins: Duration| begins + SETTLE.min(lasts / 3);
@@ -117,7 +117,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let seconds = spread.as_secs() + lasts.as_secs() * u64::from(SPEED + 2) + 15;
     options.say(&format!("making a media file of {rate}"));
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, 1)?;
-    let site = Site::new(options.offload.unwrap_or(true), 1, scratch.0.join("site"))?;
+    let site = BenchSite::new(options.offload.unwrap_or(true), 1, scratch.0.join("site"))?;
     let scene = Scene::new(options, &site, &files, spread);
     // 1,000 of them change the speed.
     let viewers = u32::try_from(options.streams.unwrap_or(options.pick(6, 1_200, 1_200)))?;
@@ -137,7 +137,7 @@ fn play(
     scene: Scene<'_>,
     viewers: u32,
     lasts: Duration,
-) -> anyhow::Result<(Crowd, Watch)> {
+) -> anyhow::Result<(Crowd, CounterWatch)> {
     let services = peers::OURSELVES.services(scene)?;
     let service = services.into_iter().next().context("our server over UDP")?;
     let mut trick = Command::new(scene.program);
@@ -157,12 +157,12 @@ fn play(
                 hold: lasts * 5 / 2,
                 behaviour: behaviour.clone(),
             };
-            let mut watch = Watch::new(lasts);
+            let mut watch = CounterWatch::new(lasts);
             let mut look = |progress: &LoadProgress| watch.look(progress.elapsed, &stats);
             let crowd = offer(scene.site, &service, &running, offered, &options.cancel, &mut look)?;
             Ok((crowd, watch))
         },
-        |(crowd, _): &(Crowd, Watch)| {
+        |(crowd, _): &(Crowd, CounterWatch)| {
             worst_p99_ms(crowd) > P99_MS && is_disturbing(crowd.figures.stolen_ratio)
         },
     )
@@ -179,7 +179,7 @@ fn of_kind(crowd: &Crowd, changed: bool) -> impl Iterator<Item = &StreamReport> 
     crowd.streams.iter().filter(move |stream| stream.setup_us.is_some() && (stream.runs > 1) == changed)
 }
 
-fn report_run(report: &mut Report, crowd: &Crowd, watch: &Watch, label: &str) {
+fn report_run(report: &mut Report, crowd: &Crowd, watch: &CounterWatch, label: &str) {
     let others = || of_kind(crowd, false);
     let latest_ms = others().map(|stream| stream.lateness_max_us).max().unwrap_or(0) as f64 / 1e3;
     let runs = of_kind(crowd, true).map(|stream| u64::from(stream.runs)).sum::<u64>();
@@ -217,13 +217,13 @@ mod tests {
     #[test]
     fn watch_measures_each_speed_away_from_changes() {
         let lasts = Duration::from_secs(10);
-        let watch = Watch::new(lasts);
+        let watch = CounterWatch::new(lasts);
         assert_eq!(watch.at.map(|at| at.as_millis()), [2_000, 9_500, 12_000, 19_500]);
         let spent = |busy_ns, packets| Some(Spent { busy_ns, packets });
         let seen = [spent(1_000, 10), spent(3_000, 20), spent(9_000, 50), spent(10_000, 60)];
-        let watch = Watch { seen, ..watch };
+        let watch = CounterWatch { seen, ..watch };
         assert_eq!((watch.costs(), watch.packets_ratio()), (Some((200.0, 100.0)), Some(1.0)));
-        assert_eq!(Watch::new(lasts).costs(), None);
+        assert_eq!(CounterWatch::new(lasts).costs(), None);
     }
 
     #[test]

@@ -79,7 +79,7 @@ impl Who {
 }
 
 /// What arrived, and what our stack counted.
-struct Outcome {
+struct TransferOutcome {
     /// Of ours, or of the first of two of the kernel's; and of the kernel's.
     bits_per_s: [f64; 2],
     counters: TcpCounters,
@@ -220,14 +220,14 @@ fn settings() -> Settings {
 }
 
 /// Opens a connection when it may and sends as much as it takes.
-struct Source {
+struct BulkSender {
     may_begin: Arc<AtomicBool>,
     id: Option<ConnectionId>,
     is_open: bool,
     bytes: Box<[u8]>,
 }
 
-impl Application for Source {
+impl Application for BulkSender {
     fn turn(&mut self, stack: &mut Stack, now: Instant) {
         if !self.may_begin.load(Ordering::Relaxed) {
             return;
@@ -248,9 +248,9 @@ impl Application for Source {
 
 /// Sends for `length`, and counts at the receiver after the first tenth of the time: the handshake
 /// and the first doublings are the same for all.
-fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<Outcome> {
+fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<TransferOutcome> {
     let may_begin = Arc::new(AtomicBool::new(false));
-    let source = Source {
+    let source = BulkSender {
         may_begin: Arc::clone(&may_begin),
         id: None,
         is_open: false,
@@ -277,7 +277,7 @@ fn transfer(ppm: u32, round: u64, who: Who, length: Duration) -> anyhow::Result<
     // The link goes first: its remaining packets are not waited for.
     let counters = host.stop()?;
     let bits_per_s = [0, 1].map(|at| (after[at] - before[at]) as f64 * 8.0 / seconds);
-    Ok(Outcome { bits_per_s, counters })
+    Ok(TransferOutcome { bits_per_s, counters })
 }
 
 /// Opens a connection with the congestion control of the comparison: the kernel's default may be

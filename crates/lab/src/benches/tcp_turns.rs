@@ -15,10 +15,10 @@ use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_tcp::conn::{Config, Happened};
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::send::{ExtentRange, Part};
+use millrace_tcp::send::{ExtentRange, SlotPart};
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{Arrived, ConnectionId, Out, Settings, Stack, Taken};
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options as TcpOptions, Stamps, Template, parse};
+use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, OutgoingSegment, Settings, Stack};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, TcpOptions, Template, parse};
 
 use crate::frame::stats::median;
 use crate::frame::{Bench, Noise, Options, Promise, Report, Row};
@@ -230,13 +230,13 @@ impl Ground {
         let peers = &mut self.peers;
         let by_flow = |peers: &[Peer], flow: FlowKey| peers.iter().position(|peer| peer.flow == flow);
         self.stack.protocol(self.now);
-        self.stack.output(self.now, &mut |out: &Out<'_>| {
+        self.stack.output(self.now, &mut |out: &OutgoingSegment<'_>| {
             let found = by_flow(peers, out.flow.reversed());
             if let (Some(at), Ok(segment)) = (found, parse(out.header)) {
                 peers[at].echo = segment.options.stamps.map_or(0, |stamps| stamps.value);
                 take(&mut peers[at], segment.seq, out.payload.bytes);
             }
-            Taken::Copied
+            FrameDisposal::Copied
         });
     }
 
@@ -264,7 +264,7 @@ impl Ground {
                 let arrived = self.peers[*peer].arrived(&bytes[..*len], self.now);
                 self.stack.input(&arrived, self.now);
             }
-            let sent = self.stack.output(self.now, &mut |_| Taken::Copied);
+            let sent = self.stack.output(self.now, &mut |_| FrameDisposal::Copied);
             acks.push(begun.elapsed().as_nanos() as f64 / f64::from(in_turn));
             ensure!(sent == 0, "{sent} segments went out while acknowledgments were processed");
             while self.stack.poll_event().is_some() {}
@@ -280,7 +280,7 @@ impl Ground {
     fn queue(&mut self, chosen: &[usize], each: u32) -> anyhow::Result<()> {
         for &at in chosen {
             let id = self.peers[at].id.context("no connection")?;
-            let range = ExtentRange { place: 0, skip: 0, bytes: each * PACKET, part: Part::Payloads };
+            let range = ExtentRange { place: 0, skip: 0, bytes: each * PACKET, part: SlotPart::Payloads };
             let sent = self.stack.send_extent(id, self.lease.clone(), range, self.now);
             sent.map_err(|(error, _)| error).context("send")?;
         }
@@ -294,12 +294,12 @@ impl Ground {
         let begun = StdInstant::now();
         // A turn takes a little of each connection that is ready.
         for _ in 0..each {
-            sent += self.stack.output(self.now, &mut |out: &Out<'_>| {
+            sent += self.stack.output(self.now, &mut |out: &OutgoingSegment<'_>| {
                 // The headers that a device would get.
                 let stamp =
                     out.header.get(24..28).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
                 headers.push((*out.flow, stamp));
-                Taken::Copied
+                FrameDisposal::Copied
             });
         }
         let took = begun.elapsed().as_nanos() as f64;

@@ -19,8 +19,8 @@ use millrace_netio::null::SliceBatch;
 use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
 use crate::frame::{
-    Axis, Bench, Contest, ContestOptions, ContestResult, Need, Noise, Options, Plot, PlotKind, Point,
-    Promise, Report, Slot,
+    Axis, Bench, ContenderSlot, Contest, ContestOptions, ContestResult, Need, Noise, Options, Plot, PlotKind,
+    Point, Promise, Report,
 };
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::raw_send::{RawMessage, RawSender};
@@ -65,7 +65,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let run_all = || -> anyhow::Result<Report> {
         let mut report = Report::new("tx");
         let (mut noise, mut worst, mut missing, mut judged) = (Noise::quiet(), 0f64, 0, Vec::new());
-        let mut lines = [RAW, SHARED, OWN].map(|name| Line { name, costs: Vec::new(), ratios: Vec::new() });
+        let mut lines =
+            [RAW, SHARED, OWN].map(|name| ContenderCurve { name, costs: Vec::new(), ratios: Vec::new() });
         for burst in bursts {
             let before = drop_sink.received()?;
             let (result, sent) = compare(burst, &media, &sink, options)?;
@@ -86,13 +87,13 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// Points of one contender: its cost at every burst, and its ratio to the raw loop.
-struct Line {
+struct ContenderCurve {
     name: &'static str,
     costs: Vec<Point>,
     ratios: Vec<Point>,
 }
 
-fn write_up(burst: usize, result: &ContestResult, report: &mut Report, lines: &mut [Line; 3]) {
+fn write_up(burst: usize, result: &ContestResult, report: &mut Report, lines: &mut [ContenderCurve; 3]) {
     report.rows.extend(result.rows("datagram").into_iter().map(|mut row| {
         row.label = format!("bursts of {burst}: {}", row.label);
         row
@@ -103,7 +104,7 @@ fn write_up(burst: usize, result: &ContestResult, report: &mut Report, lines: &m
     }
 }
 
-fn draw(lines: [Line; 3], report: &mut Report) {
+fn draw(lines: [ContenderCurve; 3], report: &mut Report) {
     let (x, y) = (Axis::log("datagrams in a burst", ""), Axis::log("time per datagram, p10 to p99", "ns"));
     let mut costs = Plot::new(PlotKind::Lines, "What a datagram costs", x, y);
     let y = Axis::new("time of the raw loop in the same round, median with its 95 % interval", "times");
@@ -135,7 +136,7 @@ fn compare(
     // Sequence numbers and times of a viewer's own; which ones makes no difference.
     let headers: Vec<u8> = (0..RTP_HEADER_BYTES * burst).map(|n| n as u8).collect();
     let sent = Cell::new(0);
-    let stage = Stage { burst, entries, media, sink, sent: &sent, checked_at: sink.local_addr()? };
+    let stage = BurstContext { burst, entries, media, sink, sent: &sent, checked_at: sink.local_addr()? };
 
     let mut contest = Contest::new(format!("bursts of {burst}"));
     contest.contender(RAW, |slot| {
@@ -174,9 +175,9 @@ fn compare(
     Ok((result, sent.get()))
 }
 
-/// What all contenders of one size of burst share.
+/// Settings that all contenders of one burst size share.
 #[derive(Clone, Copy)]
-struct Stage<'a> {
+struct BurstContext<'a> {
     burst: usize,
     entries: usize,
     media: &'a [u8],
@@ -185,13 +186,13 @@ struct Stage<'a> {
     checked_at: SocketAddr,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> BurstContext<'a> {
     /// Runs a slot of a contender that sends batches of bursts. All contenders send the media from
     /// its beginning.
     fn slot(
         &self,
-        slot: &mut Slot,
-        mut send: impl FnMut(&mut Slot, &[SocketAddr], &[&'a [u8]]) -> anyhow::Result<()>,
+        slot: &mut ContenderSlot,
+        mut send: impl FnMut(&mut ContenderSlot, &[SocketAddr], &[&'a [u8]]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let nowhere = |n| SocketAddr::new(NOWHERE.into(), 6_000 + 2 * n as u16);
         let to: Vec<SocketAddr> =

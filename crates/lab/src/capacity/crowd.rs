@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Arrivals, Behaviour, LoadProgress, LoadReport, Sample, StreamReport};
+use millrace_client::load::{Arrivals, Behaviour, LoadProgress, LoadReport, LoadSample, StreamReport};
 
-use super::limits::{Figures, Limits};
-use super::search::Verdict;
-use super::site::Site;
-use super::trial::{Running, Service, TrialPlan, is_spoiled, load_options, rates, run_load};
+use super::limits::{Limits, TrialFigures};
+use super::search::TrialVerdict;
+use super::site::BenchSite;
+use super::trial::{RunningService, Service, TrialPlan, is_spoiled, load_options, rates, run_load};
 use crate::frame::{CpuTime, Row};
 
 /// How the words of a failure end that is the refusal of a server that is full (RFC 2326 section 11.3.3).
@@ -46,7 +46,7 @@ pub struct Fates {
 
 /// How one session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SessionFate {
     /// See [`Fates::kept`].
     Kept,
     /// See [`Fates::ended`].
@@ -59,7 +59,7 @@ pub enum Fate {
     Asking,
 }
 
-impl Fate {
+impl SessionFate {
     /// That of a session.
     pub fn of(stream: &StreamReport) -> Self {
         match (&stream.failure, stream.setup_us) {
@@ -76,12 +76,12 @@ impl Fates {
     /// Those of sessions.
     pub fn of<'a>(streams: impl IntoIterator<Item = &'a StreamReport>) -> Self {
         streams.into_iter().fold(Self::default(), |mut sum, stream| {
-            let count = match Fate::of(stream) {
-                Fate::Kept => &mut sum.kept,
-                Fate::Ended => &mut sum.ended,
-                Fate::Refused => &mut sum.refused,
-                Fate::Otherwise => &mut sum.otherwise,
-                Fate::Asking => &mut sum.asking,
+            let count = match SessionFate::of(stream) {
+                SessionFate::Kept => &mut sum.kept,
+                SessionFate::Ended => &mut sum.ended,
+                SessionFate::Refused => &mut sum.refused,
+                SessionFate::Otherwise => &mut sum.otherwise,
+                SessionFate::Asking => &mut sum.asking,
             };
             *count += 1;
             sum
@@ -101,7 +101,7 @@ pub struct Crowd {
     pub fates: Fates,
     /// Figures of the admitted viewers, as in a trial with this number of viewers: `without` are
     /// sessions that failed other than by a refusal, were ended, or got nothing.
-    pub figures: Figures,
+    pub figures: TrialFigures,
     /// Packets that they missed anywhere.
     pub lost: u64,
     /// The latest packet.
@@ -109,7 +109,7 @@ pub struct Crowd {
     /// One entry for each session.
     pub streams: Vec<StreamReport>,
     /// The load over time.
-    pub series: Vec<Sample>,
+    pub series: Vec<LoadSample>,
     /// Why sessions failed, but for refusals of a full server.
     pub failures: BTreeMap<String, u64>,
 }
@@ -119,9 +119,9 @@ pub struct Crowd {
 /// # Errors
 /// When the receiver cannot be set up.
 pub fn offer(
-    site: &Site,
+    site: &BenchSite,
     service: &Service<'_>,
-    running: &Running,
+    running: &RunningService,
     offer: Offer,
     cancel: &AtomicBool,
     look: &mut (dyn FnMut(&LoadProgress) + Send),
@@ -145,7 +145,7 @@ impl Crowd {
         let wanted = service.nominal.map_or(0.0, |rate| rate.0 as f64) * fates.kept as f64;
         let ms = |us: u64| us as f64 / 1e3;
         let lost = r.lost_in_all();
-        let figures = Figures {
+        let figures = TrialFigures {
             viewers: u32::try_from(fates.admitted()).unwrap_or(u32::MAX),
             without: fates.otherwise + fates.ended + r.sessions_silent + r.restarts,
             packets: r.packets,
@@ -168,9 +168,9 @@ impl Crowd {
     /// receiver was too slow to judge, or no viewer was admitted.
     pub fn keeps(&self, limits: &Limits) -> Option<bool> {
         match self.figures.judge(limits) {
-            Verdict::Spoiled => None,
+            TrialVerdict::Spoiled => None,
             _ if self.figures.viewers == 0 => None,
-            verdict => Some(matches!(verdict, Verdict::ClearPass | Verdict::NarrowPass)),
+            verdict => Some(matches!(verdict, TrialVerdict::ClearPass | TrialVerdict::NarrowPass)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use millrace_client::play::TransportChoice;
 
-use super::search::Verdict;
+use super::search::TrialVerdict;
 
 /// What viewers must get.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,9 +30,9 @@ impl Limits {
     }
 }
 
-/// What one trial measured.
+/// Measurements of one trial.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct TrialFigures {
     /// Viewers asked for.
     pub viewers: u32,
     /// Viewers that failed, got nothing, or never began.
@@ -74,16 +74,19 @@ pub fn is_disturbing(stolen_ratio: f64) -> bool {
     stolen_ratio > DISTURBED
 }
 
-impl Figures {
+impl TrialFigures {
     /// Returns whether a failure is inconclusive because the processors were taken away while the
     /// trial ran.
     pub fn is_disturbed(&self, limits: &Limits) -> bool {
-        let fails = matches!(self.judge(limits), Verdict::NarrowFail | Verdict::ClearFail | Verdict::Spoiled);
+        let fails = matches!(
+            self.judge(limits),
+            TrialVerdict::NarrowFail | TrialVerdict::ClearFail | TrialVerdict::Spoiled
+        );
         fails && is_disturbing(self.stolen_ratio)
     }
 
     /// The verdict under `limits`.
-    pub fn judge(&self, limits: &Limits) -> Verdict {
+    pub fn judge(&self, limits: &Limits) -> TrialVerdict {
         let undelivered = 1.0 - self.delivered_ratio;
         let undelivered_limit = 1.0 - limits.delivered_ratio;
         let measured = [
@@ -95,18 +98,18 @@ impl Figures {
         if !fails {
             // A rate is measured between two moments: half a limit of error is nothing to worry about.
             let is_clear = self.loss_ratio == 0.0 && self.p99_ms <= limits.p99_ms * CLEAR_PASS;
-            return if is_clear { Verdict::ClearPass } else { Verdict::NarrowPass };
+            return if is_clear { TrialVerdict::ClearPass } else { TrialVerdict::NarrowPass };
         }
         if self.spoiled {
-            return Verdict::Spoiled;
+            return TrialVerdict::Spoiled;
         }
         let many = self.without as f64 > FEW * f64::from(self.viewers);
         let is_clear = many || measured.iter().any(|(value, limit, factor)| *value > limit * factor);
-        if is_clear { Verdict::ClearFail } else { Verdict::NarrowFail }
+        if is_clear { TrialVerdict::ClearFail } else { TrialVerdict::NarrowFail }
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for TrialFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -136,56 +139,56 @@ impl fmt::Display for Figures {
 mod tests {
     use super::*;
 
-    fn good() -> Figures {
-        Figures { viewers: 200, p99_ms: 5.0, delivered_ratio: 0.999, ..Figures::default() }
+    fn good() -> TrialFigures {
+        TrialFigures { viewers: 200, p99_ms: 5.0, delivered_ratio: 0.999, ..TrialFigures::default() }
     }
 
     #[test]
     fn judge_grades_each_figure_against_limits() {
-        let judge = |change: fn(&mut Figures)| {
+        let judge = |change: fn(&mut TrialFigures)| {
             let mut figures = good();
             change(&mut figures);
             figures.judge(&Limits::STRICT)
         };
-        assert_eq!(judge(|_| ()), Verdict::ClearPass);
-        assert_eq!(judge(|f| f.p99_ms = 19.0), Verdict::NarrowPass);
-        assert_eq!(judge(|f| f.p99_ms = 21.0), Verdict::NarrowFail);
-        assert_eq!(judge(|f| f.p99_ms = 51.0), Verdict::ClearFail);
-        assert_eq!(judge(|f| f.loss_ratio = 5e-5), Verdict::NarrowPass);
-        assert_eq!(judge(|f| f.loss_ratio = 5e-4), Verdict::NarrowFail);
-        assert_eq!(judge(|f| f.loss_ratio = 5e-3), Verdict::ClearFail);
-        assert_eq!(judge(|f| f.delivered_ratio = 0.99), Verdict::NarrowFail);
-        assert_eq!(judge(|f| f.delivered_ratio = 0.9), Verdict::ClearFail);
-        assert_eq!(judge(|f| f.delivered_ratio = 1.4), Verdict::ClearPass);
-        assert_eq!(judge(|f| f.without = 1), Verdict::NarrowFail);
-        assert_eq!(judge(|f| f.without = 20), Verdict::ClearFail);
+        assert_eq!(judge(|_| ()), TrialVerdict::ClearPass);
+        assert_eq!(judge(|f| f.p99_ms = 19.0), TrialVerdict::NarrowPass);
+        assert_eq!(judge(|f| f.p99_ms = 21.0), TrialVerdict::NarrowFail);
+        assert_eq!(judge(|f| f.p99_ms = 51.0), TrialVerdict::ClearFail);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-5), TrialVerdict::NarrowPass);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-4), TrialVerdict::NarrowFail);
+        assert_eq!(judge(|f| f.loss_ratio = 5e-3), TrialVerdict::ClearFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 0.99), TrialVerdict::NarrowFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 0.9), TrialVerdict::ClearFail);
+        assert_eq!(judge(|f| f.delivered_ratio = 1.4), TrialVerdict::ClearPass);
+        assert_eq!(judge(|f| f.without = 1), TrialVerdict::NarrowFail);
+        assert_eq!(judge(|f| f.without = 20), TrialVerdict::ClearFail);
     }
 
     #[test]
     fn judge_with_spoiled_receiver_excuses_failure_but_not_pass() {
-        let mut figures = Figures { spoiled: true, ..good() };
-        assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearPass);
+        let mut figures = TrialFigures { spoiled: true, ..good() };
+        assert_eq!(figures.judge(&Limits::STRICT), TrialVerdict::ClearPass);
         figures.loss_ratio = 0.1;
-        assert_eq!(figures.judge(&Limits::STRICT), Verdict::Spoiled);
+        assert_eq!(figures.judge(&Limits::STRICT), TrialVerdict::Spoiled);
     }
 
     #[test]
     fn is_disturbed_by_stolen_cpu_time_only_on_failure() {
-        let mut figures = Figures { stolen_ratio: 0.08, ..good() };
+        let mut figures = TrialFigures { stolen_ratio: 0.08, ..good() };
         assert!(!figures.is_disturbed(&Limits::STRICT));
         figures.p99_ms = 58.0;
         assert!(figures.is_disturbed(&Limits::STRICT) && !figures.is_disturbed(&Limits::PATIENT));
         assert!(figures.to_string().ends_with("the hypervisor took 8.0 % of the processors"));
-        assert!(!Figures { stolen_ratio: 0.004, ..figures }.is_disturbed(&Limits::STRICT));
+        assert!(!TrialFigures { stolen_ratio: 0.004, ..figures }.is_disturbed(&Limits::STRICT));
     }
 
     #[test]
     fn patient_limits_pass_lateness_that_strict_limits_fail() {
-        let figures = Figures { p99_ms: 95.0, ..good() };
-        assert_eq!(figures.judge(&Limits::STRICT), Verdict::ClearFail);
-        assert_eq!(figures.judge(&Limits::PATIENT), Verdict::NarrowPass);
-        assert_eq!(figures.judge(Limits::of(TransportChoice::Tcp)), Verdict::NarrowPass);
-        assert_eq!(figures.judge(Limits::of(TransportChoice::Udp)), Verdict::ClearFail);
+        let figures = TrialFigures { p99_ms: 95.0, ..good() };
+        assert_eq!(figures.judge(&Limits::STRICT), TrialVerdict::ClearFail);
+        assert_eq!(figures.judge(&Limits::PATIENT), TrialVerdict::NarrowPass);
+        assert_eq!(figures.judge(Limits::of(TransportChoice::Tcp)), TrialVerdict::NarrowPass);
+        assert_eq!(figures.judge(Limits::of(TransportChoice::Udp)), TrialVerdict::ClearFail);
         assert!(figures.to_string().starts_with("200 viewers: 0 Mb/s (99.90 %)"));
     }
 }

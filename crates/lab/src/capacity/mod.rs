@@ -28,9 +28,9 @@ use crate::frame::{CpuTime, Options, Row};
 
 use limits::Limits;
 use media_files::MediaFiles;
-use search::{Found, Search, SearchOptions, Step, Verdict};
-use site::Site;
-use trial::{Running, Service, Trial, TrialPlan, trial};
+use search::{Search, SearchOptions, SearchResult, SearchStep, TrialVerdict};
+use site::BenchSite;
+use trial::{RunningService, Service, Trial, TrialPlan, trial};
 
 /// Viewers of the trial that determines the rate of one viewer.
 const FEW_VIEWERS: u32 = 3;
@@ -82,7 +82,7 @@ impl Effort {
 #[derive(Clone, Debug)]
 pub struct Capacity {
     /// How many viewers.
-    pub found: Found,
+    pub found: SearchResult,
     /// The last trial with this number.
     pub at: Option<Trial>,
 }
@@ -108,10 +108,10 @@ pub fn in_peace<T>(
 /// Everything that is tried with one service.
 pub struct Hunt<'a> {
     options: &'a Options,
-    site: &'a Site,
+    site: &'a BenchSite,
     service: &'a Service<'a>,
     effort: Effort,
-    running: Option<Running>,
+    running: Option<RunningService>,
     nominal: Option<BitRate>,
     seen: Vec<Trial>,
     /// Trials before this one belong to another search.
@@ -135,7 +135,7 @@ impl<'a> Hunt<'a> {
     /// When the service does not start or serves no viewer.
     pub fn new(
         options: &'a Options,
-        site: &'a Site,
+        site: &'a BenchSite,
         service: &'a Service<'a>,
         effort: Effort,
     ) -> anyhow::Result<Self> {
@@ -222,7 +222,7 @@ impl<'a> Hunt<'a> {
             // Other limits, same trials: a clear verdict of theirs need not be measured again.
             for trial in &self.seen[self.search_began..] {
                 let verdict = trial.figures.judge(limits);
-                let is_clear = matches!(verdict, Verdict::ClearPass | Verdict::ClearFail);
+                let is_clear = matches!(verdict, TrialVerdict::ClearPass | TrialVerdict::ClearFail);
                 if is_clear && !trial.figures.is_disturbed(limits) {
                     search.tell(trial.figures.viewers, verdict);
                 }
@@ -234,9 +234,9 @@ impl<'a> Hunt<'a> {
         let budget = self.effort.budget.mul_f64(known) + self.service.period_in(self.effort.window) * PERIODS;
         let found = loop {
             match search.step() {
-                Step::Done(found) => break found,
-                Step::Try { .. } if start.elapsed() > budget => break search.stop(),
-                Step::Try { count, rough } => {
+                SearchStep::Done(found) => break found,
+                SearchStep::Try { .. } if start.elapsed() > budget => break search.stop(),
+                SearchStep::Try { count, rough } => {
                     let window = if rough { self.effort.rough_window } else { self.effort.window };
                     let trial = self.attempt_in_peace(count, window, limits)?;
                     search.tell(count, trial.figures.judge(limits));
@@ -246,7 +246,7 @@ impl<'a> Hunt<'a> {
         let passed = |trial: &&Trial| {
             let verdict = trial.figures.judge(limits);
             trial.figures.viewers == found.passed
-                && matches!(verdict, Verdict::ClearPass | Verdict::NarrowPass)
+                && matches!(verdict, TrialVerdict::ClearPass | TrialVerdict::NarrowPass)
         };
         Ok(Capacity { found, at: self.seen[self.search_began..].iter().rev().find(passed).cloned() })
     }
@@ -316,7 +316,7 @@ impl Drop for Scratch {
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
     /// Where.
-    pub site: &'a Site,
+    pub site: &'a BenchSite,
     /// The media watched.
     pub files: &'a MediaFiles,
     /// Media time over which viewers begin.
@@ -336,7 +336,7 @@ pub struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     /// With our server as a search has it: its own choices, and no admission.
-    pub fn new(options: &'a Options, site: &'a Site, files: &'a MediaFiles, spread: Duration) -> Self {
+    pub fn new(options: &'a Options, site: &'a BenchSite, files: &'a MediaFiles, spread: Duration) -> Self {
         let program = options.program.as_path();
         Self {
             site,
@@ -363,11 +363,14 @@ mod tests {
             let mut asked = Vec::new();
             loop {
                 match search.step() {
-                    Step::Done(found) => return (found.passed, asked),
-                    Step::Try { count, .. } => {
+                    SearchStep::Done(found) => return (found.passed, asked),
+                    SearchStep::Try { count, .. } => {
                         asked.push(count);
                         let passes = count <= *limit;
-                        search.tell(count, if passes { Verdict::ClearPass } else { Verdict::ClearFail });
+                        search.tell(
+                            count,
+                            if passes { TrialVerdict::ClearPass } else { TrialVerdict::ClearFail },
+                        );
                     }
                 }
             }

@@ -9,10 +9,10 @@ use anyhow::Context;
 use millrace_core::units::BitRate;
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeMedia};
 
-use super::limits::Figures;
+use super::limits::TrialFigures;
 use super::meter::{Usage, syscalls_per_s};
-use super::site::{CLIENT_INTERFACE, Site};
-use super::trial::{Running, SETTLE_S, Service, Trial, TrialPlan};
+use super::site::{BenchSite, CLIENT_INTERFACE};
+use super::trial::{RunningService, SETTLE_S, Service, Trial, TrialPlan};
 
 /// Payload type of transport streams (RFC 3551).
 pub(crate) const MP2T: u8 = 33;
@@ -22,7 +22,7 @@ pub(crate) const MP2T: u8 = 33;
 /// # Errors
 /// When the senders cannot be started or the probe fails under way.
 pub(super) fn trial(
-    site: &Site,
+    site: &BenchSite,
     service: &Service<'_>,
     base_port: u16,
     nominal: Option<BitRate>,
@@ -44,13 +44,13 @@ pub(super) fn trial(
         let running = (service.start)(plan.count).with_context(|| format!("start {}", service.name))?;
         let arriving = Duration::from_secs_f64(SETTLE_S + f64::from(plan.count) / service.arrivals_per_s);
         wait(arriving, cancel);
-        let first = Look::take(&probe, plan.count, &running, &cores)?;
+        let first = StreamSnapshot::take(&probe, plan.count, &running, &cores)?;
         let counting = plan.profile.then(|| {
             let cores = cores.clone();
             std::thread::spawn(move || syscalls_per_s(&cores))
         });
         wait(plan.window, cancel);
-        let last = Look::take(&probe, plan.count, &running, &cores)?;
+        let last = StreamSnapshot::take(&probe, plan.count, &running, &cores)?;
         let late = probe.lateness()?;
         drop(running);
         let figures = figures(&first, &last, &late, nominal, plan.count);
@@ -73,14 +73,19 @@ pub(crate) fn wait(time: Duration, cancel: &AtomicBool) {
 }
 
 /// All streams at one moment.
-struct Look {
+struct StreamSnapshot {
     at: StdInstant,
     usage: Usage,
     streams: Vec<ProbeCounts>,
 }
 
-impl Look {
-    fn take(probe: &DropProbe, count: u32, running: &Running, cores: &[usize]) -> anyhow::Result<Self> {
+impl StreamSnapshot {
+    fn take(
+        probe: &DropProbe,
+        count: u32,
+        running: &RunningService,
+        cores: &[usize],
+    ) -> anyhow::Result<Self> {
         let at = StdInstant::now();
         let streams = (0..count).map(|n| Ok(probe.read(n)?)).collect::<anyhow::Result<_>>()?;
         Ok(Self { at, usage: Usage::look(&running.ids(), cores), streams })
@@ -91,14 +96,20 @@ impl Look {
     }
 }
 
-fn figures(first: &Look, last: &Look, late: &[(u64, u64)], nominal: Option<BitRate>, count: u32) -> Figures {
+fn figures(
+    first: &StreamSnapshot,
+    last: &StreamSnapshot,
+    late: &[(u64, u64)],
+    nominal: Option<BitRate>,
+    count: u32,
+) -> TrialFigures {
     let seconds = (last.at - first.at).as_secs_f64().max(1e-3);
     let grown = |what: fn(&ProbeCounts) -> u64| last.sum(what).saturating_sub(first.sum(what)) as f64;
     let bits_per_s = grown(|s| s.payload_bytes) * 8.0 / seconds;
     let wanted = nominal.map_or(0.0, |rate| rate.0 as f64) * f64::from(count);
     let (packets, lost) = (last.sum(|s| s.packets), last.sum(|s| s.lost));
     let silent = first.streams.iter().zip(&last.streams).filter(|(a, b)| a.packets == b.packets).count();
-    Figures {
+    TrialFigures {
         viewers: count,
         without: silent as u64 + last.sum(|s| s.restarts),
         packets,
@@ -144,7 +155,7 @@ mod tests {
         let look = |at, packets: [u64; 2]| {
             let stream =
                 |packets| ProbeCounts { packets, payload_bytes: packets * 1000, ..ProbeCounts::default() };
-            Look { at, usage: Usage::look(&[], &[]), streams: packets.map(stream).to_vec() }
+            StreamSnapshot { at, usage: Usage::look(&[], &[]), streams: packets.map(stream).to_vec() }
         };
         let now = StdInstant::now();
         let (first, last) = (look(now, [10, 10]), look(now + Duration::from_secs(2), [210, 10]));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// The result of one trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     /// Passed by far.
     ClearPass,
     /// Passed, but noise could have made it fail.
@@ -32,9 +32,9 @@ pub struct SearchOptions {
     pub precision: f64,
 }
 
-/// What to do next.
+/// Next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
+pub enum SearchStep {
     /// Try this count. While no failure is known a rough trial will do.
     Try {
         /// The count.
@@ -43,12 +43,12 @@ pub enum Step {
         rough: bool,
     },
     /// It is over.
-    Done(Found),
+    Done(SearchResult),
 }
 
 /// The result of the search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Largest count that passed, 0 if none did.
     pub passed: u32,
     /// Smallest count above it that failed.
@@ -99,19 +99,19 @@ impl Search {
     }
 
     /// Takes the verdict on a trial, whether it asked for it or not.
-    pub fn tell(&mut self, count: u32, verdict: Verdict) {
+    pub fn tell(&mut self, count: u32, verdict: TrialVerdict) {
         self.trials += 1;
         let votes = self.votes.entry(count).or_default();
         let (passes, fails) = match verdict {
-            Verdict::ClearPass => (MAJORITY, 0),
-            Verdict::ClearFail => (0, MAJORITY),
-            Verdict::NarrowPass => (1, 0),
-            Verdict::NarrowFail => (0, 1),
-            Verdict::Spoiled => (0, 0),
+            TrialVerdict::ClearPass => (MAJORITY, 0),
+            TrialVerdict::ClearFail => (0, MAJORITY),
+            TrialVerdict::NarrowPass => (1, 0),
+            TrialVerdict::NarrowFail => (0, 1),
+            TrialVerdict::Spoiled => (0, 0),
         };
         votes.passes += passes;
         votes.fails += fails;
-        votes.spoiled += u32::from(verdict == Verdict::Spoiled);
+        votes.spoiled += u32::from(verdict == TrialVerdict::Spoiled);
         let decision = if votes.passes >= MAJORITY && votes.passes > votes.fails {
             Some(true)
         } else if votes.fails >= MAJORITY || votes.spoiled >= MAJORITY {
@@ -135,7 +135,7 @@ impl Search {
         (below.filter(|(_, passed)| **passed).map(|(count, _)| *count).max().unwrap_or(0), failed)
     }
 
-    fn found(&self) -> Found {
+    fn found(&self) -> SearchResult {
         let (passed, failed) = self.bracket();
         let is_narrow = match failed {
             Some(failed) => {
@@ -144,31 +144,31 @@ impl Search {
             None => passed >= self.options.max,
         };
         let spoiled = |count| self.votes.get(&count).is_some_and(|votes| votes.spoiled >= MAJORITY);
-        Found { passed, failed, is_narrow, is_spoiled: failed.is_some_and(spoiled) }
+        SearchResult { passed, failed, is_narrow, is_spoiled: failed.is_some_and(spoiled) }
     }
 
     /// Returns the next step. The answer stays the same until the search gets a verdict.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> SearchStep {
         if let Some(count) = self.open {
-            return Step::Try { count, rough: false };
+            return SearchStep::Try { count, rough: false };
         }
         let found = self.found();
         if found.is_narrow {
-            return Step::Done(found);
+            return SearchStep::Done(found);
         }
         let grown = |count: u32| ((f64::from(count) * self.options.growth) as u32).max(count + 1);
         let shrunk = |count: u32| ((f64::from(count) / self.options.growth) as u32).clamp(1, count - 1);
         match (found.passed, found.failed) {
-            (0, None) => Step::Try { count: self.options.first, rough: true },
-            (passed, None) => Step::Try { count: grown(passed).min(self.options.max), rough: true },
+            (0, None) => SearchStep::Try { count: self.options.first, rough: true },
+            (passed, None) => SearchStep::Try { count: grown(passed).min(self.options.max), rough: true },
             // If not even one passes, found() reports a narrow gap.
-            (0, Some(failed)) => Step::Try { count: shrunk(failed), rough: true },
-            (passed, Some(failed)) => Step::Try { count: passed + (failed - passed) / 2, rough: false },
+            (0, Some(failed)) => SearchStep::Try { count: shrunk(failed), rough: true },
+            (passed, Some(failed)) => SearchStep::Try { count: passed + (failed - passed) / 2, rough: false },
         }
     }
 
     /// Returns the known result when there is no time for more.
-    pub fn stop(&self) -> Found {
+    pub fn stop(&self) -> SearchResult {
         self.found()
     }
 }

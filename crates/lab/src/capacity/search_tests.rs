@@ -6,13 +6,16 @@ fn options(first: u32) -> SearchOptions {
 
 /// Runs a search against `oracle`, which also gets the number of the trial; returns the result and
 /// every count tried.
-fn hunt(options: SearchOptions, mut oracle: impl FnMut(u32, u32) -> Verdict) -> (Found, Vec<u32>) {
+fn hunt(
+    options: SearchOptions,
+    mut oracle: impl FnMut(u32, u32) -> TrialVerdict,
+) -> (SearchResult, Vec<u32>) {
     let mut search = Search::new(options);
     let mut tried = Vec::new();
     for n in 0..200 {
         match search.step() {
-            Step::Done(found) => return (found, tried),
-            Step::Try { count, .. } => {
+            SearchStep::Done(found) => return (found, tried),
+            SearchStep::Try { count, .. } => {
                 assert!((1..=options.max).contains(&count));
                 tried.push(count);
                 search.tell(count, oracle(count, n));
@@ -22,8 +25,8 @@ fn hunt(options: SearchOptions, mut oracle: impl FnMut(u32, u32) -> Verdict) -> 
     panic!("no end after {tried:?}");
 }
 
-fn clear(limit: u32) -> impl Fn(u32, u32) -> Verdict {
-    move |count, _| if count <= limit { Verdict::ClearPass } else { Verdict::ClearFail }
+fn clear(limit: u32) -> impl Fn(u32, u32) -> TrialVerdict {
+    move |count, _| if count <= limit { TrialVerdict::ClearPass } else { TrialVerdict::ClearFail }
 }
 
 #[test]
@@ -43,20 +46,20 @@ fn search_finds_limit_within_precision() {
 #[test]
 fn doubling_is_rough_and_halving_is_not() {
     let mut search = Search::new(options(64));
-    assert_eq!(search.step(), Step::Try { count: 64, rough: true });
-    search.tell(64, Verdict::ClearPass);
-    assert_eq!(search.step(), Step::Try { count: 128, rough: true });
-    search.tell(128, Verdict::ClearFail);
-    assert_eq!(search.step(), Step::Try { count: 96, rough: false });
+    assert_eq!(search.step(), SearchStep::Try { count: 64, rough: true });
+    search.tell(64, TrialVerdict::ClearPass);
+    assert_eq!(search.step(), SearchStep::Try { count: 128, rough: true });
+    search.tell(128, TrialVerdict::ClearFail);
+    assert_eq!(search.step(), SearchStep::Try { count: 96, rough: false });
 }
 
 #[test]
 fn search_with_all_failing_or_all_passing_ends_at_bound() {
-    let (found, tried) = hunt(options(64), |_, _| Verdict::ClearFail);
+    let (found, tried) = hunt(options(64), |_, _| TrialVerdict::ClearFail);
     assert_eq!((found.passed, found.failed), (0, Some(1)));
     assert_eq!(tried, [64, 32, 16, 8, 4, 2, 1]);
     let few = SearchOptions { max: 100, ..options(64) };
-    let (found, tried) = hunt(few, |_, _| Verdict::ClearPass);
+    let (found, tried) = hunt(few, |_, _| TrialVerdict::ClearPass);
     assert_eq!((found.passed, found.failed, found.is_narrow), (100, None, true));
     assert_eq!(tried, [64, 100]);
 }
@@ -64,25 +67,25 @@ fn search_with_all_failing_or_all_passing_ends_at_bound() {
 #[test]
 fn search_near_limit_takes_two_of_three_trials() {
     let mut search = Search::new(options(100));
-    search.tell(100, Verdict::NarrowFail);
-    assert_eq!(search.step(), Step::Try { count: 100, rough: false });
-    search.tell(100, Verdict::NarrowPass);
-    assert_eq!(search.step(), Step::Try { count: 100, rough: false });
-    search.tell(100, Verdict::NarrowPass);
-    assert_eq!(search.step(), Step::Try { count: 200, rough: true });
-    search.tell(200, Verdict::NarrowPass);
-    search.tell(200, Verdict::NarrowFail);
-    search.tell(200, Verdict::NarrowFail);
-    assert_eq!(search.step(), Step::Try { count: 150, rough: false });
+    search.tell(100, TrialVerdict::NarrowFail);
+    assert_eq!(search.step(), SearchStep::Try { count: 100, rough: false });
+    search.tell(100, TrialVerdict::NarrowPass);
+    assert_eq!(search.step(), SearchStep::Try { count: 100, rough: false });
+    search.tell(100, TrialVerdict::NarrowPass);
+    assert_eq!(search.step(), SearchStep::Try { count: 200, rough: true });
+    search.tell(200, TrialVerdict::NarrowPass);
+    search.tell(200, TrialVerdict::NarrowFail);
+    search.tell(200, TrialVerdict::NarrowFail);
+    assert_eq!(search.step(), SearchStep::Try { count: 150, rough: false });
 }
 
 #[test]
 fn search_with_periodic_disturbance_finds_limit() {
     // Every third trial is disturbed and fails narrowly, whatever the count.
     let disturbed = |count: u32, n: u32| match (n % 3 == 2, count <= 900) {
-        (true, _) => Verdict::NarrowFail,
-        (false, true) => Verdict::NarrowPass,
-        (false, false) => Verdict::ClearFail,
+        (true, _) => TrialVerdict::NarrowFail,
+        (false, true) => TrialVerdict::NarrowPass,
+        (false, false) => TrialVerdict::ClearFail,
     };
     let (found, _) = hunt(options(64), disturbed);
     assert!((870..=900).contains(&found.passed), "{found:?}");
@@ -91,12 +94,15 @@ fn search_with_periodic_disturbance_finds_limit() {
 #[test]
 fn spoiled_trials_are_repeated_once_and_then_bound_the_search() {
     let mut search = Search::new(options(64));
-    search.tell(64, Verdict::Spoiled);
-    assert_eq!(search.step(), Step::Try { count: 64, rough: false });
-    search.tell(64, Verdict::ClearPass);
-    assert_eq!(search.step(), Step::Try { count: 128, rough: true });
+    search.tell(64, TrialVerdict::Spoiled);
+    assert_eq!(search.step(), SearchStep::Try { count: 64, rough: false });
+    search.tell(64, TrialVerdict::ClearPass);
+    assert_eq!(search.step(), SearchStep::Try { count: 128, rough: true });
     let (found, _) =
-        hunt(options(64), |count, _| if count > 100 { Verdict::Spoiled } else { Verdict::ClearPass });
+        hunt(
+            options(64),
+            |count, _| if count > 100 { TrialVerdict::Spoiled } else { TrialVerdict::ClearPass },
+        );
     assert!(found.is_spoiled && found.passed >= 97, "{found:?}");
 }
 
@@ -114,11 +120,14 @@ fn search_starting_near_limit_needs_few_trials() {
 fn search_adopts_results_of_earlier_trials() {
     let mut search = Search::new(options(64));
     for (count, passed) in [(64, true), (512, false), (256, true), (128, true)] {
-        search.tell(count, if passed { Verdict::ClearPass } else { Verdict::ClearFail });
+        search.tell(count, if passed { TrialVerdict::ClearPass } else { TrialVerdict::ClearFail });
     }
-    assert_eq!(search.step(), Step::Try { count: 384, rough: false });
+    assert_eq!(search.step(), SearchStep::Try { count: 384, rough: false });
     // Contradictions: the smallest failure counts, and what passed below it.
-    search.tell(200, Verdict::ClearFail);
-    assert_eq!(search.stop(), Found { passed: 128, failed: Some(200), is_narrow: false, is_spoiled: false });
+    search.tell(200, TrialVerdict::ClearFail);
+    assert_eq!(
+        search.stop(),
+        SearchResult { passed: 128, failed: Some(200), is_narrow: false, is_spoiled: false }
+    );
     assert_eq!(search.trials(), 5);
 }

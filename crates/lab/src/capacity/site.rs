@@ -22,8 +22,8 @@ pub const CLIENT_INTERFACE: &str = "vc";
 /// The sending interface.
 pub const SERVER_INTERFACE: &str = "vs";
 
-/// The two hosts.
-pub struct Site {
+/// The server's host and the client's host of a benchmark.
+pub struct BenchSite {
     hosts: TwoHosts,
     /// Addresses of the client.
     pub client_ips: Vec<IpAddr>,
@@ -37,7 +37,7 @@ pub struct Site {
     pub has_probe: AtomicBool,
 }
 
-impl Site {
+impl BenchSite {
     /// Makes the hosts; the server gets the first `cores` cores.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Group {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(site: &Site, name: &str, command: Command) -> anyhow::Result<Self> {
+    pub fn start(site: &BenchSite, name: &str, command: Command) -> anyhow::Result<Self> {
         Self::start_in(&site.dir, name, command)
     }
 

@@ -6,17 +6,17 @@ use std::time::Duration;
 use anyhow::Context;
 use millrace_client::error::ClientError;
 use millrace_client::load::{
-    Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, Sample, load,
+    Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, LoadSample, MediaClock, load,
 };
 use millrace_client::play::TransportChoice;
 use millrace_core::limits::web::HLS_TARGET_TICKS;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 
-use super::limits::Figures;
+use super::limits::TrialFigures;
 use super::meter::{Spent, Usage, syscalls_per_s};
 use super::pushed;
-use super::site::{CLIENT_INTERFACE, Group, Site};
+use super::site::{BenchSite, CLIENT_INTERFACE, Group};
 
 /// What serves, as the search sees it.
 pub struct Service<'a> {
@@ -45,7 +45,7 @@ pub struct Service<'a> {
     pub first: u32,
     /// Starts it for the given number of viewers.
     #[allow(clippy::type_complexity, reason = "a function and what it needs, named once")]
-    pub start: Box<dyn Fn(u32) -> anyhow::Result<Running> + Sync + 'a>,
+    pub start: Box<dyn Fn(u32) -> anyhow::Result<RunningService> + Sync + 'a>,
 }
 
 /// How viewers and media come together.
@@ -63,14 +63,14 @@ pub enum Delivery {
 }
 
 /// A service that runs; ends when dropped.
-pub struct Running {
+pub struct RunningService {
     /// Its processes.
     pub groups: Vec<Group>,
     /// What viewers ask for, in turn.
     pub targets: Vec<String>,
 }
 
-impl Running {
+impl RunningService {
     pub(super) fn ids(&self) -> Vec<u32> {
         self.groups.iter().map(Group::id).collect()
     }
@@ -115,7 +115,7 @@ pub struct TrialPlan {
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// What viewers got.
-    pub figures: Figures,
+    pub figures: TrialFigures,
     /// Usage while all watched.
     pub spent: Option<Spent>,
     /// System calls a second, if counted.
@@ -145,9 +145,9 @@ const SLOW_TURN_US: u64 = 10_000;
 /// # Errors
 /// When the service does not start or the receiver cannot be set up. Viewers that fail are in the figures.
 pub fn trial(
-    site: &Site,
+    site: &BenchSite,
     service: &Service<'_>,
-    running: &mut Option<Running>,
+    running: &mut Option<RunningService>,
     nominal: Option<BitRate>,
     plan: TrialPlan,
     cancel: &AtomicBool,
@@ -181,7 +181,7 @@ pub fn trial(
             *running = Some(started);
         }
     }
-    let mut watch = Watch::new(site, service, plan, settle_s, running.take());
+    let mut watch = TrialWatch::new(site, service, plan, settle_s, running.take());
     let report = run_load(site, &mut options, cancel, &mut |progress| watch.look(progress))?;
     if let Some(error) = watch.error.take() {
         return Err(error);
@@ -198,7 +198,7 @@ pub fn trial(
 
 /// Returns the receiver's options, and the time when all viewers watch.
 pub(super) fn load_options(
-    site: &Site,
+    site: &BenchSite,
     service: &Service<'_>,
     nominal: Option<BitRate>,
     plan: TrialPlan,
@@ -232,7 +232,7 @@ pub(super) fn load_options(
 
 /// Runs a load on the client host, without the probe where the kernel refuses it.
 pub(super) fn run_load(
-    site: &Site,
+    site: &BenchSite,
     options: &mut LoadOptions,
     cancel: &AtomicBool,
     look: &mut (dyn FnMut(&LoadProgress) + Send),
@@ -255,7 +255,7 @@ fn is_about_the_probe(error: &ClientError) -> bool {
 }
 
 /// Actions and records while a trial runs.
-struct Watch<'a> {
+struct TrialWatch<'a> {
     cores: &'a [usize],
     service: &'a Service<'a>,
     plan: TrialPlan,
@@ -263,20 +263,20 @@ struct Watch<'a> {
     from_s: f64,
     /// Until here.
     until_s: f64,
-    running: Option<Running>,
+    running: Option<RunningService>,
     first: Option<Usage>,
     last: Option<Usage>,
     syscalls: Option<std::thread::JoinHandle<Option<f64>>>,
     error: Option<anyhow::Error>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> TrialWatch<'a> {
     fn new(
-        site: &'a Site,
+        site: &'a BenchSite,
         service: &'a Service<'a>,
         plan: TrialPlan,
         from_s: f64,
-        running: Option<Running>,
+        running: Option<RunningService>,
     ) -> Self {
         let until_s = from_s + (plan.window.as_secs_f64() - 0.6).max(0.5);
         let cores = &site.server_cores;
@@ -313,9 +313,9 @@ impl<'a> Watch<'a> {
 
 /// Returns packets and payload bits a second, from the intervals that lie entirely behind `from_s`,
 /// limited to whole `period`s.
-pub(super) fn rates(series: &[Sample], from_s: f64, period: Duration) -> (f64, f64) {
+pub(super) fn rates(series: &[LoadSample], from_s: f64, period: Duration) -> (f64, f64) {
     let from_ms = (from_s * 1e3) as u64 + INTERVAL.as_millis() as u64;
-    let mut steady: Vec<&Sample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
+    let mut steady: Vec<&LoadSample> = series.iter().filter(|sample| sample.at_ms >= from_ms).collect();
     let whole = (period.as_millis() / INTERVAL.as_millis()) as usize;
     if whole > 0 && steady.len() > whole {
         steady.truncate(steady.len() / whole * whole);
@@ -332,7 +332,7 @@ pub(super) fn is_spoiled(r: &LoadReport, transport: TransportChoice) -> bool {
     drops > 0 || (transport == TransportChoice::Tcp && r.receiver.turn.p99_us > SLOW_TURN_US)
 }
 
-fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figures {
+fn figures(r: &LoadReport, watch: &TrialWatch<'_>, nominal: Option<BitRate>) -> TrialFigures {
     let (plan, service) = (watch.plan, watch.service);
     let asked = u64::from(plan.count);
     let never = asked.saturating_sub(r.played + r.failed);
@@ -344,7 +344,7 @@ fn figures(r: &LoadReport, watch: &Watch<'_>, nominal: Option<BitRate>) -> Figur
     let slack = if r.web.is_some() && (1.0 - HTTP_SLACK..1.0).contains(&delivered) { 1.0 } else { delivered };
     let stood_still =
         r.web.as_ref().map_or(0, |web| web.viewers_rebuffered + web.viewers.saturating_sub(web.started));
-    Figures {
+    TrialFigures {
         viewers: plan.count,
         without: r.failed + r.sessions_silent + never + r.restarts + stood_still,
         packets: r.packets,
@@ -366,17 +366,17 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_whole_intervals_in_which_all_watch() {
-        let sample = |at_ms, packets| Sample {
+        let sample = |at_ms, packets| LoadSample {
             at_ms,
             packets,
             rate_bits_per_s: packets * 20_000,
-            ..Sample::default()
+            ..LoadSample::default()
         };
         let series = [sample(500, 1), sample(1000, 50), sample(1500, 100), sample(2000, 102)];
         assert_eq!(rates(&series, 0.9, Duration::ZERO), (202.0, 2_020_000.0));
         assert_eq!(rates(&series, 9.0, Duration::ZERO), (0.0, 0.0));
         // Whoever fetches for half a second of each second is looked at for whole seconds.
-        let series: Vec<Sample> = (1..=7).map(|n| sample(n * 500, n % 2 * 100)).collect();
+        let series: Vec<LoadSample> = (1..=7).map(|n| sample(n * 500, n % 2 * 100)).collect();
         assert_eq!(rates(&series, 0.0, Duration::from_secs(1)), (100.0, 1_000_000.0));
         assert_eq!(rates(&series, 0.4, Duration::from_secs(1)), (100.0, 1_000_000.0));
         assert_eq!(rates(&series, 0.9, Duration::from_secs(1)), (100.0, 1_000_000.0));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use crate::frame::{Bench, Cancelled, Options, Progress, Report, State, Verdict};
+use crate::frame::{Bench, Cancelled, Options, ProgressSink, Report, ReportVerdict, TargetState};
 use crate::{benches, report};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -174,7 +174,7 @@ impl BenchArgs {
         words.join(" ")
     }
 
-    fn options(&self, progress: Progress) -> anyhow::Result<Options> {
+    fn options(&self, progress: ProgressSink) -> anyhow::Result<Options> {
         let what = &self.what;
         Ok(Options {
             tiny: self.tiny,
@@ -245,7 +245,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    for state in [State::Missed, State::Noisy, State::NotMeasured] {
+    for state in [TargetState::Missed, TargetState::Noisy, TargetState::NotMeasured] {
         let names = report.names_of(state);
         if !names.is_empty() {
             eprintln!("millrace: bench {}: {}: {}", bench.name, state.word(), names.join(", "));
@@ -255,11 +255,11 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit code of `--check`.
-fn code_of(verdict: Verdict) -> u8 {
+fn code_of(verdict: ReportVerdict) -> u8 {
     match verdict {
-        Verdict::Holds => 0,
-        Verdict::Missed => 1,
-        Verdict::Unknown => EXIT_UNKNOWN,
+        ReportVerdict::Holds => 0,
+        ReportVerdict::Missed => 1,
+        ReportVerdict::Unknown => EXIT_UNKNOWN,
     }
 }
 
@@ -341,11 +341,11 @@ impl ProgressLine {
         Self { bar, name }
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> ProgressSink {
         let name = self.name;
         match self.bar.clone() {
-            Some(bar) => Progress::to(move |step| bar.set_message(step.to_owned())),
-            None => Progress::to(move |step| eprintln!("millrace: bench {name}: {step}")),
+            Some(bar) => ProgressSink::to(move |step| bar.set_message(step.to_owned())),
+            None => ProgressSink::to(move |step| eprintln!("millrace: bench {name}: {step}")),
         }
     }
 
@@ -362,13 +362,13 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Line {
+    struct TestCommandLine {
         #[command(flatten)]
         bench: BenchArgs,
     }
 
     fn parse(line: &[&str]) -> BenchArgs {
-        Line::try_parse_from([&["bench"], line].concat()).unwrap_or_else(|e| panic!("{e}")).bench
+        TestCommandLine::try_parse_from([&["bench"], line].concat()).unwrap_or_else(|e| panic!("{e}")).bench
     }
 
     #[test]
@@ -413,14 +413,17 @@ mod tests {
 
     #[test]
     fn code_of_distinguishes_miss_from_noise() {
-        assert_eq!([Verdict::Holds, Verdict::Missed, Verdict::Unknown].map(code_of), [0, 1, 3]);
+        assert_eq!(
+            [ReportVerdict::Holds, ReportVerdict::Missed, ReportVerdict::Unknown].map(code_of),
+            [0, 1, 3]
+        );
     }
 
     #[test]
     fn options_reach_the_benchmark() {
         let args =
             parse(&["x", "--tiny", "--streams", "7", "--offload", "on", "--peers", "a,b", "--titles", "3"]);
-        let options = args.options(Progress::silent()).unwrap();
+        let options = args.options(ProgressSink::silent()).unwrap();
         assert!(options.tiny && !options.quick);
         assert_eq!((options.streams, options.offload, options.titles), (Some(7), Some(true), Some(3)));
         assert_eq!(options.peers, ["a", "b"]);
@@ -446,7 +449,7 @@ mod tests {
             &["x", "--duration", "10ms"],
             &["x", "--section", "y"],
         ] {
-            assert!(Line::try_parse_from([&["bench"], line].concat()).is_err(), "{line:?}");
+            assert!(TestCommandLine::try_parse_from([&["bench"], line].concat()).is_err(), "{line:?}");
         }
     }
 }

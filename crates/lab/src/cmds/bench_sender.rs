@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::reference::{Kind, SenderOptions, run as send};
+use crate::reference::{SenderKind, SenderOptions, run as send};
 use clap::Args;
 use millrace_core::units::{BitRate, HumanDuration};
 
@@ -13,7 +13,7 @@ use millrace_core::units::{BitRate, HumanDuration};
 pub(super) struct BenchSenderArgs {
     /// How: process, sendfile, events or ring
     #[arg(value_name = "KIND")]
-    kind: Kind,
+    kind: SenderKind,
     /// Transport stream of constant rate; several are taken in turn
     #[arg(long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::streams::{Blocks, Kind, Plan, Transport, run as send};
+use crate::streams::{Blocks, SendMethod, SendPlan, Transport, run as send};
 use clap::Args;
 use millrace_core::units::HumanDuration;
 
@@ -13,7 +13,7 @@ use millrace_core::units::HumanDuration;
 pub(super) struct BenchStreamArgs {
     /// How: process, sendfile, events, events-memory, events-sendfile, engine or call
     #[arg(value_name = "KIND")]
-    kind: Kind,
+    kind: SendMethod,
     /// Folder with the titles
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -65,7 +65,7 @@ pub(super) struct BenchStreamArgs {
 pub(super) fn run(args: BenchStreamArgs) -> anyhow::Result<ExitCode> {
     let interval_ns = u64::try_from(args.interval.0.as_nanos())?;
     let blocks = Blocks { datagram_bytes: args.datagram_bytes, datagrams: args.datagrams, interval_ns };
-    send(&Plan {
+    send(&SendPlan {
         kind: args.kind,
         dir: args.dir,
         titles: args.titles,

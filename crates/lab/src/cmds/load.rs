@@ -264,7 +264,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     if args.output.quiet {
         bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
-    let mut line = Line { bar, last: LoadProgress::default() };
+    let mut line = LoadProgressLine { bar, last: LoadProgress::default() };
     let result = match &host {
         Some(host) => host.run_inside(|| load_with(&options, &cancel, &mut line))?,
         None => load_with(&options, &cancel, &mut line),
@@ -291,17 +291,21 @@ fn print_report(report: &LoadReport, host: Option<&LinkHost>, is_json: bool) -> 
     print_json(&value)
 }
 
-fn load_with(options: &LoadOptions, cancel: &AtomicBool, line: &mut Line) -> Result<LoadReport, ClientError> {
+fn load_with(
+    options: &LoadOptions,
+    cancel: &AtomicBool,
+    line: &mut LoadProgressLine,
+) -> Result<LoadReport, ClientError> {
     load(options, cancel, &mut |progress| line.show(progress))
 }
 
 /// The progress line.
-struct Line {
+struct LoadProgressLine {
     bar: indicatif::ProgressBar,
     last: LoadProgress,
 }
 
-impl Line {
+impl LoadProgressLine {
     fn show(&mut self, progress: &LoadProgress) {
         let took = progress.elapsed.saturating_sub(self.last.elapsed).max(Duration::from_millis(1));
         let bytes = progress.payload_bytes.saturating_sub(self.last.payload_bytes);

@@ -40,11 +40,11 @@ mod load;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum LabCommand {
     Load(Box<load::LoadArgs>),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -56,10 +56,10 @@ enum Command {
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
 pub fn main() -> ExitCode {
     exit_code(match Cli::parse().command {
-        Command::Load(args) => load::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchSender(args) => bench_sender::run(args),
-        Command::BenchStream(args) => bench_stream::run(args),
+        LabCommand::Load(args) => load::run(&args),
+        LabCommand::Bench(args) => bench::run(&args),
+        LabCommand::BenchSender(args) => bench_sender::run(args),
+        LabCommand::BenchStream(args) => bench_stream::run(args),
     })
 }
 

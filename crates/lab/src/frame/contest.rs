@@ -51,7 +51,7 @@ impl ContestOptions {
 }
 
 /// The work of a contender in a slot.
-type Work<'a> = Box<dyn FnMut(&mut Slot) -> anyhow::Result<()> + 'a>;
+type Work<'a> = Box<dyn FnMut(&mut ContenderSlot) -> anyhow::Result<()> + 'a>;
 
 /// Contenders for one thing.
 pub struct Contest<'a> {
@@ -62,7 +62,7 @@ pub struct Contest<'a> {
 
 /// A contender's turn: `while slot.goes_on() { prepare; slot.batch(items, || work); }`.
 #[derive(Debug)]
-pub struct Slot {
+pub struct ContenderSlot {
     clock: &'static TickClock,
     end: End,
     began: bool,
@@ -80,7 +80,7 @@ enum End {
     After(u64),
 }
 
-impl Slot {
+impl ContenderSlot {
     fn new(end: End, samples: Vec<f64>) -> Self {
         Self { clock: clock(), end, began: false, samples, items: 0, hash: None }
     }
@@ -98,8 +98,8 @@ impl Slot {
         }
     }
 
-    /// Whether results are compared in this slot and [`Slot::produced`] is of use: a benchmark whose result costs time to
-    /// sum up asks first.
+    /// Whether results are compared in this slot and [`ContenderSlot::produced`] is of use: a
+    /// benchmark whose result costs time to sum up asks first.
     pub fn is_check(&self) -> bool {
         matches!(self.end, End::After(_))
     }
@@ -197,7 +197,7 @@ impl<'a> Contest<'a> {
     pub fn contender(
         &mut self,
         name: impl Into<String>,
-        work: impl FnMut(&mut Slot) -> anyhow::Result<()> + 'a,
+        work: impl FnMut(&mut ContenderSlot) -> anyhow::Result<()> + 'a,
     ) -> &mut Self {
         self.contenders.push((name.into(), Box::new(work)));
         self
@@ -239,7 +239,7 @@ impl<'a> Contest<'a> {
     fn compare_results(&mut self, how: &ContestOptions, gathered: &mut [Gathered]) -> anyhow::Result<()> {
         let mut said: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
         for ((name, work), gathered) in self.contenders.iter_mut().zip(gathered) {
-            let mut slot = Slot::new(End::After(how.check_batches), Vec::new());
+            let mut slot = ContenderSlot::new(End::After(how.check_batches), Vec::new());
             work(&mut slot).with_context(|| format!("contest {}: {name}", self.name))?;
             gathered.hash = slot.hash;
             if let Some(hash) = slot.hash {
@@ -265,7 +265,7 @@ impl<'a> Contest<'a> {
         let clock = clock();
         let end = clock.now() + clock.ticks(how.slot_ms as f64 * 1e6);
         let before = gathered.samples.len();
-        let mut slot = Slot::new(End::At(end), std::mem::take(&mut gathered.samples));
+        let mut slot = ContenderSlot::new(End::At(end), std::mem::take(&mut gathered.samples));
         work(&mut slot).with_context(|| format!("contest {}: {name}, round {round}", self.name))?;
         gathered.samples = slot.samples;
         if gathered.samples.len() == before {

@@ -21,7 +21,7 @@ fn everybody_takes_turns() {
     let log = RefCell::new(String::new());
     let work = |letter: char, steps: u64| {
         let log = &log;
-        move |slot: &mut Slot| {
+        move |slot: &mut ContenderSlot| {
             log.borrow_mut().push(letter);
             while slot.goes_on() {
                 slot.batch(10, || chew(steps));
@@ -69,7 +69,7 @@ fn ratios_are_taken_within_a_round() {
 #[test]
 fn contest_with_differing_result_fails() {
     let say = |result: u64| {
-        move |slot: &mut Slot| {
+        move |slot: &mut ContenderSlot| {
             while slot.goes_on() {
                 slot.batch(1, || ());
                 slot.produced(result);
@@ -91,7 +91,7 @@ fn results_are_compared_over_the_same_number_of_batches() {
     let batches = [Cell::new(0), Cell::new(0)];
     let count = |cell: &'static str, at: usize| {
         let batches = &batches;
-        (cell, move |slot: &mut Slot| {
+        (cell, move |slot: &mut ContenderSlot| {
             while slot.goes_on() {
                 let n = if slot.is_check() { batches[at].replace(batches[at].get() + 1) } else { 0 };
                 slot.batch(1, || chew(if at == 0 { 1 } else { 1_000 }));
@@ -143,7 +143,7 @@ fn contest_with_cancel_stops_at_next_slot() {
 
 #[test]
 fn contest_as_base_sets_reference_and_rows_share_columns() {
-    let work = |slot: &mut Slot| {
+    let work = |slot: &mut ContenderSlot| {
         while slot.goes_on() {
             slot.batch(1, || chew(100));
         }

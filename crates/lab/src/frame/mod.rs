@@ -57,12 +57,12 @@ mod report;
 pub mod stats;
 pub mod ticks;
 
-pub use contest::{ContenderResult, Contest, ContestOptions, ContestResult, Slot};
+pub use contest::{ContenderResult, ContenderSlot, Contest, ContestOptions, ContestResult};
 pub(crate) use noise::CpuTime;
 pub use noise::{Noise, NoiseMeter};
-pub use options::{Cancelled, Options, Progress};
+pub use options::{Cancelled, Options, ProgressSink};
 pub use plot::{Axis, Plot, PlotKind, Point, Series};
-pub use report::{Figure, Promise, PromiseKind, Report, Row, State, Verdict, number};
+pub use report::{Figure, Promise, PromiseKind, Report, ReportVerdict, Row, TargetState, number};
 pub use stats::percentile;
 
 pub(crate) use contest::Pinned;

@@ -49,7 +49,7 @@ pub struct Options {
     /// Set when the user wants to stop: a benchmark looks at it between steps and passes it on to what takes long.
     pub cancel: Arc<AtomicBool>,
     /// Told what happens.
-    pub progress: Progress,
+    pub progress: ProgressSink,
 }
 
 /// The user stopped the benchmark. An error, so that it travels with `?` and everything is dropped on the way.
@@ -87,7 +87,7 @@ impl Options {
             runs: None,
             cores: None,
             cancel: Arc::new(AtomicBool::new(false)),
-            progress: Progress::silent(),
+            progress: ProgressSink::silent(),
         }
     }
 
@@ -119,11 +119,11 @@ impl Options {
     }
 }
 
-/// Where words about the progress go.
+/// Receives messages about the progress.
 #[derive(Clone)]
-pub struct Progress(Arc<dyn Fn(&str) + Send + Sync>);
+pub struct ProgressSink(Arc<dyn Fn(&str) + Send + Sync>);
 
-impl Progress {
+impl ProgressSink {
     /// To `tell`.
     pub fn to(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
@@ -135,9 +135,9 @@ impl Progress {
     }
 }
 
-impl fmt::Debug for Progress {
+impl fmt::Debug for ProgressSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Progress")
+        f.write_str("ProgressSink")
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let ear = Arc::clone(&heard);
         let mut options = Options::tiny("x");
         options.say("nobody hears this");
-        options.progress = Progress::to(move |step| ear.lock().unwrap().push(step.to_owned()));
+        options.progress = ProgressSink::to(move |step| ear.lock().unwrap().push(step.to_owned()));
         options.say("round 1 of 9");
         assert_eq!(*heard.lock().unwrap(), ["round 1 of 9"]);
     }

@@ -83,9 +83,9 @@ pub struct Promise {
     pub rows: Vec<String>,
 }
 
-/// What one target comes to.
+/// Whether one target is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TargetState {
     /// The value keeps the bound.
     Met,
     /// It does not.
@@ -96,7 +96,7 @@ pub enum State {
     NotMeasured,
 }
 
-impl State {
+impl TargetState {
     /// As tables and lines have it.
     pub fn word(self) -> &'static str {
         match self {
@@ -108,9 +108,9 @@ impl State {
     }
 }
 
-/// The verdict of a check of a report.
+/// Whether a report meets its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReportVerdict {
     /// Every target is met.
     Holds,
     /// One is missed.
@@ -149,15 +149,15 @@ impl Promise {
     }
 
     /// Returns its state. Noise excuses no miss of correctness.
-    pub fn state(&self, noise: Option<&Noise>) -> State {
+    pub fn state(&self, noise: Option<&Noise>) -> TargetState {
         if !self.measured || self.value.is_nan() {
-            State::NotMeasured
+            TargetState::NotMeasured
         } else if self.kind == PromiseKind::Figure && noise.is_some_and(|noise| noise.concerns(&self.rows)) {
-            State::Noisy
+            TargetState::Noisy
         } else if self.holds {
-            State::Met
+            TargetState::Met
         } else {
-            State::Missed
+            TargetState::Missed
         }
     }
 
@@ -226,26 +226,26 @@ impl Report {
     }
 
     /// What one of its targets comes to.
-    pub fn state_of(&self, promise: &Promise) -> State {
+    pub fn state_of(&self, promise: &Promise) -> TargetState {
         promise.state(self.noise.as_ref())
     }
 
     /// Names of its targets that come to this.
-    pub fn names_of(&self, state: State) -> Vec<&str> {
+    pub fn names_of(&self, state: TargetState) -> Vec<&str> {
         let of_state = |promise: &&Promise| self.state_of(promise) == state;
         self.promises.iter().filter(of_state).map(|promise| promise.id.as_str()).collect()
     }
 
     /// Returns the verdict of a check: each target is judged by its own rows, and a miss outranks
     /// an unknown target.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ReportVerdict {
         let is_any = |state| self.promises.iter().any(|promise| self.state_of(promise) == state);
-        if is_any(State::Missed) {
-            Verdict::Missed
-        } else if is_any(State::Noisy) || is_any(State::NotMeasured) {
-            Verdict::Unknown
+        if is_any(TargetState::Missed) {
+            ReportVerdict::Missed
+        } else if is_any(TargetState::Noisy) || is_any(TargetState::NotMeasured) {
+            ReportVerdict::Unknown
         } else {
-            Verdict::Holds
+            ReportVerdict::Holds
         }
     }
 }
@@ -264,11 +264,11 @@ impl fmt::Display for Report {
         }
         for p in &self.promises {
             let word = match self.state_of(p) {
-                State::NotMeasured => {
+                TargetState::NotMeasured => {
                     writeln!(f, "  target {}: not measured", p.id)?;
                     continue;
                 }
-                State::Missed => "MISSED",
+                TargetState::Missed => "MISSED",
                 state => state.word(),
             };
             writeln!(f, "  target {}: {}{} ({}) {word}", p.id, number(p.value), unit(&p.unit), p.bound)?;
@@ -360,9 +360,9 @@ mod tests {
         let mut report = Report::new("demo");
         report.rows.push(Row::new("copy").with("rate", 812.25, "MB/s").with("runs", 9.0, ""));
         report.promises.push(Promise::at_least("ingest-rate", 812.25, 800.0, "MB/s"));
-        assert_eq!(report.verdict(), Verdict::Holds);
+        assert_eq!(report.verdict(), ReportVerdict::Holds);
         report.promises.push(Promise::at_most("loss", 1.0, 0.0, "packets"));
-        assert_eq!(report.verdict(), Verdict::Missed);
+        assert_eq!(report.verdict(), ReportVerdict::Missed);
         let text = report.to_string();
         assert!(
             text.contains("copy: rate 812.2 MB/s, runs 9") || text.contains("copy: rate 812.3 MB/s, runs 9")
@@ -407,17 +407,17 @@ mod tests {
         };
         let verdict =
             |promises: Vec<Promise>, noise| Report { promises, noise, ..Report::new("x") }.verdict();
-        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], None), Verdict::Holds);
-        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], Some(Noise::quiet())), Verdict::Missed);
-        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), Verdict::Unknown);
-        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), Verdict::Unknown);
-        assert_eq!(verdict(vec![figure(0.0), loss(1.0)], noisy()), Verdict::Missed);
+        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], None), ReportVerdict::Holds);
+        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], Some(Noise::quiet())), ReportVerdict::Missed);
+        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), ReportVerdict::Unknown);
+        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), ReportVerdict::Unknown);
+        assert_eq!(verdict(vec![figure(0.0), loss(1.0)], noisy()), ReportVerdict::Missed);
         // Noise of another contender masks nothing.
-        assert_eq!(verdict(vec![figure(1.0)], scattered("b in x")), Verdict::Missed);
-        assert_eq!(verdict(vec![figure(0.0)], scattered("b in x")), Verdict::Holds);
-        assert_eq!(verdict(vec![figure(0.0)], scattered("a in x")), Verdict::Unknown);
+        assert_eq!(verdict(vec![figure(1.0)], scattered("b in x")), ReportVerdict::Missed);
+        assert_eq!(verdict(vec![figure(0.0)], scattered("b in x")), ReportVerdict::Holds);
+        assert_eq!(verdict(vec![figure(0.0)], scattered("a in x")), ReportVerdict::Unknown);
         let other = Promise::at_least("rate", 1.0, 2.0, "").by_rows(["b in x".to_owned()]);
-        assert_eq!(verdict(vec![figure(0.0), other], scattered("a in x")), Verdict::Missed);
+        assert_eq!(verdict(vec![figure(0.0), other], scattered("a in x")), ReportVerdict::Missed);
     }
 
     #[test]
@@ -425,14 +425,14 @@ mod tests {
         let mut report = Report::new("x");
         report.promises.push(Promise::at_most("slow", 0.0, 0.5, ""));
         report.declare(&["slow", "absent"]);
-        assert_eq!(report.names_of(State::NotMeasured), ["absent"]);
-        assert_eq!((report.promises.len(), report.verdict()), (2, Verdict::Unknown));
+        assert_eq!(report.names_of(TargetState::NotMeasured), ["absent"]);
+        assert_eq!((report.promises.len(), report.verdict()), (2, ReportVerdict::Unknown));
         assert!(report.to_string().contains("target absent: not measured"), "{report}");
         assert!(serde_json::to_string(&report).unwrap().contains(r#""value":null"#));
         // A figure that came out as no number was not measured either, and a miss outranks it.
         report.promises.push(Promise::at_least("ratio", f64::NAN, 1.0, ""));
-        assert_eq!(report.names_of(State::NotMeasured), ["absent", "ratio"]);
+        assert_eq!(report.names_of(TargetState::NotMeasured), ["absent", "ratio"]);
         report.promises.push(Promise::at_least("missed", 0.0, 1.0, ""));
-        assert_eq!(report.verdict(), Verdict::Missed);
+        assert_eq!(report.verdict(), ReportVerdict::Missed);
     }
 }

@@ -106,7 +106,7 @@ const PROBE_READINGS: usize = 20_001;
 /// part of the work happens before the first or after the second reading, and the cost of the
 /// readings is known and subtracted.
 #[derive(Clone, Copy, Debug)]
-pub struct Probe {
+pub struct TickProbe {
     /// Ticks between the two readings when there is no work.
     pub cost: f64,
     /// Smallest step of the counter: a shorter time reads as nothing or as one step. Sums over many
@@ -114,7 +114,7 @@ pub struct Probe {
     pub step: u64,
 }
 
-impl Probe {
+impl TickProbe {
     /// Measures the cost: the mean of the empty readings without those in which something came in between.
     pub fn calibrated() -> Self {
         let mut readings: Vec<u64> = (0..PROBE_READINGS).map(|_| Self::raw(|| ()).0).collect();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn probe_measures_work_and_its_own_cost() {
-        let probe = Probe::calibrated();
+        let probe = TickProbe::calibrated();
         assert!(probe.cost >= 0.0 && probe.step >= 1, "{probe:?}");
         let mean = |work: fn() -> u64| {
             let mut ticks: Vec<f64> =

@@ -1,7 +1,7 @@
 //! `v2` and `v3`: the sum of a header template is known. `v2` also copies the template, `v3` fills the fields one by one, which
 //! the paper found to be faster.
 
-use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, ip_output_v4, ip_output_v6, quick_sum};
+use super::stack::{DatagramFrame, Headers, V4_UDP, V6_UDP, begin, ip_output_v4, ip_output_v6, quick_sum};
 use super::traditional::fill_all;
 use super::{Connection, Datagram};
 use millrace_core::wire::frame::UDP_HEADER_BYTES;
@@ -12,7 +12,7 @@ use millrace_core::wire::frame::udp_check;
 /// of `out`; returns their length, or 0 when they do not fit or the datagram is too long.
 pub fn v2(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
     let Some(frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
-    let Frame { headers, bytes, udp_bytes } = frame;
+    let DatagramFrame { headers, bytes, udp_bytes } = frame;
     let check = udp_check(quick_sum(connection, datagram, udp_bytes)).to_ne_bytes();
     match headers {
         Headers::V4(headers) => {
@@ -36,7 +36,7 @@ pub fn v2(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> u
 /// Version 3: checksum from stored sums as in [`v2`], headers filled field by field. Same result.
 pub fn v3(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {
     let Some(frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
-    let Frame { headers, bytes, udp_bytes } = frame;
+    let DatagramFrame { headers, bytes, udp_bytes } = frame;
     let check = udp_check(quick_sum(connection, datagram, udp_bytes)).to_ne_bytes();
     fill_all(headers, connection, udp_bytes, check, datagram.ip_id);
     bytes

@@ -1,7 +1,7 @@
 //! All versions against each other. That the last of them is right is tested beside the template, in `millrace-core`.
 
 use millrace_core::random::SplitMix;
-use millrace_core::wire::checksum::Kind;
+use millrace_core::wire::checksum::ChecksumAlgorithm;
 use millrace_core::wire::frame::{MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn assert_procedures(connection: &Connection, datagram: &Datagram<'_>) {
     let written = full(connection, datagram, &mut out);
     let check = u16::from_be_bytes([out[written - 14], out[written - 13]]);
     let overlay = procedures::Overlay::new(connection, datagram).unwrap();
-    for kind in Kind::ALL {
+    for kind in ChecksumAlgorithm::ALL {
         assert_eq!(procedures::in_cksum(kind, &overlay, datagram.payload), check, "{kind:?}");
     }
     assert_eq!(procedures::in_quick_cksum(&overlay, datagram.payload_sum), check);

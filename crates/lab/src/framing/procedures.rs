@@ -4,7 +4,7 @@
 use super::stack::{Headers, begin, quick_sum};
 use super::traditional::overlay;
 use super::{Connection, Datagram, RTP_HEADER_BYTES, UDP_HEADER_BYTES, V6_BYTES};
-use millrace_core::wire::checksum::{Kind, add, sum16_with};
+use millrace_core::wire::checksum::{ChecksumAlgorithm, add, sum16_with};
 use millrace_core::wire::frame::MAX_HEADER_BYTES;
 use millrace_core::wire::frame::udp_check;
 
@@ -37,13 +37,13 @@ impl Overlay {
 }
 
 /// The traditional procedure, over headers and payload; `kind` selects how words are added.
-pub fn in_cksum(kind: Kind, overlay: &Overlay, payload: &[u8]) -> u16 {
+pub fn in_cksum(kind: ChecksumAlgorithm, overlay: &Overlay, payload: &[u8]) -> u16 {
     udp_check(add(sum16_with(kind, overlay.bytes()), sum16_with(kind, payload)))
 }
 
 /// Version 1's, over the headers only.
 pub fn in_quick_cksum(overlay: &Overlay, payload_sum: u16) -> u16 {
-    udp_check(add(sum16_with(Kind::Scalar, overlay.bytes()), payload_sum))
+    udp_check(add(sum16_with(ChecksumAlgorithm::Scalar, overlay.bytes()), payload_sum))
 }
 
 /// That of versions 2 to 4: stored sums of header and payload, the lengths, and the RTP header.

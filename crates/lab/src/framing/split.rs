@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use super::Connection;
-use super::stack::{Frame, begin, in_cksum};
+use super::stack::{DatagramFrame, begin, in_cksum};
 use super::traditional::fill_all;
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::wire::checksum::add;
@@ -45,7 +45,7 @@ pub fn pre_output(source: IpAddr, rtp: &[u8; RTP_HEADER_BYTES], payload: &[u8]) 
 pub fn quick_output(connection: &Connection, prebuilt: &Prebuilt, ip_id: u16, out: &mut [u8]) -> usize {
     let payload_bytes = usize::from(prebuilt.payload_bytes);
     let Some(frame) = begin(connection, &prebuilt.rtp, payload_bytes, out) else { return 0 };
-    let Frame { headers, bytes, udp_bytes } = frame;
+    let DatagramFrame { headers, bytes, udp_bytes } = frame;
     let flow = &connection.flow;
     let address = match connection.addresses {
         Addresses::V4(_, destination) => words(&destination.octets()),

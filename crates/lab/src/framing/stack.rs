@@ -2,7 +2,7 @@
 
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use millrace_core::limits::RTP_HEADER_BYTES;
-use millrace_core::wire::checksum::{Kind, fold, sum16_with};
+use millrace_core::wire::checksum::{ChecksumAlgorithm, fold, sum16_with};
 use millrace_core::wire::frame::layout::{
     Addresses, DONT_FRAGMENT, IPV4_CHECK, IPV4_ID, IPV4_LENGTH, IPV6_LENGTH, UDP, put_link,
 };
@@ -17,7 +17,7 @@ pub(super) enum Headers<'o> {
 }
 
 /// A datagram under construction: Ethernet and RTP header are there.
-pub(super) struct Frame<'o> {
+pub(super) struct DatagramFrame<'o> {
     pub(super) headers: Headers<'o>,
     /// Length of all headers, Ethernet included.
     pub(super) bytes: usize,
@@ -32,7 +32,7 @@ pub(super) fn begin<'o>(
     rtp: &[u8; RTP_HEADER_BYTES],
     payload_bytes: usize,
     out: &'o mut [u8],
-) -> Option<Frame<'o>> {
+) -> Option<DatagramFrame<'o>> {
     if payload_bytes > MAX_UDP_PAYLOAD_BYTES - RTP_HEADER_BYTES {
         return None;
     }
@@ -57,13 +57,13 @@ pub(super) fn begin<'o>(
             Headers::V6(headers)
         }
     };
-    Some(Frame { headers, bytes, udp_bytes })
+    Some(DatagramFrame { headers, bytes, udp_bytes })
 }
 
 /// The sum of a traditional stack.
 #[inline]
 pub(super) fn in_cksum(bytes: &[u8]) -> u16 {
-    sum16_with(Kind::Scalar, bytes)
+    sum16_with(ChecksumAlgorithm::Scalar, bytes)
 }
 
 /// Sum of lengths, header template, RTP header and payload, folded, in wire order: the rest of the

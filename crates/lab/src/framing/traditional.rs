@@ -3,7 +3,7 @@
 //! The pseudo header is laid where the IP header will be, so that one run of the checksum loop covers it and the headers behind
 //! it: BSD's `udpiphdr`. Then IP fills its own fields over it.
 
-use super::stack::{Frame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
+use super::stack::{DatagramFrame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
 use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use millrace_core::wire::checksum::{add, sum16};
 use millrace_core::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
@@ -36,7 +36,7 @@ fn udp_output(
 ) -> usize {
     let Some(mut frame) = begin(connection, &datagram.rtp, datagram.payload.len(), out) else { return 0 };
     overlay(&mut frame, connection);
-    let Frame { headers, bytes, udp_bytes } = frame;
+    let DatagramFrame { headers, bytes, udp_bytes } = frame;
     match headers {
         Headers::V4(headers) => {
             let check = udp_check(sum(headers));
@@ -54,7 +54,7 @@ fn udp_output(
 
 /// Pseudo header and UDP header with checksum zero.
 #[inline]
-pub(super) fn overlay(frame: &mut Frame<'_>, connection: &Connection) {
+pub(super) fn overlay(frame: &mut DatagramFrame<'_>, connection: &Connection) {
     let (addresses, udp_bytes) = (connection.addresses, frame.udp_bytes);
     match &mut frame.headers {
         Headers::V4(headers) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 
 use super::frames::{CONTINUATION, END_STREAM, HEADERS, PING, frame, get, get_fields, hello, literal, reset};
-use super::{Attack, Response, Target, is_closed, sends};
+use super::{Attack, AttackTarget, Response, is_closed, sends};
 
 /// All that need nothing but a title.
 pub const ATTACKS: &[Attack] = &[
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(3);
 struct Flood(TcpStream);
 
 impl Flood {
-    fn to(target: &Target) -> anyhow::Result<Self> {
+    fn to(target: &AttackTarget) -> anyhow::Result<Self> {
         let mut stream = target.dial()?;
         sends(&mut stream, &hello(&[]))?;
         Ok(Self(stream))
@@ -66,7 +66,7 @@ impl Flood {
 }
 
 /// Streams that are reset with their request in one piece.
-fn rapid_reset(target: &Target) -> anyhow::Result<u64> {
+fn rapid_reset(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut flood = Flood::to(target)?;
     let streams = (0..200).flat_map(|n| [get(2 * n + 1, &target.title), reset(2 * n + 1)].concat());
     if flood.send(&streams.collect::<Vec<u8>>())? {
@@ -76,7 +76,7 @@ fn rapid_reset(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Streams that are reset once they are orders.
-fn patient_reset(target: &Target) -> anyhow::Result<u64> {
+fn patient_reset(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut flood = Flood::to(target)?;
     let mut requests = 0;
     for stream in (1..100).step_by(2) {
@@ -89,7 +89,7 @@ fn patient_reset(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// A head that goes on and on.
-fn continuation(target: &Target) -> anyhow::Result<u64> {
+fn continuation(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut flood = Flood::to(target)?;
     let more = frame(CONTINUATION, 0, 1, &literal("x", "y")).repeat(500);
     let mut goes_on = flood.send(&frame(HEADERS, END_STREAM, 1, &get_fields(&target.title)))?;
@@ -105,7 +105,7 @@ fn continuation(target: &Target) -> anyhow::Result<u64> {
 
 /// Requests lists of ranges, then many single bytes at once, and leaves half of the responses
 /// unread.
-fn ranges(target: &Target) -> anyhow::Result<u64> {
+fn ranges(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut client = target.dial()?;
     let list = format!("Range: bytes={}0-\r\n", "5-6,".repeat(1_000));
     sends(&mut client, target.request(&list).as_bytes())?;
@@ -122,7 +122,7 @@ fn ranges(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Sends heads slowly, one byte at a time.
-fn slow_heads(target: &Target) -> anyhow::Result<u64> {
+fn slow_heads(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut all = (0..30).map(|_| target.dial()).collect::<anyhow::Result<Vec<_>>>()?;
     for byte in target.request("X: y\r\n").as_bytes().iter().take(20) {
         all.retain_mut(|client| client.write_all(&[*byte]).is_ok());
@@ -132,7 +132,7 @@ fn slow_heads(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Reads titles slowly, a few bytes at a time.
-fn slow_readers(target: &Target) -> anyhow::Result<u64> {
+fn slow_readers(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut all = (0..10).map(|_| target.dial()).collect::<anyhow::Result<Vec<_>>>()?;
     for client in &mut all {
         sends(client, target.request("").as_bytes())?;
@@ -145,7 +145,7 @@ fn slow_readers(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Requests a title and then leaves, with a reset.
-fn hang_ups(target: &Target) -> anyhow::Result<u64> {
+fn hang_ups(target: &AttackTarget) -> anyhow::Result<u64> {
     let mut client = target.dial()?;
     sends(&mut client, target.request("").as_bytes())?;
     let _ = client.read(&mut [0; 10]);
@@ -155,7 +155,7 @@ fn hang_ups(target: &Target) -> anyhow::Result<u64> {
 
 /// Keeps many connections busy at once: each asks for lists and playlists far ahead, and reads only
 /// the first response.
-fn crowds(target: &Target) -> anyhow::Result<u64> {
+fn crowds(target: &AttackTarget) -> anyhow::Result<u64> {
     let (connections, ahead) = CROWD;
     let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
     let of_path = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: tv\r\n\r\n");
@@ -172,7 +172,7 @@ fn crowds(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Requests that could be read in two ways: the connection must end with them.
-fn smuggling(target: &Target) -> anyhow::Result<u64> {
+fn smuggling(target: &AttackTarget) -> anyhow::Result<u64> {
     let all = [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Content-Length: 4\r\nContent-Length: 5\r\n",
@@ -196,7 +196,7 @@ fn smuggling(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Paths to elsewhere.
-fn paths(target: &Target) -> anyhow::Result<u64> {
+fn paths(target: &AttackTarget) -> anyhow::Result<u64> {
     let all = [
         "/titles/..%2f..%2fetc/passwd",
         "/../../etc/passwd",
@@ -219,7 +219,7 @@ fn paths(target: &Target) -> anyhow::Result<u64> {
 }
 
 /// Asks for what only some may see, with each of these in the place of a right.
-fn unknown(target: &Target, credentials: impl Iterator<Item = String>) -> anyhow::Result<u64> {
+fn unknown(target: &AttackTarget, credentials: impl Iterator<Item = String>) -> anyhow::Result<u64> {
     let (mut client, mut requests) = (target.dial()?, 0);
     for credentials in credentials {
         let head = format!("GET /metrics HTTP/1.1\r\nHost: tv\r\nAuthorization: {credentials}\r\n\r\n");
@@ -234,14 +234,14 @@ fn unknown(target: &Target, credentials: impl Iterator<Item = String>) -> anyhow
 }
 
 /// Tokens that are none, each another one.
-fn bad_tokens(target: &Target) -> anyhow::Result<u64> {
+fn bad_tokens(target: &AttackTarget) -> anyhow::Result<u64> {
     let port = target.dial()?.local_addr()?.port();
     unknown(target, (0..500).map(|n| format!("Bearer {port:04x}{n:028x}")))
 }
 
 /// Sends wrong passwords: each costs the server as much as a right one, until it checks no more of
 /// them.
-fn bad_passwords(target: &Target) -> anyhow::Result<u64> {
+fn bad_passwords(target: &AttackTarget) -> anyhow::Result<u64> {
     // "boss:wrong"
     unknown(target, (0..100).map(|_| "Basic Ym9zczp3cm9uZw==".to_owned()))
 }

@@ -24,9 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest head of a response.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Whom to attack, and from where.
+/// The server to attack, and the address to attack from.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct AttackTarget {
     /// The server's HTTP.
     pub web: SocketAddr,
     /// The address of this machine that it comes from.
@@ -41,12 +41,12 @@ pub struct Attack {
     /// Its name.
     pub name: &'static str,
     /// One round; how many requests that were.
-    pub round: fn(&Target) -> anyhow::Result<u64>,
+    pub round: fn(&AttackTarget) -> anyhow::Result<u64>,
 }
 
-/// The result.
+/// Result of an attack.
 #[derive(Clone, Debug, Default)]
-pub struct Done {
+pub struct AttackResult {
     /// Rounds.
     pub rounds: u64,
     /// Requests, or input that the server may take for one.
@@ -57,7 +57,7 @@ pub struct Done {
     pub why: Option<String>,
 }
 
-impl Done {
+impl AttackResult {
     /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -72,7 +72,7 @@ impl Done {
 
 impl Attack {
     /// Rounds until `stop` is set, `most` at most, with a pause behind each.
-    pub fn run(&self, target: &Target, most: u64, pause: Duration, stop: &AtomicBool) -> Done {
+    pub fn run(&self, target: &AttackTarget, most: u64, pause: Duration, stop: &AtomicBool) -> AttackResult {
         rounds(most, pause, stop, || (self.round)(target))
     }
 }
@@ -83,8 +83,8 @@ pub fn rounds(
     pause: Duration,
     stop: &AtomicBool,
     mut round: impl FnMut() -> anyhow::Result<u64>,
-) -> Done {
-    let mut done = Done::default();
+) -> AttackResult {
+    let mut done = AttackResult::default();
     while !stop.load(Ordering::Relaxed) && done.rounds < most {
         match round() {
             Ok(requests) => done.requests += requests,
@@ -96,7 +96,7 @@ pub fn rounds(
     done
 }
 
-impl Target {
+impl AttackTarget {
     /// Connects.
     ///
     /// # Errors
@@ -178,11 +178,11 @@ fn sends(to: &mut impl Write, bytes: &[u8]) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// One is not accepted, or not answered.
-pub fn idle(target: &Target, from: &[IpAddr], count: usize) -> anyhow::Result<Vec<TcpStream>> {
+pub fn idle(target: &AttackTarget, from: &[IpAddr], count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let asked = format!("HEAD {} HTTP/1.1\r\nHost: tv\r\n\r\n", target.title);
     let one = |number: usize| {
         let from = from[number % from.len()];
-        let mut client = Target { from, ..target.clone() }.dial()?;
+        let mut client = AttackTarget { from, ..target.clone() }.dial()?;
         client.write_all(asked.as_bytes())?;
         // It gives the length of a body that does not come.
         let head = head_of(&mut client)?.context("an idle connection was closed")?;
@@ -237,7 +237,7 @@ mod tests {
             Ok(10)
         });
         assert_eq!((done.rounds, done.requests, done.wrong), (5, 40, 1));
-        assert_eq!(done.clone().and(Done { wrong: 1, ..Done::default() }).wrong, 2);
+        assert_eq!(done.clone().and(AttackResult { wrong: 1, ..AttackResult::default() }).wrong, 2);
         assert_eq!(done.why.as_deref(), Some("the third"));
         stop.store(true, Ordering::Relaxed);
         assert_eq!(rounds(5, Duration::ZERO, &stop, || Ok(1)).rounds, 0);

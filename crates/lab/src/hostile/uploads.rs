@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 
-use super::{Response, Target, sends};
+use super::{AttackTarget, Response, sends};
 
 /// Bytes that are written at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub struct Bringer {
 }
 
 /// One round of a client that uploads a file, and its name.
-type Round = fn(&Bringer, &Target) -> anyhow::Result<u64>;
+type Round = fn(&Bringer, &AttackTarget) -> anyhow::Result<u64>;
 
 /// Both.
 pub const UPLOADS: [(&str, Round); 2] =
@@ -30,7 +30,7 @@ pub const UPLOADS: [(&str, Round); 2] =
 
 impl Bringer {
     /// A name that no other address brings.
-    fn name(target: &Target) -> String {
+    fn name(target: &AttackTarget) -> String {
         format!("from-{}", target.from.to_string().replace(':', "-"))
     }
 
@@ -42,7 +42,7 @@ impl Bringer {
     }
 
     /// Brings all of it, and has the title removed.
-    fn whole(&self, target: &Target) -> anyhow::Result<u64> {
+    fn whole(&self, target: &AttackTarget) -> anyhow::Result<u64> {
         let name = Self::name(target);
         let mut client = target.dial()?;
         let length = format!("Content-Length: {}\r\n", self.bytes.len());
@@ -63,7 +63,7 @@ impl Bringer {
 
     /// Uploads it again and again in one upload without a length, until the server reports that its
     /// disk is full.
-    fn too_much(&self, target: &Target) -> anyhow::Result<u64> {
+    fn too_much(&self, target: &AttackTarget) -> anyhow::Result<u64> {
         let path = format!("/titles/{}", Self::name(target));
         let mut client = target.dial()?;
         client.write_all(self.head("PUT", &path, "Transfer-Encoding: chunked\r\n").as_bytes())?;

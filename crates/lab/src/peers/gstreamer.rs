@@ -6,7 +6,7 @@ use anyhow::Context;
 use super::{PORT, Peer, need, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::trial::{RunningService, Service};
 
 pub(super) const PEER: Peer = Peer {
     name: "gstreamer",
@@ -52,7 +52,7 @@ fn missing() -> Option<String> {
     (!status.is_ok_and(|status| status.success())).then(|| "the library for Python".to_owned())
 }
 
-fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+fn start(scene: Scene<'_>) -> anyhow::Result<RunningService> {
     let site = scene.site;
     let path = site.dir.join("rtsp_server.py");
     std::fs::write(&path, LAUNCHER).with_context(|| format!("{}", path.display()))?;
@@ -61,7 +61,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let mut group = Group::start(site, "gst-rtsp-server", command)?;
     site.wait_for_port(PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{PORT}/{title}", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
+    Ok(RunningService { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

@@ -6,7 +6,7 @@ use millrace_client::load::MediaClock;
 use super::{Peer, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::trial::{RunningService, Service};
 
 const VARIABLE: &str = "MILLRACE_PEER_LIVE555";
 const NAME: &str = "live555MediaServer";
@@ -21,14 +21,14 @@ pub(super) const PEER: Peer = Peer {
 /// The port that it takes when it may.
 const ITS_PORT: u16 = 554;
 
-fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+fn start(scene: Scene<'_>) -> anyhow::Result<RunningService> {
     let site = scene.site;
     let mut command = site.command(program(VARIABLE, &[NAME]).context(NAME)?);
     command.current_dir(&scene.files.dir);
     let mut group = Group::start(site, NAME, command)?;
     site.wait_for_port(ITS_PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{ITS_PORT}/{title}.ts", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
+    Ok(RunningService { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use super::{PORT, Peer, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::trial::{RunningService, Service};
 
 const VARIABLE: &str = "MILLRACE_PEER_MEDIAMTX";
 const NAME: &str = "mediamtx";
@@ -36,7 +36,7 @@ fn work_dir(site: &Path) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+fn start(scene: Scene<'_>) -> anyhow::Result<RunningService> {
     let site = scene.site;
     let dir = work_dir(&site.dir)?;
     let path = dir.join("mediamtx.yml");
@@ -60,7 +60,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     }
     // A title is there once its feeder has announced it.
     std::thread::sleep(std::time::Duration::from_secs(2));
-    Ok(Running { groups, targets })
+    Ok(RunningService { groups, targets })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

@@ -10,8 +10,8 @@ use millrace_client::play::TransportChoice;
 
 use super::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
-use crate::capacity::site::{Group, SERVER_INTERFACE, Site};
-use crate::capacity::trial::{Delivery, Running, SEGMENT_S, Service};
+use crate::capacity::site::{BenchSite, Group, SERVER_INTERFACE};
+use crate::capacity::trial::{Delivery, RunningService, SEGMENT_S, Service};
 
 pub(super) const PEER: Peer =
     Peer { name: "millrace", install: "it is this program", missing: || None, services };
@@ -30,7 +30,7 @@ const CACHE_BYTES: u64 = 512 << 20;
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 
 /// Where our server writes its counters, once a second.
-pub fn stats_file(site: &Site) -> PathBuf {
+pub fn stats_file(site: &BenchSite) -> PathBuf {
     site.dir.join("stats.json")
 }
 
@@ -81,7 +81,7 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;
         let url = |title: String| url(site.server_ip(), &title);
-        Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
+        Ok(RunningService { groups: vec![group], targets: scene.files.titles().map(url).collect() })
     };
     let of = |transport: TransportChoice, label: &str, url: fn(&str, &str) -> String| {
         let store = store.clone();
@@ -159,7 +159,7 @@ pub fn custom<'a>(scene: Scene<'a>, command: &str, url: &str, is_tcp: bool) -> S
         command.args(["-c", &line]);
         let mut group = Group::start(site, "server", command)?;
         site.wait_for_port(PORT, &mut group)?;
-        Ok(Running { groups: vec![group], targets: targets.clone() })
+        Ok(RunningService { groups: vec![group], targets: targets.clone() })
     };
     let (transport, label) =
         if is_tcp { (TransportChoice::Tcp, "TCP") } else { (TransportChoice::Udp, "UDP") };

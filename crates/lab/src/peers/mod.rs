@@ -26,7 +26,7 @@ use millrace_client::play::TransportChoice;
 
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Delivery, Running, Service};
+use crate::capacity::trial::{Delivery, RunningService, Service};
 
 pub use millrace::{custom, stats_file};
 pub(crate) use nginx::serves as nginx_serves;
@@ -150,7 +150,7 @@ fn mp4_files(scene: Scene<'_>) -> anyhow::Result<Vec<PathBuf>> {
 fn rtsp_services<'a>(
     name: &str,
     scene: Scene<'a>,
-    start: impl Fn(Scene<'a>) -> anyhow::Result<Running> + Copy + Sync + 'a,
+    start: impl Fn(Scene<'a>) -> anyhow::Result<RunningService> + Copy + Sync + 'a,
 ) -> Vec<Service<'a>> {
     let of = |transport: TransportChoice, label: &str| Service {
         name: format!("{name}, RTP/{label}"),
@@ -190,7 +190,7 @@ fn process_each<'a>(
         std::fs::write(&path, script).with_context(|| format!("{}", path.display()))?;
         let mut command = scene.site.command("sh");
         command.arg(&path);
-        Ok(Running { groups: vec![Group::start(scene.site, name, command)?], targets: Vec::new() })
+        Ok(RunningService { groups: vec![Group::start(scene.site, name, command)?], targets: Vec::new() })
     };
     Service {
         name: format!("{name}, a process a viewer, RTP/UDP"),

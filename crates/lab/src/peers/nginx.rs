@@ -11,8 +11,8 @@ use millrace_core::units::BitRate;
 
 use super::{PORT, Peer, converted, need};
 use crate::capacity::Scene;
-use crate::capacity::site::{Group, Site};
-use crate::capacity::trial::{Delivery, Running, SEGMENT_S, Service};
+use crate::capacity::site::{BenchSite, Group};
+use crate::capacity::trial::{Delivery, RunningService, SEGMENT_S, Service};
 
 pub(super) const PEER: Peer = Peer {
     name: "nginx",
@@ -22,7 +22,7 @@ pub(super) const PEER: Peer = Peer {
 };
 
 /// Sendfile from `root`, with everything that costs time for nothing off.
-fn configuration(site: &Site, root: &Path, port: u16) -> String {
+fn configuration(site: &BenchSite, root: &Path, port: u16) -> String {
     let dir = site.dir.display();
     format!(
         "daemon off;\nuser root;\nworker_processes {workers};\npid {dir}/nginx-{port}.pid;\nerror_log stderr crit;\n\
@@ -38,7 +38,7 @@ fn configuration(site: &Site, root: &Path, port: u16) -> String {
 }
 
 /// nginx on the server's host: the files in `root`, at `port`.
-pub(crate) fn serves(site: &Site, root: &Path, port: u16) -> anyhow::Result<Group> {
+pub(crate) fn serves(site: &BenchSite, root: &Path, port: u16) -> anyhow::Result<Group> {
     let path = site.dir.join(format!("nginx-{port}.conf"));
     std::fs::write(&path, configuration(site, root, port)).with_context(|| format!("{}", path.display()))?;
     let mut command = site.command(super::program("", &["nginx"]).context("nginx")?);
@@ -48,8 +48,8 @@ pub(crate) fn serves(site: &Site, root: &Path, port: u16) -> anyhow::Result<Grou
     Ok(group)
 }
 
-fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<Running> {
-    Ok(Running { groups: vec![serves(scene.site, &scene.files.dir, PORT)?], targets })
+fn start(scene: Scene<'_>, targets: Vec<String>) -> anyhow::Result<RunningService> {
+    Ok(RunningService { groups: vec![serves(scene.site, &scene.files.dir, PORT)?], targets })
 }
 
 /// Rate of the segments of the first title: ffmpeg leaves the stuffing out.

@@ -10,8 +10,8 @@ use millrace_core::units::BitRate;
 use super::{LISTEN_PORT, PORT, Peer};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Delivery, Running, Service};
-use crate::reference::Kind;
+use crate::capacity::trial::{Delivery, RunningService, Service};
+use crate::reference::SenderKind;
 
 /// The most packets that one send with segmentation offload carries.
 const LONG_BURST_PACKETS: u64 = 44;
@@ -50,7 +50,7 @@ pub(super) const EVENTS: Peer = Peer {
     install: INSTALL,
     missing: || None,
     services: |scene| {
-        Ok(vec![pushed(scene, Kind::Events, "event loop with sendmmsg, every 10 ms", 10, 5000.0, 512)])
+        Ok(vec![pushed(scene, SenderKind::Events, "event loop with sendmmsg, every 10 ms", 10, 5000.0, 512)])
     },
 };
 
@@ -60,8 +60,8 @@ pub(super) const PROCESS: Peer = Peer {
     missing: || None,
     services: |scene| {
         Ok(vec![
-            pushed(scene, Kind::Process, "a process a stream, a packet a time", 0, 100.0, 64),
-            pushed(scene, Kind::Process, "a process a stream, every 10 ms", 10, 100.0, 192),
+            pushed(scene, SenderKind::Process, "a process a stream, a packet a time", 0, 100.0, 64),
+            pushed(scene, SenderKind::Process, "a process a stream, every 10 ms", 10, 100.0, 192),
         ])
     },
 };
@@ -75,7 +75,7 @@ pub(super) const SENDFILE: Peer = Peer {
 
 /// A ring of viewers, each with a burst every `distance_ms`.
 fn ring<'a>(scene: Scene<'a>, label: String, distance_ms: u64) -> Service<'a> {
-    pushed(scene, Kind::Ring, &format!("GSO ring, a burst {label}"), distance_ms, 5000.0, 1024)
+    pushed(scene, SenderKind::Ring, &format!("GSO ring, a burst {label}"), distance_ms, 5000.0, 1024)
 }
 
 /// Returns the milliseconds that `packets` packets of a title of this rate last.
@@ -84,7 +84,7 @@ fn distance_ms(packets: u64, rate: BitRate) -> u64 {
 }
 
 /// The command line that all of them share.
-fn command(scene: Scene<'_>, kind: Kind, distance_ms: u64, count: u32) -> std::process::Command {
+fn command(scene: Scene<'_>, kind: SenderKind, distance_ms: u64, count: u32) -> std::process::Command {
     let mut command = scene.site.command(scene.program);
     command.args(["bench-sender", kind.name(), "--streams", &count.to_string()]);
     command.args(["--rate", &format!("{}b/s", scene.files.rate.0)]);
@@ -100,7 +100,7 @@ fn command(scene: Scene<'_>, kind: Kind, distance_ms: u64, count: u32) -> std::p
 /// this one.
 pub(super) fn pushed<'a>(
     scene: Scene<'a>,
-    kind: Kind,
+    kind: SenderKind,
     label: &str,
     distance_ms: u64,
     arrivals_per_s: f64,
@@ -111,7 +111,7 @@ pub(super) fn pushed<'a>(
         command.args(["--to", &scene.site.client_ips[0].to_string()]);
         command.args(["--base-port", &LISTEN_PORT.to_string()]);
         let group = Group::start(scene.site, kind.name(), command)?;
-        Ok(Running { groups: vec![group], targets: Vec::new() })
+        Ok(RunningService { groups: vec![group], targets: Vec::new() })
     };
     Service {
         name: format!("reference: {label}, RTP/UDP"),
@@ -132,12 +132,12 @@ pub(super) fn pushed<'a>(
 fn sendfile(scene: Scene<'_>) -> Service<'_> {
     let start = move |count| {
         // One more than there are viewers: who tries whether it is there is one too.
-        let mut command = command(scene, Kind::Sendfile, 10, count + 1);
+        let mut command = command(scene, SenderKind::Sendfile, 10, count + 1);
         command.args(["--listen", &format!("{}:{PORT}", scene.site.server_ip())]);
         let mut group = Group::start(scene.site, "sendfile", command)?;
         scene.site.wait_for_port(PORT, &mut group)?;
         let url = format!("http://{}:{PORT}/media.ts", scene.site.server_ip());
-        Ok(Running { groups: vec![group], targets: vec![url] })
+        Ok(RunningService { groups: vec![group], targets: vec![url] })
     };
     Service {
         name: "reference: a process a connection with sendfile, HTTP".to_owned(),

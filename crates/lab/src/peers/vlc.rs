@@ -4,7 +4,7 @@
 use super::{PORT, Peer, need, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::trial::{RunningService, Service};
 
 pub(super) const PEER: Peer = Peer {
     name: "vlc",
@@ -16,7 +16,7 @@ pub(super) const PEER: Peer = Peer {
 /// It does not run as root.
 const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+fn start(scene: Scene<'_>) -> anyhow::Result<RunningService> {
     let site = scene.site;
     let (mut groups, mut targets) = (Vec::new(), Vec::new());
     for (n, (file, title)) in (0u16..).zip(scene.files.paths.iter().zip(scene.files.titles())) {
@@ -30,7 +30,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
         groups.push(group);
         targets.push(url);
     }
-    Ok(Running { groups, targets })
+    Ok(RunningService { groups, targets })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

@@ -5,7 +5,7 @@ use anyhow::Context;
 use super::{PORT, Peer, mp4_files, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
-use crate::capacity::trial::{Running, Service};
+use crate::capacity::trial::{RunningService, Service};
 
 const VARIABLE: &str = "MILLRACE_PEER_ZLMEDIAKIT";
 const NAME: &str = "MediaServer";
@@ -19,7 +19,7 @@ pub(super) const PEER: Peer = Peer {
     services,
 };
 
-fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
+fn start(scene: Scene<'_>) -> anyhow::Result<RunningService> {
     let site = scene.site;
     // Files are found in the folder "record" below the path that [protocol] mp4_save_path names.
     let record = site.dir.join("zlm/www/record");
@@ -44,7 +44,7 @@ fn start(scene: Scene<'_>) -> anyhow::Result<Running> {
     let mut group = Group::start(site, NAME, command)?;
     site.wait_for_port(PORT, &mut group)?;
     let url = |title| format!("rtsp://{}:{PORT}/record/{title}.mp4", site.server_ip());
-    Ok(Running { groups: vec![group], targets: scene.files.titles().map(url).collect() })
+    Ok(RunningService { groups: vec![group], targets: scene.files.titles().map(url).collect() })
 }
 
 fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {

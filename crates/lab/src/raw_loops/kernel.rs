@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use super::Piece;
+use super::ViewerDatagrams;
 use crate::raw_send::{RawMessage, RawSender};
 
 /// Messages in one call.
@@ -46,7 +46,7 @@ impl KernelLoop {
     }
 
     /// The messages for `pieces` of datagrams of `segment_bytes`.
-    pub fn messages<'a>(&self, pieces: &[Piece<'a>], segment_bytes: usize) -> Vec<RawMessage<'a>> {
+    pub fn messages<'a>(&self, pieces: &[ViewerDatagrams<'a>], segment_bytes: usize) -> Vec<RawMessage<'a>> {
         let message = |to, bytes: &'a [u8]| {
             let is_train = bytes.len() > segment_bytes;
             RawMessage { to, bytes, segment_bytes: if is_train { segment_bytes as u16 } else { 0 } }
@@ -101,7 +101,7 @@ mod tests {
     fn kernel_paths_send_identical_datagrams() {
         let receivers: Vec<UdpSocket> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let bytes: Vec<u8> = (0..5000u32).map(|n| (n / 7) as u8).collect();
-        let piece = |viewer: usize| Piece {
+        let piece = |viewer: usize| ViewerDatagrams {
             viewer,
             to: receivers[viewer].local_addr().unwrap(),
             bytes: &bytes[..1000 * (1 + viewer)],

@@ -22,7 +22,7 @@ pub use xdp::{Headers, XdpLoop, XdpPath};
 
 /// Some datagrams for one viewer, one after the other in memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct ViewerDatagrams<'a> {
     /// Whose: an index below the number of viewers.
     pub viewer: usize,
     /// Where they go.

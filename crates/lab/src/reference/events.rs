@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 
-use super::media::{BLOCK_BYTES, HEADER_BYTES, Media, rtp_header};
+use super::media::{BLOCK_BYTES, HEADER_BYTES, ReferenceMedia, rtp_header};
 use super::{SenderOptions, sleep_until};
 use crate::raw_send::{RawGather, RawSender};
 
@@ -17,8 +17,8 @@ const BATCH: usize = 64;
 /// Send buffer to ask for.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 
-/// One viewer.
-struct Stream {
+/// The stream of one viewer.
+struct ReferenceStream {
     next_block: u64,
     sequence: u16,
     /// Blocks sent: its clock.
@@ -26,7 +26,7 @@ struct Stream {
 }
 
 /// A packet of the batch.
-struct Job {
+struct BatchPacket {
     stream: u32,
     block: u64,
     header: [u8; HEADER_BYTES],
@@ -41,16 +41,16 @@ pub(super) fn socket(options: &SenderOptions) -> anyhow::Result<UdpSocket> {
 }
 
 pub(super) fn run(options: &SenderOptions) -> anyhow::Result<()> {
-    play(options, &Media::open_all(options.files.iter())?)
+    play(options, &ReferenceMedia::open_all(options.files.iter())?)
 }
 
-pub(super) fn play(options: &SenderOptions, media: &[Media]) -> anyhow::Result<()> {
+pub(super) fn play(options: &SenderOptions, media: &[ReferenceMedia]) -> anyhow::Result<()> {
     let (pace, burst) = (options.pace(), options.burst_blocks());
     let mut sender = RawSender::new(socket(options)?, BATCH);
     let mut streams = Vec::new();
     for i in 0..options.streams {
         let next_block = options.first_block(i, media[i as usize % media.len()].blocks())?;
-        streams.push(Stream { next_block, sequence: i as u16, sent: 0 });
+        streams.push(ReferenceStream { next_block, sequence: i as u16, sent: 0 });
     }
     let start = StdInstant::now();
     let phase_ns = |i: u32| pace.at_ns(burst) * u64::from(i) / u64::from(options.streams);
@@ -69,7 +69,7 @@ pub(super) fn play(options: &SenderOptions, media: &[Media]) -> anyhow::Result<(
             let stream = &mut streams[index as usize];
             for _ in 0..burst.min(source.blocks().saturating_sub(stream.next_block)) {
                 let header = rtp_header(stream.sequence, pace.ticks(stream.next_block), index);
-                batch.jobs.push(Job { stream: index, block: stream.next_block, header });
+                batch.jobs.push(BatchPacket { stream: index, block: stream.next_block, header });
                 stream.next_block += 1;
                 stream.sequence = stream.sequence.wrapping_add(1);
                 stream.sent += 1;
@@ -87,7 +87,7 @@ pub(super) fn play(options: &SenderOptions, media: &[Media]) -> anyhow::Result<(
 }
 
 struct Batch {
-    jobs: Vec<Job>,
+    jobs: Vec<BatchPacket>,
     buffer: Vec<u8>,
 }
 
@@ -96,15 +96,15 @@ impl Batch {
     fn flush(
         &mut self,
         options: &SenderOptions,
-        media: &[Media],
+        media: &[ReferenceMedia],
         sender: &mut RawSender,
     ) -> anyhow::Result<()> {
         let mut rest = self.buffer.as_mut_slice();
         let mut pieces: Vec<[IoSlice<'_>; 2]> = Vec::with_capacity(self.jobs.len());
         for job in &self.jobs {
             let payload = match &media[job.stream as usize % media.len()] {
-                Media::Memory(bytes) => &bytes[job.block as usize * BLOCK_BYTES..][..BLOCK_BYTES],
-                Media::File(file) => {
+                ReferenceMedia::Memory(bytes) => &bytes[job.block as usize * BLOCK_BYTES..][..BLOCK_BYTES],
+                ReferenceMedia::File(file) => {
                     let (room, behind) = rest.split_at_mut(BLOCK_BYTES);
                     rest = behind;
                     file.read(job.block, room).context("read a block")?;

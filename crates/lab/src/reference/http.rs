@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 use super::media::{BLOCK_BYTES, MediaFile};
 use super::process::child;
-use super::{Kind, SenderOptions, sleep_until};
+use super::{SenderKind, SenderOptions, sleep_until};
 
 /// Longest request head.
 const HEAD_BYTES: usize = 8192;
@@ -22,7 +22,7 @@ pub(super) fn listen(options: &SenderOptions) -> anyhow::Result<()> {
     let mut children: Vec<Child> = Vec::new();
     for index in 0..options.streams {
         let (connection, _) = listener.accept().context("accept a connection")?;
-        let mut command = child(Kind::Sendfile, options, index)?;
+        let mut command = child(SenderKind::Sendfile, options, index)?;
         command.stdin(OwnedFd::from(connection));
         children.push(command.spawn().with_context(|| format!("start the process of stream {index}"))?);
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use super::Pace;
+use super::BlockPace;
 
 /// Seven transport packets.
 pub const BLOCK_BYTES: usize = 7 * 188;
@@ -58,12 +58,12 @@ impl MediaFile {
 }
 
 /// Media in memory or, if there is too much of them, in their file.
-pub(super) enum Media {
+pub(super) enum ReferenceMedia {
     Memory(Vec<u8>),
     File(MediaFile),
 }
 
-impl Media {
+impl ReferenceMedia {
     /// Opens all files; into memory if all of them fit.
     pub(super) fn open_all<'a>(
         paths: impl Iterator<Item = &'a std::path::PathBuf>,
@@ -71,7 +71,7 @@ impl Media {
         let files = paths.map(|path| MediaFile::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
         let bytes: u64 = files.iter().map(|file| file.blocks * BLOCK_BYTES as u64).sum();
         if bytes > IN_MEMORY_BYTES {
-            return Ok(files.into_iter().map(Media::File).collect());
+            return Ok(files.into_iter().map(ReferenceMedia::File).collect());
         }
         let mut media = Vec::new();
         for file in files {
@@ -92,7 +92,7 @@ impl Media {
 
 /// A media file as complete datagrams, one after the other: nothing is left to do when it is sent. Its sequence numbers and
 /// times are those of the media, the same for all its viewers.
-pub(super) fn wire_form(path: &Path, pace: Pace, ssrc: u32) -> anyhow::Result<Vec<u8>> {
+pub(super) fn wire_form(path: &Path, pace: BlockPace, ssrc: u32) -> anyhow::Result<Vec<u8>> {
     let file = MediaFile::open(path)?;
     let mut wire = vec![0; file.blocks as usize * DATAGRAM_BYTES];
     for (n, datagram) in (0u64..).zip(wire.chunks_exact_mut(DATAGRAM_BYTES)) {

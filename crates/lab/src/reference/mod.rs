@@ -32,7 +32,7 @@ pub const MAX_STREAMS: u32 = 20_000;
 
 /// The ways to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SenderKind {
     /// A process a stream over UDP.
     Process,
     /// A process a connection over TCP.
@@ -43,7 +43,7 @@ pub enum Kind {
     Ring,
 }
 
-impl Kind {
+impl SenderKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Process, Self::Sendfile, Self::Events, Self::Ring];
 
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for SenderKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -124,8 +124,8 @@ impl SenderOptions {
         &self.files[index as usize % self.files.len()]
     }
 
-    fn pace(&self) -> Pace {
-        Pace { rate_bits_per_s: self.rate_bits_per_s }
+    fn pace(&self) -> BlockPace {
+        BlockPace { rate_bits_per_s: self.rate_bits_per_s }
     }
 
     /// Blocks of one burst.
@@ -152,11 +152,11 @@ impl SenderOptions {
 
 /// When the blocks of a file of constant rate are due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BlockPace {
     rate_bits_per_s: u64,
 }
 
-impl Pace {
+impl BlockPace {
     /// Time from the first block to block `n`.
     pub(crate) fn at_ns(self, n: u64) -> u64 {
         let bits = u128::from(n) * (BLOCK_BYTES * 8) as u128;
@@ -182,17 +182,17 @@ fn sleep_until(due: StdInstant) {
 ///
 /// # Errors
 /// Options that make no sense, files that cannot be read, sockets that cannot be made.
-pub fn run(kind: Kind, options: &SenderOptions) -> anyhow::Result<()> {
+pub fn run(kind: SenderKind, options: &SenderOptions) -> anyhow::Result<()> {
     options.check()?;
     // Children must not outlive whoever started them.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match (kind, options.only) {
-        (Kind::Process, None) => process::start_all(options),
-        (Kind::Process, Some(index)) => process::one(options, index),
-        (Kind::Sendfile, None) => http::listen(options),
-        (Kind::Sendfile, Some(index)) => http::one(options, index),
-        (Kind::Events, _) => events::run(options),
-        (Kind::Ring, _) => ring::run(options),
+        (SenderKind::Process, None) => process::start_all(options),
+        (SenderKind::Process, Some(index)) => process::one(options, index),
+        (SenderKind::Sendfile, None) => http::listen(options),
+        (SenderKind::Sendfile, Some(index)) => http::one(options, index),
+        (SenderKind::Events, _) => events::run(options),
+        (SenderKind::Ring, _) => ring::run(options),
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant as StdInstant};
 use anyhow::Context;
 
 use super::media::{BLOCK_BYTES, DATAGRAM_BYTES, HEADER_BYTES, MediaFile, rtp_header};
-use super::{Kind, SenderOptions, sleep_until};
+use super::{SenderKind, SenderOptions, sleep_until};
 
 /// The command line that starts the process for stream `index`.
-pub(super) fn child(kind: Kind, options: &SenderOptions, index: u32) -> anyhow::Result<Command> {
+pub(super) fn child(kind: SenderKind, options: &SenderOptions, index: u32) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("find the own program")?;
     let mut command = Command::new(program);
     command.args(["bench-sender", kind.name()]);
@@ -29,7 +29,7 @@ pub(super) fn child(kind: Kind, options: &SenderOptions, index: u32) -> anyhow::
 pub(super) fn start_all(options: &SenderOptions) -> anyhow::Result<()> {
     let mut children: Vec<Child> = Vec::new();
     for index in 0..options.streams {
-        let mut command = child(Kind::Process, options, index)?;
+        let mut command = child(SenderKind::Process, options, index)?;
         let started = command.stdin(Stdio::null()).spawn();
         children.push(started.with_context(|| format!("start the process of stream {index}"))?);
     }

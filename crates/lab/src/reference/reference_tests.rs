@@ -7,14 +7,14 @@ use super::*;
 /// Blocks of the file: every byte of block n is n.
 const BLOCKS: u8 = 40;
 
-struct Stage {
+struct SenderFixture {
     _dir: tempfile::TempDir,
     options: SenderOptions,
     receivers: Vec<UdpSocket>,
 }
 
 /// A media file, and receivers at `base`, `base + 2`, ...
-fn stage(streams: u32, distance: Duration) -> Stage {
+fn stage(streams: u32, distance: Duration) -> SenderFixture {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("media.ts");
     let bytes: Vec<u8> = (0..BLOCKS).flat_map(|n| vec![n; BLOCK_BYTES]).collect();
@@ -32,7 +32,7 @@ fn stage(streams: u32, distance: Duration) -> Stage {
         listen: None,
         only: None,
     };
-    Stage { _dir: dir, options, receivers }
+    SenderFixture { _dir: dir, options, receivers }
 }
 
 fn receivers(streams: u32) -> Option<(u16, Vec<UdpSocket>)> {
@@ -51,7 +51,7 @@ fn receivers(streams: u32) -> Option<(u16, Vec<UdpSocket>)> {
 }
 
 /// Takes `blocks` packets and checks that they are the file's last ones in order, with headers to match.
-fn check_stream(socket: &UdpSocket, pace: Pace, blocks: u8) {
+fn check_stream(socket: &UdpSocket, pace: BlockPace, blocks: u8) {
     let mut first_sequence = None;
     for n in 0..blocks {
         let block = BLOCKS - blocks + n;
@@ -103,9 +103,11 @@ fn files_too_large_for_memory_play_from_disk() {
     let mut block = vec![0; 2 * BLOCK_BYTES];
     file.read(7, &mut block).unwrap();
     assert_eq!((block[0], block[BLOCK_BYTES]), (7, 8));
-    events::play(&s.options, &[media::Media::File(file)]).unwrap();
+    events::play(&s.options, &[media::ReferenceMedia::File(file)]).unwrap();
     check_stream(&s.receivers[0], s.options.pace(), BLOCKS);
-    let media::Media::Memory(bytes) = &media::Media::open_all(s.options.files.iter()).unwrap()[0] else {
+    let media::ReferenceMedia::Memory(bytes) =
+        &media::ReferenceMedia::open_all(s.options.files.iter()).unwrap()[0]
+    else {
         panic!("a small file belongs into memory");
     };
     assert_eq!(bytes.len(), usize::from(BLOCKS) * BLOCK_BYTES);
@@ -146,13 +148,13 @@ fn bad_options_are_named() {
     assert!(with(|o| o.rate_bits_per_s = 0).contains("rate"));
     assert!(with(|o| o.streams = 0).contains("streams"));
     assert!(with(|o| (o.base_port, o.streams) = (60_000, 5_000)).contains("65536"));
-    assert!("wheel".parse::<Kind>().unwrap_err().contains("events"));
-    assert_eq!("ring".parse(), Ok(Kind::Ring));
+    assert!("wheel".parse::<SenderKind>().unwrap_err().contains("events"));
+    assert_eq!("ring".parse(), Ok(SenderKind::Ring));
 }
 
 #[test]
 fn times_follow_the_rate() {
-    let pace = Pace { rate_bits_per_s: 8_000_000 };
+    let pace = BlockPace { rate_bits_per_s: 8_000_000 };
     assert_eq!(pace.at_ns(1), 1_316_000);
     assert_eq!(pace.ticks(1000), 118_440);
     let mut options = stage(4, Duration::from_millis(10)).options;

@@ -4,9 +4,9 @@
 use std::fmt::Write;
 
 use super::svg;
-use super::table::{Table, promises, tables};
+use super::table::{TextTable, promises, tables};
 use super::text::escape;
-use crate::frame::{Bench, Plot, Report, State};
+use crate::frame::{Bench, Plot, Report, TargetState};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -83,7 +83,7 @@ fn picture(out: &mut String, plot: &Plot) {
     add(out, format_args!("<div class=\"scroll\">\n{}</div>\n</figure>", svg::plot(plot)));
 }
 
-fn html_table(out: &mut String, table: &Table) {
+fn html_table(out: &mut String, table: &TextTable) {
     out.push_str("<div class=\"scroll\">\n<table>\n<thead><tr>");
     let words = |at: usize| if at < table.words { " class=\"word\"" } else { "" };
     for (at, cell) in table.head.iter().enumerate() {
@@ -94,8 +94,8 @@ fn html_table(out: &mut String, table: &Table) {
         out.push_str("<tr>");
         for (at, cell) in row.iter().enumerate() {
             let mark = match cell.as_str() {
-                word if word == State::Met.word() => " class=\"holds\"",
-                word if word == State::Missed.word() => " class=\"missed\"",
+                word if word == TargetState::Met.word() => " class=\"holds\"",
+                word if word == TargetState::Missed.word() => " class=\"missed\"",
                 _ => words(at),
             };
             let _ = write!(out, "<td{mark}>{}</td>", escape(cell));

@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 
-use super::table::{Table, promises, tables};
+use super::table::{TextTable, promises, tables};
 use crate::frame::Report;
 
 /// What stands between the markers: how it was measured, the figures, the promises.
@@ -26,7 +26,7 @@ pub(super) fn body(report: &Report, date: &str) -> String {
     out
 }
 
-fn markdown_table(out: &mut String, table: &Table) {
+fn markdown_table(out: &mut String, table: &TextTable) {
     let mut line = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|text| cell(text)).collect();
         out.push_str(&format!("| {} |\n", cells.join(" | ")));

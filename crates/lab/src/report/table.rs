@@ -5,7 +5,7 @@ use crate::frame::{Promise, Report, Row, groups};
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct TextTable {
     pub(super) head: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
     /// Number of columns at the left that hold words.
@@ -14,8 +14,8 @@ pub(super) struct Table {
 
 /// Rows with figures of the same names and units share a table with a column for each figure. Rows that are the only ones
 /// of their kind share one in which every figure has a line; rows without figures are notes.
-pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
-    let mut out: Vec<Table> = Vec::new();
+pub(super) fn tables(rows: &[Row]) -> Vec<TextTable> {
+    let mut out: Vec<TextTable> = Vec::new();
     let mut last_was_long = false;
     for group in groups(rows) {
         let is_long = group.len() == 1 && !group[0].figures.is_empty();
@@ -24,7 +24,7 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
         } else {
             if !last_was_long {
                 let head = ["", "figure", "value"].map(str::to_owned).to_vec();
-                out.push(Table { head, rows: Vec::new(), words: 2 });
+                out.push(TextTable { head, rows: Vec::new(), words: 2 });
             }
             if let Some(table) = out.last_mut() {
                 table.rows.extend(long(group[0]));
@@ -35,7 +35,7 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     out
 }
 
-fn wide(rows: &[&Row]) -> Table {
+fn wide(rows: &[&Row]) -> TextTable {
     let first = if rows[0].figures.is_empty() { "notes" } else { "" };
     let figures = rows[0].figures.iter().map(|f| with_unit(&f.name, &f.unit));
     let head = std::iter::once(first.to_owned()).chain(figures).collect();
@@ -43,7 +43,7 @@ fn wide(rows: &[&Row]) -> Table {
         let figures = row.figures.iter().map(|f| figure(f.value));
         std::iter::once(row.label.clone()).chain(figures).collect()
     };
-    Table { head, rows: rows.iter().map(line).collect(), words: 1 }
+    TextTable { head, rows: rows.iter().map(line).collect(), words: 1 }
 }
 
 fn long(row: &Row) -> Vec<Vec<String>> {
@@ -57,7 +57,7 @@ fn long(row: &Row) -> Vec<Vec<String>> {
 }
 
 /// The targets with their verdicts.
-pub(super) fn promises(report: &Report) -> Option<Table> {
+pub(super) fn promises(report: &Report) -> Option<TextTable> {
     let line = |p: &Promise| {
         let verdict = report.state_of(p).word().to_owned();
         let (value, bound) = match p.measured {
@@ -68,7 +68,7 @@ pub(super) fn promises(report: &Report) -> Option<Table> {
     };
     let head = ["target", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
     let rows: Vec<_> = report.promises.iter().map(line).collect();
-    (!rows.is_empty()).then_some(Table { head, rows, words: 1 })
+    (!rows.is_empty()).then_some(TextTable { head, rows, words: 1 })
 }
 
 fn with_space(value: &str, unit: &str) -> String {
@@ -91,7 +91,7 @@ mod tests {
         ];
         let tables = tables(&rows);
         assert_eq!(tables.len(), 3);
-        let text = |table: &Table| table.rows.iter().map(|r| r.join("/")).collect::<Vec<_>>();
+        let text = |table: &TextTable| table.rows.iter().map(|r| r.join("/")).collect::<Vec<_>>();
         assert_eq!(text(&tables[0]), ["title/size/12.500 MB", "/rounds/9", "alone/share/3 %"]);
         assert_eq!(tables[1].head, ["", "p50, ns", "runs"]);
         assert_eq!(text(&tables[1]), ["a/10/3", "b/–/3"]);

@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 use anyhow::{Context, ensure};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, PLAY_DELAY_NS};
 use millrace_store::volume::Volume;
-use millrace_stream::{Place, StreamContext, StreamEngine, StreamEngineConfig, Transport as To};
+use millrace_stream::{SourcePosition, StreamContext, StreamEngine, StreamEngineConfig, Transport as To};
 
 use super::events::accept_all;
 use super::media::{name, store};
-use super::{Plan, Transport, now_ns, say_ready, sleep_until};
+use super::{SendPlan, Transport, now_ns, say_ready, sleep_until};
 
 /// A thread does nothing but wait.
 const STACK_BYTES: usize = 64 << 10;
 
-pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn run(plan: &SendPlan) -> anyhow::Result<()> {
     ensure!(
         usize::from(plan.blocks.datagram_bytes) == DEFAULT_PACKET_BYTES,
         "bench-stream call: titles are opened with packets of {DEFAULT_PACKET_BYTES} bytes only"
@@ -50,7 +50,7 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
                 None => To::udp_rtp(plan.destination(index)?, None),
             };
             let mut context = StreamContext::new(to, source)?;
-            context.start_at(Place::Packet(first));
+            context.start_at(SourcePosition::Packet(first));
             let (engine, due_ns) = (&engine, plan.first_due_ns(index, start_ns));
             let stream = std::thread::Builder::new().stack_size(STACK_BYTES);
             stream.spawn_scoped(scope, move || {

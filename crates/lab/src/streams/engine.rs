@@ -17,7 +17,9 @@ use millrace_core::seam::Doorbell;
 use millrace_core::time::Instant;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
-use millrace_offload::command::{Command, Dest, Event, Media, Numbering, RunSpec, StopReason, StreamEvent};
+use millrace_offload::command::{
+    Command, Dest, Event, Numbering, RunMedia, RunSpec, StopReason, StreamEvent,
+};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, bind_ports};
@@ -26,7 +28,7 @@ use millrace_store::volume::Volume;
 
 use super::events::accept_all;
 use super::media::{name, store};
-use super::{Plan, Transport, now_ns, say_ready};
+use super::{SendPlan, Transport, now_ns, say_ready};
 
 /// Shorter than any interval, and packets of one block have one time: a burst is a block. What departs within it shares a wake-up, as within the
 /// tick of the event loops.
@@ -36,7 +38,7 @@ const OWN_PORTS: (u16, u16) = (2_000, 2_999);
 /// Between two looks at the events.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn run(plan: &SendPlan) -> anyhow::Result<()> {
     ensure!(
         plan.streams as usize <= MAX_STREAMS_PER_ENGINE
             && (plan.transport == Transport::Udp || plan.streams as usize <= MAX_CONNS_PER_ENGINE),
@@ -52,7 +54,8 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
         .map(|title| open(plan, &volume, &cache, title))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let handle = handles.pop().context("the cache has no handle")?;
-    let mut streams = Streams { engine: engine(plan, handle, bell)?, waiting: VecDeque::new(), playing: 0 };
+    let mut streams =
+        EngineStreamControl { engine: engine(plan, handle, bell)?, waiting: VecDeque::new(), playing: 0 };
     streams.begin(plan, &titles)?;
     while streams.playing > 0 {
         std::thread::sleep(LOOK);
@@ -64,18 +67,18 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
 }
 
 /// A title, in the cache's hands.
-fn open(plan: &Plan, volume: &Volume, cache: &Cache, title: u32) -> anyhow::Result<Media> {
+fn open(plan: &SendPlan, volume: &Volume, cache: &Cache, title: u32) -> anyhow::Result<RunMedia> {
     let name = name(title);
     let info = volume.find(&name)?.with_context(|| format!("{}: no {name} in it", plan.dir.display()))?;
     let files = volume.open_title(info.id, usize::from(plan.blocks.datagram_bytes))?;
     let (packets, timeline, layout) = (files.packets(), files.timeline(), files.layout);
     // Bytes are replaced where they are missing, not passed over.
     let spare = if plan.transport == Transport::Tcp { 255 } else { 0 };
-    Ok(Media { title: cache.open_title(files)?, packets, timeline, layout, spare })
+    Ok(RunMedia { title: cache.open_title(files)?, packets, timeline, layout, spare })
 }
 
 fn engine(
-    plan: &Plan,
+    plan: &SendPlan,
     handle: millrace_store::cache::CacheHandle,
     bell: Arc<EventBell>,
 ) -> anyhow::Result<EngineHandle> {
@@ -96,16 +99,16 @@ fn engine(
     EngineHandle::start(thread, config, MonotonicClock, handle, tx, bell).context("start an engine")
 }
 
-/// The control side.
-struct Streams {
+/// The control side of the engine's streams.
+struct EngineStreamControl {
     engine: EngineHandle,
     /// Commands that the engine had no room for.
     waiting: VecDeque<Command>,
     playing: u32,
 }
 
-impl Streams {
-    fn begin(&mut self, plan: &Plan, titles: &[Media]) -> anyhow::Result<()> {
+impl EngineStreamControl {
+    fn begin(&mut self, plan: &SendPlan, titles: &[RunMedia]) -> anyhow::Result<()> {
         let mut connections = match plan.transport {
             Transport::Udp => Vec::new(),
             Transport::Tcp => accept_all(plan)?,

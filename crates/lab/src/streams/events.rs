@@ -8,8 +8,8 @@ use std::net::{TcpStream, UdpSocket};
 
 use anyhow::{Context, bail};
 
-use super::media::Source;
-use super::{Kind, Plan, Transport, now_ns, say_ready, sleep_until};
+use super::media::BlockReader;
+use super::{SendMethod, SendPlan, Transport, now_ns, say_ready, sleep_until};
 use crate::raw_send::{RawMessage, RawSender};
 
 /// Blocks of one call.
@@ -19,8 +19,8 @@ const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// It wakes at most this often: packets due meanwhile leave together.
 const TICK_NS: u64 = 1_000_000;
 
-/// One viewer.
-struct Stream {
+/// The stream of one viewer.
+struct EventStream {
     to: To,
     /// The next block.
     block: u64,
@@ -38,7 +38,7 @@ enum To {
 /// Where blocks come from.
 enum Origin {
     /// A file for each title, or for each stream if streams keep reads of their own in memory.
-    Files(Vec<Source>),
+    Files(Vec<BlockReader>),
     /// Each title, whole.
     Memory(Vec<Vec<u8>>),
 }
@@ -62,15 +62,17 @@ impl Origin {
     }
 }
 
-pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn run(plan: &SendPlan) -> anyhow::Result<()> {
     let from = match plan.kind {
-        Kind::EventsMemory => {
-            let whole = |title| Ok(Source::open(plan, title)?.whole()?);
+        SendMethod::EventsMemory => {
+            let whole = |title| Ok(BlockReader::open(plan, title)?.whole()?);
             Origin::Memory((0..plan.titles).map(whole).collect::<anyhow::Result<_>>()?)
         }
         _ => {
             let files = if plan.read_bytes > 0 { plan.streams } else { plan.titles };
-            Origin::Files((0..files).map(|index| Source::open(plan, index)).collect::<anyhow::Result<_>>()?)
+            Origin::Files(
+                (0..files).map(|index| BlockReader::open(plan, index)).collect::<anyhow::Result<_>>()?,
+            )
         }
     };
     let mut events = Loop::new(plan, from)?;
@@ -98,9 +100,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
 }
 
 struct Loop<'a> {
-    plan: &'a Plan,
+    plan: &'a SendPlan,
     from: Origin,
-    streams: Vec<Stream>,
+    streams: Vec<EventStream>,
     sender: RawSender,
     /// Blocks of the batch: stream and block.
     jobs: Vec<(u32, u64)>,
@@ -111,7 +113,7 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(plan: &'a Plan, from: Origin) -> anyhow::Result<Self> {
+    fn new(plan: &'a SendPlan, from: Origin) -> anyhow::Result<Self> {
         let mut streams = Vec::with_capacity(plan.streams as usize);
         let unit = plan.blocks.block_bytes(plan.transport);
         let connections = match plan.transport {
@@ -126,7 +128,7 @@ impl<'a> Loop<'a> {
                 None => To::Udp(plan.destination(index)?),
             };
             let block = plan.first_block(index, blocks)?;
-            streams.push(Stream { to, block, at: block * unit as u64 });
+            streams.push(EventStream { to, block, at: block * unit as u64 });
         }
         if plan.transport == Transport::Udp {
             say_ready();
@@ -180,7 +182,7 @@ impl<'a> Loop<'a> {
         let (end, place) = (stream.block * unit_bytes, from.place(index));
         while stream.at < end {
             let sent: std::io::Result<usize> = match from {
-                Origin::Files(files) if plan.kind == Kind::EventsSendfile => {
+                Origin::Files(files) if plan.kind == SendMethod::EventsSendfile => {
                     let (mut offset, file) = (stream.at, files[place].file());
                     rustix::fs::sendfile(&*connection, file, Some(&mut offset), (end - stream.at) as usize)
                         .map_err(Into::into)
@@ -241,7 +243,7 @@ impl<'a> Loop<'a> {
 
 /// Accepts a connection for each stream, which does not block from now on; the streams begin when
 /// all viewers have reported that all are there.
-pub(super) fn accept_all(plan: &Plan) -> anyhow::Result<Vec<TcpStream>> {
+pub(super) fn accept_all(plan: &SendPlan) -> anyhow::Result<Vec<TcpStream>> {
     let listener = plan.listener()?;
     say_ready();
     let mut connections = Vec::with_capacity(plan.streams as usize);

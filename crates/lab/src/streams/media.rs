@@ -17,14 +17,14 @@ use millrace_store::index::TitleIndex;
 use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 use rustix::fs::{Mode, OFlags};
 
-use super::{Blocks, Plan, Transport};
+use super::{Blocks, SendPlan, Transport};
 
 /// Where a read past the kernel's cache has to begin, in the file and in memory: any disk's sector, and a page.
 const ALIGN_BYTES: usize = 4096;
 
 /// Titles in a folder.
 #[derive(Clone, Debug)]
-pub struct Media {
+pub struct TitleFolder {
     /// The folder.
     pub dir: PathBuf,
     /// How many there are.
@@ -35,7 +35,7 @@ pub struct Media {
     pub seconds: u64,
 }
 
-impl Media {
+impl TitleFolder {
     /// Makes `titles` titles of at least `seconds` seconds.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ fn make_title(dir: &Path, volume: &Volume, blocks: Blocks, seconds: u64, title: 
 }
 
 /// The file of a stream, read block by block.
-pub(super) struct Source {
+pub(super) struct BlockReader {
     file: File,
     unit: usize,
     count: u64,
@@ -170,9 +170,9 @@ struct Direct {
     length: usize,
 }
 
-impl Source {
+impl BlockReader {
     /// Opens the file of stream `index`.
-    pub(super) fn open(plan: &Plan, index: u32) -> anyhow::Result<Self> {
+    pub(super) fn open(plan: &SendPlan, index: u32) -> anyhow::Result<Self> {
         let path = path(&plan.dir, plan.transport, index % plan.titles);
         let flags = if plan.read_bytes > 0 { OFlags::DIRECT } else { OFlags::empty() };
         let file = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())

@@ -49,7 +49,7 @@ use millrace_offload::clock::MonotonicClock;
 use rustix::thread::clock_nanosleep_absolute;
 use rustix::time::{ClockId, Timespec};
 
-pub use media::Media;
+pub use media::TitleFolder;
 
 /// The line that every sender prints when its streams are about to begin.
 const READY: &str = "ready";
@@ -63,7 +63,7 @@ const BACKLOG: i32 = 4096;
 
 /// The ways to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum SendMethod {
     /// A process a stream: read and send.
     Process,
     /// A process a stream: sendfile.
@@ -80,7 +80,7 @@ pub enum Kind {
     Call,
 }
 
-impl Kind {
+impl SendMethod {
     /// All of them; the first is the base of ratios.
     pub const ALL: [Self; 7] = [
         Self::Process,
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for SendMethod {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -236,12 +236,12 @@ fn rounded(value: u64, by: u64) -> u64 {
     (value + by / 2) / by
 }
 
-/// What to send where.
+/// Streams to send, and their destinations.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SendPlan {
     /// How.
-    pub kind: Kind,
-    /// The folder that [`Media::make`] filled.
+    pub kind: SendMethod,
+    /// The folder that [`TitleFolder::make`] filled.
     pub dir: PathBuf,
     /// Titles in it, taken in turn.
     pub titles: u32,
@@ -269,7 +269,7 @@ pub struct Plan {
     pub only: Option<u32>,
 }
 
-impl Plan {
+impl SendPlan {
     /// Receiver of stream `index`.
     pub fn destination(&self, index: u32) -> anyhow::Result<SocketAddr> {
         destination(&self.to, self.base_port, index)
@@ -318,12 +318,12 @@ pub fn destination(to: &[IpAddr], base_port: u16, index: u32) -> anyhow::Result<
 }
 
 /// The file of the first title as it is sent by TCP.
-pub(crate) fn title_path(media: &Media) -> PathBuf {
+pub(crate) fn title_path(media: &TitleFolder) -> PathBuf {
     media::path(&media.dir, Transport::Tcp, 0)
 }
 
 /// The volume that the first title is in, and its name there.
-pub(crate) fn title_of(media: &Media) -> (PathBuf, String) {
+pub(crate) fn title_of(media: &TitleFolder) -> (PathBuf, String) {
     (media::store(&media.dir), media::name(0))
 }
 
@@ -357,7 +357,7 @@ pub(crate) fn raise_open_files() -> u64 {
 ///
 /// # Errors
 /// Files that cannot be read, sockets that cannot be made, a way that does not exist.
-pub fn run(plan: &Plan) -> anyhow::Result<()> {
+pub fn run(plan: &SendPlan) -> anyhow::Result<()> {
     ensure!(plan.titles > 0 && plan.streams > 0, "bench-stream: there is nothing to send");
     ensure!(
         plan.kind.can(plan.transport),
@@ -369,11 +369,11 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     raise_open_files();
     match (plan.kind, plan.only) {
-        (Kind::Process | Kind::Sendfile, None) => process::start_all(plan),
-        (Kind::Process | Kind::Sendfile, Some(index)) => process::one(plan, index),
-        (Kind::Events | Kind::EventsMemory | Kind::EventsSendfile, _) => events::run(plan),
-        (Kind::Engine, _) => engine::run(plan),
-        (Kind::Call, _) => call::run(plan),
+        (SendMethod::Process | SendMethod::Sendfile, None) => process::start_all(plan),
+        (SendMethod::Process | SendMethod::Sendfile, Some(index)) => process::one(plan, index),
+        (SendMethod::Events | SendMethod::EventsMemory | SendMethod::EventsSendfile, _) => events::run(plan),
+        (SendMethod::Engine, _) => engine::run(plan),
+        (SendMethod::Call, _) => call::run(plan),
     }
 }
 

@@ -10,12 +10,12 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use super::media::Source;
-use super::{Kind, Plan, Transport, now_ns, say_ready, sleep_until};
+use super::media::BlockReader;
+use super::{SendMethod, SendPlan, Transport, now_ns, say_ready, sleep_until};
 use crate::raw_send::cut_at;
 
 /// The command line that starts the process for stream `index`.
-fn child(plan: &Plan, index: u32) -> anyhow::Result<Command> {
+fn child(plan: &SendPlan, index: u32) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("find the own program")?;
     let mut command = Command::new(program);
     command.args(arguments(plan));
@@ -25,7 +25,7 @@ fn child(plan: &Plan, index: u32) -> anyhow::Result<Command> {
 }
 
 /// `bench-stream` and its options, as a shell would take them.
-pub(super) fn arguments(plan: &Plan) -> Vec<String> {
+pub(super) fn arguments(plan: &SendPlan) -> Vec<String> {
     let mut words = vec!["bench-stream".to_owned(), plan.kind.name().to_owned()];
     let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
     add("--dir", plan.dir.display().to_string());
@@ -46,7 +46,7 @@ pub(super) fn arguments(plan: &Plan) -> Vec<String> {
 }
 
 /// Starts a process for every stream, lets all of them go at once, and waits for them.
-pub(super) fn start_all(plan: &Plan) -> anyhow::Result<()> {
+pub(super) fn start_all(plan: &SendPlan) -> anyhow::Result<()> {
     let mut children: Vec<Child> = Vec::new();
     let mut start = |mut command: Command, input: Stdio, index: u32| -> anyhow::Result<()> {
         let started = command.stdin(input).spawn();
@@ -79,14 +79,14 @@ pub(super) fn start_all(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the blocks of one stream go.
-enum Out {
+/// Destination of the blocks of one stream.
+enum BlockOutput {
     Udp(UdpSocket),
     Tcp(TcpStream),
 }
 
-impl Out {
-    fn open(plan: &Plan, index: u32) -> anyhow::Result<Self> {
+impl BlockOutput {
+    fn open(plan: &SendPlan, index: u32) -> anyhow::Result<Self> {
         let input = std::io::stdin();
         Ok(match plan.transport {
             Transport::Udp => {
@@ -127,17 +127,17 @@ impl Out {
 }
 
 /// Sends stream `index`.
-pub(super) fn one(plan: &Plan, index: u32) -> anyhow::Result<()> {
-    let mut source = Source::open(plan, index)?;
+pub(super) fn one(plan: &SendPlan, index: u32) -> anyhow::Result<()> {
+    let mut source = BlockReader::open(plan, index)?;
     let first = plan.first_block(index, source.blocks())?;
-    let mut out = Out::open(plan, index)?;
+    let mut out = BlockOutput::open(plan, index)?;
     let unit = plan.blocks.block_bytes(plan.transport);
     let mut due_ns = plan.first_due_ns(index, now_ns());
     for block in first..source.blocks() {
         sleep_until(due_ns);
         due_ns += plan.blocks.interval_ns;
         let sent = match plan.kind {
-            Kind::Sendfile => send_file(&out, &source, block * unit as u64, unit),
+            SendMethod::Sendfile => send_file(&out, &source, block * unit as u64, unit),
             _ => source.read(block).context("read a block").and_then(|block| Ok(out.send(block)?)),
         };
         match sent {
@@ -150,14 +150,14 @@ pub(super) fn one(plan: &Plan, index: u32) -> anyhow::Result<()> {
 }
 
 /// Hands the bytes from `at` on to the kernel, by their place in the file.
-fn send_file(out: &Out, source: &Source, at: u64, bytes: usize) -> anyhow::Result<()> {
+fn send_file(out: &BlockOutput, source: &BlockReader, at: u64, bytes: usize) -> anyhow::Result<()> {
     let (mut offset, end) = (at, at + bytes as u64);
     while offset < end {
         let wanted = (end - offset) as usize;
         let sent = rustix::fs::sendfile(out.fd(), source.file(), Some(&mut offset), wanted);
         match sent.map_err(std::io::Error::from).context("sendfile")? {
             0 => bail!("the file became shorter while it was sent"),
-            taken if taken < bytes && matches!(out, Out::Udp(_)) => {
+            taken if taken < bytes && matches!(out, BlockOutput::Udp(_)) => {
                 bail!("sendfile took a part of a datagram")
             }
             _ => {}

@@ -21,8 +21,8 @@ const EVENTS: usize = 512;
 /// The longest that it waits before it looks at the clock.
 const WAIT_NS: i64 = 20_000_000;
 
-/// One viewer.
-struct Viewer {
+/// A viewer that receives over TCP.
+struct TcpViewer {
     socket: TcpStream,
     bytes: u64,
     /// The earliest that a block came, on the line of blocks: what lateness counts from.
@@ -33,7 +33,7 @@ struct Viewer {
 /// Viewers, all read by one thread.
 pub(super) struct Viewers {
     epoll: OwnedFd,
-    viewers: Vec<Viewer>,
+    viewers: Vec<TcpViewer>,
     blocks: Blocks,
     room: Vec<u8>,
     /// Lateness of blocks in microseconds, while it is counted.
@@ -50,7 +50,7 @@ impl Viewers {
             socket.set_nonblocking(true)?;
             epoll::add(&epoll, &socket, epoll::EventData::new_u64(u64::from(n)), epoll::EventFlags::IN)
                 .context("watch a connection")?;
-            viewers.push(Viewer { socket, bytes: 0, earliest_ns: i64::MAX, is_gone: false });
+            viewers.push(TcpViewer { socket, bytes: 0, earliest_ns: i64::MAX, is_gone: false });
         }
         Ok(Self { epoll, viewers, blocks, room: vec![0; READ_BYTES], late: None })
     }
@@ -126,7 +126,13 @@ fn histogram() -> Option<Histogram<u64>> {
 }
 
 /// The blocks whose last byte is behind `from` have come at `at_ns`.
-fn note(viewer: &mut Viewer, blocks: &Blocks, from: u64, at_ns: u64, mut late: Option<&mut Histogram<u64>>) {
+fn note(
+    viewer: &mut TcpViewer,
+    blocks: &Blocks,
+    from: u64,
+    at_ns: u64,
+    mut late: Option<&mut Histogram<u64>>,
+) {
     let block_bytes = blocks.bytes().max(1);
     for block in from / block_bytes..viewer.bytes / block_bytes {
         let place_ns = at_ns as i64 - (block * blocks.interval_ns) as i64;
@@ -146,7 +152,7 @@ mod tests {
     fn lateness_counts_from_the_earliest_block_and_only_whole_blocks_count() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut viewer = Viewer { socket, bytes: 0, earliest_ns: i64::MAX, is_gone: false };
+        let mut viewer = TcpViewer { socket, bytes: 0, earliest_ns: i64::MAX, is_gone: false };
         let blocks = Blocks { datagram_bytes: 188, datagrams: 2, interval_ns: 10_000_000 };
         let mut late = histogram().unwrap();
         let mut take = |bytes, at_ms: u64| {

@@ -4,7 +4,7 @@
 
 /// The result of a trial with this number of streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct StreamTrial {
     /// Streams.
     pub count: u32,
     /// Share of the core that was not idle.
@@ -34,12 +34,12 @@ pub enum LoadStep {
     /// Try this number.
     Try(u32),
     /// It is over.
-    Done(Answer),
+    Done(SearchAnswer),
 }
 
-/// The result.
+/// Result of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
+pub struct SearchAnswer {
     /// Streams at the target.
     pub streams: f64,
     /// The most that was tried below it; 0: none.
@@ -77,7 +77,7 @@ const SHRINK: f64 = 0.3;
 #[derive(Clone, Debug)]
 pub struct LoadSearch {
     options: LoadOptions,
-    seen: Vec<Seen>,
+    seen: Vec<StreamTrial>,
 }
 
 impl LoadSearch {
@@ -88,20 +88,21 @@ impl LoadSearch {
     }
 
     /// Takes the result of a trial.
-    pub fn tell(&mut self, seen: Seen) {
+    pub fn tell(&mut self, seen: StreamTrial) {
         self.seen.push(seen);
     }
 
-    fn is_below(&self, seen: &Seen) -> bool {
+    fn is_below(&self, seen: &StreamTrial) -> bool {
         seen.is_kept && seen.busy <= self.options.target
     }
 
     /// Returns the most below the target, and the fewest above it or not kept. If results
     /// contradict each other, the one above counts.
-    fn bracket(&self) -> (Option<Seen>, Option<Seen>) {
-        let above = |seen: &&Seen| !self.is_below(seen);
+    fn bracket(&self) -> (Option<StreamTrial>, Option<StreamTrial>) {
+        let above = |seen: &&StreamTrial| !self.is_below(seen);
         let high = self.seen.iter().filter(above).min_by_key(|seen| seen.count).copied();
-        let is_low = |seen: &&Seen| self.is_below(seen) && high.is_none_or(|high| seen.count < high.count);
+        let is_low =
+            |seen: &&StreamTrial| self.is_below(seen) && high.is_none_or(|high| seen.count < high.count);
         (self.seen.iter().filter(is_low).max_by_key(|seen| seen.count).copied(), high)
     }
 
@@ -144,20 +145,20 @@ impl LoadSearch {
 
     /// Returns the trial that was near enough to the target to be the answer. Where a lower count
     /// was not kept, a near result with a higher count is chance.
-    fn near(&self) -> Option<Seen> {
+    fn near(&self) -> Option<StreamTrial> {
         let (_, high) = self.bracket();
-        let distance = |seen: &Seen| (seen.busy - self.options.target).abs();
-        let is_near = |seen: &&Seen| seen.is_kept && distance(seen) <= NEAR;
+        let distance = |seen: &StreamTrial| (seen.busy - self.options.target).abs();
+        let is_near = |seen: &&StreamTrial| seen.is_kept && distance(seen) <= NEAR;
         let near =
             self.seen.iter().filter(is_near).filter(|seen| high.is_none_or(|high| seen.count <= high.count));
         near.min_by(|a, b| distance(a).total_cmp(&distance(b))).copied()
     }
 
-    fn answer(&self) -> Answer {
+    fn answer(&self) -> SearchAnswer {
         let target = self.options.target;
         let (low, high) = self.bracket();
         let (low_count, high_count) = (low.map_or(0, |low| low.count), high.map(|high| high.count));
-        let of = |streams, bound| Answer { streams, low: low_count, high: high_count, bound };
+        let of = |streams, bound| SearchAnswer { streams, low: low_count, high: high_count, bound };
         if let Some(near) = self.near() {
             return of(f64::from(near.count) * target / near.busy, Bound::Core);
         }
@@ -178,7 +179,7 @@ impl LoadSearch {
 }
 
 /// Where the line through two trials meets the target.
-fn line(low: Seen, high: Seen, target: f64) -> Option<f64> {
+fn line(low: StreamTrial, high: StreamTrial, target: f64) -> Option<f64> {
     let rise = high.busy - low.busy;
     let share = (target - low.busy) / rise;
     (rise > 1e-6).then(|| f64::from(low.count) + share * f64::from(high.count - low.count))

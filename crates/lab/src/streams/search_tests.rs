@@ -5,7 +5,7 @@ const OPTIONS: LoadOptions =
 
 /// Searches a core whose busy share for a number of streams is `busy`, and that serves all viewers
 /// up to `most` streams.
-fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, Vec<u32>) {
+fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (SearchAnswer, Vec<u32>) {
     let mut search = LoadSearch::new(options);
     let mut tried = Vec::new();
     for _ in 0..50 {
@@ -15,7 +15,7 @@ fn hunt(options: LoadOptions, busy: impl Fn(u32) -> f64, most: u32) -> (Answer, 
                 assert!((1..=options.max).contains(&count), "{count}");
                 assert_eq!(search.step(), LoadStep::Try(count), "the same until it is told something");
                 tried.push(count);
-                search.tell(Seen { count, busy: busy(count).min(1.0), is_kept: count <= most });
+                search.tell(StreamTrial { count, busy: busy(count).min(1.0), is_kept: count <= most });
             }
         }
     }
@@ -72,10 +72,10 @@ fn trials_are_bounded_and_few_ones_still_answer() {
 #[test]
 fn load_search_ignores_passed_trial_beyond_failed_one() {
     let mut search = LoadSearch::new(OPTIONS);
-    search.tell(Seen { count: 100, busy: 0.3, is_kept: true });
-    search.tell(Seen { count: 200, busy: 0.6, is_kept: false });
-    search.tell(Seen { count: 300, busy: 0.9, is_kept: true });
-    search.tell(Seen { count: 104, busy: 0.31, is_kept: false });
+    search.tell(StreamTrial { count: 100, busy: 0.3, is_kept: true });
+    search.tell(StreamTrial { count: 200, busy: 0.6, is_kept: false });
+    search.tell(StreamTrial { count: 300, busy: 0.9, is_kept: true });
+    search.tell(StreamTrial { count: 104, busy: 0.31, is_kept: false });
     let LoadStep::Done(answer) = search.step() else { panic!("{:?}", search.step()) };
     assert_eq!((answer.streams, answer.bound), (100.0, Bound::Delivery));
 }

@@ -1,12 +1,12 @@
 use std::fs::File;
 use std::io::Read;
 
-use super::media::Source;
+use super::media::BlockReader;
 use super::*;
 
-fn plan(media: &Media, transport: Transport, read_bytes: usize) -> Plan {
-    Plan {
-        kind: Kind::Process,
+fn plan(media: &TitleFolder, transport: Transport, read_bytes: usize) -> SendPlan {
+    SendPlan {
+        kind: SendMethod::Process,
         dir: media.dir.clone(),
         titles: media.titles,
         transport,
@@ -50,13 +50,13 @@ fn blocks_are_whole_datagrams_about_as_far_apart_as_asked_and_exactly_of_the_rat
 fn streams_share_a_grid_with_even_phases_whenever_they_begin() {
     let dir = tempfile::tempdir().unwrap();
     let blocks = Blocks { datagram_bytes: 188, datagrams: 1, interval_ns: 1000 };
-    let media = Media { dir: dir.path().to_owned(), titles: 1, blocks, seconds: 1 };
+    let media = TitleFolder { dir: dir.path().to_owned(), titles: 1, blocks, seconds: 1 };
     let plan = plan(&media, Transport::Udp, 0);
     let due = |now| [0, 1, 2, 3].map(|index| plan.first_due_ns(index, now));
     assert_eq!(due(5_000), [5_000, 5_250, 5_500, 5_750]);
     assert_eq!(due(5_251), [6_000, 6_250, 5_500, 5_750]);
     assert_eq!(plan.first_block(3, 10).unwrap(), 0);
-    let spread = Plan { spread: Duration::from_micros(8), ..plan.clone() };
+    let spread = SendPlan { spread: Duration::from_micros(8), ..plan.clone() };
     assert_eq!([0, 1, 2, 3].map(|index| spread.first_block(index, 10).unwrap()), [0, 2, 4, 6]);
     assert!(spread.first_block(3, 6).unwrap_err().to_string().contains("--spread"));
     let to = |index| plan.destination(index).map(|to| to.to_string()).map_err(|error| error.to_string());
@@ -69,7 +69,7 @@ fn streams_share_a_grid_with_even_phases_whenever_they_begin() {
 fn reads_of_any_size_past_the_kernels_cache_give_the_same_blocks() {
     let dir = tempfile::tempdir().unwrap();
     let blocks = Blocks::of(BitRate(500_000), Duration::from_millis(100)).unwrap();
-    let media = Media::make(dir.path(), blocks, 3, 2).unwrap();
+    let media = TitleFolder::make(dir.path(), blocks, 3, 2).unwrap();
     media.forget().unwrap();
     for transport in [Transport::Udp, Transport::Tcp] {
         let mut whole = Vec::new();
@@ -81,7 +81,7 @@ fn reads_of_any_size_past_the_kernels_cache_give_the_same_blocks() {
         assert_eq!(media.bytes(transport), 2 * whole.len() as u64);
         // Stream 3 plays title 1.
         for read_bytes in [0, 4096, 12_288, 131_072] {
-            let mut source = Source::open(&plan(&media, transport, read_bytes), 3).unwrap();
+            let mut source = BlockReader::open(&plan(&media, transport, read_bytes), 3).unwrap();
             assert_eq!(source.blocks(), 29);
             let read: Vec<u8> = (0..29).flat_map(|n| source.read(n).unwrap().to_vec()).collect();
             assert!(read == whole, "{transport:?} with reads of {read_bytes}");
@@ -92,11 +92,13 @@ fn reads_of_any_size_past_the_kernels_cache_give_the_same_blocks() {
 
 #[test]
 fn names_are_those_of_the_command_line() {
-    for kind in Kind::ALL {
+    for kind in SendMethod::ALL {
         assert_eq!(kind.name().parse(), Ok(kind));
     }
-    assert!("wheel".parse::<Kind>().unwrap_err().contains("events-memory"));
+    assert!("wheel".parse::<SendMethod>().unwrap_err().contains("events-memory"));
     assert_eq!(["udp", "tcp"].map(|name| name.parse::<Transport>().unwrap().name()), ["udp", "tcp"]);
     assert!("http".parse::<Transport>().is_err());
-    assert!(!Kind::EventsSendfile.can(Transport::Udp) && Kind::EventsSendfile.can(Transport::Tcp));
+    assert!(
+        !SendMethod::EventsSendfile.can(Transport::Udp) && SendMethod::EventsSendfile.can(Transport::Tcp)
+    );
 }

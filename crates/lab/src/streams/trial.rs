@@ -13,12 +13,12 @@ use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeMedia
 
 use super::receive::Viewers;
 use super::routines::{self, Routine};
-use super::search::Seen;
-use super::{Kind, Media, Plan, READY, Transport, destination, now_ns, process};
-use crate::capacity::limits::Figures;
+use super::search::StreamTrial;
+use super::{READY, SendMethod, SendPlan, TitleFolder, Transport, destination, now_ns, process};
+use crate::capacity::limits::TrialFigures;
 use crate::capacity::meter::{Spent, Usage, syscalls_per_s};
 use crate::capacity::pushed::{MP2T, percentile_ms, wait};
-use crate::capacity::site::{CLIENT_INTERFACE, Group, Site};
+use crate::capacity::site::{BenchSite, CLIENT_INTERFACE, Group};
 use crate::capacity::trial::Trial;
 use crate::frame::CpuTime;
 use crate::proc;
@@ -41,22 +41,22 @@ const LOST: f64 = 0.001;
 /// Threads of ours that send.
 const ENGINE_THREAD: &str = "engine-";
 
-/// Where senders are tried, and with what.
+/// Hosts, titles and settings of the trials of senders.
 #[derive(Clone, Copy)]
-pub struct Stage<'a> {
+pub struct SenderTestbed<'a> {
     /// The hosts.
-    pub site: &'a Site,
+    pub site: &'a BenchSite,
     /// The titles.
-    pub media: &'a Media,
+    pub media: &'a TitleFolder,
     /// The `millrace` program.
     pub program: &'a Path,
     /// Media time over which streams begin.
     pub spread: Duration,
-    /// As in [`Plan::read_bytes`].
+    /// As in [`SendPlan::read_bytes`].
     pub read_bytes: usize,
-    /// As in [`Plan::cache_bytes`].
+    /// As in [`SendPlan::cache_bytes`].
     pub cache_bytes: u64,
-    /// As in [`Plan::is_usual`].
+    /// As in [`SendPlan::is_usual`].
     pub is_usual: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct Stage<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// The sender.
-    pub kind: Kind,
+    pub kind: SendMethod,
     /// By what.
     pub transport: Transport,
     /// Streams.
@@ -109,13 +109,13 @@ impl Tried {
     }
 
     /// For the search.
-    pub fn seen(&self) -> Seen {
-        Seen { count: self.trial.figures.viewers, busy: self.busy, is_kept: self.is_kept() }
+    pub fn seen(&self) -> StreamTrial {
+        StreamTrial { count: self.trial.figures.viewers, busy: self.busy, is_kept: self.is_kept() }
     }
 }
 
-/// One look at everything.
-struct Look {
+/// Counters of senders and viewers at one moment.
+struct TrialSnapshot {
     at: StdInstant,
     senders: Usage,
     viewers: Usage,
@@ -131,7 +131,7 @@ struct Look {
 ///
 /// # Errors
 /// When a sender cannot be started, or ends; when there can be no probe, or no connection.
-pub fn attempt(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Tried> {
+pub fn attempt(stage: &SenderTestbed<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Tried> {
     let before = CpuTime::read();
     let seen = stage.site.on_client(|| match what.transport {
         Transport::Udp => by_datagrams(stage, what, cancel),
@@ -143,8 +143,8 @@ pub fn attempt(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow:
 
 /// The observations: the two looks, and the data read after them.
 struct Watched {
-    first: Look,
-    last: Look,
+    first: TrialSnapshot,
+    last: TrialSnapshot,
     late: Vec<(u64, u64)>,
     profile: Option<Profile>,
 }
@@ -154,15 +154,15 @@ struct Profile {
     routines: Result<Vec<Routine>, String>,
 }
 
-fn profile(stage: &Stage<'_>) -> Profile {
+fn profile(stage: &SenderTestbed<'_>) -> Profile {
     let cores = &stage.site.server_cores;
     let syscalls_per_s = syscalls_per_s(cores);
     let routines = routines::sample(cores, SAMPLED_S, &stage.site.dir).map_err(|error| format!("{error:#}"));
     Profile { syscalls_per_s, routines }
 }
 
-fn start(stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Group> {
-    let plan = Plan {
+fn start(stage: &SenderTestbed<'_>, what: Attempt) -> anyhow::Result<Group> {
+    let plan = SendPlan {
         kind: what.kind,
         dir: stage.media.dir.clone(),
         titles: stage.media.titles,
@@ -173,7 +173,11 @@ fn start(stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Group> {
         base_port: BASE_PORT,
         listen: (what.transport == Transport::Tcp).then_some(listen(stage)?),
         spread: stage.spread,
-        read_bytes: if matches!(what.kind, Kind::Engine | Kind::Call) { 0 } else { stage.read_bytes },
+        read_bytes: if matches!(what.kind, SendMethod::Engine | SendMethod::Call) {
+            0
+        } else {
+            stage.read_bytes
+        },
         cache_bytes: stage.cache_bytes,
         is_usual: stage.is_usual,
         only: None,
@@ -185,13 +189,13 @@ fn start(stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Group> {
     Ok(group)
 }
 
-fn listen(stage: &Stage<'_>) -> anyhow::Result<SocketAddr> {
+fn listen(stage: &SenderTestbed<'_>) -> anyhow::Result<SocketAddr> {
     let ip: IpAddr = stage.site.server_ip().parse().context("the server's address")?;
     Ok(SocketAddr::new(ip, PORT))
 }
 
-impl Look {
-    fn take(stage: &Stage<'_>, group: &Group) -> Self {
+impl TrialSnapshot {
+    fn take(stage: &SenderTestbed<'_>, group: &Group) -> Self {
         let pid = group.id();
         let engine = || {
             let (voluntary, involuntary) = proc::switches(pid, ENGINE_THREAD).ok()?;
@@ -224,14 +228,14 @@ impl Look {
 
     /// Takes a look with the bytes that viewers have read. No viewer reads while the rest is looked
     /// at, so the viewers come first.
-    fn take_after(viewers: &Viewers, stage: &Stage<'_>, group: &Group) -> Self {
+    fn take_after(viewers: &Viewers, stage: &SenderTestbed<'_>, group: &Group) -> Self {
         let at = StdInstant::now();
         let (bytes, gone) = viewers.bytes();
         Self { at, lost: gone as u64, bytes, ..Self::take(stage, group) }
     }
 }
 
-fn by_datagrams(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Watched> {
+fn by_datagrams(stage: &SenderTestbed<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Watched> {
     let config = ProbeConfig {
         interface: CLIENT_INTERFACE.to_owned(),
         max_streams: what.count,
@@ -244,15 +248,15 @@ fn by_datagrams(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow
     let group = start(stage, what)?;
     let interval = Duration::from_nanos(stage.media.blocks.interval_ns);
     wait(SETTLE + interval, cancel);
-    let first = Look::take(stage, &group).with_probe(&probe, what.count)?;
+    let first = TrialSnapshot::take(stage, &group).with_probe(&probe, what.count)?;
     wait(what.window, cancel);
-    let last = Look::take(stage, &group).with_probe(&probe, what.count)?;
+    let last = TrialSnapshot::take(stage, &group).with_probe(&probe, what.count)?;
     let late = since(&first.late, &last.late);
     let profile = (what.is_profiled && !cancel.load(Ordering::Relaxed)).then(|| profile(stage));
     Ok(Watched { first, last, late, profile })
 }
 
-fn by_connections(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Watched> {
+fn by_connections(stage: &SenderTestbed<'_>, what: Attempt, cancel: &AtomicBool) -> anyhow::Result<Watched> {
     super::raise_open_files();
     let group = start(stage, what)?;
     let mut viewers = Viewers::connect(listen(stage)?, what.count, stage.media.blocks)?;
@@ -266,13 +270,13 @@ fn by_connections(stage: &Stage<'_>, what: Attempt, cancel: &AtomicBool) -> anyh
         viewers.read(now_ns() + interval.max(100_000_000), cancel, || false)?;
     }
     viewers.read(now_ns() + ns(SETTLE) + interval, cancel, || false)?;
-    let first = Look::take_after(&viewers, stage, &group);
+    let first = TrialSnapshot::take_after(&viewers, stage, &group);
     // Data that came while no viewer read was not late.
     viewers.read(now_ns() + ns(CAUGHT_UP), cancel, || false)?;
     viewers.begin_counting();
     viewers.read(now_ns() + ns(what.window), cancel, || false)?;
     let late = viewers.end_counting();
-    let last = Look::take_after(&viewers, stage, &group);
+    let last = TrialSnapshot::take_after(&viewers, stage, &group);
     let late = late.iter().flat_map(|late| late.iter_recorded());
     let late = late.map(|bin| (bin.value_iterated_to(), bin.count_at_value())).collect();
     let profile = match what.is_profiled && !cancel.load(Ordering::Relaxed) {
@@ -293,7 +297,7 @@ fn since(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<(u64, u64)> {
     grown.filter(|bin| bin.1 > 0).collect()
 }
 
-fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) -> Tried {
+fn tried(stage: &SenderTestbed<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) -> Tried {
     let Watched { first, last, late, profile } = watched;
     let seconds = (last.at - first.at).as_secs_f64().max(1e-3);
     let bytes: Vec<u64> =
@@ -310,7 +314,7 @@ fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) 
     let is_long = what.window.as_nanos() as u64 > 2 * blocks.interval_ns;
     let silent = bytes.iter().filter(|bytes| **bytes == 0 && is_long).count() as u64;
     let gone = if what.transport == Transport::Tcp { last.lost } else { 0 };
-    let figures = Figures {
+    let figures = TrialFigures {
         viewers: what.count,
         without: silent + gone,
         packets: packets as u64,
@@ -334,7 +338,7 @@ fn tried(stage: &Stage<'_>, what: Attempt, watched: Watched, stolen_ratio: f64) 
         (1.0 - spent.idle_s / (spent.wall_s * cores.max(1) as f64)).clamp(0.0, 1.0)
     };
     let engine = match (what.kind, first.engine, last.engine) {
-        (Kind::Engine | Kind::Call, Some(then), Some(now)) => Some(ThreadUse {
+        (SendMethod::Engine | SendMethod::Call, Some(then), Some(now)) => Some(ThreadUse {
             voluntary_per_s: now.0.saturating_sub(then.0) as f64 / spent.wall_s,
             involuntary_per_s: now.1.saturating_sub(then.1) as f64 / spent.wall_s,
             share: now.2.saturating_sub(then.2) as f64 / 1e9 / spent.wall_s,

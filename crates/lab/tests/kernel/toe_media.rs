@@ -18,7 +18,9 @@ use millrace_lab::tcp_host::OUR_IP;
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, Dest, Event, Media, Numbering, RunSpec, StopReason, StreamEvent};
+use millrace_offload::command::{
+    Command, Dest, Event, Numbering, RunMedia, RunSpec, StopReason, StreamEvent,
+};
 use millrace_offload::handle::{EngineConfig, EngineHandle, ThreadConfig};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::toe::{Engine, EngineTx, Host, TcpListener, TcpStream};
@@ -38,7 +40,7 @@ struct Scene {
     _dir: tempfile::TempDir,
     cache: Option<Cache>,
     arena: Arc<ExtentArena>,
-    media: Media,
+    media: RunMedia,
     payloads: Vec<u8>,
     toe: ToeHost,
     handle: EngineHandle,
@@ -76,7 +78,7 @@ impl Scene {
         let thread = ThreadConfig { idle: IdlePolicy::Adaptive, ..ThreadConfig::default() };
         let handle =
             EngineHandle::start(thread, config, MonotonicClock, handles.remove(0), tx, bell).unwrap();
-        let media = Media { title, packets: packets as u32, timeline, layout, spare: 0 };
+        let media = RunMedia { title, packets: packets as u32, timeline, layout, spare: 0 };
         Self { _dir: dir, cache: Some(cache), arena, media, payloads, toe, handle }
     }
 

@@ -11,8 +11,8 @@ use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::toe::{Host, Sockets, TcpListener, TcpStream};
 use millrace_stream::{
-    Connection, Outcome, Pace, Place, Reason, RunError, Source, StreamContext, StreamEngine,
-    StreamEngineConfig, Transport,
+    BlockPacing, Connection, MediaSource, Reason, RunError, RunOutcome, SourcePosition, StreamContext,
+    StreamEngine, StreamEngineConfig, Transport,
 };
 use rustix::net::{AddressFamily, SocketType};
 
@@ -41,10 +41,10 @@ impl Scene {
     }
 
     /// Bytes in a file, and that as a source.
-    fn source(&self, bytes: usize) -> (Vec<u8>, Source, tempfile::NamedTempFile) {
+    fn source(&self, bytes: usize) -> (Vec<u8>, MediaSource, tempfile::NamedTempFile) {
         let (bytes, mut file) = (pattern(3, 0, bytes), tempfile::NamedTempFile::new().unwrap());
         file.write_all(&bytes).unwrap();
-        let pace = Pace::at_rate(RATE, BLOCK_BYTES).unwrap();
+        let pace = BlockPacing::at_rate(RATE, BLOCK_BYTES).unwrap();
         let source = self.engine.plain_file(file.path(), pace).unwrap();
         (bytes, source, file)
     }
@@ -86,8 +86,8 @@ fn read_all(mut viewer: Viewer) -> std::thread::JoinHandle<Vec<u8>> {
 
 /// Returns the part that is the same on every machine and at every time of a run: why it ended, how
 /// much was sent, and the next position.
-fn said(outcome: &Outcome) -> (Reason, u32, u64, u32, u64) {
-    let Outcome { reason, packets, bytes, missing, next, .. } = *outcome;
+fn said(outcome: &RunOutcome) -> (Reason, u32, u64, u32, u64) {
+    let RunOutcome { reason, packets, bytes, missing, next, .. } = *outcome;
     (reason, packets, bytes, missing, next.byte)
 }
 
@@ -104,7 +104,7 @@ fn stream_run_gives_same_outcome_on_engine_and_kernel() {
         let (transport, socket, viewer) = scene.connect();
         let reader = read_all(viewer);
         let mut stream = StreamContext::new(transport, &source).unwrap();
-        stream.stop_at(Some(Place::Byte(STOP))).send_first("head").unwrap();
+        stream.stop_at(Some(SourcePosition::Byte(STOP))).send_first("head").unwrap();
         let first = scene.engine.run(&mut stream).unwrap();
         let second = scene.engine.run(stream.stop_at(None)).unwrap();
         let nothing = scene.engine.run(&mut stream).unwrap();

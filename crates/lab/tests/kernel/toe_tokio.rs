@@ -25,7 +25,7 @@ use millrace_core::wire::checksum::sum16;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
 use millrace_lab::toe_host::ToeHost;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
-use millrace_offload::toe::{ExtentRange, Part};
+use millrace_offload::toe::{ExtentRange, SlotPart};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{LocalSet, spawn_local};
@@ -309,7 +309,8 @@ fn tasks_send_extents_and_read_what_is_lent() {
         });
         on_runtime(&toe, async |reactor| {
             let stream = TcpStream::connect(&reactor, (KERNEL_IP, PORT).into()).await.unwrap();
-            let all = ExtentRange { place: 0, skip: 0, bytes: payload.len() as u32, part: Part::Payloads };
+            let all =
+                ExtentRange { place: 0, skip: 0, bytes: payload.len() as u32, part: SlotPart::Payloads };
             let beyond = ExtentRange { bytes: all.bytes + 1, ..all };
             assert_eq!(stream.send_extent(&lease, beyond).await.unwrap_err().kind(), ErrorKind::InvalidInput);
             let write = async {

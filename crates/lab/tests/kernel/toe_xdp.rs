@@ -14,7 +14,7 @@ use crate::support::cable::{
 use crate::support::{TIMEOUT, echo_server, kernel_calls, pattern, ping};
 use millrace_lab::netns::SERVER_IP;
 use millrace_lab::tap_host::has_v6;
-use millrace_netio::bpf::{Assembler, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::bpf::{Assembler, BpfProgram, InterfaceLink, ProgramType, Reg};
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Engine, EngineSettings, TcpStream, XdpDevice};
 use rustix::process::Uid;
@@ -247,7 +247,7 @@ fn start_on_unsuitable_interface_reports_remedy() {
         let mut code = Assembler::default();
         code.mov(Reg::R0, XDP_PASS);
         code.exit();
-        let program = Program::load("pass", ProgramType::XdpFrags, code).unwrap();
+        let program = BpfProgram::load("pass", ProgramType::XdpFrags, code).unwrap();
         InterfaceLink::attach(&program, SHARED).unwrap()
     });
     let text = refusal(&cable, SHARED).to_string();

@@ -21,7 +21,7 @@ type Log = Rc<RefCell<Vec<(u32, u16, usize)>>>;
 
 /// The answer of a device to an entry.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum DeviceAnswer {
     Take,
     /// Takes this number of datagrams, then is full until the batch ends.
     Full(u16),
@@ -34,7 +34,7 @@ enum Answer {
 struct Fake {
     by: usize,
     log: Log,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<DeviceAnswer>,
     /// Bit for each stream that it can reach.
     reach: u8,
     dead: bool,
@@ -42,7 +42,7 @@ struct Fake {
 
 impl Fake {
     fn keep(&self, transmit: &Transmit<'_>, count: usize) {
-        let shape = Shape::of(transmit.payload).unwrap();
+        let shape = DatagramShape::of(transmit.payload).unwrap();
         for place in 0..count.min(shape.datagrams()) {
             let (_, rest) = shape.datagram(place);
             let number = u16::from_be_bytes([rest[rest.len() - 2], rest[rest.len() - 1]]);
@@ -61,18 +61,18 @@ impl Fake {
                 *outcome = SendOutcome::Blocked { taken: 0 };
                 continue;
             }
-            let (taken, answer) = match self.answers.pop_front().unwrap_or(Answer::Take) {
-                Answer::Take => (datagrams, SendOutcome::Sent),
-                Answer::Full(taken) if usize::from(taken) < datagrams => {
+            let (taken, answer) = match self.answers.pop_front().unwrap_or(DeviceAnswer::Take) {
+                DeviceAnswer::Take => (datagrams, SendOutcome::Sent),
+                DeviceAnswer::Full(taken) if usize::from(taken) < datagrams => {
                     full = true;
                     (usize::from(taken), SendOutcome::Blocked { taken })
                 }
-                Answer::Die(taken) if usize::from(taken) < datagrams => {
+                DeviceAnswer::Die(taken) if usize::from(taken) < datagrams => {
                     self.dead = true;
                     (usize::from(taken), SendOutcome::Blocked { taken })
                 }
-                Answer::Full(_) | Answer::Die(_) => (datagrams, SendOutcome::Sent),
-                Answer::Refuse => {
+                DeviceAnswer::Full(_) | DeviceAnswer::Die(_) => (datagrams, SendOutcome::Sent),
+                DeviceAnswer::Refuse => {
                     held[stream] = true;
                     (0, SendOutcome::Unreachable { errno: libc::EHOSTUNREACH })
                 }
@@ -98,7 +98,7 @@ impl KernelPath for Fake {
 }
 
 impl XdpDevice for Fake {
-    fn can_send(&mut self, transmit: &Transmit<'_>, _: &Shape<'_>) -> bool {
+    fn can_send(&mut self, transmit: &Transmit<'_>, _: &DatagramShape<'_>) -> bool {
         self.reach & 1 << transmit.stream.index != 0
     }
     fn has_failed(&self) -> bool {
@@ -112,11 +112,11 @@ impl XdpDevice for Fake {
     }
 }
 
-fn kernel(log: &Log, answers: Vec<Answer>) -> Fake {
+fn kernel(log: &Log, answers: Vec<DeviceAnswer>) -> Fake {
     Fake { by: 0, log: Rc::clone(log), answers: answers.into(), reach: 0, dead: false }
 }
 
-fn device(log: &Log, slot: usize, reach: u8, answers: Vec<Answer>) -> Fake {
+fn device(log: &Log, slot: usize, reach: u8, answers: Vec<DeviceAnswer>) -> Fake {
     Fake { by: 2 + slot, log: Rc::clone(log), answers: answers.into(), reach, dead: false }
 }
 
@@ -141,7 +141,7 @@ fn train(first: u16, count: usize) -> Vec<u8> {
 /// The data that a viewer's stream has in store: like the engine, it sends again all data that was
 /// not taken.
 #[derive(Clone, Default)]
-struct Viewer {
+struct ViewerQueue {
     next: u16,
     /// Datagrams that were reported as gone.
     lost: Vec<u16>,
@@ -156,7 +156,7 @@ struct Want {
 }
 
 /// Sends one batch; the viewers note what became of it.
-fn round(tx: &mut BestTx<Fake, Fake>, viewers: &mut [Viewer], wants: &[Want]) {
+fn round(tx: &mut BestTx<Fake, Fake>, viewers: &mut [ViewerQueue], wants: &[Want]) {
     let mut nexts: Vec<u16> = viewers.iter().map(|viewer| viewer.next).collect();
     let headers = vec![0; 12 * 64];
     let trains: Vec<_> = wants
@@ -207,7 +207,7 @@ fn round(tx: &mut BestTx<Fake, Fake>, viewers: &mut [Viewer], wants: &[Want]) {
 
 /// Checks that every datagram reported as taken is in the log once and in order; those reported as
 /// lost at most once.
-fn check(log: &Log, viewers: &[Viewer]) {
+fn check(log: &Log, viewers: &[ViewerQueue]) {
     for (stream, viewer) in viewers.iter().enumerate() {
         let sent: Vec<u16> =
             log.borrow().iter().filter(|(s, ..)| *s as usize == stream).map(|&(_, n, _)| n).collect();
@@ -218,18 +218,18 @@ fn check(log: &Log, viewers: &[Viewer]) {
     }
 }
 
-fn answers(is_device: bool) -> impl Strategy<Value = Vec<Answer>> {
+fn answers(is_device: bool) -> impl Strategy<Value = Vec<DeviceAnswer>> {
     let one = prop_oneof![
-        8 => Just(Answer::Take),
-        2 => (0..20u16).prop_map(Answer::Full),
-        1 => Just(Answer::Refuse),
-        1 => (0..20u16).prop_map(move |n| if is_device { Answer::Die(n) } else { Answer::Take }),
+        8 => Just(DeviceAnswer::Take),
+        2 => (0..20u16).prop_map(DeviceAnswer::Full),
+        1 => Just(DeviceAnswer::Refuse),
+        1 => (0..20u16).prop_map(move |n| if is_device { DeviceAnswer::Die(n) } else { DeviceAnswer::Take }),
     ];
     prop::collection::vec(one, 0..80)
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
-    prop::array::uniform6(0..3usize).prop_map(|ways| Plan(ways.map(|way| EgressPath::ALL[way])))
+fn plan() -> impl Strategy<Value = EgressPlan> {
+    prop::array::uniform6(0..3usize).prop_map(|ways| EgressPlan(ways.map(|way| EgressPath::ALL[way])))
 }
 
 fn wants() -> impl Strategy<Value = Vec<Want>> {
@@ -251,12 +251,12 @@ proptest! {
         let log = Log::default();
         let (loop_side, mut supervisor) = exchange();
         let mut tx = BestTx::new(kernel(&log, kernel_answers), base, 5, loop_side);
-        let mut viewers = vec![Viewer::default(); 6];
+        let mut viewers = vec![ViewerQueue::default(); 6];
         let mut devices = devices.into_iter();
         for (number, wants) in rounds.iter().enumerate() {
             if number % 2 == 0 && let Some((slot, reach, plan, answers)) = devices.next() {
                 let device = device(&log, slot, reach, answers);
-                let handed = supervisor.hand_over(Arrival { slot, plan, device });
+                let handed = supervisor.hand_over(NewDevice { slot, plan, device });
                 prop_assert!(handed.is_ok());
             }
             tx.tend();
@@ -293,10 +293,10 @@ fn bursts(tx: &mut BestTx<Fake, Fake>, log: &Log, stream: u32, datagrams: usize,
 fn best_tx_switches_path_after_sustained_burst_length() {
     let log = Log::default();
     let (loop_side, mut supervisor) = exchange();
-    let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
+    let mut tx = BestTx::new(kernel(&log, vec![]), EgressPlan::default(), 8, loop_side);
     assert_eq!(bursts(&mut tx, &log, 0, 1, 3), [0; 3], "no device yet");
-    let plan = Plan::default_for(DeviceClass::Copy);
-    let arrival = Arrival { slot: 1, plan, device: device(&log, 1, 0b11, vec![]) };
+    let plan = EgressPlan::default_for(DeviceClass::Copy);
+    let arrival = NewDevice { slot: 1, plan, device: device(&log, 1, 0b11, vec![]) };
     assert!(supervisor.hand_over(arrival).is_ok());
     assert_eq!(bursts(&mut tx, &log, 1, 2, 3), [3; 3], "a new stream goes as is best");
     assert_eq!(bursts(&mut tx, &log, 1, 8, 7), [3; 7], "not yet");
@@ -310,9 +310,9 @@ fn best_tx_switches_path_after_sustained_burst_length() {
 fn reports_and_connections_always_go_by_the_kernel() {
     let log = Log::default();
     let (loop_side, mut supervisor) = exchange();
-    let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
+    let mut tx = BestTx::new(kernel(&log, vec![]), EgressPlan::default(), 8, loop_side);
     let arrival =
-        Arrival { slot: 0, plan: Plan::all(EgressPath::Xdp), device: device(&log, 0, 0xff, vec![]) };
+        NewDevice { slot: 0, plan: EgressPlan::all(EgressPath::Xdp), device: device(&log, 0, 0xff, vec![]) };
     assert!(supervisor.hand_over(arrival).is_ok());
     let bytes = train(0, 1);
     let entries = [
@@ -331,17 +331,17 @@ fn reports_and_connections_always_go_by_the_kernel() {
 fn best_tx_falls_back_to_kernel_when_device_dies_and_returns() {
     let log = Log::default();
     let (loop_side, mut supervisor) = exchange();
-    let mut tx = BestTx::new(kernel(&log, vec![]), Plan::default(), 8, loop_side);
-    let plan = Plan::all(EgressPath::Xdp);
-    let answers = vec![Answer::Take, Answer::Die(2)];
-    assert!(supervisor.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, answers) }).is_ok());
+    let mut tx = BestTx::new(kernel(&log, vec![]), EgressPlan::default(), 8, loop_side);
+    let plan = EgressPlan::all(EgressPath::Xdp);
+    let answers = vec![DeviceAnswer::Take, DeviceAnswer::Die(2)];
+    assert!(supervisor.hand_over(NewDevice { slot: 0, plan, device: device(&log, 0, 1, answers) }).is_ok());
     assert_eq!(bursts(&mut tx, &log, 0, 5, 1), [2]);
     bursts(&mut tx, &log, 0, 5, 1);
     let by: Vec<_> = log.borrow().iter().map(|&(_, number, by)| (number, by)).collect();
     assert_eq!(by, [(0, 2), (1, 2), (2, 0), (3, 0), (4, 0)], "the rest of the burst goes at once");
     assert!(supervisor.departed().is_some_and(|(slot, device)| slot == 0 && device.dead));
     assert_eq!(bursts(&mut tx, &log, 0, 5, 4), [0; 4]);
-    assert!(supervisor.hand_over(Arrival { slot: 0, plan, device: device(&log, 0, 1, vec![]) }).is_ok());
+    assert!(supervisor.hand_over(NewDevice { slot: 0, plan, device: device(&log, 0, 1, vec![]) }).is_ok());
     let by = bursts(&mut tx, &log, 0, 5, 100);
     let back = by.iter().position(|&by| by == 2).expect("the stream comes back to the device");
     assert!(by[back..].iter().all(|&by| by == 2), "and stays there: {by:?}");

@@ -2,7 +2,7 @@
 
 use millrace_core::ids::StreamId;
 use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 
 use super::{KernelPath, XdpDevice};
 use crate::kernel::KernelTx;
@@ -23,7 +23,7 @@ impl XdpDevice for XdpTx {
         XdpTx::expect(self, stream);
     }
 
-    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool {
+    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &DatagramShape<'_>) -> bool {
         self.can_send_shaped(transmit, shape)
     }
 

@@ -4,28 +4,28 @@
 //! back those that have failed.
 
 use super::MAX_DEVICES;
-use super::plan::Plan;
+use super::plan::EgressPlan;
 
 /// A device for the loop.
 #[derive(Debug)]
-pub struct Arrival<D> {
+pub struct NewDevice<D> {
     /// Its place, below [`MAX_DEVICES`]; the one that was there before has been given back.
     pub slot: usize,
     /// When to use it.
-    pub plan: Plan,
+    pub plan: EgressPlan,
     /// The device, open.
     pub device: D,
 }
 
 /// The loop's end.
 pub struct LoopSide<D> {
-    arrivals: rtrb::Consumer<Arrival<D>>,
+    arrivals: rtrb::Consumer<NewDevice<D>>,
     departures: rtrb::Producer<(usize, D)>,
 }
 
 /// The supervisor's end.
 pub struct DeviceSide<D> {
-    arrivals: rtrb::Producer<Arrival<D>>,
+    arrivals: rtrb::Producer<NewDevice<D>>,
     departures: rtrb::Consumer<(usize, D)>,
 }
 
@@ -38,7 +38,7 @@ pub fn exchange<D>() -> (LoopSide<D>, DeviceSide<D>) {
 
 impl<D> LoopSide<D> {
     /// A device that has been opened.
-    pub(super) fn arrival(&mut self) -> Option<Arrival<D>> {
+    pub(super) fn arrival(&mut self) -> Option<NewDevice<D>> {
         self.arrivals.pop().ok()
     }
 
@@ -57,7 +57,7 @@ impl<D> DeviceSide<D> {
     ///
     /// # Errors
     /// Gives it back if the loop has not taken those before: then there are more than [`MAX_DEVICES`].
-    pub fn hand_over(&mut self, arrival: Arrival<D>) -> Result<(), Arrival<D>> {
+    pub fn hand_over(&mut self, arrival: NewDevice<D>) -> Result<(), NewDevice<D>> {
         self.arrivals.push(arrival).map_err(|rtrb::PushError::Full(arrival)| arrival)
     }
 

@@ -34,13 +34,13 @@ pub use crate::limits::MAX_DEVICES;
 use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 
-pub use self::exchange::{Arrival, DeviceSide, LoopSide, exchange};
-pub use self::plan::{Class, DeviceClass, EgressPath, Plan};
+pub use self::exchange::{DeviceSide, LoopSide, NewDevice, exchange};
+pub use self::plan::{Class, DeviceClass, EgressPath, EgressPlan};
 pub use self::streams::SWITCH_AFTER;
-use self::streams::Streams;
-pub use self::supervisor::{DeviceSupervisor, News, Opener, Place};
+use self::streams::StreamRouteTable;
+pub use self::supervisor::{DeviceEvent, DeviceIndex, DeviceSupervisor, Opener};
 pub use self::tally::{ChoiceCounters, PathCounters, Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
@@ -55,7 +55,7 @@ pub trait XdpDevice: PacketTx {
         let _ = stream;
     }
     /// Whether it can send this entry now: the viewer is behind its interface, every datagram fits.
-    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool;
+    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &DatagramShape<'_>) -> bool;
     /// Whether it will never send again: its interface is gone or down.
     fn has_failed(&self) -> bool;
     /// Why, if it has.
@@ -77,8 +77,8 @@ pub trait KernelPath: PacketTx {
 }
 
 /// A device and when to use it.
-struct Slot<D> {
-    plan: Plan,
+struct DeviceSlot<D> {
+    plan: EgressPlan,
     device: Option<D>,
 }
 
@@ -94,11 +94,11 @@ const NOBODY: u8 = u8::MAX;
 pub struct BestTx<K, D> {
     kernel: K,
     /// For viewers whom no device can reach.
-    base: Plan,
-    slots: [Slot<D>; MAX_DEVICES],
+    base: EgressPlan,
+    slots: [DeviceSlot<D>; MAX_DEVICES],
     /// Whether any slot has a device, or `base` uses more than one way: if not, there is nothing to choose.
     chooses: bool,
-    streams: Streams,
+    streams: StreamRouteTable,
     exchange: LoopSide<D>,
     tally: std::sync::Arc<Tally>,
     /// Number of the batch.
@@ -110,11 +110,11 @@ pub struct BestTx<K, D> {
 }
 
 /// What one batch is while it is taken apart.
-struct Parts<'a> {
+struct BatchParts<'a> {
     batch: &'a dyn TransmitBatch,
     first: usize,
     /// The payloads, checked once for all layers; `None`: it is no datagrams.
-    shapes: [Option<Shape<'a>>; MAX_BATCH_BURSTS],
+    shapes: [Option<DatagramShape<'a>>; MAX_BATCH_BURSTS],
     /// One bit for each entry, by where it goes.
     masks: [u64; ROUTES],
     /// The entry of the same stream before it.
@@ -126,13 +126,13 @@ struct Parts<'a> {
 impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     /// Sends everything through the kernel, as `base` specifies, until devices arrive through
     /// `exchange`. `streams` is the size of the engine's table.
-    pub fn new(kernel: K, base: Plan, streams: usize, exchange: LoopSide<D>) -> Self {
+    pub fn new(kernel: K, base: EgressPlan, streams: usize, exchange: LoopSide<D>) -> Self {
         let mut tx = Self {
             kernel,
             base,
-            slots: std::array::from_fn(|_| Slot { plan: Plan::default(), device: None }),
+            slots: std::array::from_fn(|_| DeviceSlot { plan: EgressPlan::default(), device: None }),
             chooses: false,
-            streams: Streams::new(streams),
+            streams: StreamRouteTable::new(streams),
             exchange,
             tally: std::sync::Arc::default(),
             stamp: 0,
@@ -180,9 +180,9 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
 
     /// Takes the devices that the supervisor has opened.
     fn look_for_devices(&mut self) {
-        while let Some(Arrival { slot, plan, device }) = self.exchange.arrival() {
+        while let Some(NewDevice { slot, plan, device }) = self.exchange.arrival() {
             let Some(place) = self.slots.get_mut(slot) else { continue };
-            *place = Slot { plan, device: Some(device) };
+            *place = DeviceSlot { plan, device: Some(device) };
             self.tally.gained_device();
             self.chooses = true;
         }
@@ -210,7 +210,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     fn route(
         &mut self,
         transmit: &Transmit<'_>,
-        shape: Option<&Shape<'_>>,
+        shape: Option<&DatagramShape<'_>>,
         entry: usize,
         before: &mut u8,
     ) -> usize {
@@ -220,7 +220,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
             return KERNEL;
         }
         let Some(row) = self.streams.row(transmit.stream) else { return KERNEL };
-        let can = |slot: &mut Slot<D>| {
+        let can = |slot: &mut DeviceSlot<D>| {
             slot.device
                 .as_mut()
                 .is_some_and(|device| !device.has_failed() && device.can_send(transmit, shape))
@@ -262,7 +262,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     fn send_some(&mut self, batch: &dyn TransmitBatch, first: usize, outcomes: &mut [SendOutcome]) {
         self.stamp = self.stamp.wrapping_add(1);
         self.has_sent = true;
-        let mut parts = Parts {
+        let mut parts = BatchParts {
             batch,
             first,
             shapes: [None; MAX_BATCH_BURSTS],
@@ -280,7 +280,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
         }
         for entry in 0..outcomes.len() {
             let transmit = batch.get(first + entry);
-            parts.shapes[entry] = Shape::of(transmit.payload).ok();
+            parts.shapes[entry] = DatagramShape::of(transmit.payload).ok();
             let route = self.route(&transmit, parts.shapes[entry].as_ref(), entry, &mut parts.befores[entry]);
             parts.masks[route] |= 1 << entry;
         }
@@ -305,7 +305,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     }
 
     /// Sends the datagrams of one device; those that it does not take are left to the kernel.
-    fn send_by_device(&mut self, number: usize, parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
+    fn send_by_device(&mut self, number: usize, parts: &mut BatchParts<'_>, outcomes: &mut [SendOutcome]) {
         let mask = std::mem::take(&mut parts.masks[FIRST_DEVICE + number]);
         let Some(device) = self.slots[number].device.as_mut() else {
             parts.masks[KERNEL] |= mask;
@@ -331,7 +331,7 @@ impl<K: KernelPath, D: XdpDevice> BestTx<K, D> {
     }
 }
 
-impl Parts<'_> {
+impl BatchParts<'_> {
     /// Returns the datagrams of an entry, or the packets whose bytes it sends; none if it makes no
     /// sense.
     fn datagrams(&self, entry: usize) -> usize {
@@ -357,7 +357,7 @@ impl Parts<'_> {
 
 /// If a device did not take everything of a stream (it will, later), the kernel must not send later
 /// entries of the stream.
-fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
+fn hold_back(parts: &mut BatchParts<'_>, outcomes: &mut [SendOutcome]) {
     for entry in bits(parts.masks[KERNEL] | parts.masks[ZERO_COPY]) {
         let before = usize::from(parts.befores[entry]);
         let to_kernel = parts.masks[KERNEL] | parts.masks[ZERO_COPY];
@@ -373,7 +373,7 @@ fn hold_back(parts: &mut Parts<'_>, outcomes: &mut [SendOutcome]) {
 }
 
 /// Datagrams of the chosen entries that were taken now.
-fn count_taken(parts: &Parts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
+fn count_taken(parts: &BatchParts<'_>, mask: u64, outcomes: &[SendOutcome]) -> u64 {
     bits(mask)
         .map(|entry| {
             let count = taken(&outcomes[entry], parts.datagrams(entry));
@@ -392,7 +392,7 @@ fn taken_of(batch: &dyn TransmitBatch, index: usize, outcome: &SendOutcome) -> u
 fn datagrams_of(transmit: &Transmit<'_>) -> usize {
     match transmit.payload {
         Payload::Bytes(range) => range.count as usize,
-        payload => Shape::of(payload).map_or(0, |shape| shape.datagrams()),
+        payload => DatagramShape::of(payload).map_or(0, |shape| shape.datagrams()),
     }
 }
 

@@ -104,11 +104,11 @@ pub enum DeviceClass {
     NoXdp,
 }
 
-/// A way for each class of bursts.
+/// The egress path for each class of bursts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plan(pub [EgressPath; Class::COUNT]);
+pub struct EgressPlan(pub [EgressPath; Class::COUNT]);
 
-impl Plan {
+impl EgressPlan {
     /// Everything by this way.
     pub const fn all(way: EgressPath) -> Self {
         Self([way; Class::COUNT])
@@ -141,7 +141,7 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for EgressPlan {
     /// Neighbours with the same path are printed together: `1-4 xdp, 5+ kernel`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const FIRST: [&str; Class::COUNT] = ["1", "2", "3", "5", "9", "17"];
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn plan_display_lists_burst_ranges() {
         use EgressPath::{Kernel, KernelZeroCopy, Xdp};
-        assert_eq!(Plan::all(Xdp).to_string(), "all bursts xdp");
-        assert_eq!(Plan::default_for(DeviceClass::Copy).to_string(), "1-4 xdp, 5+ kernel");
-        let plan = Plan([Xdp, Kernel, Xdp, Xdp, Kernel, KernelZeroCopy]);
+        assert_eq!(EgressPlan::all(Xdp).to_string(), "all bursts xdp");
+        assert_eq!(EgressPlan::default_for(DeviceClass::Copy).to_string(), "1-4 xdp, 5+ kernel");
+        let plan = EgressPlan([Xdp, Kernel, Xdp, Xdp, Kernel, KernelZeroCopy]);
         assert_eq!(plan.to_string(), "1 xdp, 2 kernel, 3-8 xdp, 9-16 kernel, 17+ kernel-zero-copy");
-        assert!(plan.uses(KernelZeroCopy) && !Plan::all(Kernel).uses(Xdp));
+        assert!(plan.uses(KernelZeroCopy) && !EgressPlan::all(Kernel).uses(Xdp));
     }
 
     #[test]

@@ -16,7 +16,7 @@ const NONE: u8 = u8::MAX;
 
 /// One stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct StreamRoute {
     generation: u32,
     /// The batch in which it was seen last.
     batch: u32,
@@ -37,7 +37,7 @@ pub(super) struct Row {
     timeout: u8,
 }
 
-const UNUSED: Row = Row {
+const UNUSED: StreamRoute = StreamRoute {
     generation: 0,
     batch: 0,
     entry: 0,
@@ -50,7 +50,7 @@ const UNUSED: Row = Row {
     timeout: 0,
 };
 
-impl Row {
+impl StreamRoute {
     /// The device that reached the viewer last time.
     pub(super) fn device(&self) -> Option<usize> {
         (self.device != NONE).then_some(usize::from(self.device))
@@ -106,9 +106,9 @@ impl Row {
 }
 
 /// All streams of an engine.
-pub(super) struct Streams(Box<[Row]>);
+pub(super) struct StreamRouteTable(Box<[StreamRoute]>);
 
-impl Streams {
+impl StreamRouteTable {
     pub(super) fn new(count: usize) -> Self {
         Self(vec![UNUSED; count].into())
     }
@@ -121,10 +121,10 @@ impl Streams {
     }
 
     /// The row of a stream, fresh if its place had another stream before; `None` beyond the table.
-    pub(super) fn row(&mut self, stream: StreamId) -> Option<&mut Row> {
+    pub(super) fn row(&mut self, stream: StreamId) -> Option<&mut StreamRoute> {
         let row = self.0.get_mut(stream.index as usize)?;
         if row.generation != stream.generation {
-            *row = Row { generation: stream.generation, ..UNUSED };
+            *row = StreamRoute { generation: stream.generation, ..UNUSED };
         }
         Some(row)
     }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn stream_path_changes_after_eight_agreeing_bursts() {
-        let mut streams = Streams::new(2);
+        let mut streams = StreamRouteTable::new(2);
         let row = streams.row(id(1, 0)).unwrap();
         assert_eq!(
             row.settle(EgressPath::Xdp, true),
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn stream_slot_reuse_starts_with_fresh_state() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamRouteTable::new(1);
         streams.row(id(0, 0)).unwrap().settle(EgressPath::Xdp, true);
         assert_eq!(
             streams.row(id(0, 1)).unwrap().settle(EgressPath::Kernel, true),
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn devices_that_cannot_are_asked_again_now_and_then() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamRouteTable::new(1);
         let row = streams.row(id(0, 0)).unwrap();
         assert!(row.asks());
         row.reached_by(None);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn entries_of_one_batch_know_each_other() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamRouteTable::new(1);
         let row = streams.row(id(0, 0)).unwrap();
         assert_eq!(row.earlier(5), None);
         row.note(5, 3, 2);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use super::exchange::{Arrival, DeviceSide};
-use super::plan::Plan;
+use super::exchange::{DeviceSide, NewDevice};
+use super::plan::EgressPlan;
 use super::{MAX_DEVICES, XdpDevice};
 use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
 
@@ -13,23 +13,23 @@ use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
 /// opened now.
 pub trait Opener<D>: Send {
     /// May wait.
-    fn open(&mut self, place: Place) -> Result<(Plan, D), String>;
+    fn open(&mut self, place: DeviceIndex) -> Result<(EgressPlan, D), String>;
     /// Something happened; to be logged.
-    fn tell(&mut self, place: Place, news: News<'_>);
+    fn tell(&mut self, place: DeviceIndex, news: DeviceEvent<'_>);
 }
 
-/// Which device.
+/// Identifies a device: its loop, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DeviceIndex {
     /// Number of the loop.
     pub engine: usize,
     /// Number of the device in that loop, below [`MAX_DEVICES`].
     pub slot: usize,
 }
 
-/// What became of a device.
+/// A change in the state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News<'a> {
+pub enum DeviceEvent<'a> {
     /// It is open.
     Opened,
     /// It failed.
@@ -40,7 +40,7 @@ pub enum News<'a> {
 
 /// One place.
 struct Tended {
-    place: Place,
+    place: DeviceIndex,
     is_open: bool,
     /// Looks until it is tried again.
     wait: u32,
@@ -50,7 +50,7 @@ struct Tended {
     told: String,
 }
 
-struct State<D, O> {
+struct SupervisorState<D, O> {
     sides: Vec<DeviceSide<D>>,
     places: Vec<Tended>,
     opener: O,
@@ -82,10 +82,10 @@ impl DeviceSupervisor {
             told: String::new(),
         };
         let places = (0..sides.len())
-            .flat_map(|engine| (0..devices.min(MAX_DEVICES)).map(move |slot| Place { engine, slot }))
+            .flat_map(|engine| (0..devices.min(MAX_DEVICES)).map(move |slot| DeviceIndex { engine, slot }))
             .map(tended)
             .collect();
-        let mut state = State { sides, places, opener };
+        let mut state = SupervisorState { sides, places, opener };
         state.look();
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
@@ -110,13 +110,13 @@ impl Drop for DeviceSupervisor {
     }
 }
 
-impl<D: XdpDevice, O: Opener<D>> State<D, O> {
+impl<D: XdpDevice, O: Opener<D>> SupervisorState<D, O> {
     fn look(&mut self) {
         for (engine, side) in self.sides.iter_mut().enumerate() {
             while let Some((slot, device)) = side.departed() {
-                let place = Place { engine, slot };
+                let place = DeviceIndex { engine, slot };
                 let why = device.failure().unwrap_or_else(|| "it failed".to_owned());
-                self.opener.tell(place, News::Lost(&why));
+                self.opener.tell(place, DeviceEvent::Lost(&why));
                 // Closed here: that waits for the kernel.
                 drop(device);
                 if let Some(tended) = self.places.iter_mut().find(|tended| tended.place == place) {
@@ -140,20 +140,20 @@ impl Tended {
             return;
         }
         let opened = opener.open(self.place).and_then(|(plan, device)| {
-            side.hand_over(Arrival { slot: self.place.slot, plan, device })
+            side.hand_over(NewDevice { slot: self.place.slot, plan, device })
                 .map_err(|_| "the loop has not yet taken the one before".to_owned())
         });
         match opened {
             Ok(()) => {
                 (self.is_open, self.next_wait) = (true, FIRST_WAIT_LOOKS);
                 self.told.clear();
-                opener.tell(self.place, News::Opened);
+                opener.tell(self.place, DeviceEvent::Opened);
             }
             Err(why) => {
                 self.wait = self.next_wait;
                 self.next_wait = (self.next_wait * 2).min(LONGEST_WAIT_LOOKS);
                 if self.told != why {
-                    opener.tell(self.place, News::NotNow(&why));
+                    opener.tell(self.place, DeviceEvent::NotNow(&why));
                     self.told = why;
                 }
             }

@@ -16,7 +16,7 @@ impl PacketTx for Named {
 }
 
 impl XdpDevice for Named {
-    fn can_send(&mut self, _: &Transmit<'_>, _: &millrace_core::shape::Shape<'_>) -> bool {
+    fn can_send(&mut self, _: &Transmit<'_>, _: &millrace_core::shape::DatagramShape<'_>) -> bool {
         true
     }
     fn has_failed(&self) -> bool {
@@ -36,16 +36,16 @@ type Said = Arc<Mutex<Vec<String>>>;
 struct Script(VecDeque<Result<u32, &'static str>>, Said);
 
 impl Opener<Named> for Script {
-    fn open(&mut self, _: Place) -> Result<(Plan, Named), String> {
+    fn open(&mut self, _: DeviceIndex) -> Result<(EgressPlan, Named), String> {
         match self.0.pop_front().unwrap_or(Err("nothing left")) {
-            Ok(name) => Ok((Plan::default(), Named(name, true))),
+            Ok(name) => Ok((EgressPlan::default(), Named(name, true))),
             Err(why) => Err(why.to_owned()),
         }
     }
-    fn tell(&mut self, place: Place, news: News<'_>) {
+    fn tell(&mut self, place: DeviceIndex, news: DeviceEvent<'_>) {
         let said = match news {
-            News::Opened => "opened".to_owned(),
-            News::Lost(why) | News::NotNow(why) => why.to_owned(),
+            DeviceEvent::Opened => "opened".to_owned(),
+            DeviceEvent::Lost(why) | DeviceEvent::NotNow(why) => why.to_owned(),
         };
         self.1.lock().unwrap().push(format!("{}.{} {said}", place.engine, place.slot));
     }
@@ -56,11 +56,11 @@ fn state(
     script: Vec<Result<u32, &'static str>>,
     said: &Said,
     side: DeviceSide<Named>,
-) -> State<Named, Script> {
-    let place = Place { engine: 0, slot: 0 };
+) -> SupervisorState<Named, Script> {
+    let place = DeviceIndex { engine: 0, slot: 0 };
     let places =
         vec![Tended { place, is_open: false, wait: 0, next_wait: FIRST_WAIT_LOOKS, told: String::new() }];
-    State { sides: vec![side], places, opener: Script(script.into(), Arc::clone(said)) }
+    SupervisorState { sides: vec![side], places, opener: Script(script.into(), Arc::clone(said)) }
 }
 
 #[test]

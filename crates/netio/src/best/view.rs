@@ -1,8 +1,8 @@
 //! A part of a batch that looks like a batch: some of its entries, some of them without their first datagrams.
 
 use millrace_core::limits::{MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
-use millrace_core::seam::{Payload, SendOutcome, Source, Transmit, TransmitBatch};
-use millrace_core::shape::{Misshapen, Shape};
+use millrace_core::seam::{Payload, PayloadSource, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::shape::{DatagramShape, Misshapen};
 
 /// The set bits of a word, lowest first.
 pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
@@ -22,7 +22,7 @@ pub(super) struct View<'a> {
     count: usize,
     places: [u8; MAX_BATCH_BURSTS],
     /// The payloads, checked.
-    shapes: &'a [Option<Shape<'a>>; MAX_BATCH_BURSTS],
+    shapes: &'a [Option<DatagramShape<'a>>; MAX_BATCH_BURSTS],
     /// Datagrams at the front of each entry that have left already.
     skips: &'a [u16; MAX_BATCH_BURSTS],
 }
@@ -32,7 +32,7 @@ impl<'a> View<'a> {
         batch: &'a dyn TransmitBatch,
         first: usize,
         mask: u64,
-        shapes: &'a [Option<Shape<'a>>; MAX_BATCH_BURSTS],
+        shapes: &'a [Option<DatagramShape<'a>>; MAX_BATCH_BURSTS],
         skips: &'a [u16; MAX_BATCH_BURSTS],
     ) -> Self {
         let mut view = Self { batch, first, count: 0, places: [0; MAX_BATCH_BURSTS], shapes, skips };
@@ -68,18 +68,18 @@ impl TransmitBatch for View<'_> {
         Transmit { payload: behind(transmit.payload, usize::from(self.skips[place])), ..transmit }
     }
 
-    fn shape<'b>(&'b self, index: usize, payload: Payload<'b>) -> Result<Shape<'b>, Misshapen> {
+    fn shape<'b>(&'b self, index: usize, payload: Payload<'b>) -> Result<DatagramShape<'b>, Misshapen> {
         let place = usize::from(self.places[index]);
         match self.shapes[place] {
             Some(shape) => Ok(shape.behind(usize::from(self.skips[place]))),
-            None => Shape::of(payload),
+            None => DatagramShape::of(payload),
         }
     }
 
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         let place = usize::from(self.places[index]);
-        let Source { lease, place: packet } = self.batch.source(self.first + place)?;
-        Some(Source { lease, place: packet + u32::from(self.skips[place]) })
+        let PayloadSource { lease, place: packet } = self.batch.source(self.first + place)?;
+        Some(PayloadSource { lease, place: packet + u32::from(self.skips[place]) })
     }
 }
 
@@ -107,9 +107,9 @@ mod tests {
     use millrace_core::seam::Dest;
 
     /// Entries that lie one behind the other in an extent, each with ten places.
-    struct Stored<'a>(SliceBatch<'a>, Lease);
+    struct StoredBatch<'a>(SliceBatch<'a>, Lease);
 
-    impl<'a> Stored<'a> {
+    impl<'a> StoredBatch<'a> {
         fn new(entries: &'a [Transmit<'a>]) -> Self {
             let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
             arena.fill(0).unwrap().publish();
@@ -126,15 +126,15 @@ mod tests {
         }
     }
 
-    impl TransmitBatch for Stored<'_> {
+    impl TransmitBatch for StoredBatch<'_> {
         fn len(&self) -> usize {
             self.0.len()
         }
         fn get(&self, index: usize) -> Transmit<'_> {
             self.0.get(index)
         }
-        fn source(&self, index: usize) -> Option<Source<'_>> {
-            Some(Source { lease: &self.1, place: 10 * index as u32 })
+        fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
+            Some(PayloadSource { lease: &self.1, place: 10 * index as u32 })
         }
     }
 
@@ -159,11 +159,11 @@ mod tests {
             entry(1, Payload::Rtcp(&bytes)),
             entry(2, Payload::Patched { headers: &headers, bytes: &bytes[..90], segment: 30 }),
         ];
-        let batch = Stored::new(&entries);
+        let batch = StoredBatch::new(&entries);
         let mut skips = [0; MAX_BATCH_BURSTS];
         (skips[0], skips[2]) = (3, 1);
         let shapes =
-            std::array::from_fn(|at| entries.get(at).and_then(|entry| Shape::of(entry.payload).ok()));
+            std::array::from_fn(|at| entries.get(at).and_then(|entry| DatagramShape::of(entry.payload).ok()));
         let view = View::new(&batch, 0, 0b101, &shapes, &skips);
         assert_eq!(view.len(), 2);
         assert!(
@@ -175,7 +175,7 @@ mod tests {
             if h.len() == 24 && b == &bytes[30..90]));
         for index in 0..2 {
             let payload = view.get(index).payload;
-            let (kept, fresh) = (view.shape(index, payload).unwrap(), Shape::of(payload).unwrap());
+            let (kept, fresh) = (view.shape(index, payload).unwrap(), DatagramShape::of(payload).unwrap());
             assert_eq!(kept.datagrams(), fresh.datagrams());
             assert!((0..kept.datagrams()).all(|at| kept.datagram(at) == fresh.datagram(at)));
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::error::BpfError;
-use super::program::{Program, ProgramType};
+use super::program::{BpfProgram, ProgramType};
 use super::sys::{link_create, link_detach};
 
 /// A program at an interface, where its [`ProgramType`] belongs.
@@ -22,7 +22,7 @@ impl InterfaceLink {
     ///
     /// # Errors
     /// When there is no such interface, the privileges are missing, or the kernel is too old.
-    pub fn attach(program: &Program, interface: &str) -> Result<Self, BpfError> {
+    pub fn attach(program: &BpfProgram, interface: &str) -> Result<Self, BpfError> {
         let index = interface_index(interface)?;
         match link_create(program.as_fd(), index, program.kind().attach_type()) {
             Ok(fd) => Ok(Self { fd }),
@@ -39,7 +39,7 @@ impl Drop for InterfaceLink {
     }
 }
 
-fn fault(program: &Program, interface: &str, source: io::Error) -> BpfError {
+fn fault(program: &BpfProgram, interface: &str, source: io::Error) -> BpfError {
     let is_tcx = program.kind() == ProgramType::TcxIngress;
     match source.raw_os_error() {
         Some(libc::EINVAL) if is_tcx => BpfError::NoTcx { name: interface.to_owned(), source },
@@ -67,7 +67,7 @@ mod tests {
     use crate::bpf::{Assembler, Reg};
 
     /// A program that lets everything pass, or `None` with the reason printed.
-    fn load(kind: ProgramType) -> Option<Program> {
+    fn load(kind: ProgramType) -> Option<BpfProgram> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: BPF needs root");
             return None;
@@ -75,7 +75,7 @@ mod tests {
         let mut code = Assembler::default();
         code.mov(Reg::R0, 0);
         code.exit();
-        Some(Program::load("test_link", kind, code).unwrap())
+        Some(BpfProgram::load("test_link", kind, code).unwrap())
     }
 
     /// As a child has one between its fork and its exec.

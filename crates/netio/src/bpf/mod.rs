@@ -5,7 +5,7 @@
 //! | `insn` | one instruction: registers, operations, encoding |
 //! | `asm` | [`Assembler`]: instructions in order, labels, jump fix-ups |
 //! | `map` | [`Map`], [`MappedArray`], [`PerCpuArray`], [`SocketMap`]: state shared with a program |
-//! | `program` | [`Program`]: loading (the verifier's words go into the error), test runs |
+//! | `program` | [`BpfProgram`]: loading (the verifier's words go into the error), test runs |
 //! | `link` | [`InterfaceLink`]: a program at an interface, gone when dropped |
 //! | `sys` | the `bpf` system call and `mmap`, the only `unsafe` here |
 //!
@@ -24,4 +24,4 @@ pub use error::BpfError;
 pub use insn::{Alu, Cond, Insn, Operand, Reg, Width};
 pub use link::{InterfaceLink, interface_index};
 pub use map::{AsMap, Map, MappedArray, PerCpuArray, SocketMap};
-pub use program::{Program, ProgramType, TestRun, TestRunResult};
+pub use program::{BpfProgram, ProgramType, TestRun, TestRunResult};

@@ -45,7 +45,7 @@ impl ProgramType {
 
 /// A program that the kernel accepted.
 #[derive(Debug)]
-pub struct Program {
+pub struct BpfProgram {
     fd: OwnedFd,
     kind: ProgramType,
     name: String,
@@ -71,7 +71,7 @@ pub struct TestRunResult {
     pub duration_ns: u32,
 }
 
-impl Program {
+impl BpfProgram {
     /// Loads a program.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Program {
     }
 }
 
-impl AsFd for Program {
+impl AsFd for BpfProgram {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -22,7 +22,7 @@ fn programs_of_both_kinds_run() {
         return;
     }
     for (kind, value) in [(ProgramType::TcxIngress, -1), (ProgramType::Xdp, 2)] {
-        let program = Program::load("test_prog", kind, returns(value)).unwrap();
+        let program = BpfProgram::load("test_prog", kind, returns(value)).unwrap();
         let run = TestRun { packet: &[0; 64], context: &[], repeat: 3 };
         assert_eq!(program.test_run(&run).unwrap().result, value);
         assert_eq!(program.verified_insns().unwrap(), 2);
@@ -37,7 +37,7 @@ fn load_of_invalid_program_returns_verifier_message() {
     let mut a = Assembler::default();
     a.load(Width::Double, R0, R9, 0);
     a.exit();
-    let text = Program::load("test_bad", ProgramType::TcxIngress, a).unwrap_err().to_string();
+    let text = BpfProgram::load("test_bad", ProgramType::TcxIngress, a).unwrap_err().to_string();
     assert!(text.contains("test_bad") && text.contains("R9 !read_ok"), "{text}");
 }
 
@@ -47,7 +47,7 @@ fn load_with_unplaced_label_fails() {
     let nowhere = a.label();
     a.alu(Alu::Add, R1, 1);
     a.jump(nowhere);
-    let fault = Program::load("test_open", ProgramType::Xdp, a).unwrap_err();
+    let fault = BpfProgram::load("test_open", ProgramType::Xdp, a).unwrap_err();
     let source = AsmError::Unplaced { at: 1, label: 0 };
     assert!(matches!(fault, BpfError::Assemble { source: found, .. } if found == source));
 }
@@ -57,7 +57,7 @@ fn test_run_with_short_packet_returns_error() {
     if !is_root() {
         return;
     }
-    let program = Program::load("test_prog", ProgramType::TcxIngress, returns(0)).unwrap();
+    let program = BpfProgram::load("test_prog", ProgramType::TcxIngress, returns(0)).unwrap();
     let fault = program.test_run(&TestRun { packet: &[0; 3], context: &[], repeat: 1 }).unwrap_err();
     assert!(fault.to_string().contains("test_prog"), "{fault}");
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 /// Commands of `bpf(2)`.
 #[derive(Clone, Copy)]
 #[repr(i32)]
-enum Command {
+enum BpfCommand {
     MapCreate = 0,
     MapLookup = 1,
     MapUpdate = 2,
@@ -91,7 +91,7 @@ impl Attr {
 
     /// # Safety
     /// Every pointer in the attribute must be good for as many bytes as the command reads or writes there.
-    unsafe fn call(&mut self, command: Command) -> io::Result<i32> {
+    unsafe fn call(&mut self, command: BpfCommand) -> io::Result<i32> {
         let attr = (&raw mut self.bytes).cast::<c_void>();
         // SAFETY: `attr` is good for BYTES bytes; its pointers are good by this function's
         // contract.
@@ -101,7 +101,7 @@ impl Attr {
 
     /// # Safety
     /// As [`Self::call`], and the command must return a new descriptor.
-    unsafe fn call_for_fd(&mut self, command: Command) -> io::Result<OwnedFd> {
+    unsafe fn call_for_fd(&mut self, command: BpfCommand) -> io::Result<OwnedFd> {
         // SAFETY: by this function's contract.
         let fd = unsafe { self.call(command) }?;
         // SAFETY: the kernel just made this descriptor for us and no other code knows it.
@@ -141,7 +141,7 @@ impl RawMap {
             .u32(16, form.flags)
             .name(28, form.name);
         // SAFETY: the attribute holds no pointer; the command returns a new descriptor.
-        let fd = unsafe { attr.call_for_fd(Command::MapCreate) }?;
+        let fd = unsafe { attr.call_for_fd(BpfCommand::MapCreate) }?;
         // Values of a per-processor map are padded to eight bytes each.
         let one = if form.kind == MapType::PerCpuArray {
             form.value_bytes.next_multiple_of(8)
@@ -168,21 +168,21 @@ impl RawMap {
         self.check(key, Some(value.len()))?;
         let mut attr = Attr::new().fd(0, self.fd()).slice(8, key).slice_mut(16, value);
         // SAFETY: key and value are as long as the map's, which was just checked.
-        unsafe { attr.call(Command::MapLookup) }.map(drop)
+        unsafe { attr.call(BpfCommand::MapLookup) }.map(drop)
     }
 
     pub(super) fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.check(key, Some(value.len()))?;
         let mut attr = Attr::new().fd(0, self.fd()).slice(8, key).slice(16, value);
         // SAFETY: key and value are as long as the map's, which was just checked; both are only read.
-        unsafe { attr.call(Command::MapUpdate) }.map(drop)
+        unsafe { attr.call(BpfCommand::MapUpdate) }.map(drop)
     }
 
     pub(super) fn delete(&self, key: &[u8]) -> io::Result<()> {
         self.check(key, None)?;
         let mut attr = Attr::new().fd(0, self.fd()).slice(8, key);
         // SAFETY: the key is as long as the map's, which was just checked.
-        unsafe { attr.call(Command::MapDelete) }.map(drop)
+        unsafe { attr.call(BpfCommand::MapDelete) }.map(drop)
     }
 }
 
@@ -253,7 +253,7 @@ pub(super) fn prog_load(form: &LoadForm<'_>, log: &mut [u8]) -> io::Result<Owned
         .u32(68, form.attach_type);
     // SAFETY: the code holds the number of instructions given, the licence ends in zero, the log
     // has the length given; the command returns a new descriptor.
-    unsafe { attr.call_for_fd(Command::ProgLoad) }
+    unsafe { attr.call_for_fd(BpfCommand::ProgLoad) }
 }
 
 /// The result of a test run.
@@ -278,7 +278,7 @@ pub(super) fn prog_test_run(
         .slice(48, context);
     // SAFETY: packet and context have the lengths given and are only read; the lengths of the
     // outputs are zero.
-    unsafe { attr.call(Command::ProgTestRun) }?;
+    unsafe { attr.call(BpfCommand::ProgTestRun) }?;
     Ok(RawRun { result: attr.read_u32(4), duration_ns: attr.read_u32(36) })
 }
 
@@ -291,7 +291,7 @@ pub(super) fn prog_verified_insns(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut attr = Attr::new().fd(0, program).u32(4, info.len() as u32).slice_mut(8, &mut info);
     // SAFETY: `info` has the length given. Its fields are zero, so the kernel follows no pointer in
     // it.
-    unsafe { attr.call(Command::ObjectInfo) }?;
+    unsafe { attr.call(BpfCommand::ObjectInfo) }?;
     Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[PROG_INFO_BYTES - 4 + i])))
 }
 
@@ -303,14 +303,14 @@ pub(super) fn link_create(
 ) -> io::Result<OwnedFd> {
     let mut attr = Attr::new().fd(0, program).u32(4, interface_index).u32(8, attach_type);
     // SAFETY: the attribute holds no pointer; the command returns a new descriptor.
-    unsafe { attr.call_for_fd(Command::LinkCreate) }
+    unsafe { attr.call_for_fd(BpfCommand::LinkCreate) }
 }
 
 /// Takes the program of a link off its interface, whoever else holds a descriptor of the link.
 pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = Attr::new().fd(0, link);
     // SAFETY: the attribute holds no pointer.
-    unsafe { attr.call(Command::LinkDetach) }.map(drop)
+    unsafe { attr.call(BpfCommand::LinkDetach) }.map(drop)
 }
 
 /// Bytes of `struct bpf_link_info` up to the interface of a tcx or XDP link, and where that stands.
@@ -325,6 +325,6 @@ pub(super) fn link_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let mut attr = Attr::new().fd(0, link).u32(4, len as u32).slice_mut(8, &mut info);
     // SAFETY: `info` has the length given. Its fields are zero, so the kernel follows no pointer in
     // it.
-    unsafe { attr.call(Command::ObjectInfo) }?;
+    unsafe { attr.call(BpfCommand::ObjectInfo) }?;
     Ok(u32::from_ne_bytes(std::array::from_fn(|i| info[at + i])))
 }

@@ -231,11 +231,11 @@ impl Setting {
 }
 
 /// A slot as the process sees it.
-pub(super) struct Slot<'a> {
+pub(super) struct ProbeSlot<'a> {
     words: &'a [AtomicU64],
 }
 
-impl<'a> Slot<'a> {
+impl<'a> ProbeSlot<'a> {
     pub(super) fn new(words: &'a [AtomicU64]) -> Self {
         Self { words }
     }

@@ -33,13 +33,13 @@ mod program;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bpf::{InterfaceLink, MappedArray, PerCpuArray, Program, ProgramType};
+use crate::bpf::{BpfProgram, InterfaceLink, MappedArray, PerCpuArray, ProgramType};
 pub use error::ProbeError;
 use histogram::BINS;
-use layout::Slot;
+use layout::ProbeSlot;
 pub use layout::{ProbeCounts, ProbeTotals};
 use ports::Ports;
-use program::{Arrival, Form, Maps};
+use program::{ArrivalClock, Form, Maps};
 
 /// What happens to datagrams that were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl ProbeMedia {
 pub struct DropProbe {
     /// Where it is; none while it is being made.
     link: Option<InterfaceLink>,
-    program: Program,
+    program: BpfProgram,
     /// Which ports are watched.
     ports: Mutex<Ports>,
     slots: MappedArray,
@@ -113,7 +113,7 @@ impl DropProbe {
     /// older than 6.6.
     pub fn attach(config: &ProbeConfig) -> Result<Self, ProbeError> {
         let header_bytes = interface::link_header_bytes(&config.interface)?;
-        let form = Form { action: config.action, header_bytes, arrival: Arrival::Clock };
+        let form = Form { action: config.action, header_bytes, arrival: ArrivalClock::Clock };
         let mut probe = Self::load(config.max_streams, form)?;
         probe.link = Some(InterfaceLink::attach(&probe.program, &config.interface)?);
         Ok(probe)
@@ -129,7 +129,7 @@ impl DropProbe {
         let totals = PerCpuArray::new("probe_totals", (layout::TOTAL_WORDS + BINS) as u32)?;
         let (table, streams) = ports.maps();
         let maps = Maps { ports: table, streams, slots: &slots, totals: &totals };
-        let program = Program::load("drop_probe", ProgramType::TcxIngress, program::build(&maps, form))?;
+        let program = BpfProgram::load("drop_probe", ProgramType::TcxIngress, program::build(&maps, form))?;
         let (action, folded) = (form.action, Mutex::new(vec![0; BINS]));
         let ports = Mutex::new(ports);
         Ok(Self { link: None, program, ports, slots, totals, max_streams, action, folded })
@@ -139,9 +139,9 @@ impl DropProbe {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot(&self, slot: u32) -> Result<Slot<'_>, ProbeError> {
+    fn slot(&self, slot: u32) -> Result<ProbeSlot<'_>, ProbeError> {
         let words = self.slots.entry(slot).filter(|_| slot < self.max_streams);
-        words.map(Slot::new).ok_or(ProbeError::NoSlot { slot, slots: self.max_streams })
+        words.map(ProbeSlot::new).ok_or(ProbeError::NoSlot { slot, slots: self.max_streams })
     }
 
     /// Counts UDP datagrams to `local` in `slot`, from zero. The unspecified address of a family means any address of
@@ -226,7 +226,7 @@ impl DropProbe {
     }
 
     /// Adds the packets that a slot holds back to the histogram, before the slot is cleared.
-    fn fold(&self, slot: &Slot<'_>) {
+    fn fold(&self, slot: &ProbeSlot<'_>) {
         let mut folded = self.folded.lock().unwrap_or_else(PoisonError::into_inner);
         slot.add_learned(&mut folded);
     }

@@ -46,9 +46,9 @@ pub(super) const KEY_V4: u16 = 4;
 /// Last two bytes of a key.
 pub(super) const KEY_V6: u16 = 6;
 
-type Key = [u8; KEY_BYTES];
+type PortKey = [u8; KEY_BYTES];
 
-fn key_of(local: SocketAddr) -> Key {
+fn key_of(local: SocketAddr) -> PortKey {
     let mut key = [0; KEY_BYTES];
     let family = match local.ip().to_canonical() {
         IpAddr::V4(v4) => {
@@ -71,7 +71,7 @@ pub(super) struct Ports {
     table: MappedArray,
     streams: Map,
     /// Addresses and slots of each port, as the packet writes it.
-    watched: HashMap<u16, Vec<(Key, u32)>>,
+    watched: HashMap<u16, Vec<(PortKey, u32)>>,
 }
 
 impl Ports {
@@ -132,6 +132,6 @@ impl Ports {
     }
 }
 
-fn port_of(key: &Key) -> u16 {
+fn port_of(key: &PortKey) -> u16 {
     u16::from_ne_bytes([key[16], key[17]])
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::{DeviceFeatures, Offloads, XdpFeatures, XskFeatures};
-use crate::netlink::{Attributes, Family, Message, Netlink, Request, bytes_of, u32_of};
+use crate::netlink::{Attributes, Family, Netlink, NetlinkMessage, NetlinkRequest, bytes_of, u32_of};
 use crate::sys::ethtool;
 
 /// `struct genlmsghdr`: command, version, reserved.
@@ -49,14 +49,14 @@ fn ethtool_driver(interface: &str) -> io::Result<String> {
 
 const RTM_NEWLINK: u16 = 16;
 
-fn get_link(interface: &str) -> Request {
+fn get_link(interface: &str) -> NetlinkRequest {
     const RTM_GETLINK: u16 = 18;
     const IFLA_IFNAME: u16 = 3;
     let name = [interface.as_bytes(), b"\0"].concat();
-    Request::new(RTM_GETLINK, 0, &[0; 16]).with(IFLA_IFNAME, &name)
+    NetlinkRequest::new(RTM_GETLINK, 0, &[0; 16]).with(IFLA_IFNAME, &name)
 }
 
-fn read_link(interface: &str, message: Message<'_>) -> Option<DeviceFeatures> {
+fn read_link(interface: &str, message: NetlinkMessage<'_>) -> Option<DeviceFeatures> {
     const IFLA_ADDRESS: u16 = 1;
     const IFLA_MTU: u16 = 4;
     const IFLA_LINKINFO: u16 = 18;
@@ -99,8 +99,8 @@ fn family_id(socket: &mut Netlink, name: &[u8]) -> io::Result<u16> {
     const CTRL_CMD_GETFAMILY: u8 = 3;
     const CTRL_ATTR_FAMILY_ID: u16 = 1;
     const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-    let request =
-        Request::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0]).with(CTRL_ATTR_FAMILY_NAME, name);
+    let request = NetlinkRequest::new(GENL_ID_CTRL, 0, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
+        .with(CTRL_ATTR_FAMILY_NAME, name);
     let mut id = None;
     socket.ask(request, |message| {
         id = Attributes::behind(message.body, GENERIC_HEADER_BYTES)
@@ -111,13 +111,13 @@ fn family_id(socket: &mut Netlink, name: &[u8]) -> io::Result<u16> {
     id.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))
 }
 
-fn get_xdp(family: u16, if_index: u32) -> Request {
+fn get_xdp(family: u16, if_index: u32) -> NetlinkRequest {
     const NETDEV_CMD_DEV_GET: u8 = 1;
     const NETDEV_A_DEV_IFINDEX: u16 = 1;
-    Request::new(family, 0, &[NETDEV_CMD_DEV_GET, 1, 0, 0]).with_u32(NETDEV_A_DEV_IFINDEX, if_index)
+    NetlinkRequest::new(family, 0, &[NETDEV_CMD_DEV_GET, 1, 0, 0]).with_u32(NETDEV_A_DEV_IFINDEX, if_index)
 }
 
-fn read_xdp(message: Message<'_>, features: &mut DeviceFeatures) {
+fn read_xdp(message: NetlinkMessage<'_>, features: &mut DeviceFeatures) {
     const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
     const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
     const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
@@ -130,13 +130,14 @@ fn read_xdp(message: Message<'_>, features: &mut DeviceFeatures) {
 
 const NETDEV_A_QUEUE_IFINDEX: u16 = 2;
 
-fn list_queues(family: u16, if_index: u32) -> Request {
+fn list_queues(family: u16, if_index: u32) -> NetlinkRequest {
     const NETDEV_CMD_QUEUE_GET: u8 = 10;
-    Request::new(family, 0, &[NETDEV_CMD_QUEUE_GET, 1, 0, 0]).with_u32(NETDEV_A_QUEUE_IFINDEX, if_index)
+    NetlinkRequest::new(family, 0, &[NETDEV_CMD_QUEUE_GET, 1, 0, 0])
+        .with_u32(NETDEV_A_QUEUE_IFINDEX, if_index)
 }
 
 /// Counts a queue: `counts` of those that receive and those that send.
-fn count_queue(message: Message<'_>, if_index: u32, counts: &mut [u32; 2]) {
+fn count_queue(message: NetlinkMessage<'_>, if_index: u32, counts: &mut [u32; 2]) {
     const NETDEV_A_QUEUE_TYPE: u16 = 3;
     let attributes = Attributes::behind(message.body, GENERIC_HEADER_BYTES);
     let number = |kind| attributes.get(kind).and_then(|value| u32_of(value, 0));
@@ -147,16 +148,16 @@ fn count_queue(message: Message<'_>, if_index: u32, counts: &mut [u32; 2]) {
     }
 }
 
-fn get_offloads(family: u16, if_index: u32) -> Request {
+fn get_offloads(family: u16, if_index: u32) -> NetlinkRequest {
     const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
     const ETHTOOL_A_FEATURES_HEADER: u16 = 1;
     const ETHTOOL_A_HEADER_DEV_INDEX: u16 = 1;
-    Request::new(family, 0, &[ETHTOOL_MSG_FEATURES_GET, 1, 0, 0])
+    NetlinkRequest::new(family, 0, &[ETHTOOL_MSG_FEATURES_GET, 1, 0, 0])
         .with_nested(ETHTOOL_A_FEATURES_HEADER, |r| r.with_u32(ETHTOOL_A_HEADER_DEV_INDEX, if_index))
 }
 
 /// Bits that are set have an entry with their name.
-fn read_offloads(message: Message<'_>) -> Option<Offloads> {
+fn read_offloads(message: NetlinkMessage<'_>) -> Option<Offloads> {
     const ETHTOOL_A_FEATURES_ACTIVE: u16 = 4;
     const ETHTOOL_A_BITSET_BITS: u16 = 3;
     const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
@@ -183,7 +184,7 @@ mod tests {
     proptest! {
         #[test]
         fn feature_parsers_never_panic_on_any_message(kind in prop_oneof![Just(16u16), any::<u16>()], body in proptest::collection::vec(any::<u8>(), 0..160)) {
-            let message = Message { kind, sequence: 1, body: &body };
+            let message = NetlinkMessage { kind, sequence: 1, body: &body };
             if let Some(mut features) = read_link("x", message) {
                 read_xdp(message, &mut features);
                 prop_assert!(!features.to_string().is_empty());

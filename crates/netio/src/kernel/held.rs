@@ -40,7 +40,7 @@ pub enum ZeroCopy {
 }
 
 /// The leases of one socket.
-pub(super) struct Held {
+pub(super) struct ZeroCopyLeases {
     /// By number modulo their count.
     leases: Box<[Option<Lease>]>,
     /// All before this one are complete.
@@ -64,7 +64,7 @@ pub(super) struct Held {
     retry_at: u64,
 }
 
-impl Held {
+impl ZeroCopyLeases {
     /// Creates the state for a socket whose kernel offers zero-copy sends, or has returned the
     /// reason why not.
     pub(super) fn new(state: ZeroCopy) -> Self {

@@ -39,7 +39,7 @@ impl Films {
 
 #[test]
 fn ranges_in_any_order_give_the_leases_back() {
-    let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+    let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
     for _ in 0..10 {
         held.hold(films.lease());
     }
@@ -57,7 +57,7 @@ fn ranges_in_any_order_give_the_leases_back() {
 
 #[test]
 fn numbers_wrap_around() {
-    let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+    let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
     (held.oldest, held.next) = (u32::MAX - 2, u32::MAX - 2);
     for _ in 0..6 {
         held.hold(films.lease());
@@ -71,7 +71,7 @@ fn numbers_wrap_around() {
 
 #[test]
 fn doubt_after_failed_send_is_resolved_by_error_queue() {
-    let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+    let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
     held.hold(films.lease());
     held.doubt();
     assert_eq!(held.room(), 0, "nothing until it is known");
@@ -89,7 +89,7 @@ fn doubt_after_failed_send_is_resolved_by_error_queue() {
 #[test]
 fn completion_of_unknown_number_disables_zero_copy() {
     for (doubts, last) in [(false, 1), (true, 2), (false, 1 << 31)] {
-        let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+        let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
         held.hold(films.lease());
         if doubts {
             held.doubt();
@@ -108,7 +108,7 @@ fn completion_of_unknown_number_disables_zero_copy() {
 #[test]
 fn zero_copy_pauses_when_kernel_mostly_copies() {
     for (copied_of_four, state) in [(2, ZeroCopy::Ready), (3, ZeroCopy::CopiedAnyway)] {
-        let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+        let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
         for n in 0..64 {
             held.hold(films.lease());
             held.complete(n, n, n % 4 < copied_of_four);
@@ -125,7 +125,7 @@ fn zero_copy_pauses_when_kernel_mostly_copies() {
 
 #[test]
 fn enobufs_refusal_limits_room_and_repeated_refusal_disables() {
-    let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+    let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
     for _ in 0..20 {
         held.hold(films.lease());
     }
@@ -139,7 +139,7 @@ fn enobufs_refusal_limits_room_and_repeated_refusal_disables() {
     }
     assert!(held.room() > 19, "{}", held.room());
     // Without anything outstanding it is not memory that is short.
-    let mut held = Held::new(ZeroCopy::Ready);
+    let mut held = ZeroCopyLeases::new(ZeroCopy::Ready);
     for _ in 0..7 {
         held.refused(libc::ENOBUFS);
     }
@@ -155,7 +155,7 @@ fn enobufs_refusal_limits_room_and_repeated_refusal_disables() {
 
 #[test]
 fn zero_copy_not_offered_has_no_room() {
-    let mut held = Held::new(ZeroCopy::NotOffered { errno: libc::EOPNOTSUPP });
+    let mut held = ZeroCopyLeases::new(ZeroCopy::NotOffered { errno: libc::EOPNOTSUPP });
     assert_eq!((held.room(), held.begins(u64::MAX)), (0, false));
 }
 
@@ -167,7 +167,7 @@ proptest! {
         start in any::<u32>(),
         steps in proptest::collection::vec((0u32..20, any::<u32>(), 0u32..10), 1..200),
     ) {
-        let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+        let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
         (held.oldest, held.next) = (start, start);
         let mut out: BTreeMap<u64, ()> = BTreeMap::new();
         let mut sent = 0u64;
@@ -193,7 +193,7 @@ proptest! {
     /// Whatever numbers come, nothing breaks.
     #[test]
     fn completion_with_any_numbers_stays_bounded(ranges in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<bool>()), 0..50)) {
-        let (films, mut held) = (Films::new(), Held::new(ZeroCopy::Ready));
+        let (films, mut held) = (Films::new(), ZeroCopyLeases::new(ZeroCopy::Ready));
         for (first, last, doubts) in ranges {
             if held.room() > 0 {
                 held.hold(films.lease());

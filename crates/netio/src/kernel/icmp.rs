@@ -19,11 +19,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use super::TxCounters;
-use super::held::Held;
+use super::held::ZeroCopyLeases;
 use super::table::AddrTable;
 use crate::limits::{ICMP_BATCH, ICMP_LIFETIME_BATCHES, MAX_ICMP_CALLS, MAX_ICMP_NEWS};
 use crate::sys::cmsg::{SO_EE_CODE_ZEROCOPY_COPIED, SO_EE_ORIGIN_ZEROCOPY};
-use crate::sys::mmsg::{Message, RecvArena};
+use crate::sys::mmsg::{ReceivedMessage, RecvArena};
 use crate::sys::socket::{set_int, tell_local_address};
 
 /// ICMP errors by the address they are about.
@@ -50,7 +50,7 @@ impl IcmpLog {
         socket: &UdpSocket,
         now: u64,
         counters: &mut TxCounters,
-        held: &mut Held,
+        held: &mut ZeroCopyLeases,
     ) -> usize {
         let mut heard = 0;
         for _ in 0..MAX_ICMP_CALLS {
@@ -72,18 +72,18 @@ impl IcmpLog {
     }
 
     /// Files one message of the error queue; whether ICMP sent it.
-    fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters, held: &mut Held) -> bool {
-        match Report::of(&self.arena.get(index)) {
-            Report::Complete { first, last, was_copied } => {
+    fn note(&mut self, index: usize, now: u64, counters: &mut TxCounters, held: &mut ZeroCopyLeases) -> bool {
+        match ErrorReport::of(&self.arena.get(index)) {
+            ErrorReport::Complete { first, last, was_copied } => {
                 held.complete(first, last, was_copied);
                 let sends = u64::from(last.wrapping_sub(first)) + 1;
                 counters.zero_copy_copied += if was_copied { sends } else { 0 };
                 return false;
             }
-            Report::Unreachable(dest, errno) => self.put(dest, errno, now),
-            Report::Hearsay => counters.icmp_hearsay += 1,
-            Report::Noted => {}
-            Report::Other => return false,
+            ErrorReport::Unreachable(dest, errno) => self.put(dest, errno, now),
+            ErrorReport::Hearsay => counters.icmp_hearsay += 1,
+            ErrorReport::Noted => {}
+            ErrorReport::Other => return false,
         }
         true
     }
@@ -110,7 +110,7 @@ impl IcmpLog {
 }
 
 /// The content of one error queue message.
-enum Report {
+enum ErrorReport {
     /// These sends without copying are complete.
     Complete { first: u32, last: u32, was_copied: bool },
     /// A viewer cannot be reached, and why: ICMP from its own address or from this host.
@@ -123,8 +123,8 @@ enum Report {
     Other,
 }
 
-impl Report {
-    fn of(message: &Message<'_>) -> Self {
+impl ErrorReport {
+    fn of(message: &ReceivedMessage<'_>) -> Self {
         let Some(error) = message.info.error else { return Self::Other };
         if error.origin == SO_EE_ORIGIN_ZEROCOPY {
             let was_copied = error.code & SO_EE_CODE_ZEROCOPY_COPIED != 0;
@@ -162,10 +162,10 @@ impl IcmpReader {
             // Nothing there, or the socket is of no use: that shows where datagrams are received.
             let got = self.arena.receive(socket.as_fd(), libc::MSG_ERRQUEUE).unwrap_or(0);
             for index in 0..got {
-                match Report::of(&self.arena.get(index)) {
-                    Report::Unreachable(dest, errno) => tell(dest, errno),
-                    Report::Hearsay => self.hearsay += 1,
-                    Report::Complete { .. } | Report::Noted | Report::Other => {}
+                match ErrorReport::of(&self.arena.get(index)) {
+                    ErrorReport::Unreachable(dest, errno) => tell(dest, errno),
+                    ErrorReport::Hearsay => self.hearsay += 1,
+                    ErrorReport::Complete { .. } | ErrorReport::Noted | ErrorReport::Other => {}
                 }
             }
             if got < self.arena.capacity() {

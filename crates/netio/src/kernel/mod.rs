@@ -29,7 +29,7 @@ use millrace_core::ids::{ConnId, MulticastId};
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
-use millrace_core::shape::{Misshapen, Shape};
+use millrace_core::shape::{DatagramShape, Misshapen};
 use millrace_core::source::SourceTable;
 
 pub use self::held::ZeroCopy;
@@ -39,7 +39,7 @@ use self::tcp::Conns;
 pub use self::udp::{UdpPair, UdpPorts, bind_pair, bind_ports};
 pub(crate) use self::udp_socket::SEND_BUFFER_BYTES;
 pub use self::udp_socket::ZERO_COPY_MIN_BYTES;
-use self::udp_socket::{Call, Entries, Entry, Kit, UdpSender};
+use self::udp_socket::{Call, Entries, Kit, UdpEntry, UdpSender};
 use crate::errno::errno_of;
 use crate::error::{ConnError, NetError};
 use crate::limits::{MAX_MULTICAST_SOCKETS, UDP_SENDERS};
@@ -341,8 +341,8 @@ impl KernelTx {
     fn accept<'d>(
         &mut self,
         transmit: &Transmit<'d>,
-        shape: Result<Shape<'d>, Misshapen>,
-    ) -> Result<(usize, Entry<'d>), SendOutcome> {
+        shape: Result<DatagramShape<'d>, Misshapen>,
+    ) -> Result<(usize, UdpEntry<'d>), SendOutcome> {
         if let (Dest::Bytes { conn }, Payload::Bytes(range)) = (transmit.dest, transmit.payload) {
             let batch = self.kit.memory.batches;
             return Err(self.conns.send_bytes(conn, range, batch, &mut self.counters));
@@ -364,7 +364,7 @@ impl KernelTx {
             // ICMP never reports a group as unreachable.
             return match self.multicast.get(usize::from(via.0)) {
                 Some(_) => {
-                    let entry = Entry { stream: transmit.stream, dest, source: None, shape, lease: None };
+                    let entry = UdpEntry { stream: transmit.stream, dest, source: None, shape, lease: None };
                     Ok((UDP_SENDERS + usize::from(via.0), entry))
                 }
                 None => Err(SendOutcome::Unreachable { errno: libc::ENODEV }),
@@ -380,7 +380,7 @@ impl KernelTx {
             None => {
                 let source = self.sources.get(transmit.dest.source());
                 let source = source.filter(|source| source.is_ipv4() == dest.is_ipv4());
-                Ok((sender, Entry { stream: transmit.stream, dest, source, shape, lease: None }))
+                Ok((sender, UdpEntry { stream: transmit.stream, dest, source, shape, lease: None }))
             }
         }
     }
@@ -441,7 +441,7 @@ impl Drop for KernelTx {
 
 /// Returns whether all bytes of a payload lie in the extent, as they must for its lease to keep
 /// them.
-fn holds(lease: &Lease, shape: &Shape<'_>) -> bool {
+fn holds(lease: &Lease, shape: &DatagramShape<'_>) -> bool {
     let (extent, bytes) = (lease.bytes().as_ptr_range(), shape.wire_bytes().map(<[u8]>::as_ptr_range));
     bytes.is_some_and(|bytes| extent.start <= bytes.start && bytes.end <= extent.end)
 }

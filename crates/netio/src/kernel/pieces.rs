@@ -3,7 +3,7 @@
 
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, RTP_HEADER_BYTES};
 use millrace_core::seam::ByteRange;
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 
 use crate::limits::TCP_PARTS;
 
@@ -14,7 +14,7 @@ pub(super) type Prefix = [u8; FRAME_PREFIX_BYTES + RTP_HEADER_BYTES];
 #[derive(Clone, Copy)]
 pub(super) enum Pieces<'a> {
     /// Frames of an RTSP connection (RFC 2326 section 10.12).
-    Frames { channel: u8, shape: &'a Shape<'a> },
+    Frames { channel: u8, shape: &'a DatagramShape<'a> },
     /// Bytes.
     Bytes(ByteRange<'a>),
 }

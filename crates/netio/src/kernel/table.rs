@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::limits::{ADDRESS_SETS, ADDRESS_WAYS};
 
 #[derive(Clone, Copy)]
-struct Slot<V> {
+struct AddrSlot<V> {
     addr: SocketAddr,
     value: V,
     /// When it was put in, on the owner's clock.
@@ -15,7 +15,7 @@ struct Slot<V> {
 /// Remembers a value for up to 256 addresses. A hostile peer can at worst make it forget: that costs its owner a
 /// report, never a wrong one.
 pub(super) struct AddrTable<V> {
-    slots: Box<[Option<Slot<V>>]>,
+    slots: Box<[Option<AddrSlot<V>>]>,
     used: usize,
     /// Age at which an entry is dead.
     lifetime: u64,
@@ -27,7 +27,7 @@ impl<V: Copy> AddrTable<V> {
         Self { slots: vec![None; ADDRESS_WAYS * ADDRESS_SETS].into(), used: 0, lifetime }
     }
 
-    fn set(&mut self, addr: SocketAddr) -> &mut [Option<Slot<V>>] {
+    fn set(&mut self, addr: SocketAddr) -> &mut [Option<AddrSlot<V>>] {
         let ip = match addr.ip() {
             IpAddr::V4(v4) => u64::from(v4.to_bits()),
             IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64 ^ (v6.to_bits() as u64).rotate_left(17),
@@ -48,7 +48,7 @@ impl<V: Copy> AddrTable<V> {
             oldest.map_or(0, |(index, _)| index)
         });
         let was_free = set[place].is_none();
-        set[place] = Some(Slot { addr, value, born: now });
+        set[place] = Some(AddrSlot { addr, value, born: now });
         self.used += usize::from(was_free);
     }
 

@@ -31,12 +31,12 @@ use millrace_core::limits::{
     FRAME_PREFIX_BYTES, MAX_BURST_PACKETS, MAX_CONN_PENDING_BYTES, MAX_PACKET_BYTES, RTP_HEADER_BYTES,
 };
 use millrace_core::seam::{ByteRange, SendOutcome};
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sockopt};
 
 use super::TxCounters;
 use super::pieces::{Pieces, Prefix};
-use super::watch::{Watch, Watched};
+use super::watch::{Watched, WritabilityWatch};
 use crate::error::{ConnError, NetError};
 use crate::limits::{BYTES_NOT_SENT, MAX_INTERRUPTS, TCP_PARTS};
 use crate::sys::socket::{set_int, unacknowledged_bytes};
@@ -55,7 +55,7 @@ const FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 const _: () = assert!(MAX_PACKET <= u16::MAX as usize, "the length field of a frame has 16 bits");
 
-struct Conn {
+struct KernelConnection {
     socket: OwnedFd,
     /// This is a TCP connection that has carried only frames until now.
     is_tuned_for_frames: bool,
@@ -85,10 +85,10 @@ struct Conn {
 
 /// The connections of one sender.
 pub(super) struct Conns {
-    conns: Box<[Option<Conn>]>,
+    conns: Box<[Option<KernelConnection>]>,
     /// [`ROOM`] bytes for each; untouched rooms take no memory, because the kernel hands out zeroed pages on first use.
     rooms: Box<[u8]>,
-    watch: Watch,
+    watch: WritabilityWatch,
     /// Connections that were reported writable and were not (the kernel is short of memory):
     /// watching them would be a busy loop. Each is in here at most once.
     retried: VecDeque<u32>,
@@ -113,7 +113,7 @@ impl Conns {
         Ok(Self {
             conns: (0..conns).map(|_| None).collect(),
             rooms: vec![0; conns * ROOM].into(),
-            watch: Watch::new()?,
+            watch: WritabilityWatch::new()?,
             retried: VecDeque::with_capacity(conns),
             writable: VecDeque::with_capacity(conns),
             returned: VecDeque::with_capacity(conns),
@@ -145,7 +145,7 @@ impl Conns {
             set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
                 .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
         }
-        *slot = Some(Conn {
+        *slot = Some(KernelConnection {
             socket,
             is_tuned_for_frames: is_tcp,
             start: 0,
@@ -209,7 +209,7 @@ impl Conns {
         &mut self,
         id: ConnId,
         channel: u8,
-        shape: &Shape<'_>,
+        shape: &DatagramShape<'_>,
         batch: u64,
         counters: &mut TxCounters,
     ) -> SendOutcome {
@@ -516,7 +516,7 @@ impl Conns {
 }
 
 /// One sendmsg that neither waits nor raises SIGPIPE.
-fn write(conn: &mut Conn, parts: &[IoSlice<'_>], counters: &mut TxCounters) -> Write {
+fn write(conn: &mut KernelConnection, parts: &[IoSlice<'_>], counters: &mut TxCounters) -> Write {
     for _ in 0..MAX_INTERRUPTS {
         counters.tcp_calls += 1;
         match rustix::net::sendmsg(&conn.socket, parts, &mut SendAncillaryBuffer::default(), FLAGS) {

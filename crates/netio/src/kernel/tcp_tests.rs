@@ -42,7 +42,7 @@ fn something_else_than_tcp_is_refused() {
 #[test]
 fn unknown_connections_are_closed_and_unknown() {
     let (mut conns, mut counters) = conns(2);
-    let shape = Shape::of(Payload::Rtcp(b"x")).unwrap();
+    let shape = DatagramShape::of(Payload::Rtcp(b"x")).unwrap();
     for id in [ConnId(0), ConnId(7)] {
         assert_eq!(
             conns.send(id, 0, &shape, 1, &mut counters),
@@ -58,10 +58,10 @@ fn send_of_oversized_packet_fails_and_stream_continues() {
     let (writer, mut reader) = connection();
     conns.add(ID, writer.into()).unwrap();
     let long = vec![1; MAX_PACKET + 1];
-    let shape = Shape::of(Payload::Wire { bytes: &long, segment: long.len() }).unwrap();
+    let shape = DatagramShape::of(Payload::Wire { bytes: &long, segment: long.len() }).unwrap();
     let refused = SendOutcome::Unreachable { errno: libc::EMSGSIZE };
     assert_eq!(conns.send(ID, 0, &shape, 1, &mut counters), refused);
-    let shape = Shape::of(Payload::Wire { bytes: &long, segment: MAX_PACKET }).unwrap();
+    let shape = DatagramShape::of(Payload::Wire { bytes: &long, segment: MAX_PACKET }).unwrap();
     assert_eq!(conns.send(ID, 6, &shape, 1, &mut counters), SendOutcome::Sent);
     let mut got = vec![0; 4 + MAX_PACKET + 5];
     reader.read_exact(&mut got).unwrap();
@@ -130,13 +130,13 @@ fn blocked_entry_stops_later_entries_of_same_batch() {
     let (writer, mut reader) = connection();
     conns.add(ID, writer.into()).unwrap();
     let bytes = vec![7; 64 * 1000];
-    let burst = Shape::of(Payload::Wire { bytes: &bytes, segment: 1000 }).unwrap();
+    let burst = DatagramShape::of(Payload::Wire { bytes: &bytes, segment: 1000 }).unwrap();
     while conns.send(ID, 0, &burst, 1, &mut counters) == SendOutcome::Sent {}
     // The viewer reads everything between two entries of the batch: there is room, but not for the second.
     reader.set_nonblocking(true).unwrap();
     let mut buffer = vec![0; 1 << 20];
     while reader.read(&mut buffer).is_ok() || is_stuck(&mut conns, &mut counters) {}
-    let report = Shape::of(Payload::Rtcp(b"report")).unwrap();
+    let report = DatagramShape::of(Payload::Rtcp(b"report")).unwrap();
     assert_eq!(conns.send(ID, 1, &report, 1, &mut counters), SendOutcome::Blocked { taken: 0 });
     assert_eq!(conns.send(ID, 1, &report, 2, &mut counters), SendOutcome::Sent);
 }
@@ -157,7 +157,7 @@ fn closed_connection_is_reported_once_and_id_is_reusable() {
         }
     };
     assert!([libc::ECONNRESET, libc::EPIPE].contains(&errno), "{errno}");
-    let shape = Shape::of(Payload::Rtcp(b"x")).unwrap();
+    let shape = DatagramShape::of(Payload::Rtcp(b"x")).unwrap();
     for _ in 0..3 {
         assert_eq!(conns.send(ID, 0, &shape, 1, &mut counters), SendOutcome::Closed { errno });
         assert_eq!(conns.write_control(ID, b"x", &mut counters), Err(ConnError::Gone { conn: ID, errno }));

@@ -72,14 +72,14 @@ pub fn bind_ports(
 }
 
 /// Where binding failed, and why.
-type Refused = (SocketAddr, io::Error);
+type BindFailure = (SocketAddr, io::Error);
 
 /// What `bind` makes of the first pair of ports that is free.
 fn first_free<T>(
     addr: IpAddr,
     first_port: u16,
     last_port: u16,
-    bind: impl Fn(SocketAddr, SocketAddr) -> Result<T, Refused>,
+    bind: impl Fn(SocketAddr, SocketAddr) -> Result<T, BindFailure>,
 ) -> Result<T, NetError> {
     let mut tried = 0;
     let mut last_error = None;
@@ -111,7 +111,7 @@ fn first_free<T>(
 /// decides, and it always names socket 0. Sockets are numbered in the order in which they were
 /// bound, and when one is closed the last takes its number (socket(7), `SO_ATTACH_REUSEPORT_CBPF`):
 /// so the receiver is number 0 in both families.
-fn bind_shared(local: SocketAddr, senders: usize) -> Result<(UdpSocket, Vec<UdpSocket>), Refused> {
+fn bind_shared(local: SocketAddr, senders: usize) -> Result<(UdpSocket, Vec<UdpSocket>), BindFailure> {
     let refused = |error: io::Error| (local, error);
     let first = bind_for(local, Use::Alone)?;
     sockopt::set_socket_reuseport(&first, true).map_err(|errno| refused(errno.into()))?;
@@ -140,7 +140,7 @@ enum Use {
     Sending,
 }
 
-fn bind_for(local: SocketAddr, usage: Use) -> Result<UdpSocket, Refused> {
+fn bind_for(local: SocketAddr, usage: Use) -> Result<UdpSocket, BindFailure> {
     try_bind(local, usage).map_err(|error| (local, error))
 }
 

@@ -22,15 +22,15 @@ use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::SendOutcome;
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::TxCounters;
-use super::held::{Held, ZeroCopy};
+use super::held::{ZeroCopy, ZeroCopyLeases};
 use super::icmp::{IcmpLog, hear_icmp, icmp_may_say, only_icmp_says, recverr};
 use super::table::AddrTable;
 use crate::error::NetError;
-use crate::sys::mmsg::{MAX_PARTS, Plan, SendArena};
+use crate::sys::mmsg::{MAX_PARTS, MessageList, SendArena};
 use crate::sys::socket::{Buffer, get_int, raise_buffer, set_int};
 
 const _: () = {
@@ -39,22 +39,22 @@ const _: () = {
 };
 
 /// One entry of a batch that goes out of a UDP socket.
-pub(super) struct Entry<'d> {
+pub(super) struct UdpEntry<'d> {
     pub(super) stream: StreamId,
     pub(super) dest: SocketAddr,
     /// Source address; `None` if the route determines it.
     pub(super) source: Option<IpAddr>,
-    pub(super) shape: Shape<'d>,
+    pub(super) shape: DatagramShape<'d>,
     /// The extent that all its bytes lie in, if it may go without copying.
     pub(super) lease: Option<&'d Lease>,
 }
 
 /// The entries of a batch by their place in it.
-pub(super) type Entries<'d> = [Option<Entry<'d>>; MAX_BATCH_BURSTS];
+pub(super) type Entries<'d> = [Option<UdpEntry<'d>>; MAX_BATCH_BURSTS];
 
 /// One message of a plan: datagrams `first..first + count` of an entry.
 #[derive(Clone, Copy, Default)]
-struct Job {
+struct PlannedMessage {
     entry: u8,
     first: u16,
     count: u16,
@@ -64,7 +64,7 @@ struct Job {
     is_short_of_room: bool,
 }
 
-impl Job {
+impl PlannedMessage {
     /// Whether the kernel has to cut it.
     fn is_gso(self) -> bool {
         self.count > 1
@@ -74,12 +74,12 @@ impl Job {
 /// State shared by the sockets of one sender: everything that is allocated.
 pub(super) struct Kit {
     arena: SendArena,
-    jobs: Box<[Job]>,
-    pub(super) memory: Memory,
+    jobs: Box<[PlannedMessage]>,
+    pub(super) memory: ViewerFacts,
 }
 
 /// Facts learned about viewers.
-pub(super) struct Memory {
+pub(super) struct ViewerFacts {
     pub(super) icmp: IcmpLog,
     /// Viewers whose path refused GSO.
     plain: AddrTable<()>,
@@ -91,8 +91,8 @@ impl Kit {
     pub(super) fn new() -> Self {
         Self {
             arena: SendArena::new(MESSAGES_PER_CALL, PARTS_PER_CALL),
-            jobs: vec![Job::default(); MESSAGES_PER_CALL].into(),
-            memory: Memory { icmp: IcmpLog::new(), plain: AddrTable::new(PLAIN_BATCHES), batches: 0 },
+            jobs: vec![PlannedMessage::default(); MESSAGES_PER_CALL].into(),
+            memory: ViewerFacts { icmp: IcmpLog::new(), plain: AddrTable::new(PLAIN_BATCHES), batches: 0 },
         }
     }
 }
@@ -156,12 +156,12 @@ impl<'a, 'd> Call<'a, 'd> {
         Self { zero_copy, ..self }
     }
 
-    fn entry(&self, index: usize) -> &'a Entry<'d> {
+    fn entry(&self, index: usize) -> &'a UdpEntry<'d> {
         self.entries[index].as_ref().expect("the mask names entries that are there")
     }
 
     /// Books a message that the kernel took.
-    fn credit(&mut self, job: Job) {
+    fn credit(&mut self, job: PlannedMessage) {
         self.tries = 0;
         let index = usize::from(job.entry);
         let shape = &self.entry(index).shape;
@@ -194,7 +194,7 @@ impl<'a, 'd> Call<'a, 'd> {
 }
 
 /// How to react to a failed message.
-enum Verdict {
+enum SendErrorAction {
     /// Try the same message again.
     Again,
     /// Send its entry with copying.
@@ -221,7 +221,7 @@ pub(super) struct UdpSender {
     /// Batch at which the error queue is read again.
     drain_at: u64,
     /// Sends that the kernel has not copied.
-    held: Held,
+    held: ZeroCopyLeases,
 }
 
 impl UdpSender {
@@ -251,7 +251,7 @@ impl UdpSender {
             strikes: 0,
             deaf_until: None,
             drain_at: DRAIN_BATCHES,
-            held: Held::new(zero_copy),
+            held: ZeroCopyLeases::new(zero_copy),
         })
     }
 
@@ -261,7 +261,7 @@ impl UdpSender {
     }
 
     /// Takes back the leases of sends that are complete; how many are still out.
-    pub(super) fn reap(&mut self, memory: &mut Memory, counters: &mut TxCounters) -> u32 {
+    pub(super) fn reap(&mut self, memory: &mut ViewerFacts, counters: &mut TxCounters) -> u32 {
         if self.held.outstanding() > 0 {
             memory.icmp.drain(&self.socket, memory.batches, counters, &mut self.held);
         }
@@ -269,7 +269,7 @@ impl UdpSender {
     }
 
     /// Waits a moment for the kernel to finish its sends: a device may still be reading.
-    pub(super) fn close(mut self, memory: &mut Memory, counters: &mut TxCounters) {
+    pub(super) fn close(mut self, memory: &mut ViewerFacts, counters: &mut TxCounters) {
         for _ in 0..CLOSE_ROUNDS {
             if self.reap(memory, counters) == 0 {
                 return;
@@ -328,7 +328,7 @@ impl UdpSender {
                 let errno = sent.err().unwrap_or(libc::EAGAIN);
                 let job = kit.jobs[at];
                 match self.verdict(errno, job, &mut kit.memory, &mut call) {
-                    Verdict::Again => {}
+                    SendErrorAction::Again => {}
                     verdict => {
                         Self::settle(verdict, job, &mut call);
                         break;
@@ -339,7 +339,7 @@ impl UdpSender {
     }
 
     /// Ends a deaf spell, and reads the error queue now and then, so that no old error waits for an innocent send.
-    fn housekeeping(&mut self, memory: &mut Memory, counters: &mut TxCounters) {
+    fn housekeeping(&mut self, memory: &mut ViewerFacts, counters: &mut TxCounters) {
         if self.deaf_until.is_some_and(|until| memory.batches >= until) {
             // If this is refused the socket stays deaf until the next batch.
             if set_int(self.socket.as_fd(), self.recverr.0, self.recverr.1, 1).is_ok() {
@@ -354,10 +354,16 @@ impl UdpSender {
     }
 
     /// Writes the entries that are not done into the plan, as far as there is room.
-    fn fill<'d>(&self, plan: &mut Plan<'_, 'd>, jobs: &mut [Job], memory: &mut Memory, call: &Call<'_, 'd>) {
+    fn fill<'d>(
+        &self,
+        plan: &mut MessageList<'_, 'd>,
+        jobs: &mut [PlannedMessage],
+        memory: &mut ViewerFacts,
+        call: &Call<'_, 'd>,
+    ) {
         let mut room = self.held.room();
         for index in bits(call.rest) {
-            let Entry { dest, source, shape, .. } = *call.entry(index);
+            let UdpEntry { dest, source, shape, .. } = *call.entry(index);
             let may_hold = call.zero_copy & 1 << index != 0 && self.held.state() == ZeroCopy::Ready;
             let single = call.plain & 1 << index != 0 || memory.plain.get(dest, memory.batches).is_some();
             let most = if self.gso && !single { gso_segments(&shape) } else { 1 };
@@ -371,7 +377,7 @@ impl UdpSender {
                 let holds = may_hold && count > 1 && shape.bytes_in(first, count) >= ZERO_COPY_MIN_BYTES;
                 let is_zero_copy = holds && room > 0;
                 room -= u32::from(is_zero_copy);
-                jobs[plan.len()] = Job {
+                jobs[plan.len()] = PlannedMessage {
                     entry: index as u8,
                     first: first as u16,
                     count: count as u16,
@@ -385,17 +391,23 @@ impl UdpSender {
     }
 
     /// Determines the meaning of a failed message.
-    fn verdict(&mut self, errno: i32, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) -> Verdict {
+    fn verdict(
+        &mut self,
+        errno: i32,
+        job: PlannedMessage,
+        memory: &mut ViewerFacts,
+        call: &mut Call<'_, '_>,
+    ) -> SendErrorAction {
         call.tries += 1;
         match errno {
-            libc::EAGAIN => return Verdict::SocketFull,
-            libc::EINTR if call.tries < MAX_SEND_TRIES => return Verdict::Again,
+            libc::EAGAIN => return SendErrorAction::SocketFull,
+            libc::EINTR if call.tries < MAX_SEND_TRIES => return SendErrorAction::Again,
             // Whatever it is: with copying it is as it always was.
             _ if job.is_zero_copy => {
                 self.listen(memory, call);
-                return Verdict::Copied(errno);
+                return SendErrorAction::Copied(errno);
             }
-            libc::ENOBUFS | libc::ENOMEM | libc::EINTR => return Verdict::DeviceFull,
+            libc::ENOBUFS | libc::ENOMEM | libc::EINTR => return SendErrorAction::DeviceFull,
             _ => {}
         }
         if icmp_may_say(errno) {
@@ -406,18 +418,18 @@ impl UdpSender {
                 self.go_deaf(memory.batches);
             }
             if call.tries == 1 || doubtful && call.tries < MAX_SEND_TRIES + DEAF_TRIES {
-                return Verdict::Again;
+                return SendErrorAction::Again;
             }
         }
         match errno {
-            libc::EIO | libc::EINVAL | libc::EMSGSIZE if job.is_gso() => Verdict::Plain,
-            _ => Verdict::Unreachable(errno),
+            libc::EIO | libc::EINVAL | libc::EMSGSIZE if job.is_gso() => SendErrorAction::Plain,
+            _ => SendErrorAction::Unreachable(errno),
         }
     }
 
     /// Empties the error queue; returns whether it held ICMP messages. Under a storm of ICMP errors
     /// the socket stops listening to them for a while: they must not delay the sends of any viewer.
-    fn listen(&mut self, memory: &mut Memory, call: &mut Call<'_, '_>) -> bool {
+    fn listen(&mut self, memory: &mut ViewerFacts, call: &mut Call<'_, '_>) -> bool {
         let heard = memory.icmp.drain(&self.socket, memory.batches, call.counters, &mut self.held) > 0;
         call.icmp_rounds += u32::from(heard);
         if heard && call.icmp_rounds >= MAX_ICMP_ROUNDS {
@@ -437,7 +449,7 @@ impl UdpSender {
     }
 
     /// Books a message that the kernel took.
-    fn took(&mut self, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+    fn took(&mut self, job: PlannedMessage, memory: &mut ViewerFacts, call: &mut Call<'_, '_>) {
         let index = usize::from(job.entry);
         let bit = 1 << index;
         if let (true, Some(lease)) = (job.is_zero_copy, call.entry(index).lease) {
@@ -463,7 +475,7 @@ impl UdpSender {
     /// segment; EIO under IPsec) or by the device behind the socket (EIO without checksum offload before Linux 6.11;
     /// EINVAL on some virtual ones). In both cases the same datagrams may well go one by one; if they do, that viewer
     /// is remembered. Only when viewer after viewer is refused and no GSO send works, the socket does without.
-    fn judge_gso(&mut self, job: Job, memory: &mut Memory, call: &mut Call<'_, '_>) {
+    fn judge_gso(&mut self, job: PlannedMessage, memory: &mut ViewerFacts, call: &mut Call<'_, '_>) {
         let bit = 1 << job.entry;
         if job.is_gso() {
             self.strikes = 0;
@@ -477,39 +489,39 @@ impl UdpSender {
     }
 
     /// Acts on a verdict that ends a message.
-    fn settle(verdict: Verdict, job: Job, call: &mut Call<'_, '_>) {
+    fn settle(verdict: SendErrorAction, job: PlannedMessage, call: &mut Call<'_, '_>) {
         call.tries = 0;
         let index = usize::from(job.entry);
         let entry = call.entry(index);
         match verdict {
-            Verdict::Again => {}
-            Verdict::Copied(errno) => {
+            SendErrorAction::Again => {}
+            SendErrorAction::Copied(errno) => {
                 call.zero_copy &= !(1 << index);
                 call.refused |= 1 << index;
                 call.refused_errno = errno;
             }
-            Verdict::Plain => {
+            SendErrorAction::Plain => {
                 call.plain |= 1 << index;
                 call.suspect |= 1 << index;
             }
-            Verdict::Unreachable(errno) => call.end(index, SendOutcome::Unreachable { errno }),
-            Verdict::DeviceFull => {
+            SendErrorAction::Unreachable(errno) => call.end(index, SendOutcome::Unreachable { errno }),
+            SendErrorAction::DeviceFull => {
                 call.full += 1;
                 call.block((call.full < MAX_FULL_QUEUES).then_some(entry.stream));
             }
-            Verdict::SocketFull => call.block(None),
+            SendErrorAction::SocketFull => call.block(None),
         }
     }
 }
 
 /// The messages from `at` on that all go without copying, or all with.
-fn run_of_one_kind(jobs: &[Job], at: usize) -> std::ops::Range<usize> {
+fn run_of_one_kind(jobs: &[PlannedMessage], at: usize) -> std::ops::Range<usize> {
     let same = jobs[at..].iter().take_while(|job| job.is_zero_copy == jobs[at].is_zero_copy);
     at..at + same.count()
 }
 
 /// Datagrams that one GSO send may carry: at most 64 of them, within the length of an IP packet.
-fn gso_segments(shape: &Shape<'_>) -> usize {
+fn gso_segments(shape: &DatagramShape<'_>) -> usize {
     (MAX_GSO_BYTES / shape.segment()).clamp(1, MAX_GSO_SEGMENTS)
 }
 

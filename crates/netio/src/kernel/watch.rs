@@ -25,8 +25,8 @@ pub(super) enum Watched {
     Now,
 }
 
-/// See the module.
-pub(super) struct Watch {
+/// An epoll set of the connections that are full, until they can be written to again.
+pub(super) struct WritabilityWatch {
     set: OwnedFd,
     armed: usize,
     /// Connections that were reported, and whether because they are broken; those from `next` on were not taken yet.
@@ -35,7 +35,7 @@ pub(super) struct Watch {
     end: usize,
 }
 
-impl Watch {
+impl WritabilityWatch {
     pub(super) fn new() -> Result<Self, NetError> {
         let set = epoll::create(CreateFlags::CLOEXEC).map_err(|source| NetError::Socket {
             socket: "connections".into(),

@@ -3,7 +3,7 @@
 use millrace_core::wire::checksum::sum16;
 
 /// The unit that an [`super::ImpairmentModel`] carries: an IP packet, or a stand-in for one.
-pub trait Packet {
+pub trait LinkPacket {
     /// Flips bits so that a checksum over them fails; `random` selects them.
     fn flip_bits(&mut self, random: u64);
 
@@ -23,7 +23,7 @@ const IPV6_CE: u8 = 0b11_0000;
 const IPV4_HEADER_BYTES: usize = 20;
 const IPV4_SUM_AT: usize = 10;
 
-impl Packet for Vec<u8> {
+impl LinkPacket for Vec<u8> {
     /// One to three bits of one 16-bit word, which no Internet checksum takes for the same: another word is another sum, and 0 and 0xffff, its two
     /// ways of being nothing, differ in all bits. A datagram without a checksum arrives with wrong bytes.
     fn flip_bits(&mut self, random: u64) {

@@ -24,7 +24,7 @@ mod spec;
 mod train;
 mod tun;
 
-pub use alter::Packet;
+pub use alter::LinkPacket;
 pub use classify::{Traffic, classify};
 pub use counts::{LinkCounts, LinkStats};
 pub use gso_tun::GsoTun;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use millrace_core::time::{Instant, NS_PER_S};
 
-use super::alter::Packet;
+use super::alter::LinkPacket;
 use super::classify::Traffic;
 use super::counts::LinkCounts;
 use super::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
@@ -44,8 +44,8 @@ pub struct ImpairmentModel<P> {
     reorder: SplitMix,
     mark: SplitMix,
     corrupt: SplitMix,
-    line: VecDeque<Waiting<P>>,
-    held: VecDeque<Held<P>>,
+    line: VecDeque<QueuedPacket<P>>,
+    held: VecDeque<OvertakenPacket<P>>,
     /// Bytes of both.
     waiting_bytes: u64,
     /// Packets that have gone out in their order: those that are held back count on it.
@@ -59,7 +59,7 @@ pub struct ImpairmentModel<P> {
 
 /// A packet on its way.
 #[derive(Debug)]
-struct Waiting<P> {
+struct QueuedPacket<P> {
     packet: P,
     bytes: u64,
     class: Traffic,
@@ -70,8 +70,8 @@ struct Waiting<P> {
 
 /// A packet that lets others overtake.
 #[derive(Debug)]
-struct Held<P> {
-    waiting: Waiting<P>,
+struct OvertakenPacket<P> {
+    waiting: QueuedPacket<P>,
     /// Value of `passed` when it was put aside.
     since: u64,
     /// It leaves when `passed` has reached this value.
@@ -80,7 +80,7 @@ struct Held<P> {
     until_ns: u64,
 }
 
-impl<P: Packet> ImpairmentModel<P> {
+impl<P: LinkPacket> ImpairmentModel<P> {
     /// The link that `spec` describes.
     pub fn new(spec: &Impairment) -> Self {
         Self::with_stream(spec, 0)
@@ -157,7 +157,7 @@ impl<P: Packet> ImpairmentModel<P> {
         let due_ns = sent_ns.saturating_add(self.draw_delay_ns()).max(self.last_due_ns);
         self.last_due_ns = due_ns;
         let hold = self.spec.reorder.is_some_and(|reorder| self.reorder.hits(reorder.share.ppm()));
-        self.line.push_back(Waiting { packet, bytes, class, due_ns, times, hold });
+        self.line.push_back(QueuedPacket { packet, bytes, class, due_ns, times, hold });
         None
     }
 
@@ -200,7 +200,7 @@ impl<P: Packet> ImpairmentModel<P> {
             match self.spec.reorder {
                 Some(reorder) if waiting.hold => {
                     let within_ns = u64::try_from(reorder.within.as_nanos()).unwrap_or(u64::MAX);
-                    self.held.push_back(Held {
+                    self.held.push_back(OvertakenPacket {
                         since: self.passed,
                         until_passed: self.passed + u64::from(reorder.by_packets),
                         until_ns: waiting.due_ns.saturating_add(within_ns),
@@ -216,11 +216,11 @@ impl<P: Packet> ImpairmentModel<P> {
         }
     }
 
-    fn may_go(&self, held: &Held<P>) -> bool {
+    fn may_go(&self, held: &OvertakenPacket<P>) -> bool {
         self.passed >= held.until_passed
     }
 
-    fn depart(&mut self, waiting: Waiting<P>, due_ns: u64) -> Departure<P> {
+    fn depart(&mut self, waiting: QueuedPacket<P>, due_ns: u64) -> Departure<P> {
         let counts = &mut self.counts[waiting.class as usize];
         self.waiting_bytes -= waiting.bytes;
         counts.waiting -= 1;

@@ -11,7 +11,7 @@ fn spec(text: &str) -> Impairment {
 }
 
 /// The number of a packet stands for it: nothing happens to the number itself. The odd ones are ECN-capable.
-impl Packet for u64 {
+impl LinkPacket for u64 {
     fn flip_bits(&mut self, _random: u64) {}
 
     fn mark(&mut self) -> bool {
@@ -20,9 +20,9 @@ impl Packet for u64 {
 }
 
 /// The output: number, copies, time.
-type Out = Vec<(u64, u32, u64)>;
+type ModelOutput = Vec<(u64, u32, u64)>;
 
-fn drain(model: &mut ImpairmentModel<u64>, now: Instant, out: &mut Out) {
+fn drain(model: &mut ImpairmentModel<u64>, now: Instant, out: &mut ModelOutput) {
     while let Some(departure) = model.poll_output(now) {
         assert!(departure.due <= now);
         out.push((departure.packet, departure.times, departure.due.0));
@@ -31,7 +31,7 @@ fn drain(model: &mut ImpairmentModel<u64>, now: Instant, out: &mut Out) {
 }
 
 /// Takes everything out at the time at which it is due.
-fn finish(model: &mut ImpairmentModel<u64>, out: &mut Out) {
+fn finish(model: &mut ImpairmentModel<u64>, out: &mut ModelOutput) {
     while let Some(at) = model.poll_at() {
         drain(model, at, out);
     }
@@ -39,7 +39,7 @@ fn finish(model: &mut ImpairmentModel<u64>, out: &mut Out) {
 }
 
 /// `count` packets of 1000 bytes, one every `gap_ns`.
-fn steady(text: &str, count: u64, gap_ns: u64) -> (Out, LinkCounts) {
+fn steady(text: &str, count: u64, gap_ns: u64) -> (ModelOutput, LinkCounts) {
     let mut model = ImpairmentModel::new(&spec(text));
     let mut out = Vec::new();
     for number in 0..count {
@@ -97,7 +97,7 @@ fn binomial_range_matches_known_values() {
 #[test]
 fn impairment_model_without_impairment_changes_nothing() {
     let (out, counts) = steady("none", 100, 7);
-    assert_eq!(out, (0..100).map(|n| (n, 1, n * 7)).collect::<Out>());
+    assert_eq!(out, (0..100).map(|n| (n, 1, n * 7)).collect::<ModelOutput>());
     let all = LinkCounts { received: 100, forwarded: 100, ..LinkCounts::default() };
     assert_eq!(counts, LinkCounts { received_bytes: 100_000, forwarded_bytes: 100_000, ..all });
 }
@@ -213,7 +213,7 @@ fn lost_packets_have_used_the_bottleneck() {
 }
 
 /// Numbers that were in front of later ones, and by how many packets each was overtaken.
-fn overtaken(out: &Out) -> Vec<(u64, u64)> {
+fn overtaken(out: &ModelOutput) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for (place, (number, _, _)) in out.iter().enumerate() {
         let by = out[..place].iter().rev().take(4000).filter(|(other, _, _)| other > number).count() as u64;
@@ -329,7 +329,7 @@ fn impairments() -> impl Strategy<Value = Impairment> {
 }
 
 /// Gives the packets in, polling in time after each if `prompt`, else only now and then.
-fn play(spec: &Impairment, gaps: &[(u64, usize, bool)], prompt: bool) -> (Out, ImpairmentModel<u64>) {
+fn play(spec: &Impairment, gaps: &[(u64, usize, bool)], prompt: bool) -> (ModelOutput, ImpairmentModel<u64>) {
     let mut model = ImpairmentModel::new(spec);
     let mut out = Vec::new();
     let mut now = Instant(0);

@@ -18,22 +18,22 @@ use crate::limits::{LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS,
 /// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.
 #[derive(Debug)]
 pub struct TunLink {
-    shared: Arc<Shared>,
+    shared: Arc<LinkThreadReport>,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State that the thread reports.
 #[derive(Debug)]
-struct Shared {
+struct LinkThreadReport {
     /// The sending end in each direction: queried for the packets that the kernel dropped before
     /// it.
     ends: [Tun; 2],
-    state: Mutex<State>,
+    state: Mutex<LinkRunState>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct LinkRunState {
     stats: [LinkStats; 2],
     failure: Option<String>,
 }
@@ -55,7 +55,7 @@ impl TunLink {
         let models =
             [ImpairmentModel::with_stream(&spec.there, 0), ImpairmentModel::with_stream(&spec.back, 1)];
         let stop = Arc::new(stop);
-        let shared = Arc::new(Shared { ends: [server, viewers], state: Mutex::default() });
+        let shared = Arc::new(LinkThreadReport { ends: [server, viewers], state: Mutex::default() });
         let mut runner = Runner {
             shared: Arc::clone(&shared),
             stop: Arc::clone(&stop),
@@ -97,8 +97,8 @@ impl Drop for TunLink {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+impl LinkThreadReport {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LinkRunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +111,7 @@ struct EgressPath {
 
 /// The thread.
 struct Runner {
-    shared: Arc<Shared>,
+    shared: Arc<LinkThreadReport>,
     stop: Arc<OwnedFd>,
     epoch: std::time::Instant,
     ways: [EgressPath; 2],

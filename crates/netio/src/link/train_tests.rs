@@ -5,13 +5,13 @@ use super::*;
 
 /// A segment as our stack gives it: headers, and the payload behind them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
+struct RawSegment {
     head: Vec<u8>,
     body: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct SegmentShape {
     is_v4: bool,
     port: u16,
     seq: u32,
@@ -22,7 +22,7 @@ struct Shape {
     is_stamped: bool,
 }
 
-const SHAPE: Shape = Shape {
+const SHAPE: SegmentShape = SegmentShape {
     is_v4: true,
     port: 5000,
     seq: 1,
@@ -33,7 +33,7 @@ const SHAPE: Shape = Shape {
     is_stamped: true,
 };
 
-fn segment(shape: Shape) -> Segment {
+fn segment(shape: SegmentShape) -> RawSegment {
     let body: Vec<u8> = (0..shape.bytes).map(|at| (shape.seq as usize + at) as u8).collect();
     let v4 = || PacketBuilder::ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
     let v6 = || PacketBuilder::ipv6([1; 16], [2; 16], 64);
@@ -53,7 +53,7 @@ fn segment(shape: Shape) -> Segment {
     let mut packet = Vec::new();
     builder.write(&mut packet, &body).unwrap();
     let head = packet[..packet.len() - body.len()].to_vec();
-    Segment { head, body }
+    RawSegment { head, body }
 }
 
 /// Imitates the kernel's handling of the data written: cuts a train into segments again, each with
@@ -104,7 +104,7 @@ fn assert_pseudo_sum(packet: &[u8], ip: usize) {
 }
 
 /// Everything that is written for these segments, in order.
-fn written(segments: &[Segment]) -> Vec<Vec<u8>> {
+fn written(segments: &[RawSegment]) -> Vec<Vec<u8>> {
     let (mut train, mut all) = (Train::new(), Vec::new());
     let leave = |train: &mut Train, all: &mut Vec<Vec<u8>>| {
         if !train.is_empty() {
@@ -112,7 +112,7 @@ fn written(segments: &[Segment]) -> Vec<Vec<u8>> {
             train.clear();
         }
     };
-    for Segment { head, body } in segments {
+    for RawSegment { head, body } in segments {
         let (one, other) = body.split_at(body.len() / 3);
         match train.join(head, &[one, other]) {
             Joined::Yes => continue,
@@ -142,10 +142,10 @@ fn without_push(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-fn following(shape: Shape, sizes: &[usize]) -> Vec<Segment> {
+fn following(shape: SegmentShape, sizes: &[usize]) -> Vec<RawSegment> {
     let mut shape = shape;
     let next = |bytes: &usize| {
-        let one = segment(Shape { bytes: *bytes, ..shape });
+        let one = segment(SegmentShape { bytes: *bytes, ..shape });
         shape.seq = shape.seq.wrapping_add(*bytes as u32);
         one
     };
@@ -155,7 +155,7 @@ fn following(shape: Shape, sizes: &[usize]) -> Vec<Segment> {
 #[test]
 fn segments_that_follow_each_other_are_one_write() {
     for is_v4 in [true, false] {
-        let shape = Shape { is_v4, is_stamped: false, ..SHAPE };
+        let shape = SegmentShape { is_v4, is_stamped: false, ..SHAPE };
         let segments = following(shape, &[1460, 1460, 1460, 100]);
         let written = written(&segments);
         assert_eq!(written.len(), 1);
@@ -166,34 +166,34 @@ fn segments_that_follow_each_other_are_one_write() {
 
 #[test]
 fn train_ends_at_segment_that_does_not_follow() {
-    let first = segment(Shape { is_stamped: false, ..SHAPE });
-    let next = Shape { seq: 1449, is_stamped: false, ..SHAPE };
-    let count = |second: Shape| written(&[first.clone(), segment(second)]).len();
+    let first = segment(SegmentShape { is_stamped: false, ..SHAPE });
+    let next = SegmentShape { seq: 1449, is_stamped: false, ..SHAPE };
+    let count = |second: SegmentShape| written(&[first.clone(), segment(second)]).len();
     assert_eq!(count(next), 1);
     for other in [
-        Shape { seq: 1450, ..next },
-        Shape { seq: 1, ..next },
-        Shape { port: 5001, ..next },
-        Shape { ack: 78, ..next },
-        Shape { bytes: 1449, ..next },
-        Shape { is_v4: false, ..next },
-        Shape { is_stamped: true, ..next },
+        SegmentShape { seq: 1450, ..next },
+        SegmentShape { seq: 1, ..next },
+        SegmentShape { port: 5001, ..next },
+        SegmentShape { ack: 78, ..next },
+        SegmentShape { bytes: 1449, ..next },
+        SegmentShape { is_v4: false, ..next },
+        SegmentShape { is_stamped: true, ..next },
     ] {
         assert_eq!(count(other), 2, "{other:?}");
     }
     // Behind a short one, and behind the last of all.
-    let short = following(Shape { is_stamped: false, ..SHAPE }, &[1448, 10, 10]);
+    let short = following(SegmentShape { is_stamped: false, ..SHAPE }, &[1448, 10, 10]);
     assert_eq!(written(&short).len(), 2);
-    let last = segment(Shape { is_last: true, is_stamped: false, ..SHAPE });
+    let last = segment(SegmentShape { is_last: true, is_stamped: false, ..SHAPE });
     assert_eq!(written(&[last, segment(next)]).len(), 2);
 }
 
 #[test]
 fn train_join_rejects_packets_without_plain_data_segment() {
-    let alone = |segment: &Segment| Train::new().join(&segment.head, &[&segment.body]) == Joined::Alone;
+    let alone = |segment: &RawSegment| Train::new().join(&segment.head, &[&segment.body]) == Joined::Alone;
     let good = segment(SHAPE);
     assert!(!alone(&good));
-    assert!(alone(&segment(Shape { bytes: 0, ..SHAPE })));
+    assert!(alone(&segment(SegmentShape { bytes: 0, ..SHAPE })));
     let changed = |at: usize, to: u8| {
         let mut other = good.clone();
         other.head[at] = to;
@@ -217,17 +217,17 @@ fn train_join_rejects_packets_without_plain_data_segment() {
         assert!(changed(at, to), "{what}");
     }
     // The longest that IPv6 has a length for is longer than one of IPv4.
-    let longest = segment(Shape { is_v4: false, is_stamped: false, bytes: 65_475, ..SHAPE });
+    let longest = segment(SegmentShape { is_v4: false, is_stamped: false, bytes: 65_475, ..SHAPE });
     assert!(!alone(&longest));
-    assert!(alone(&segment(Shape { is_v4: false, is_stamped: false, bytes: 65_476, ..SHAPE })));
+    assert!(alone(&segment(SegmentShape { is_v4: false, is_stamped: false, bytes: 65_476, ..SHAPE })));
     for bytes in 0..good.head.len() {
-        assert!(alone(&Segment { head: good.head[..bytes].to_vec(), body: good.body.clone() }), "{bytes}");
+        assert!(alone(&RawSegment { head: good.head[..bytes].to_vec(), body: good.body.clone() }), "{bytes}");
     }
 }
 
 #[test]
 fn train_length_is_limited_by_ip_packet_size() {
-    let segments = following(Shape { is_stamped: false, ..SHAPE }, &[1460; 50]);
+    let segments = following(SegmentShape { is_stamped: false, ..SHAPE }, &[1460; 50]);
     let written = written(&segments);
     assert_eq!(written.iter().map(|one| cut(one).len()).collect::<Vec<_>>(), [44, 6]);
 }
@@ -251,14 +251,14 @@ proptest! {
         ),
     ) {
         let mut flows = [1u32, u32::MAX - 5000];
-        let segments: Vec<Segment> = shapes
+        let segments: Vec<RawSegment> = shapes
             .into_iter()
             .map(|(jump, flow, is_pushed, rare, bytes)| {
                 let bytes = if rare == 1 { 0 } else { bytes };
                 let seq = flows[flow].wrapping_add(u32::from(jump == 3));
                 flows[flow] = seq.wrapping_add(bytes as u32);
                 let (is_v4, port) = (flow == 0, 5000 + flow as u16);
-                segment(Shape { is_v4, port, seq, bytes, is_pushed, is_last: rare == 2, ..SHAPE })
+                segment(SegmentShape { is_v4, port, seq, bytes, is_pushed, is_last: rare == 2, ..SHAPE })
             })
             .collect();
         let given: Vec<_> =

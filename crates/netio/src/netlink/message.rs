@@ -25,11 +25,11 @@ pub(crate) fn u32_of(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// A message to the kernel.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct NetlinkRequest {
     bytes: Vec<u8>,
 }
 
-impl Request {
+impl NetlinkRequest {
     /// `fixed` is what stands between header and attributes.
     pub(crate) fn new(kind: u16, flags: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER_BYTES];
@@ -80,7 +80,7 @@ impl Request {
 
 /// A message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Message<'a> {
+pub(crate) struct NetlinkMessage<'a> {
     pub(crate) kind: u16,
     pub(crate) sequence: u32,
     /// What follows the header.
@@ -98,11 +98,11 @@ impl<'a> Messages<'a> {
 }
 
 impl<'a> Iterator for Messages<'a> {
-    type Item = Message<'a>;
+    type Item = NetlinkMessage<'a>;
 
-    fn next(&mut self) -> Option<Message<'a>> {
+    fn next(&mut self) -> Option<NetlinkMessage<'a>> {
         let length = u32_of(self.0, 0)? as usize;
-        let message = Message {
+        let message = NetlinkMessage {
             kind: u16::from_ne_bytes(bytes_of(self.0, 4)?),
             sequence: u32_of(self.0, 8)?,
             body: self.0.get(HEADER_BYTES..length)?,
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn request_round_trips_through_messages_and_attributes() {
-        let request = Request::new(26, 1, &[1, 2, 3])
+        let request = NetlinkRequest::new(26, 1, &[1, 2, 3])
             .with(1, &[9, 8, 7, 6, 5])
             .with_u32(4, 77)
             .with_nested(8, |r| r.with_u32(2, 1400).with(3, b""));
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(u32_of(&bytes, 0), Some(bytes.len() as u32));
         assert_eq!(u16::from_ne_bytes([bytes[6], bytes[7]]), 0x301);
         let twice = [bytes.clone(), bytes].concat();
-        let all: Vec<Message<'_>> = Messages::new(&twice).collect();
+        let all: Vec<NetlinkMessage<'_>> = Messages::new(&twice).collect();
         assert_eq!((all.len(), all[0].kind, all[1].sequence), (2, 26, 5));
         assert_eq!(all[0].body[..4], [1, 2, 3, 0]);
         let attributes = Attributes::behind(all[1].body, 3);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn messages_and_attributes_stop_at_invalid_length() {
-        let bytes = Request::new(1, 0, &[]).with(1, &[1, 2, 3, 4]).finish(0, 0);
+        let bytes = NetlinkRequest::new(1, 0, &[]).with(1, &[1, 2, 3, 4]).finish(0, 0);
         for end in 0..bytes.len() {
             assert_eq!(Messages::new(&bytes[..end]).count(), 0);
         }

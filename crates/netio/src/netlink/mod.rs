@@ -11,5 +11,5 @@ mod socket;
 
 #[cfg(test)]
 pub(crate) use message::Messages;
-pub(crate) use message::{Attributes, Message, Request, bytes_of, u32_of};
+pub(crate) use message::{Attributes, NetlinkMessage, NetlinkRequest, bytes_of, u32_of};
 pub(crate) use socket::{Family, Netlink};

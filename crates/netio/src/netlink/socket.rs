@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
-use super::message::{Message, Messages, Request, bytes_of};
+use super::message::{Messages, NetlinkMessage, NetlinkRequest, bytes_of};
 use crate::limits::{EVENTS_PER_CALL, NETLINK_BUFFER_BYTES, NETLINK_EVENT_BUFFER_BYTES, NETLINK_TIMEOUT};
 use crate::sys::socket::{Buffer, raise_buffer, set_int};
 
@@ -67,7 +67,11 @@ impl Netlink {
     ///
     /// # Errors
     /// The error that the kernel returns instead of an answer, as an errno.
-    pub(crate) fn ask(&mut self, request: Request, each: impl FnMut(Message<'_>)) -> io::Result<()> {
+    pub(crate) fn ask(
+        &mut self,
+        request: NetlinkRequest,
+        each: impl FnMut(NetlinkMessage<'_>),
+    ) -> io::Result<()> {
         self.exchange(request, NLM_F_ACK, each)
     }
 
@@ -75,15 +79,19 @@ impl Netlink {
     ///
     /// # Errors
     /// As [`Self::ask`].
-    pub(crate) fn dump(&mut self, request: Request, each: impl FnMut(Message<'_>)) -> io::Result<()> {
+    pub(crate) fn dump(
+        &mut self,
+        request: NetlinkRequest,
+        each: impl FnMut(NetlinkMessage<'_>),
+    ) -> io::Result<()> {
         self.exchange(request, NLM_F_DUMP, each)
     }
 
     fn exchange(
         &mut self,
-        request: Request,
+        request: NetlinkRequest,
         flags: u16,
-        mut each: impl FnMut(Message<'_>),
+        mut each: impl FnMut(NetlinkMessage<'_>),
     ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request.finish(self.sequence, flags | NLM_F_REQUEST);
@@ -108,7 +116,7 @@ impl Netlink {
     ///
     /// # Errors
     /// `ENOBUFS` when there were more notifications than fit: some are missing then.
-    pub(crate) fn take(&mut self, mut each: impl FnMut(Message<'_>)) -> io::Result<bool> {
+    pub(crate) fn take(&mut self, mut each: impl FnMut(NetlinkMessage<'_>)) -> io::Result<bool> {
         for _ in 0..EVENTS_PER_CALL {
             match self.receive(RecvFlags::DONTWAIT) {
                 Ok(length) => Messages::new(&self.buffer[..length]).for_each(&mut each),
@@ -158,15 +166,17 @@ mod tests {
     fn questions_lists_and_refusals() {
         let mut socket = Netlink::open(Family::Route).unwrap();
         let mut links = 0;
-        socket.dump(Request::new(RTM_GETLINK, 0, &[0; 16]), |_| links += 1).unwrap();
+        socket.dump(NetlinkRequest::new(RTM_GETLINK, 0, &[0; 16]), |_| links += 1).unwrap();
         assert!(links >= 1);
         let mut fixed = [0; 16];
         fixed[4..8].copy_from_slice(&1u32.to_ne_bytes());
         let mut answers = 0;
-        socket.ask(Request::new(RTM_GETLINK, 0, &fixed), |m| answers += usize::from(m.kind == 16)).unwrap();
+        socket
+            .ask(NetlinkRequest::new(RTM_GETLINK, 0, &fixed), |m| answers += usize::from(m.kind == 16))
+            .unwrap();
         assert_eq!(answers, 1);
         fixed[4..8].copy_from_slice(&0x7fff_ffffu32.to_ne_bytes());
-        let refusal = socket.ask(Request::new(RTM_GETLINK, 0, &fixed), |_| ()).unwrap_err();
+        let refusal = socket.ask(NetlinkRequest::new(RTM_GETLINK, 0, &fixed), |_| ()).unwrap_err();
         assert_eq!(refusal.raw_os_error(), Some(libc::ENODEV));
         // Nothing of one answer is left for the next.
         assert!(!socket.take(|m| panic!("{m:?}")).unwrap());

@@ -16,7 +16,7 @@ use millrace_core::wire::frame::LinkHeader;
 
 use super::hop::{Hop, HopId};
 use super::table::Update;
-use super::wire::{Link, LinkKind, Mac, Neighbour, NeighbourKey, NeighbourState, Route, Told};
+use super::wire::{LinkDevice, LinkKind, Mac, Neighbour, NeighbourKey, NeighbourState, Route, Told};
 
 /// Which table.
 pub(super) type TableId = u32;
@@ -57,7 +57,7 @@ struct Destination {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum ResolutionState {
     /// Asked for.
     Pending,
     Valid(Mac),
@@ -66,7 +66,7 @@ enum Known {
 
 #[derive(Debug)]
 struct NeighbourEntry {
-    known: Known,
+    known: ResolutionState,
     /// Next hops of destinations that lead here.
     users: u32,
     used_ns: Option<u64>,
@@ -98,7 +98,7 @@ enum EgressPath {
 #[derive(Debug)]
 pub(super) struct NeighbourTable {
     defaults: Defaults,
-    links: HashMap<u32, Link>,
+    links: HashMap<u32, LinkDevice>,
     neighbours: HashMap<NeighbourKey, NeighbourEntry>,
     destinations: HashMap<IpAddr, Destination>,
     places: HashMap<(TableId, u32), IpAddr>,
@@ -224,7 +224,7 @@ impl NeighbourTable {
     }
 
     /// Something may have been missed: these are all links there are; neighbours and routes are asked for again.
-    pub(super) fn resync(&mut self, links: Vec<Link>, now_ns: u64) {
+    pub(super) fn resync(&mut self, links: Vec<LinkDevice>, now_ns: u64) {
         let gone: Vec<u32> =
             self.links.keys().copied().filter(|index| links.iter().all(|l| l.index != *index)).collect();
         gone.into_iter().for_each(|index| self.told(Told::LinkGone(index), now_ns));
@@ -247,7 +247,7 @@ impl NeighbourTable {
                 continue;
             };
             place.insert(NeighbourEntry {
-                known: Known::Pending,
+                known: ResolutionState::Pending,
                 users: 1,
                 used_ns: None,
                 is_kept_by_us: false,
@@ -265,7 +265,7 @@ impl NeighbourTable {
     pub(super) fn no_neighbour(&mut self, key: NeighbourKey, now_ns: u64) {
         let Some(entry) = self.neighbours.get_mut(&key) else { return };
         let is_recent = entry.used_ns.is_some_and(|ns| now_ns < ns + NEIGHBOUR_RETRY_NS);
-        let known = if is_recent { Known::Failed } else { Known::Pending };
+        let known = if is_recent { ResolutionState::Failed } else { ResolutionState::Pending };
         entry.is_managed = false;
         if !is_recent {
             self.use_neighbour(key, now_ns);
@@ -338,7 +338,7 @@ impl NeighbourTable {
 
     /// Links have an effect at once, on routes as they are known; and routes may change with them.
     fn link_changed(&mut self, index: u32, now_ns: u64) {
-        let is_over = |links: &HashMap<u32, Link>, upper: u32| {
+        let is_over = |links: &HashMap<u32, LinkDevice>, upper: u32| {
             links
                 .get(&upper)
                 .is_some_and(|l| matches!(l.kind, LinkKind::Vlan { lower, .. } if lower == index))
@@ -359,9 +359,9 @@ impl NeighbourTable {
         let Some(entry) = self.neighbours.get_mut(&told.key) else { return };
         entry.is_managed = told.is_managed;
         let (known, is_stale) = match told.state {
-            NeighbourState::Incomplete => (Known::Pending, false),
-            NeighbourState::Valid { mac, is_stale } => (Known::Valid(mac), is_stale),
-            NeighbourState::Failed => (Known::Failed, false),
+            NeighbourState::Incomplete => (ResolutionState::Pending, false),
+            NeighbourState::Valid { mac, is_stale } => (ResolutionState::Valid(mac), is_stale),
+            NeighbourState::Failed => (ResolutionState::Failed, false),
         };
         // Packets that we send confirm nothing to the kernel, so it must be notified that the
         // neighbour is in use.
@@ -370,9 +370,9 @@ impl NeighbourTable {
         }
         // Found as failed, or never requested: no attempt has been made for us yet.
         let is_untried = self.neighbours[&told.key].used_ns.is_none();
-        if is_untried && !told.is_foreign && !matches!(known, Known::Valid(_)) {
+        if is_untried && !told.is_foreign && !matches!(known, ResolutionState::Valid(_)) {
             self.use_neighbour(told.key, now_ns);
-            self.neighbour_is(told.key, Known::Pending, now_ns);
+            self.neighbour_is(told.key, ResolutionState::Pending, now_ns);
             return;
         }
         self.neighbour_is(told.key, known, now_ns);
@@ -387,7 +387,7 @@ impl NeighbourTable {
         self.actions.push_back(Action::Use { key, is_kept: true });
     }
 
-    fn neighbour_is(&mut self, key: NeighbourKey, known: Known, now_ns: u64) {
+    fn neighbour_is(&mut self, key: NeighbourKey, known: ResolutionState, now_ns: u64) {
         let Some(entry) = self.neighbours.get_mut(&key) else { return };
         if std::mem::replace(&mut entry.known, known) == known {
             return;
@@ -404,12 +404,12 @@ impl NeighbourTable {
         for &key in needs {
             let Some(entry) = self.neighbours.get_mut(&key) else { continue };
             let rest_ns = match entry.known {
-                Known::Valid(_) => continue,
-                Known::Pending => NEIGHBOUR_TIMEOUT_NS,
-                Known::Failed => NEIGHBOUR_RETRY_NS,
+                ResolutionState::Valid(_) => continue,
+                ResolutionState::Pending => NEIGHBOUR_TIMEOUT_NS,
+                ResolutionState::Failed => NEIGHBOUR_RETRY_NS,
             };
             if entry.used_ns.is_some_and(|ns| now_ns >= ns + rest_ns) {
-                entry.known = Known::Pending;
+                entry.known = ResolutionState::Pending;
                 self.use_neighbour(key, now_ns);
             }
         }
@@ -463,12 +463,12 @@ impl NeighbourTable {
                 None => {
                     let key = next.neighbour(destination);
                     match self.neighbours.get(&key).map(|n| n.known) {
-                        Some(Known::Valid(mac)) => mac,
-                        Some(Known::Pending) => {
+                        Some(ResolutionState::Valid(mac)) => mac,
+                        Some(ResolutionState::Pending) => {
                             is_pending = true;
                             continue;
                         }
-                        Some(Known::Failed) | None => continue,
+                        Some(ResolutionState::Failed) | None => continue,
                     }
                 }
             };
@@ -499,7 +499,7 @@ impl NeighbourTable {
     }
 
     /// The device that a route names, and the one that frames leave by.
-    fn devices(&self, if_index: u32) -> Option<(&Link, &Link, Option<u16>)> {
+    fn devices(&self, if_index: u32) -> Option<(&LinkDevice, &LinkDevice, Option<u16>)> {
         let upper = self.links.get(&if_index)?;
         match upper.kind {
             LinkKind::Ethernet => Some((upper, upper, None)),
@@ -511,7 +511,7 @@ impl NeighbourTable {
         }
     }
 
-    fn hop_limit(&self, destination: IpAddr, route: &Route, device: &Link) -> u8 {
+    fn hop_limit(&self, destination: IpAddr, route: &Route, device: &LinkDevice) -> u8 {
         let default = match destination {
             to if to.is_multicast() => MULTICAST_HOP_LIMIT,
             IpAddr::V4(_) => self.defaults.hop_limit_v4,

@@ -14,9 +14,9 @@ fn id(slot: u32) -> HopId {
     HopId { slot, tenancy: 0 }
 }
 
-fn link(index: u32) -> Link {
+fn link(index: u32) -> LinkDevice {
     let mac = Some([2, 0, 0, 0, 0, index as u8]);
-    Link { index, kind: LinkKind::Ethernet, is_running: true, mac, mtu: 1500, hop_limit_v6: Some(60) }
+    LinkDevice { index, kind: LinkKind::Ethernet, is_running: true, mac, mtu: 1500, hop_limit_v6: Some(60) }
 }
 
 fn via(if_index: u32, gateway: Option<&str>) -> Route {
@@ -202,30 +202,30 @@ fn links_have_an_effect_at_once() {
     let mut neighbour_table = settled("10.1.0.1");
     neighbour_table.told(Told::Link(link(2)), S);
     assert_eq!(turn(&mut neighbour_table, S), []);
-    neighbour_table.told(Told::Link(Link { mtu: 1400, ..link(2) }), S);
+    neighbour_table.told(Told::Link(LinkDevice { mtu: 1400, ..link(2) }), S);
     let all = turn(&mut neighbour_table, S);
     assert_eq!(said(all[..1].to_vec())[0].1.mtu, 1400);
     assert_eq!(all[1..], [Action::LookUp(ip("10.1.0.1"))]);
-    neighbour_table.told(Told::Link(Link { is_running: false, ..link(2) }), S);
+    neighbour_table.told(Told::Link(LinkDevice { is_running: false, ..link(2) }), S);
     assert_eq!(said(actions(&mut neighbour_table)), [(0, Hop::UNUSABLE)]);
     neighbour_table.told(Told::Link(link(2)), S);
     assert!(said(actions(&mut neighbour_table))[0].1.usable);
     neighbour_table.told(Told::LinkGone(2), S);
     assert_eq!(said(actions(&mut neighbour_table)), [(0, Hop::UNUSABLE)]);
-    neighbour_table.told(Told::Link(Link { kind: LinkKind::Other, ..link(2) }), S);
+    neighbour_table.told(Told::Link(LinkDevice { kind: LinkKind::Other, ..link(2) }), S);
     assert_eq!(actions(&mut neighbour_table), []);
 }
 
 #[test]
 fn vlan_hop_uses_lower_device_with_tag() {
     let mut neighbour_table = settled("10.1.0.1");
-    let vlan = |lower| Link { kind: LinkKind::Vlan { id: 42, lower }, mtu: 1480, ..link(2) };
+    let vlan = |lower| LinkDevice { kind: LinkKind::Vlan { id: 42, lower }, mtu: 1480, ..link(2) };
     neighbour_table.told(Told::Link(vlan(3)), S);
     let hop = said(actions(&mut neighbour_table))[0].1;
     assert_eq!((hop.if_index, hop.link.vlan, hop.mtu, hop.link.source[5]), (3, Some(42), 1480, 2));
-    neighbour_table.told(Told::Link(Link { is_running: false, ..link(3) }), S);
+    neighbour_table.told(Told::Link(LinkDevice { is_running: false, ..link(3) }), S);
     assert_eq!(said(actions(&mut neighbour_table)), [(0, Hop::UNUSABLE)]);
-    neighbour_table.told(Told::Link(Link { mtu: 1200, ..link(3) }), S);
+    neighbour_table.told(Told::Link(LinkDevice { mtu: 1200, ..link(3) }), S);
     assert_eq!(said(actions(&mut neighbour_table))[0].1.mtu, 1200);
     // A tag within a tag, a device that is not there, one that leads to itself.
     for lower in [2, 77] {
@@ -292,7 +292,7 @@ fn multipath_route_uses_first_usable_next_hop() {
 #[test]
 fn neighbours_beyond_other_links_are_none_of_our_business() {
     let mut neighbour_table = neighbour_table();
-    neighbour_table.told(Told::Link(Link { kind: LinkKind::Other, ..link(4) }), 0);
+    neighbour_table.told(Told::Link(LinkDevice { kind: LinkKind::Other, ..link(4) }), 0);
     neighbour_table.ask(TABLE, id(0), ip("10.1.0.1"), 0);
     turn(&mut neighbour_table, 0);
     neighbour_table.route(ip("10.1.0.1"), Some(via(4, Some(GATEWAY))), 0);
@@ -368,18 +368,18 @@ fn look_ups_come_in_portions() {
 
 /// Possible events, with small numbers so that they collide.
 #[derive(Clone, Debug)]
-enum Step {
+enum NeighbourStep {
     Ask(u32, u8),
     Forget(u32),
     ForgetTable,
     Told(Told),
     NoNeighbour(NeighbourKey),
     Route(u8, Option<Route>),
-    Resync(Vec<Link>),
+    Resync(Vec<LinkDevice>),
     Pass(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = NeighbourStep> {
     let to = |n: u8| IpAddr::from([10, 1, 0, n]);
     let of = (1u32..4, 0u8..4).prop_map(move |(if_index, n)| NeighbourKey { if_index, address: to(n) });
     let a_link = (1u32..4, any::<bool>(), 0u8..4).prop_map(|(index, is_running, kind)| {
@@ -388,7 +388,7 @@ fn step() -> impl Strategy<Value = Step> {
             1 => LinkKind::Vlan { id: 5, lower: 1 + index % 3 },
             _ => LinkKind::Ethernet,
         };
-        Link { is_running, kind, ..link(index) }
+        LinkDevice { is_running, kind, ..link(index) }
     });
     let state = prop_oneof![
         Just(NeighbourState::Incomplete),
@@ -405,18 +405,18 @@ fn step() -> impl Strategy<Value = Step> {
         ..via(1, None)
     });
     prop_oneof![
-        (0u32..4, 0u8..4).prop_map(|(slot, n)| Step::Ask(slot, n)),
-        (0u32..4).prop_map(Step::Forget),
-        Just(Step::ForgetTable),
-        a_link.clone().prop_map(|l| Step::Told(Told::Link(l))),
-        (1u32..4).prop_map(|n| Step::Told(Told::LinkGone(n))),
-        told.prop_map(Step::Told),
-        of.clone().prop_map(|key| Step::Told(Told::NeighbourGone(key))),
-        Just(Step::Told(Told::Anything)),
-        of.prop_map(Step::NoNeighbour),
-        (0u8..4, proptest::option::of(a_route)).prop_map(|(n, route)| Step::Route(n, route)),
-        proptest::collection::vec(a_link, 0..3).prop_map(Step::Resync),
-        (0u64..20).prop_map(|half_seconds| Step::Pass(half_seconds * S / 2)),
+        (0u32..4, 0u8..4).prop_map(|(slot, n)| NeighbourStep::Ask(slot, n)),
+        (0u32..4).prop_map(NeighbourStep::Forget),
+        Just(NeighbourStep::ForgetTable),
+        a_link.clone().prop_map(|l| NeighbourStep::Told(Told::Link(l))),
+        (1u32..4).prop_map(|n| NeighbourStep::Told(Told::LinkGone(n))),
+        told.prop_map(NeighbourStep::Told),
+        of.clone().prop_map(|key| NeighbourStep::Told(Told::NeighbourGone(key))),
+        Just(NeighbourStep::Told(Told::Anything)),
+        of.prop_map(NeighbourStep::NoNeighbour),
+        (0u8..4, proptest::option::of(a_route)).prop_map(|(n, route)| NeighbourStep::Route(n, route)),
+        proptest::collection::vec(a_link, 0..3).prop_map(NeighbourStep::Resync),
+        (0u64..20).prop_map(|half_seconds| NeighbourStep::Pass(half_seconds * S / 2)),
     ]
 }
 
@@ -445,19 +445,19 @@ proptest! {
         let mut heard: HashMap<u32, Hop> = HashMap::new();
         for step in steps {
             match step {
-                Step::Ask(slot, n) => {
+                NeighbourStep::Ask(slot, n) => {
                     if neighbour_table.places.get(&(TABLE, slot)) != Some(&to(n)) {
                         heard.remove(&slot);
                     }
                     neighbour_table.ask(TABLE, id(slot), to(n), now_ns);
                 }
-                Step::Forget(slot) => neighbour_table.forget(TABLE, id(slot)),
-                Step::ForgetTable => neighbour_table.forget_table(TABLE),
-                Step::Told(told) => neighbour_table.told(told, now_ns),
-                Step::NoNeighbour(key) => neighbour_table.no_neighbour(key, now_ns),
-                Step::Route(n, route) => neighbour_table.route(to(n), route, now_ns),
-                Step::Resync(links) => neighbour_table.resync(links, now_ns),
-                Step::Pass(ns) => now_ns += ns,
+                NeighbourStep::Forget(slot) => neighbour_table.forget(TABLE, id(slot)),
+                NeighbourStep::ForgetTable => neighbour_table.forget_table(TABLE),
+                NeighbourStep::Told(told) => neighbour_table.told(told, now_ns),
+                NeighbourStep::NoNeighbour(key) => neighbour_table.no_neighbour(key, now_ns),
+                NeighbourStep::Route(n, route) => neighbour_table.route(to(n), route, now_ns),
+                NeighbourStep::Resync(links) => neighbour_table.resync(links, now_ns),
+                NeighbourStep::Pass(ns) => now_ns += ns,
             }
             neighbour_table.tick(now_ns);
             for action in actions(&mut neighbour_table) {

@@ -64,7 +64,7 @@ impl LoopEnd {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct HopSlot {
     hop: Hop,
     destination: IpAddr,
     tenancy: u32,
@@ -75,7 +75,7 @@ struct Slot {
     is_used: Cell<bool>,
 }
 
-impl Slot {
+impl HopSlot {
     fn free() -> Self {
         Self {
             hop: Hop::UNUSABLE,
@@ -91,7 +91,7 @@ impl Slot {
 /// Next hops of destinations. Owned by one device in the loop.
 #[derive(Debug)]
 pub struct HopTable {
-    slots: Vec<Slot>,
+    slots: Vec<HopSlot>,
     places: HashMap<IpAddr, u32>,
     free: Vec<u32>,
     hand: usize,
@@ -110,7 +110,7 @@ impl HopTable {
 
     fn alone(slots: usize) -> Self {
         Self {
-            slots: (0..slots).map(|_| Slot::free()).collect(),
+            slots: (0..slots).map(|_| HopSlot::free()).collect(),
             // Twice the room: a map that is at most half full tidies itself up in place and never allocates again.
             places: HashMap::with_capacity(slots * 2),
             free: (0..slots as u32).rev().collect(),

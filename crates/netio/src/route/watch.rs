@@ -21,7 +21,7 @@ use crate::netlink::{Family, Netlink};
 
 /// Counts of the watch's work.
 #[derive(Debug, Default)]
-struct Counters {
+struct RouteWatchCounters {
     look_ups: AtomicU64,
     overruns: AtomicU64,
 }
@@ -39,7 +39,7 @@ pub struct RouteWatch {
     bell: Arc<OwnedFd>,
     tables: Sender<TableEnd>,
     is_over: Arc<AtomicBool>,
-    counters: Arc<Counters>,
+    counters: Arc<RouteWatchCounters>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,7 +53,7 @@ impl RouteWatch {
         let bell = eventfd(0, flags).map_err(|e| RouteError::socket("make an event descriptor", e))?;
         let bell = Arc::new(bell);
         let (tables, new_tables) = channel();
-        let (is_over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
+        let (is_over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(RouteWatchCounters::default()));
         let listen = || Netlink::listen(Family::Route, &wire::GROUPS);
         let mut worker = Worker {
             events: listen().map_err(|e| RouteError::socket("follow changes", e))?,
@@ -133,7 +133,7 @@ struct Worker {
     next_table: TableId,
     bell: Arc<OwnedFd>,
     is_over: Arc<AtomicBool>,
-    counters: Arc<Counters>,
+    counters: Arc<RouteWatchCounters>,
     begun: Instant,
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::netlink::{Attributes, Message, Request, bytes_of, u32_of};
+use crate::netlink::{Attributes, NetlinkMessage, NetlinkRequest, bytes_of, u32_of};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -54,7 +54,7 @@ pub(super) enum LinkKind {
 
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct LinkDevice {
     pub(super) index: u32,
     pub(super) kind: LinkKind,
     /// Up, with a carrier.
@@ -121,7 +121,7 @@ pub(super) struct Route {
 /// A notification of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    Link(Link),
+    Link(LinkDevice),
     LinkGone(u32),
     Neighbour(Neighbour),
     NeighbourGone(NeighbourKey),
@@ -175,19 +175,19 @@ fn address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// All devices.
-pub(super) fn list_links() -> Request {
+pub(super) fn list_links() -> NetlinkRequest {
     const IFLA_EXT_MASK: u16 = 29;
     const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-    Request::new(RTM_GETLINK, 0, &[0; 16]).with_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+    NetlinkRequest::new(RTM_GETLINK, 0, &[0; 16]).with_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
 }
 
 /// How packets to `destination` would leave.
-pub(super) fn find_route(destination: IpAddr) -> Request {
+pub(super) fn find_route(destination: IpAddr) -> NetlinkRequest {
     const RTA_DST: u16 = 1;
     let octets = octets(destination);
     let mut fixed = [0; 12];
     (fixed[0], fixed[1]) = (family(destination), octets.len() as u8 * 8);
-    Request::new(RTM_GETROUTE, 0, &fixed).with(RTA_DST, &octets)
+    NetlinkRequest::new(RTM_GETROUTE, 0, &fixed).with(RTA_DST, &octets)
 }
 
 /// `struct ndmsg`.
@@ -204,21 +204,21 @@ const NDA_LLADDR: u16 = 2;
 const NDA_FLAGS_EXT: u16 = 15;
 
 /// Requests the kernel's state of a neighbour.
-pub(super) fn find_neighbour(key: NeighbourKey) -> Request {
-    Request::new(RTM_GETNEIGH, 0, &neighbour_head(key, 0)).with(NDA_DST, &octets(key.address))
+pub(super) fn find_neighbour(key: NeighbourKey) -> NetlinkRequest {
+    NetlinkRequest::new(RTM_GETNEIGH, 0, &neighbour_head(key, 0)).with(NDA_DST, &octets(key.address))
 }
 
 /// Has the kernel find a neighbour's address as if a packet went there, and, if it can (Linux 5.16), keep it fresh from
 /// then on as long as `is_kept`. Older kernels do not look at that wish.
-pub(super) fn use_neighbour(key: NeighbourKey, is_kept: bool) -> Request {
+pub(super) fn use_neighbour(key: NeighbourKey, is_kept: bool) -> NetlinkRequest {
     let flags = NLM_F_CREATE | NLM_F_REPLACE;
-    let request =
-        Request::new(RTM_NEWNEIGH, flags, &neighbour_head(key, NTF_USE)).with(NDA_DST, &octets(key.address));
+    let request = NetlinkRequest::new(RTM_NEWNEIGH, flags, &neighbour_head(key, NTF_USE))
+        .with(NDA_DST, &octets(key.address));
     if is_kept { request.with_u32(NDA_FLAGS_EXT, NTF_EXT_MANAGED) } else { request }
 }
 
 /// Reads a message; `None` if it is irrelevant here, or too short for its content.
-pub(super) fn read(message: Message<'_>) -> Option<Told> {
+pub(super) fn read(message: NetlinkMessage<'_>) -> Option<Told> {
     let body = message.body;
     match message.kind {
         RTM_NEWLINK => link(body).map(Told::Link),
@@ -237,7 +237,7 @@ fn is_device(body: &[u8]) -> bool {
     body.first() == Some(&(libc::AF_UNSPEC as u8))
 }
 
-fn link(body: &[u8]) -> Option<Link> {
+fn link(body: &[u8]) -> Option<LinkDevice> {
     const IFLA_ADDRESS: u16 = 1;
     const IFLA_MTU: u16 = 4;
     const IFLA_AF_SPEC: u16 = 26;
@@ -249,7 +249,7 @@ fn link(body: &[u8]) -> Option<Link> {
         (u16::from_ne_bytes(bytes_of(body, 2)?), u32_of(body, 4)?, u32_of(body, 8)?);
     let attributes = Attributes::behind(body, 16);
     let number = |kind| attributes.get(kind).and_then(|value| u32_of(value, 0));
-    Some(Link {
+    Some(LinkDevice {
         index,
         kind: if link_type == ARPHRD_ETHER { link_kind(&attributes) } else { LinkKind::Other },
         is_running: flags & RUNNING == RUNNING,
@@ -344,7 +344,7 @@ fn prefix(body: &[u8]) -> Option<Prefix> {
 }
 
 /// The answer to [`find_route`].
-pub(super) fn read_route(message: Message<'_>) -> Option<Route> {
+pub(super) fn read_route(message: NetlinkMessage<'_>) -> Option<Route> {
     const RTA_OIF: u16 = 4;
     const RTA_GATEWAY: u16 = 5;
     const RTA_PREFSRC: u16 = 7;

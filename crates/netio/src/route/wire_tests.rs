@@ -3,7 +3,7 @@ use crate::netlink::Messages;
 use proptest::prelude::*;
 
 /// A message as the kernel would send it.
-fn message(request: Request) -> Vec<u8> {
+fn message(request: NetlinkRequest) -> Vec<u8> {
     request.finish(1, 0)
 }
 
@@ -16,15 +16,15 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// A device: link type, index 7, flags, the rest as attributes.
-fn device(link_type: u16, flags: u32) -> Request {
+fn device(link_type: u16, flags: u32) -> NetlinkRequest {
     let mut fixed = [0; 16];
     fixed[2..4].copy_from_slice(&link_type.to_ne_bytes());
     fixed[4..8].copy_from_slice(&7u32.to_ne_bytes());
     fixed[8..12].copy_from_slice(&flags.to_ne_bytes());
-    Request::new(RTM_NEWLINK, 0, &fixed).with(1, &[2, 0, 0, 0, 0, 9]).with_u32(4, 1500)
+    NetlinkRequest::new(RTM_NEWLINK, 0, &fixed).with(1, &[2, 0, 0, 0, 0, 9]).with_u32(4, 1500)
 }
 
-fn kind_of(request: Request) -> LinkKind {
+fn kind_of(request: NetlinkRequest) -> LinkKind {
     match told(&message(request)) {
         Some(Told::Link(link)) => link.kind,
         other => panic!("{other:?}"),
@@ -34,9 +34,9 @@ fn kind_of(request: Request) -> LinkKind {
 #[test]
 fn devices() {
     const UP: u32 = 0x1_0001;
-    let v6 = |r: Request| r.with(2, &[0u32, 63, 1280].map(u32::to_ne_bytes).concat());
+    let v6 = |r: NetlinkRequest| r.with(2, &[0u32, 63, 1280].map(u32::to_ne_bytes).concat());
     let full = device(1, UP).with_nested(26, |r| r.with_nested(10, v6));
-    let link = Link {
+    let link = LinkDevice {
         index: 7,
         kind: LinkKind::Ethernet,
         is_running: true,
@@ -54,7 +54,7 @@ fn devices() {
     assert_eq!(kind_of(info(b"veth\0")), LinkKind::Ethernet);
     assert_eq!(kind_of(info(b"bridge\0")), LinkKind::Other);
     let vlan = |protocol: u16| {
-        let data = move |r: Request| r.with(1, &33u16.to_ne_bytes()).with(5, &protocol.to_be_bytes());
+        let data = move |r: NetlinkRequest| r.with(1, &33u16.to_ne_bytes()).with(5, &protocol.to_be_bytes());
         device(1, UP).with_u32(5, 3).with_nested(18, move |r| r.with(1, b"vlan\0").with_nested(2, data))
     };
     assert_eq!(kind_of(vlan(0x8100)), LinkKind::Vlan { id: 33, lower: 3 });
@@ -71,7 +71,7 @@ fn neighbour_message(state: u16, flags: u8, mac: Option<&[u8]>, extended: u32) -
     let key = NeighbourKey { if_index: 4, address: ip("10.0.0.9") };
     let mut fixed = neighbour_head(key, flags);
     fixed[8..10].copy_from_slice(&state.to_ne_bytes());
-    let mut request = Request::new(RTM_NEWNEIGH, 0, &fixed).with(NDA_DST, &[10, 0, 0, 9]);
+    let mut request = NetlinkRequest::new(RTM_NEWNEIGH, 0, &fixed).with(NDA_DST, &[10, 0, 0, 9]);
     if let Some(mac) = mac {
         request = request.with(NDA_LLADDR, mac);
     }
@@ -100,19 +100,19 @@ fn neighbours() {
     }
 }
 
-fn route_message(route_type: u8, family: u8) -> Request {
+fn route_message(route_type: u8, family: u8) -> NetlinkRequest {
     let mut fixed = [0; 12];
     (fixed[0], fixed[7]) = (family, route_type);
-    Request::new(RTM_NEWROUTE, 0, &fixed)
+    NetlinkRequest::new(RTM_NEWROUTE, 0, &fixed)
 }
 
-fn route_of(request: Request) -> Route {
+fn route_of(request: NetlinkRequest) -> Route {
     read_route(Messages::new(&message(request)).next().unwrap()).unwrap()
 }
 
 #[test]
 fn routes() {
-    let metrics = |r: Request| r.with_u32(2, 1400).with_u32(10, 9);
+    let metrics = |r: NetlinkRequest| r.with_u32(2, 1400).with_u32(10, 9);
     let request = route_message(RTN_UNICAST, AF_INET)
         .with_u32(4, 3)
         .with(5, &[10, 0, 0, 1])
@@ -174,14 +174,14 @@ fn prefixes_hold_what_begins_like_them() {
 fn netlink_change_message_maps_to_affected_routes() {
     let mut fixed = [0; 12];
     (fixed[0], fixed[1]) = (AF_INET, 24);
-    let route = message(Request::new(RTM_DELROUTE, 0, &fixed).with(RTA_DST, &[10, 1, 2, 0]));
+    let route = message(NetlinkRequest::new(RTM_DELROUTE, 0, &fixed).with(RTA_DST, &[10, 1, 2, 0]));
     assert_eq!(told(&route), Some(Told::Routes(Prefix { address: ip("10.1.2.0"), bits: 24 })));
-    let default = message(Request::new(RTM_NEWROUTE, 0, &[AF_INET6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let default = message(NetlinkRequest::new(RTM_NEWROUTE, 0, &[AF_INET6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(told(&default), Some(Told::Routes(Prefix { address: ip("::"), bits: 0 })));
-    let address = message(Request::new(RTM_DELADDR, 0, &[AF_INET6, 64, 0, 0, 0, 0, 0, 0]));
+    let address = message(NetlinkRequest::new(RTM_DELADDR, 0, &[AF_INET6, 64, 0, 0, 0, 0, 0, 0]));
     assert_eq!(told(&address), Some(Told::Addresses(true)));
-    assert_eq!(told(&message(Request::new(RTM_NEWNEXTHOP, 0, &[0; 8]))), Some(Told::Anything));
-    assert_eq!(told(&message(Request::new(RTM_NEWRULE, 0, &[0; 12]))), Some(Told::Anything));
+    assert_eq!(told(&message(NetlinkRequest::new(RTM_NEWNEXTHOP, 0, &[0; 8]))), Some(Told::Anything));
+    assert_eq!(told(&message(NetlinkRequest::new(RTM_NEWRULE, 0, &[0; 12]))), Some(Told::Anything));
 }
 
 proptest! {
@@ -196,9 +196,9 @@ proptest! {
         if let Some(first) = body.first_mut() {
             *first = family;
         }
-        let message = Message { kind, sequence: 0, body: &body };
+        let message = NetlinkMessage { kind, sequence: 0, body: &body };
         let _ = read(message);
-        let _ = read_route(Message { kind: RTM_NEWROUTE, ..message });
+        let _ = read_route(NetlinkMessage { kind: RTM_NEWROUTE, ..message });
     }
 
     /// True messages with a few bytes changed or cut off.

@@ -49,8 +49,9 @@ pub(crate) struct SendArena {
     controls: Box<[SendControl]>,
 }
 
-// SAFETY: the raw pointers in `headers` and `parts` are written and read only between `plan` and the end of the `Plan`
-// that it returns, which borrows both this arena and the bytes; in between they are never followed.
+// SAFETY: the raw pointers in `headers` and `parts` are written and read only between `plan` and the end of
+// the `MessageList` that it returns, which borrows both this arena and the bytes; in between they are never
+// followed.
 unsafe impl Send for SendArena {}
 
 impl SendArena {
@@ -66,13 +67,13 @@ impl SendArena {
     }
 
     /// Starts an empty list of messages whose bytes live for `'data`.
-    pub(crate) fn plan<'data>(&mut self) -> Plan<'_, 'data> {
-        Plan { arena: self, messages: 0, names: 0, parts: 0, source: None, bytes: PhantomData }
+    pub(crate) fn plan<'data>(&mut self) -> MessageList<'_, 'data> {
+        MessageList { arena: self, messages: 0, names: 0, parts: 0, source: None, bytes: PhantomData }
     }
 }
 
 /// A list of messages to send; holds on to the bytes until it is dropped.
-pub(crate) struct Plan<'arena, 'data> {
+pub(crate) struct MessageList<'arena, 'data> {
     arena: &'arena mut SendArena,
     messages: usize,
     names: usize,
@@ -82,7 +83,7 @@ pub(crate) struct Plan<'arena, 'data> {
     bytes: PhantomData<&'data [u8]>,
 }
 
-impl<'data> Plan<'_, 'data> {
+impl<'data> MessageList<'_, 'data> {
     /// Messages in the list.
     pub(crate) fn len(&self) -> usize {
         self.messages
@@ -110,7 +111,7 @@ impl<'data> Plan<'_, 'data> {
     /// Adds a message to the current destination; `segment`: the kernel cuts it into datagrams of this length.
     ///
     /// # Panics
-    /// Without room ([`Plan::has_room`]) or without a destination.
+    /// Without room ([`MessageList::has_room`]) or without a destination.
     pub(crate) fn push(&mut self, segment: Option<u16>, parts: impl IntoIterator<Item = &'data [u8]>) {
         let first = self.parts;
         for part in parts {
@@ -132,7 +133,7 @@ impl<'data> Plan<'_, 'data> {
 
     /// Hands `messages` to the kernel in one call that does not wait; returns how many of them it
     /// took, or the errno of the first. Additional `flags`: `MSG_ZEROCOPY`, where the kernel
-    /// continues to read the bytes after this call and after `'data`; see [`Plan::send_zero_copy`].
+    /// continues to read the bytes after this call and after `'data`; see [`MessageList::send_zero_copy`].
     fn hand_over(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -225,7 +226,7 @@ pub(crate) struct RecvArena {
 unsafe impl Send for RecvArena {}
 
 /// One received message.
-pub(crate) struct Message<'a> {
+pub(crate) struct ReceivedMessage<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) name: Option<SocketAddr>,
     pub(crate) info: Received,
@@ -303,14 +304,14 @@ impl RecvArena {
     }
 
     /// Message `index` of the last `receive`.
-    pub(crate) fn get(&self, index: usize) -> Message<'_> {
+    pub(crate) fn get(&self, index: usize) -> ReceivedMessage<'_> {
         assert!(index < self.filled, "message {index} of {}", self.filled);
         let header = &self.headers[index];
         let length = (header.msg_len as usize).min(self.bytes_each);
         let at = index * self.bytes_each;
         let control = header.msg_hdr.msg_controllen.min(ControlRoom::BYTES);
         let has_name = header.msg_hdr.msg_namelen > 0;
-        Message {
+        ReceivedMessage {
             bytes: &self.bytes[at..at + length],
             name: has_name.then(|| self.names[index].parse()).flatten(),
             info: Received::parse(&self.controls[index].bytes[..control]),

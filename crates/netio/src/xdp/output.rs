@@ -9,7 +9,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::{CACHE_LINE_BYTES, prefetch};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
-use millrace_core::shape::Shape;
+use millrace_core::shape::DatagramShape;
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 use millrace_core::wire::frame::Template;
 
@@ -100,16 +100,16 @@ pub(super) struct Port {
 }
 
 /// One entry on its egress path.
-pub(super) struct Job<'a> {
+pub(super) struct FrameJob<'a> {
     pub(super) template: &'a Template,
-    pub(super) shape: Shape<'a>,
+    pub(super) shape: DatagramShape<'a>,
     /// Whether the datagrams begin with an RTP header, which the stored sums do not cover.
     pub(super) is_rtp: bool,
     /// Stored sums of the payloads, and the extent that they lie in.
     pub(super) source: Option<(&'a [[u8; PacketMeta::BYTES]], &'a Lease)>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> FrameJob<'a> {
     /// RTP header, if it has one, and payload of a datagram.
     fn parts(&self, index: usize) -> (Option<&'a [u8; RTP_HEADER_BYTES]>, &'a [u8]) {
         let (header, bytes) = self.shape.datagram(index);
@@ -134,7 +134,7 @@ impl<'a> Job<'a> {
 pub(super) struct Ahead<'a> {
     batch: &'a dyn TransmitBatch,
     entry: usize,
-    at: Option<(Shape<'a>, usize)>,
+    at: Option<(DatagramShape<'a>, usize)>,
     is_on: bool,
 }
 
@@ -241,7 +241,7 @@ impl Output {
     }
 
     /// Puts all datagrams of an entry into the ring, as far as there is room.
-    pub(super) fn put_all(&mut self, job: &Job<'_>, ahead: &mut Ahead<'_>) -> SendOutcome {
+    pub(super) fn put_all(&mut self, job: &FrameJob<'_>, ahead: &mut Ahead<'_>) -> SendOutcome {
         let lease = match job.source {
             Some((_, lease)) if self.strategy.is_chained() && Arc::ptr_eq(lease.arena(), &self.arena) => {
                 Some(lease)
@@ -280,7 +280,7 @@ impl Output {
     /// Header and payload into one frame.
     fn stage(
         &mut self,
-        job: &Job<'_>,
+        job: &FrameJob<'_>,
         index: usize,
         rtp: Option<&[u8; RTP_HEADER_BYTES]>,
         payload: &[u8],
@@ -319,7 +319,7 @@ impl Output {
     /// The header into a frame, the payload from where it lies.
     fn chain(
         &mut self,
-        job: &Job<'_>,
+        job: &FrameJob<'_>,
         index: usize,
         lease: &Lease,
         rtp: &[u8; RTP_HEADER_BYTES],

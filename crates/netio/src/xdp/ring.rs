@@ -17,7 +17,7 @@ use rustix::net::xdp::{XdpRingFlags, XdpRingOffset};
 use super::sys::RingMemory;
 
 /// An entry of a ring: a fixed number of 64-bit words.
-pub trait Entry: Copy {
+pub trait RingEntry: Copy {
     /// Words of one entry.
     const WORDS: usize;
     /// Writes the words.
@@ -27,7 +27,7 @@ pub trait Entry: Copy {
 }
 
 /// An address in the UMEM: the entry of fill and completion rings.
-impl Entry for u64 {
+impl RingEntry for u64 {
     const WORDS: usize = 1;
     fn store(self, words: &[AtomicU64]) {
         words[0].store(self, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub struct Desc {
 /// `XDP_PKT_CONTD`.
 const CONTINUED: u32 = 1;
 
-impl Entry for Desc {
+impl RingEntry for Desc {
     const WORDS: usize = 2;
 
     fn store(self, words: &[AtomicU64]) {
@@ -80,7 +80,7 @@ pub struct Ring<T> {
     kind: PhantomData<T>,
 }
 
-impl<T: Entry> Ring<T> {
+impl<T: RingEntry> Ring<T> {
     /// Maps a ring of an AF_XDP socket.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ pub struct Producer<T> {
     taken: u32,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: RingEntry> Producer<T> {
     /// Places in the ring.
     pub fn capacity(&self) -> u32 {
         self.ring.entries
@@ -202,7 +202,7 @@ pub struct Consumer<T> {
     published: u32,
 }
 
-impl<T: Entry> Consumer<T> {
+impl<T: RingEntry> Consumer<T> {
     /// Places in the ring.
     pub fn capacity(&self) -> u32 {
         self.ring.entries

@@ -77,19 +77,19 @@ fn needs_wakeup_follows_flag_if_enabled() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RingStep {
     Push,
     Publish,
     Pop,
     Release,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<RingStep>> {
     let step = prop_oneof![
-        4 => Just(Step::Push),
-        2 => Just(Step::Publish),
-        4 => Just(Step::Pop),
-        2 => Just(Step::Release)
+        4 => Just(RingStep::Push),
+        2 => Just(RingStep::Publish),
+        4 => Just(RingStep::Pop),
+        2 => Just(RingStep::Release)
     ];
     proptest::collection::vec(step, 0..400)
 }
@@ -105,7 +105,7 @@ proptest! {
         let mut unread = VecDeque::new();
         for step in steps {
             match step {
-                Step::Push => {
+                RingStep::Push => {
                     let room = written - released < u64::from(size);
                     prop_assert_eq!(tx.push(desc(written)), room);
                     if room {
@@ -113,16 +113,16 @@ proptest! {
                         written += 1;
                     }
                 }
-                Step::Publish => {
+                RingStep::Publish => {
                     tx.publish();
                     published = written;
                 }
-                Step::Pop => {
+                RingStep::Pop => {
                     let wanted = (read < published).then(|| unread.pop_front()).flatten();
                     read += u64::from(wanted.is_some());
                     prop_assert_eq!(rx.pop(), wanted);
                 }
-                Step::Release => {
+                RingStep::Release => {
                     rx.release();
                     released = read;
                 }

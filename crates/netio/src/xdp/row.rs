@@ -13,7 +13,7 @@ use crate::route::{Hop, HopId, HopTable, multicast_mac};
 /// One stream. Two cache lines.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-pub(super) struct Row {
+pub(super) struct XdpStreamRow {
     pub(super) template: Template,
     destination: [u8; 16],
     source: [u8; 16],
@@ -23,7 +23,7 @@ pub(super) struct Row {
     hop_limit: u8,
 }
 
-const _: () = assert!(size_of::<Option<Row>>() == 128, "a stream's state is two cache lines");
+const _: () = assert!(size_of::<Option<XdpStreamRow>>() == 128, "a stream's state is two cache lines");
 
 /// The device's own end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct RowCounts {
 
 /// Rows of all streams of a device, and where their next hops come from.
 pub(super) struct Rows {
-    rows: Box<[Option<Row>]>,
+    rows: Box<[Option<XdpStreamRow>]>,
     hops: HopTable,
     /// Only this interface's frames go out here; `None` for rings in memory.
     if_index: Option<u32>,
@@ -145,12 +145,21 @@ impl Rows {
             generation: 0,
         };
         let row = self.rows.get_mut(index)?;
-        let is_same = |row: &Row| row.hop == id && row.destination == destination && row.port == to.port();
+        let is_same =
+            |row: &XdpStreamRow| row.hop == id && row.destination == destination && row.port == to.port();
         if !row.as_ref().is_some_and(is_same) {
             let template = Self::template(&hop, source.port(), to)?;
             let source = octets(hop.source);
             let (generation, port) = (0, to.port());
-            *row = Some(Row { template, destination, source, hop: id, generation, port, hop_limit: ttl });
+            *row = Some(XdpStreamRow {
+                template,
+                destination,
+                source,
+                hop: id,
+                generation,
+                port,
+                hop_limit: ttl,
+            });
             self.counts.built += 1;
         }
         Some(Self::limit(&hop, to.is_ipv4()))
@@ -177,7 +186,15 @@ impl Rows {
         }
         let template = Self::template(hop, self.port, to)?;
         let (generation, hop_limit) = (hop.generation, hop.hop_limit);
-        *row = Some(Row { template, destination, source, hop: id, generation, port: to.port(), hop_limit });
+        *row = Some(XdpStreamRow {
+            template,
+            destination,
+            source,
+            hop: id,
+            generation,
+            port: to.port(),
+            hop_limit,
+        });
         self.counts.built += 1;
         Some(())
     }

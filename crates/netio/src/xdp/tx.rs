@@ -9,13 +9,13 @@ use millrace_core::limits::{MAX_BATCH_BURSTS, XDP_ASIDE_EXTENTS};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::{ExtentArena, Lease};
 use millrace_core::prefetch::prefetch;
-use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
-use millrace_core::shape::Shape;
+use millrace_core::seam::{Dest, PacketTx, Payload, PayloadSource, SendOutcome, Transmit, TransmitBatch};
+use millrace_core::shape::DatagramShape;
 use millrace_core::wire::frame::Template;
 
 use super::error::XdpError;
 use super::memory::MemoryNic;
-use super::output::{Ahead, Far, Job, MemoryBell, Output, Port, XdpCounters};
+use super::output::{Ahead, Far, FrameJob, MemoryBell, Output, Port, XdpCounters};
 use super::ring::Ring;
 use super::row::{Limit, OwnLink, Rows};
 use super::socket::{SocketConfig, XdpSocket};
@@ -211,11 +211,11 @@ impl XdpTx {
     /// Whether this device can send this now: UDP, the next hop known and behind this interface, every datagram within
     /// the path's MTU, the device alive.
     pub fn can_send(&mut self, transmit: &Transmit<'_>) -> bool {
-        Shape::of(transmit.payload).is_ok_and(|shape| self.can_send_shaped(transmit, &shape))
+        DatagramShape::of(transmit.payload).is_ok_and(|shape| self.can_send_shaped(transmit, &shape))
     }
 
     /// The same of a payload that has been checked.
-    pub(crate) fn can_send_shaped(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> bool {
+    pub(crate) fn can_send_shaped(&mut self, transmit: &Transmit<'_>, shape: &DatagramShape<'_>) -> bool {
         self.rows.poll();
         self.failure.is_none() && self.way(transmit, shape).is_ok()
     }
@@ -278,7 +278,7 @@ impl XdpTx {
     }
 
     /// Returns how the datagrams of an entry go out, or the errno that explains why they cannot.
-    fn way(&mut self, transmit: &Transmit<'_>, shape: &Shape<'_>) -> Result<EgressPath, i32> {
+    fn way(&mut self, transmit: &Transmit<'_>, shape: &DatagramShape<'_>) -> Result<EgressPath, i32> {
         let is_rtcp = matches!(transmit.payload, Payload::Rtcp(_));
         let to = transmit.dest.address(is_rtcp).ok_or(libc::EOPNOTSUPP)?;
         if !transmit.dest.source().is_by_route() {
@@ -362,12 +362,12 @@ impl XdpTx {
         let source = batch.source(index).and_then(|source| known_sums(source, shape.datagrams()));
         let is_raw = source.is_some_and(|(_, lease)| lease.content().layout.is_raw());
         let is_rtp = !is_raw && !matches!(transmit.payload, Payload::Rtcp(_));
-        self.out.put_all(&Job { template, shape, is_rtp, source }, ahead)
+        self.out.put_all(&FrameJob { template, shape, is_rtp, source }, ahead)
     }
 }
 
 /// Returns the sums of an entry's payloads and their extent, if it has `count` packets.
-fn known_sums(source: Source<'_>, count: usize) -> Option<(&[[u8; PacketMeta::BYTES]], &Lease)> {
+fn known_sums(source: PayloadSource<'_>, count: usize) -> Option<(&[[u8; PacketMeta::BYTES]], &Lease)> {
     let (lease, count) = (source.lease, u32::try_from(count).ok()?);
     let end = source.place.checked_add(count)?;
     (end <= lease.content().packets).then(|| (lease.metas(source.place, count), lease))

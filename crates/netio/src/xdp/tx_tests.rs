@@ -99,7 +99,7 @@ fn udp(to: &str) -> Dest {
 }
 
 /// Entries with or without the place that they came from.
-struct Entries<'a>(Vec<(Transmit<'a>, Option<Source<'a>>)>);
+struct Entries<'a>(Vec<(Transmit<'a>, Option<PayloadSource<'a>>)>);
 
 impl TransmitBatch for Entries<'_> {
     fn len(&self) -> usize {
@@ -108,7 +108,7 @@ impl TransmitBatch for Entries<'_> {
     fn get(&self, index: usize) -> Transmit<'_> {
         self.0[index].0
     }
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         self.0[index].1
     }
 }
@@ -120,13 +120,13 @@ fn wire<'a>(
     lease: &'a Lease,
     place: u32,
     count: u32,
-) -> (Transmit<'a>, Option<Source<'a>>) {
+) -> (Transmit<'a>, Option<PayloadSource<'a>>) {
     let segment = lease.content().layout.slot_bytes();
     let payload = Payload::Wire { bytes: lease.wire(place, count), segment };
-    (Transmit { stream: stream(index), dest: udp(to), payload }, Some(Source { lease, place }))
+    (Transmit { stream: stream(index), dest: udp(to), payload }, Some(PayloadSource { lease, place }))
 }
 
-fn send(tx: &mut XdpTx, entries: Vec<(Transmit<'_>, Option<Source<'_>>)>) -> Vec<SendOutcome> {
+fn send(tx: &mut XdpTx, entries: Vec<(Transmit<'_>, Option<PayloadSource<'_>>)>) -> Vec<SendOutcome> {
     let mut outcomes = vec![SendOutcome::Closed { errno: -1 }; entries.len()];
     tx.send(&Entries(entries), &mut outcomes);
     outcomes
@@ -483,7 +483,7 @@ fn source_with_invalid_place_falls_back_to_copy() {
     let (mut tx, mut nic) = XdpTx::over_memory(config(&arena, Strategy::Chained), hops(None)).unwrap();
     let (transmit, _) = wire(0, VIEWERS[0], &lease, 190, 6);
     for place in [191, u32::MAX] {
-        let source = Some(Source { lease: &lease, place });
+        let source = Some(PayloadSource { lease: &lease, place });
         assert_eq!(send(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
         let got = nic.run();
         let datagrams = lease.wire(190, 6).chunks(SEGMENT);
@@ -501,7 +501,7 @@ fn source_in_other_extent_is_copied() {
     let (_arena, foreign) = film(2, 1316, 196);
     for source in [&other, &foreign] {
         let (transmit, _) = wire(0, VIEWERS[0], &lease, 0, 5);
-        let source = Some(Source { lease: source, place: 0 });
+        let source = Some(PayloadSource { lease: source, place: 0 });
         assert_eq!(send(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
         assert_eq!(tx.counters().held_leases, 0);
         assert!(nic.run().iter().zip(lease.wire(0, 5).chunks(SEGMENT)).all(|(f, d)| f[42..] == *d));
@@ -511,20 +511,19 @@ fn source_in_other_extent_is_copied() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum TxStep {
     Send { stream: u32, place: u32, count: u32, known: bool },
     Take(usize),
     Complete(usize),
 }
 
-fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
-    let step =
-        prop_oneof![
-            (0u32..2, 0u32..104, 1u32..92, any::<bool>())
-                .prop_map(|(stream, place, count, known)| Step::Send { stream, place, count, known }),
-            (0usize..200).prop_map(Step::Take),
-            (0usize..200).prop_map(Step::Complete),
-        ];
+fn steps() -> impl proptest::strategy::Strategy<Value = Vec<TxStep>> {
+    let step = prop_oneof![
+        (0u32..2, 0u32..104, 1u32..92, any::<bool>())
+            .prop_map(|(stream, place, count, known)| TxStep::Send { stream, place, count, known }),
+        (0usize..200).prop_map(TxStep::Take),
+        (0usize..200).prop_map(TxStep::Complete),
+    ];
     proptest::collection::vec(step, 0..60)
 }
 
@@ -541,7 +540,7 @@ proptest! {
         let (mut wanted, mut got, mut out) = (Vec::new(), Vec::new(), std::collections::VecDeque::new());
         for step in steps {
             match step {
-                Step::Send { stream, place, count, known } => {
+                TxStep::Send { stream, place, count, known } => {
                     let (transmit, source) = wire(stream, VIEWERS[stream as usize], &lease, place, count);
                     let taken = match send(&mut tx, vec![(transmit, source.filter(|_| known))])[0] {
                         SendOutcome::Sent => count,
@@ -550,8 +549,8 @@ proptest! {
                     };
                     wanted.extend((place..place + taken).map(|p| (stream, p)));
                 }
-                Step::Take(count) => out.extend(std::iter::from_fn(|| nic.take()).take(count)),
-                Step::Complete(count) => {
+                TxStep::Take(count) => out.extend(std::iter::from_fn(|| nic.take()).take(count)),
+                TxStep::Complete(count) => {
                     for packet in out.drain(..count.min(out.len())) {
                         nic.complete(&packet);
                         got.push(packet.frame);

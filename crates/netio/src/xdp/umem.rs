@@ -94,7 +94,7 @@ impl Stack {
 /// Frames to build headers and datagrams in. A frame that was taken is the device's until its completion.
 #[derive(Debug)]
 pub struct Frames {
-    fills: Vec<Held>,
+    fills: Vec<FrameExtent>,
     /// For each extent aside: which of `fills` it is.
     places: Box<[Option<u16>]>,
     first_aside: u32,
@@ -103,14 +103,14 @@ pub struct Frames {
 }
 
 /// An extent of frames.
-struct Held {
+struct FrameExtent {
     fill: Fill,
     kind: FrameKind,
     /// For each frame in it, whether it is taken.
     taken: Box<[bool]>,
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for FrameExtent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Held").field("extent", &self.fill.extent()).field("kind", &self.kind).finish()
     }
@@ -144,7 +144,7 @@ impl Frames {
         let (bytes, count) = (stack.bytes(), EXTENT_BYTES >> stack.shift);
         // The lowest address is at the end, so that it goes out first.
         stack.free.extend((0..count).rev().map(|n| start + (n * bytes) as u64));
-        self.fills.push(Held { fill, kind, taken: vec![false; count].into() });
+        self.fills.push(FrameExtent { fill, kind, taken: vec![false; count].into() });
     }
 
     fn stack(&mut self, kind: FrameKind) -> &mut Stack {
@@ -173,7 +173,7 @@ impl Frames {
     }
 
     /// The extent of a frame, and the frame's number and length in it.
-    fn find(&mut self, address: u64) -> Option<(&mut Held, usize, usize)> {
+    fn find(&mut self, address: u64) -> Option<(&mut FrameExtent, usize, usize)> {
         let extent = u32::try_from(address / EXTENT_BYTES as u64).ok()?;
         let place = extent.checked_sub(self.first_aside)?;
         let index = (*self.places.get(place as usize)?)?;

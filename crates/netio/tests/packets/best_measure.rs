@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use crate::support::*;
 use millrace_core::pool::ExtentArena;
-use millrace_netio::best::measure::{Effort, MeasureError, Measured, OpenXdp, Target, measure};
+use millrace_netio::best::measure::{
+    Effort, EgressMeasurement, MeasureError, OpenXdp, TargetInterface, measure,
+};
 use millrace_netio::best::{Class, EgressPath};
 use millrace_netio::route::HopTable;
 use millrace_netio::xdp::{XdpConfig, XdpTx};
 
-fn target(wire: &Wire) -> Target {
-    wire.server.inside(|| Target::of("va")).unwrap()
+fn target(wire: &Wire) -> TargetInterface {
+    wire.server.inside(|| TargetInterface::of("va")).unwrap()
 }
 
 fn open(arena: Arc<ExtentArena>, hops: HopTable) -> Result<XdpTx, String> {
@@ -30,7 +32,7 @@ fn open(arena: Arc<ExtentArena>, hops: HopTable) -> Result<XdpTx, String> {
     XdpTx::open(config, hops).map_err(|error| error.to_string())
 }
 
-fn run(wire: &Wire, target: &Target, with_xdp: bool) -> Result<Measured, MeasureError> {
+fn run(wire: &Wire, target: &TargetInterface, with_xdp: bool) -> Result<EgressMeasurement, MeasureError> {
     wire.server.inside(|| {
         let mut open = open;
         let open: Option<OpenXdp<'_, XdpTx>> = if with_xdp { Some(&mut open) } else { None };
@@ -96,7 +98,7 @@ fn measure_on_down_interface_yields_no_figures() {
     let target = target(&wire);
     assert!(target.is_up && target.is_ethernet && target.mac == [2, 0, 0, 0x77, 0, 1], "{target:?}");
     wire.server.ip("link set va down");
-    assert!(!wire.server.inside(|| Target::of("va")).unwrap().is_up);
+    assert!(!wire.server.inside(|| TargetInterface::of("va")).unwrap().is_up);
     if let Ok(measured) = run(&wire, &target, true) {
         assert!(
             !measured.table.has(EgressPath::Kernel) && !measured.table.has(EgressPath::Xdp),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::support::*;
 use millrace_core::seam::SendOutcome;
 use millrace_netio::GsoMode;
-use millrace_netio::bpf::{Assembler, BpfError, InterfaceLink, Program, ProgramType, Reg};
+use millrace_netio::bpf::{Assembler, BpfError, BpfProgram, InterfaceLink, ProgramType, Reg};
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 use millrace_netio::link::Tun;
 
@@ -244,7 +244,7 @@ fn xdp_programs_are_attached_and_vanish() {
         let mut code = Assembler::default();
         code.mov(Reg::R0, value);
         code.exit();
-        Program::load("verdict", ProgramType::Xdp, code).expect("a program")
+        BpfProgram::load("verdict", ProgramType::Xdp, code).expect("a program")
     };
     const XDP_DROP: i32 = 1;
     const XDP_PASS: i32 = 2;

@@ -10,7 +10,7 @@ use crate::support::*;
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use millrace_core::ids::MulticastId;
 use millrace_core::pool::HeapRegion;
-use millrace_core::seam::{Dest, SendOutcome, Source, Transmit};
+use millrace_core::seam::{Dest, PayloadSource, SendOutcome, Transmit};
 use millrace_netio::limits::MAX_MULTICAST_SOCKETS;
 use millrace_netio::multicast::{MulticastSettings, MulticastSocket};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
@@ -255,8 +255,8 @@ fn multicast_socket_with_invalid_settings_returns_error() {
 fn to_group_of<'a>(
     group: &str,
     via: u8,
-    of: (Transmit<'a>, Option<Source<'a>>),
-) -> (Transmit<'a>, Option<Source<'a>>) {
+    of: (Transmit<'a>, Option<PayloadSource<'a>>),
+) -> (Transmit<'a>, Option<PayloadSource<'a>>) {
     (Transmit { dest: to_group(group, via), ..of.0 }, of.1)
 }
 

@@ -17,7 +17,7 @@ use crate::support::*;
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::HeapRegion;
-use millrace_core::seam::{Payload, SendOutcome, Source, Transmit};
+use millrace_core::seam::{Payload, PayloadSource, SendOutcome, Transmit};
 use millrace_netio::recv::UdpRx;
 use millrace_netio::route::RouteWatch;
 use millrace_netio::xdp::{Strategy, XdpConfig, XdpError, XdpTx};
@@ -324,7 +324,7 @@ fn wrong_stored_checksum_is_dropped_by_receiver() {
         let before = checksum_errors(&net);
         let (transmit, _) = packets(0, to, &leases[0], 7, 3);
         // The sums of other packets.
-        let source = Some(Source { lease: &leases[0], place: 8 });
+        let source = Some(PayloadSource { lease: &leases[0], place: 8 });
         assert_eq!(send_entries(&mut tx, vec![(transmit, source)]), [SendOutcome::Sent]);
         assert_eq!(send_entries(&mut tx, vec![packets(0, to, &leases[0], 0, 1)]), [SendOutcome::Sent]);
         assert!(receive(&mut viewer, 1) == datagrams(packets(0, to, &leases[0], 0, 1).0.payload));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
-use millrace_core::seam::{Dest, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{Dest, PayloadSource, Transmit, TransmitBatch};
 
 /// Packets in an extent.
 pub const PACKETS: u32 = 196;
@@ -93,8 +93,8 @@ impl TransmitBatch for PieceBatch<'_> {
         self.0[index].transmit()
     }
 
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         let piece = &self.0[index];
-        piece.is_known.then_some(Source { lease: piece.lease, place: piece.place })
+        piece.is_known.then_some(PayloadSource { lease: piece.lease, place: piece.place })
     }
 }

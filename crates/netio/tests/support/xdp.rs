@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleRef;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, Lease, Region};
-use millrace_core::seam::{Payload, SendOutcome, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{Payload, PayloadSource, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::LinkHeader;
@@ -64,7 +64,7 @@ pub fn film_of(
 }
 
 /// Entries with the place that they come from.
-pub struct Entries<'a>(pub Vec<(Transmit<'a>, Option<Source<'a>>)>);
+pub struct Entries<'a>(pub Vec<(Transmit<'a>, Option<PayloadSource<'a>>)>);
 
 impl TransmitBatch for Entries<'_> {
     fn len(&self) -> usize {
@@ -73,7 +73,7 @@ impl TransmitBatch for Entries<'_> {
     fn get(&self, index: usize) -> Transmit<'_> {
         self.0[index].0
     }
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         self.0[index].1
     }
 }
@@ -85,14 +85,17 @@ pub fn packets(
     lease: &Lease,
     place: u32,
     count: u32,
-) -> (Transmit<'_>, Option<Source<'_>>) {
+) -> (Transmit<'_>, Option<PayloadSource<'_>>) {
     let payload =
         Payload::Wire { bytes: lease.wire(place, count), segment: lease.content().layout.slot_bytes() };
-    (Transmit { stream: stream(index), dest: udp(to, to), payload }, Some(Source { lease, place }))
+    (Transmit { stream: stream(index), dest: udp(to, to), payload }, Some(PayloadSource { lease, place }))
 }
 
 /// Sends one batch.
-pub fn send_entries(tx: &mut XdpTx, entries: Vec<(Transmit<'_>, Option<Source<'_>>)>) -> Vec<SendOutcome> {
+pub fn send_entries(
+    tx: &mut XdpTx,
+    entries: Vec<(Transmit<'_>, Option<PayloadSource<'_>>)>,
+) -> Vec<SendOutcome> {
     use millrace_core::seam::PacketTx;
     let mut outcomes = vec![UNSET; entries.len()];
     tx.send(&Entries(entries), &mut outcomes);

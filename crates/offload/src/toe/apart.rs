@@ -18,13 +18,13 @@ use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
-use super::engine::{Given, News, Way};
+use super::engine::{Given, LoopConnection, LoopConnectionEvent};
 use super::record::Fault;
 use super::{EngineSocket, Sockets};
 
 /// A connection that the loop writes to.
 #[derive(Clone, Copy)]
-struct Lent {
+struct QueuePairConnection {
     conn: ConnId,
     /// It has refused something.
     is_full: bool,
@@ -34,8 +34,8 @@ struct Lent {
 /// See the module.
 pub(super) struct Apart {
     sockets: Sockets,
-    lent: Box<[Option<Lent>]>,
-    news: VecDeque<News>,
+    lent: Box<[Option<QueuePairConnection>]>,
+    news: VecDeque<LoopConnectionEvent>,
 }
 
 impl Drop for Apart {
@@ -121,7 +121,7 @@ impl Apart {
         if let (Some(lent), Some(fault)) = (&mut self.lent[socket as usize], fault)
             && !std::mem::replace(&mut lent.is_gone, true)
         {
-            self.news.push_back(News::Gone(lent.conn, errno_of(Some(fault))));
+            self.news.push_back(LoopConnectionEvent::Gone(lent.conn, errno_of(Some(fault))));
         }
     }
 
@@ -133,11 +133,11 @@ impl Apart {
         // A failure is reported by its event.
         if self.sockets.takes(socket, 1).unwrap_or(false) {
             lent.is_full = false;
-            self.news.push_back(News::Writable(lent.conn));
+            self.news.push_back(LoopConnectionEvent::Writable(lent.conn));
         }
     }
 
-    pub(super) fn poll_news(&mut self) -> Option<News> {
+    pub(super) fn poll_news(&mut self) -> Option<LoopConnectionEvent> {
         self.news.pop_front()
     }
 
@@ -151,7 +151,7 @@ impl Apart {
 
     /// # Errors
     /// As an errno: there is no such connection, it is over, or the loop writes to it already.
-    pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId) -> Result<Way, i32> {
+    pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId) -> Result<LoopConnection, i32> {
         let socket = name.socket;
         let place = self.lent.get_mut(socket as usize).ok_or(libc::EBADF)?;
         if self.sockets.engine_socket(socket) != name || self.sockets.ends(socket).is_none() {
@@ -163,28 +163,28 @@ impl Apart {
         if place.is_some() {
             return Err(libc::EBUSY);
         }
-        *place = Some(Lent { conn, is_full: false, is_gone: false });
+        *place = Some(QueuePairConnection { conn, is_full: false, is_gone: false });
         // Frames leave in bursts already. Without an engine the loop is notified in its next turn.
         let _ = self.sockets.set_nodelay(socket, true);
-        Ok(Way { socket: (name.pair, socket), conn })
+        Ok(LoopConnection { socket: (name.pair, socket), conn })
     }
 
     /// The connection has no owner any more: closes it, after the data queued on it.
-    pub(super) fn take_back(&mut self, way: Way) {
+    pub(super) fn take_back(&mut self, way: LoopConnection) {
         self.news
-            .retain(|news| !matches!(news, News::Writable(conn) | News::Gone(conn, _) if *conn == way.conn));
+            .retain(|news| !matches!(news, LoopConnectionEvent::Writable(conn) | LoopConnectionEvent::Gone(conn, _) if *conn == way.conn));
         if self.lent(way).is_some() {
             self.lent[way.socket.1 as usize] = None;
             self.sockets.close(way.socket.1, false);
         }
     }
 
-    fn lent(&mut self, way: Way) -> Option<&mut Lent> {
+    fn lent(&mut self, way: LoopConnection) -> Option<&mut QueuePairConnection> {
         self.lent.get_mut(way.socket.1 as usize)?.as_mut().filter(|lent| lent.conn == way.conn)
     }
 
     /// Converts the outcome of a write.
-    fn given(&mut self, way: Way, outcome: io::Result<Option<()>>) -> Given {
+    fn given(&mut self, way: LoopConnection, outcome: io::Result<Option<()>>) -> Given {
         let socket = way.socket.1;
         match outcome {
             Ok(Some(())) => Given::Taken,
@@ -200,7 +200,13 @@ impl Apart {
     }
 
     /// A head, which may be empty, and a range behind it: both or none.
-    pub(super) fn give_framed(&mut self, way: Way, head: &[u8], lease: &Lease, range: ExtentRange) -> Given {
+    pub(super) fn give_framed(
+        &mut self,
+        way: LoopConnection,
+        head: &[u8],
+        lease: &Lease,
+        range: ExtentRange,
+    ) -> Given {
         if self.lent(way).is_none() {
             return Given::Gone(0);
         }
@@ -212,7 +218,7 @@ impl Apart {
     }
 
     /// Bytes that are copied, all of them or none.
-    pub(super) fn give_copied(&mut self, way: Way, parts: &[&[u8]]) -> Given {
+    pub(super) fn give_copied(&mut self, way: LoopConnection, parts: &[&[u8]]) -> Given {
         if self.lent(way).is_none() {
             return Given::Gone(0);
         }
@@ -224,7 +230,7 @@ impl Apart {
     ///
     /// # Errors
     /// As an errno: the connection is over, or there is no room even for them.
-    pub(super) fn give_control(&mut self, way: Way, bytes: &[u8]) -> Result<(), i32> {
+    pub(super) fn give_control(&mut self, way: LoopConnection, bytes: &[u8]) -> Result<(), i32> {
         if self.lent(way).is_none() {
             return Err(0);
         }
@@ -236,7 +242,7 @@ impl Apart {
     }
 
     /// Bytes that were given and that the peer has not acknowledged; `None`: the connection is over.
-    pub(super) fn backlog_bytes(&self, way: Way) -> Option<u64> {
+    pub(super) fn backlog_bytes(&self, way: LoopConnection) -> Option<u64> {
         let lent = self.lent.get(way.socket.1 as usize)?.as_ref()?;
         (lent.conn == way.conn).then(|| self.sockets.outstanding(way.socket.1))
     }

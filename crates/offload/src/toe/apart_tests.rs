@@ -8,7 +8,7 @@ use crate::toe::host::Host;
 const ANY: ([u8; 4], u16) = ([0; 4], 0);
 const VIEWER: ([u8; 4], u16) = ([10, 0, 0, 2], 554);
 
-impl Rig {
+impl EgressRig {
     /// A viewer that was called by a host whose pair is the loop's by now.
     pub(super) fn apart() -> Self {
         let mut rig = Self::handed_over(|_| {});
@@ -64,7 +64,7 @@ impl Rig {
 
 #[test]
 fn names_that_are_no_connection_of_the_pair_are_refused() {
-    let mut rig = Rig::handed_over(|_| {});
+    let mut rig = EgressRig::handed_over(|_| {});
     let name = rig.name;
     for wrong in [
         EngineSocket { engine: name.engine + 1, ..name },
@@ -82,9 +82,9 @@ fn names_that_are_no_connection_of_the_pair_are_refused() {
 /// Data from a viewer is never read, and takes no buffer for good.
 #[test]
 fn receive_buffers_with_unread_viewer_data_stay_available() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::apart();
+    let mut rig = EgressRig::apart();
     let there = rig.sockets[1];
     for round in 0..20 {
         // More than all receive buffers of the pair hold.
@@ -104,9 +104,9 @@ fn receive_buffers_with_unread_viewer_data_stay_available() {
 /// whatever else the engine reports.
 #[test]
 fn room_is_told_once_whatever_else_is_told() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::apart();
+    let mut rig = EgressRig::apart();
     rig.fill_up(&lease);
     rig.until(|rig| {
         rig.read();
@@ -125,7 +125,7 @@ fn room_is_told_once_whatever_else_is_told() {
 /// Unreported news of a connection does not reach the next one with the same name.
 #[test]
 fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name() {
-    let (mut rig, connections) = Rig::handed_over_with(2, |_| {});
+    let (mut rig, connections) = EgressRig::handed_over_with(2, |_| {});
     let [(first, [_, first_there]), (second, sockets)] = connections[..] else { panic!("two") };
     rig.tx.add_conn(CONN, first.into()).unwrap();
     rig.far.close(first_there, true);
@@ -151,7 +151,7 @@ fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name(
 #[test]
 fn loop_end_or_pair_drop_closes_connections_after_sent_data() {
     for (is_lent, is_dropped) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut rig = Rig::handed_over(|_| {});
+        let mut rig = EgressRig::handed_over(|_| {});
         if is_lent {
             rig.tx.add_conn(CONN, rig.name.into()).unwrap();
             rig.write_control(b"the last reply");
@@ -172,9 +172,9 @@ fn loop_end_or_pair_drop_closes_connections_after_sent_data() {
 
 #[test]
 fn remove_conn_closes_connection_after_sent_data() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::apart();
+    let mut rig = EgressRig::apart();
     rig.fill(&lease);
     rig.write_control(b"that was all");
     let socket = rig.tx.remove_conn(CONN).unwrap();
@@ -190,9 +190,9 @@ fn remove_conn_closes_connection_after_sent_data() {
 #[test]
 fn viewer_reset_or_engine_end_is_reported_and_releases_leases() {
     for is_end in [false, true] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::apart();
+        let mut rig = EgressRig::apart();
         rig.fill(&lease);
         (0..10).for_each(|_| rig.turn());
         let expected = if is_end {
@@ -221,9 +221,9 @@ fn viewer_reset_or_engine_end_is_reported_and_releases_leases() {
 /// Replies have no share, but a bound.
 #[test]
 fn replies_to_a_viewer_who_does_not_read_end_the_connection_at_last() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::apart();
+    let mut rig = EgressRig::apart();
     rig.fill_up(&lease);
     let mut taken = 0;
     let refused = loop {
@@ -243,9 +243,9 @@ fn replies_to_a_viewer_who_does_not_read_end_the_connection_at_last() {
 /// finds none is notified when there is one.
 #[test]
 fn connection_without_chunk_becomes_writable_when_one_is_free() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::handed_over(|own| own.pair.send_buffers = 16);
+    let mut rig = EgressRig::handed_over(|own| own.pair.send_buffers = 16);
     rig.tx.add_conn(CONN, rig.name.into()).unwrap();
     let mut skip = rig.send_patched(&lease, 0, 1);
     // The sixteenth is for replies.

@@ -10,9 +10,9 @@ use millrace_tcp::send::ExtentRange;
 
 use super::EngineSocket;
 use super::apart::Apart;
-use super::engine::{Given, News, Way};
+use super::engine::{Given, LoopConnection, LoopConnectionEvent};
 use super::thread::Turning;
-use crate::again::Wanted;
+use crate::again::WantedExtent;
 
 /// See the module. Few are made, and none is moved once it is there.
 #[expect(clippy::large_enum_variant, reason = "a loop has one of them, in its place")]
@@ -98,7 +98,7 @@ impl Behind {
         }
     }
 
-    pub(super) fn poll_news(&mut self) -> Option<News> {
+    pub(super) fn poll_news(&mut self) -> Option<LoopConnectionEvent> {
         match self {
             Self::Turned(engine) => engine.core.poll_news(),
             Self::Apart(apart) => apart.poll_news(),
@@ -107,14 +107,19 @@ impl Behind {
 
     /// # Errors
     /// As an errno: there is no such connection, it is over, or it already has a writer.
-    pub(super) fn lend(&mut self, name: EngineSocket, conn: ConnId, now: Instant) -> Result<Way, i32> {
+    pub(super) fn lend(
+        &mut self,
+        name: EngineSocket,
+        conn: ConnId,
+        now: Instant,
+    ) -> Result<LoopConnection, i32> {
         match self {
             Self::Turned(engine) => engine.core.lend(name, conn, now),
             Self::Apart(apart) => apart.lend(name, conn),
         }
     }
 
-    pub(super) fn take_back(&mut self, way: Way) {
+    pub(super) fn take_back(&mut self, way: LoopConnection) {
         match self {
             Self::Turned(engine) => engine.core.take_back(way),
             Self::Apart(apart) => apart.take_back(way),
@@ -124,7 +129,7 @@ impl Behind {
     /// A frame: a head, and a range behind it.
     pub(super) fn give_framed(
         &mut self,
-        way: Way,
+        way: LoopConnection,
         head: &[u8],
         lease: &Lease,
         range: ExtentRange,
@@ -137,7 +142,13 @@ impl Behind {
     }
 
     /// A range with nothing around it.
-    pub(super) fn give_range(&mut self, way: Way, lease: &Lease, range: ExtentRange, now: Instant) -> Given {
+    pub(super) fn give_range(
+        &mut self,
+        way: LoopConnection,
+        lease: &Lease,
+        range: ExtentRange,
+        now: Instant,
+    ) -> Given {
         match self {
             Self::Turned(engine) => engine.core.give_range(way, lease, range, now),
             Self::Apart(apart) => apart.give_framed(way, &[], lease, range),
@@ -145,7 +156,7 @@ impl Behind {
     }
 
     /// Bytes that are copied, all of them or none.
-    pub(super) fn give_copied(&mut self, way: Way, parts: &[&[u8]], now: Instant) -> Given {
+    pub(super) fn give_copied(&mut self, way: LoopConnection, parts: &[&[u8]], now: Instant) -> Given {
         match self {
             Self::Turned(engine) => engine.core.give_copied(way, parts, now),
             Self::Apart(apart) => apart.give_copied(way, parts),
@@ -154,14 +165,19 @@ impl Behind {
 
     /// # Errors
     /// As an errno: the line is over, or too many control bytes are not acknowledged.
-    pub(super) fn give_control(&mut self, way: Way, bytes: &[u8], now: Instant) -> Result<(), i32> {
+    pub(super) fn give_control(
+        &mut self,
+        way: LoopConnection,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<(), i32> {
         match self {
             Self::Turned(engine) => engine.core.give_control(way, bytes, now),
             Self::Apart(apart) => apart.give_control(way, bytes),
         }
     }
 
-    pub(super) fn backlog_bytes(&self, way: Way) -> Option<u64> {
+    pub(super) fn backlog_bytes(&self, way: LoopConnection) -> Option<u64> {
         match self {
             Self::Turned(engine) => engine.core.backlog_bytes(way),
             Self::Apart(apart) => apart.backlog_bytes(way),
@@ -169,14 +185,14 @@ impl Behind {
     }
 
     /// An extent that a connection gave back, and needs again. A host's ranges stay leased until they are acknowledged.
-    pub(super) fn poll_wanted(&mut self) -> Option<Wanted> {
+    pub(super) fn poll_wanted(&mut self) -> Option<WantedExtent> {
         match self {
             Self::Turned(engine) => engine.core.poll_wanted(),
             Self::Apart(_) => None,
         }
     }
 
-    pub(super) fn supply(&mut self, wanted: &Wanted, lease: Option<&Lease>, now: Instant) {
+    pub(super) fn supply(&mut self, wanted: &WantedExtent, lease: Option<&Lease>, now: Instant) {
         if let Self::Turned(engine) = self {
             engine.core.supply(wanted, lease, now);
         }

@@ -18,27 +18,29 @@ use std::sync::Arc;
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{FRAME_PREFIX_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::pool::Lease;
-use millrace_core::seam::{ByteRange, Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
-use millrace_core::shape::{Misshapen, Shape};
+use millrace_core::seam::{
+    ByteRange, Dest, PacketTx, Payload, PayloadSource, SendOutcome, Transmit, TransmitBatch,
+};
+use millrace_core::shape::{DatagramShape, Misshapen};
 use millrace_core::time::Instant;
 use millrace_netio::TxCounters;
-use millrace_tcp::send::{ExtentRange, HEAD_BYTES, Part};
+use millrace_tcp::send::{ExtentRange, HEAD_BYTES, SlotPart};
 
 use super::apart::Apart;
 use super::behind::Behind;
 use super::device::Device;
-use super::engine::{Given, News, Way};
+use super::engine::{Given, LoopConnection, LoopConnectionEvent};
 use super::thread::{Engine, Turning};
 use super::{EngineSettings, EngineSocket, Sockets};
-use crate::again::Wanted;
+use crate::again::WantedExtent;
 use crate::bell::EventBell;
 use crate::command::ConnSocket;
 use crate::core_loop::LoopTx;
 
 /// A connection of the engine that the loop writes to.
-struct Conn {
+struct EgressConnection {
     name: EngineSocket,
-    way: Way,
+    way: LoopConnection,
     /// The last batch in which it was full: later entries of the same batch must not overtake the
     /// data held back.
     blocked_in: u64,
@@ -53,7 +55,7 @@ pub struct EngineTx<T> {
     engine: Option<Behind>,
     /// The next one, which is taken when there is none.
     next: Option<rtrb::Consumer<Behind>>,
-    conns: Box<[Option<Conn>]>,
+    conns: Box<[Option<EgressConnection>]>,
     /// How many of them there are.
     used: usize,
     writable: VecDeque<ConnId>,
@@ -156,7 +158,7 @@ impl<T: LoopTx> EngineTx<T> {
         &mut self.inner
     }
 
-    fn conn(&mut self, conn: ConnId) -> Option<&mut Conn> {
+    fn conn(&mut self, conn: ConnId) -> Option<&mut EgressConnection> {
         self.conns.get_mut(conn.0 as usize)?.as_mut()
     }
 
@@ -196,11 +198,11 @@ impl<T: LoopTx> EngineTx<T> {
     fn hear(&mut self) {
         let Some(engine) = &mut self.engine else { return };
         while let Some(news) = engine.poll_news() {
-            let (News::Writable(id) | News::Gone(id, _)) = news;
+            let (LoopConnectionEvent::Writable(id) | LoopConnectionEvent::Gone(id, _)) = news;
             let Some(Some(conn)) = self.conns.get_mut(id.0 as usize) else { continue };
             match news {
-                News::Writable(id) => self.writable.push_back(id),
-                News::Gone(id, errno) => {
+                LoopConnectionEvent::Writable(id) => self.writable.push_back(id),
+                LoopConnectionEvent::Gone(id, errno) => {
                     if conn.broken.replace(errno).is_none() {
                         self.gone.push_back((id, errno));
                     }
@@ -274,13 +276,18 @@ impl<T: LoopTx> EngineTx<T> {
 /// One entry on its way to the stack.
 struct Sending<'a> {
     engine: &'a mut Behind,
-    way: Way,
+    way: LoopConnection,
     now: Instant,
     counters: &'a mut TxCounters,
 }
 
 impl Sending<'_> {
-    fn send_frames(&mut self, channel: u8, shape: &Shape<'_>, source: Option<Source<'_>>) -> Got {
+    fn send_frames(
+        &mut self,
+        channel: u8,
+        shape: &DatagramShape<'_>,
+        source: Option<PayloadSource<'_>>,
+    ) -> Got {
         for index in 0..shape.datagrams() {
             let (header, body) = shape.datagram(index);
             let mut head = [0; HEAD_BYTES];
@@ -288,15 +295,15 @@ impl Sending<'_> {
             (head[0], head[1]) = (b'$', channel);
             head[2..FRAME_PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
             let (head, part) = match header {
-                None => (&head[..FRAME_PREFIX_BYTES], Part::Frames),
+                None => (&head[..FRAME_PREFIX_BYTES], SlotPart::Frames),
                 Some(header) => {
                     head[FRAME_PREFIX_BYTES..].copy_from_slice(header);
-                    (&head[..], Part::Payloads)
+                    (&head[..], SlotPart::Payloads)
                 }
             };
             let range = |place| ExtentRange { place, skip: 0, bytes: body.len() as u32, part };
             let mut given = match source {
-                Some(Source { lease, place }) if fits(lease, part) => {
+                Some(PayloadSource { lease, place }) if fits(lease, part) => {
                     self.engine.give_framed(self.way, head, lease, range(place + index as u32), self.now)
                 }
                 _ => Given::Unfit,
@@ -346,7 +353,7 @@ impl Sending<'_> {
             return (Given::Taken, end - index, 0);
         }
         if !is_copied {
-            let part = Part::Payloads;
+            let part = SlotPart::Payloads;
             let of = ExtentRange { place: place + index, skip, bytes: bytes as u32, part };
             given = self.engine.give_range(self.way, lease, of, self.now);
         }
@@ -361,8 +368,8 @@ impl Sending<'_> {
 }
 
 /// Whether the stack finds a packet's payload where the batch does: behind an RTP header if that is replaced.
-fn fits(lease: &Lease, part: Part) -> bool {
-    part == Part::Frames || lease.content().layout.header_bytes() == RTP_HEADER_BYTES
+fn fits(lease: &Lease, part: SlotPart) -> bool {
+    part == SlotPart::Frames || lease.content().layout.header_bytes() == RTP_HEADER_BYTES
 }
 
 fn refused(given: Given, taken: usize) -> Got {
@@ -386,10 +393,10 @@ impl TransmitBatch for Rest<'_> {
     fn get(&self, index: usize) -> Transmit<'_> {
         self.batch.get(usize::from(self.places[index]))
     }
-    fn shape<'a>(&'a self, index: usize, payload: Payload<'a>) -> Result<Shape<'a>, Misshapen> {
+    fn shape<'a>(&'a self, index: usize, payload: Payload<'a>) -> Result<DatagramShape<'a>, Misshapen> {
         self.batch.shape(usize::from(self.places[index]), payload)
     }
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         self.batch.source(usize::from(self.places[index]))
     }
 }
@@ -437,7 +444,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
             return Err(libc::EBUSY);
         }
         let way = engine.lend(name, conn, self.now)?;
-        *place = Some(Conn { name, way, blocked_in: 0, broken: None });
+        *place = Some(EgressConnection { name, way, blocked_in: 0, broken: None });
         self.used += 1;
         Ok(())
     }
@@ -572,11 +579,11 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
         own || has_next || self.inner.is_asked()
     }
 
-    fn poll_wanted(&mut self) -> Option<Wanted> {
+    fn poll_wanted(&mut self) -> Option<WantedExtent> {
         self.engine.as_mut()?.poll_wanted()
     }
 
-    fn supply(&mut self, now: Instant, wanted: &Wanted, lease: Option<Lease>) {
+    fn supply(&mut self, now: Instant, wanted: &WantedExtent, lease: Option<Lease>) {
         if let Some(engine) = &mut self.engine {
             engine.supply(wanted, lease.as_ref(), now);
         }

@@ -29,7 +29,7 @@ const CHANNELS: [u8; 2] = [4, 5];
 
 /// A wire that the test operates.
 #[derive(Default)]
-struct Wire {
+struct LossyWire {
     queue: VecDeque<Vec<u8>>,
     /// Every packet of this number is lost; 0: none.
     loses: u64,
@@ -38,8 +38,8 @@ struct Wire {
 }
 
 struct End {
-    out: Arc<Mutex<Wire>>,
-    back: Arc<Mutex<Wire>>,
+    out: Arc<Mutex<LossyWire>>,
+    back: Arc<Mutex<LossyWire>>,
 }
 
 impl Device for End {
@@ -68,11 +68,11 @@ impl Device for End {
 
 /// The inner path: it records its sends.
 #[derive(Default)]
-struct Inner {
+struct RecordingPath {
     sent: Vec<Dest>,
 }
 
-impl PacketTx for Inner {
+impl PacketTx for RecordingPath {
     fn send(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]) {
         for (index, outcome) in outcomes.iter_mut().enumerate().take(batch.len()) {
             self.sent.push(batch.get(index).dest);
@@ -81,7 +81,7 @@ impl PacketTx for Inner {
     }
 }
 
-impl LoopTx for Inner {
+impl LoopTx for RecordingPath {
     fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Err(libc::EOPNOTSUPP)
     }
@@ -115,13 +115,13 @@ impl LoopTx for Inner {
 }
 
 /// An extent of a title, and its content.
-struct Film {
+struct TestExtent {
     arena: Arc<ExtentArena>,
     content: ExtentContent,
     missing: Vec<u32>,
 }
 
-impl Film {
+impl TestExtent {
     fn new(layout: WireLayout, missing: &[u32]) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
         let mut fill = arena.fill(0).unwrap();
@@ -161,7 +161,7 @@ impl Film {
 struct One<'a> {
     dest: Dest,
     payload: Payload<'a>,
-    source: Option<Source<'a>>,
+    source: Option<PayloadSource<'a>>,
 }
 
 struct Batch<'a>(Vec<One<'a>>);
@@ -174,7 +174,7 @@ impl TransmitBatch for Batch<'_> {
         let One { dest, payload, .. } = self.0[index];
         Transmit { stream: StreamId { index: 0, generation: 0 }, dest, payload }
     }
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         self.0[index].source
     }
 }
@@ -199,8 +199,8 @@ fn framed(lease: &Lease, place: u32, count: u32, headers: Option<&[u8]>) -> Vec<
     all
 }
 
-struct Rig {
-    tx: EngineTx<Inner>,
+struct EgressRig {
+    tx: EngineTx<RecordingPath>,
     /// The engine and its device, if the loop is a host of it.
     apart: Option<(Core, End)>,
     near: HostState,
@@ -208,7 +208,7 @@ struct Rig {
     peer: Core,
     peer_end: End,
     /// To the viewer, and back.
-    wires: [Arc<Mutex<Wire>>; 2],
+    wires: [Arc<Mutex<LossyWire>>; 2],
     home: Arc<Home>,
     now: Instant,
     listener: u32,
@@ -241,7 +241,7 @@ fn core(settings: &EngineSettings) -> (Core, HostState) {
     (Core::new(settings, vec![end], Instant(1)).unwrap(), host)
 }
 
-impl Rig {
+impl EgressRig {
     /// A viewer whose connection was accepted here, and is the loop's.
     fn new() -> Self {
         let mut rig = Self::accepted(|_| {});
@@ -251,7 +251,7 @@ impl Rig {
 
     /// Accepted, and still its host's.
     fn accepted(change: impl Fn(&mut EngineSettings)) -> Self {
-        let wires = [(); 2].map(|()| Arc::<Mutex<Wire>>::default());
+        let wires = [(); 2].map(|()| Arc::<Mutex<LossyWire>>::default());
         let end = |out: usize| End { out: Arc::clone(&wires[out]), back: Arc::clone(&wires[1 - out]) };
         let mut near = settings([10, 0, 0, 1]);
         change(&mut near);
@@ -267,7 +267,7 @@ impl Rig {
             poll_ns: 0,
         };
         let mut rig = Self {
-            tx: EngineTx::new(Inner::default(), turning, 8),
+            tx: EngineTx::new(RecordingPath::default(), turning, 8),
             apart: None,
             near,
             far,
@@ -337,7 +337,7 @@ impl Rig {
     }
 
     /// Sends one entry, which is answered this.
-    fn send(&mut self, dest: Dest, payload: Payload<'_>, source: Option<Source<'_>>) -> SendOutcome {
+    fn send(&mut self, dest: Dest, payload: Payload<'_>, source: Option<PayloadSource<'_>>) -> SendOutcome {
         let mut outcomes = [SendOutcome::Sent];
         self.tx.send(&Batch(vec![One { dest, payload, source }]), &mut outcomes);
         outcomes[0]
@@ -349,7 +349,7 @@ impl Rig {
         let bytes = lease.wire(skip, PACKETS - skip);
         let payload =
             Payload::Patched { headers: &headers, bytes, segment: lease.content().layout.slot_bytes() };
-        let taken = match self.send(INTERLEAVED, payload, Some(Source { lease, place: skip })) {
+        let taken = match self.send(INTERLEAVED, payload, Some(PayloadSource { lease, place: skip })) {
             SendOutcome::Sent => PACKETS - skip,
             SendOutcome::Blocked { taken } => taken.into(),
             other => panic!("{other:?}"),
@@ -405,16 +405,16 @@ fn rtp() -> WireLayout {
 #[test]
 fn frames_replies_and_rtcp_arrive_whole_and_in_order_and_leases_go_back() {
     for (loses, is_apart) in [(0, false), (7, false), (0, true), (7, true)] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = if is_apart { Rig::apart() } else { Rig::new() };
+        let mut rig = if is_apart { EgressRig::apart() } else { EgressRig::new() };
         rig.wires[0].lock().unwrap().loses = loses;
         for round in 0..30 {
             assert_eq!(rig.send_patched(&lease, 0, round), PACKETS, "round {round}");
             rig.write_control(format!("RTSP/1.0 200 OK\r\nCSeq: {round}\r\n\r\n").as_bytes());
             let bytes = lease.wire(3, 5);
             let payload = Payload::Wire { bytes, segment: rtp().slot_bytes() };
-            let source = Some(Source { lease: &lease, place: 3 });
+            let source = Some(PayloadSource { lease: &lease, place: 3 });
             assert_eq!(rig.send(INTERLEAVED, payload, source), SendOutcome::Sent);
             rig.due.extend(framed(&lease, 3, 5, None));
             // From memory without a known source.
@@ -445,9 +445,9 @@ fn bytes_of_a_title_arrive_with_nothing_around_them() {
     for (layout, is_apart) in layouts.into_iter().flat_map(|layout| [(layout, false), (layout, true)]) {
         let packets = layout.packets_per_extent().min(PACKETS);
         for missing in [&[][..], &[0, 7, 8, packets - 1]] {
-            let film = Film::new(layout, missing);
+            let film = TestExtent::new(layout, missing);
             let lease = film.lease();
-            let mut rig = if is_apart { Rig::apart() } else { Rig::new() };
+            let mut rig = if is_apart { EgressRig::apart() } else { EgressRig::new() };
             for (place, count, head, tail) in
                 [(0, packets, 0, 0), (6, 4, 100, 50), (packets - 2, 2, 1315, 699), (7, 1, 3, 3)]
             {
@@ -466,9 +466,9 @@ fn bytes_of_a_title_arrive_with_nothing_around_them() {
 /// The host's bytes go before and behind those of the loop, and its count is of its own.
 #[test]
 fn connection_moves_to_loop_and_back_with_bytes_in_order() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::accepted(|_| {});
+    let mut rig = EgressRig::accepted(|_| {});
     let here = rig.sockets[0];
     for round in 0..3 {
         // Nothing of this has reached the engine when the loop hears of the connection.
@@ -480,7 +480,8 @@ fn connection_moves_to_loop_and_back_with_bytes_in_order() {
         assert_eq!(rig.tx.add_conn(ConnId(4), rig.name.into()), Err(libc::EBUSY));
         // Data that the host gives now is rejected.
         let before = rig.engine().counters.rejected;
-        rig.near.inject(&crate::toe::record::Request::Send { socket: here, offset: 0, bytes: 9 }.encode());
+        rig.near
+            .inject(&crate::toe::record::HostRequest::Send { socket: here, offset: 0, bytes: 9 }.encode());
         rig.turn();
         assert_eq!(rig.engine().counters.rejected, before + 1);
         assert!(!rig.near.is_flushed(here).unwrap(), "what loops gave before counts for nothing");
@@ -512,9 +513,9 @@ fn connection_moves_to_loop_and_back_with_bytes_in_order() {
 /// wait for it.
 #[test]
 fn host_bytes_beyond_send_ahead_precede_loop_bytes() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::accepted(|_| {});
+    let mut rig = EgressRig::accepted(|_| {});
     let here = rig.sockets[0];
     let mine = vec![7; 400_000];
     let given = rig.near.write(here, &[IoSlice::new(&mine)]).unwrap().unwrap();
@@ -538,7 +539,7 @@ fn host_bytes_beyond_send_ahead_precede_loop_bytes() {
 /// A connection whose peer takes none of its long data leaves the others room for short data.
 #[test]
 fn send_reserve_keeps_chunks_for_connections_without_any() {
-    let mut rig = Rig::accepted(|settings| settings.pair.send_reserve = 60);
+    let mut rig = EgressRig::accepted(|settings| settings.pair.send_reserve = 60);
     let first = rig.sockets;
     rig.connect();
     let [here, there] = rig.sockets;
@@ -566,7 +567,7 @@ fn send_reserve_keeps_chunks_for_connections_without_any() {
 /// Unreported news of a connection does not reach the next one with the same name.
 #[test]
 fn news_of_a_connection_do_not_reach_the_next_one() {
-    let mut rig = Rig::new();
+    let mut rig = EgressRig::new();
     let before = rig.sockets[0];
     rig.connect();
     rig.near.close(before, false);
@@ -582,19 +583,19 @@ fn news_of_a_connection_do_not_reach_the_next_one() {
 
 #[test]
 fn slow_reader_holds_its_share_and_becomes_writable_once() {
-    holds_its_share(Rig::new());
-    holds_its_share(Rig::apart());
+    holds_its_share(EgressRig::new());
+    holds_its_share(EgressRig::apart());
 }
 
-fn holds_its_share(mut rig: Rig) {
-    let film = Film::new(rtp(), &[]);
+fn holds_its_share(mut rig: EgressRig) {
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
     let mut most = 0;
     for _ in 0..3 {
         most = most.max(rig.fill_up(&lease));
         // Later entries of a batch do not overtake, however small they are.
         let wire = || Payload::Wire { bytes: lease.wire(0, 9), segment: rtp().slot_bytes() };
-        let source = Some(Source { lease: &lease, place: 0 });
+        let source = Some(PayloadSource { lease: &lease, place: 0 });
         let batch = Batch(vec![
             One { dest: INTERLEAVED, payload: wire(), source },
             One { dest: INTERLEAVED, payload: Payload::Rtcp(&[1]), source: None },
@@ -621,7 +622,7 @@ fn holds_its_share(mut rig: Rig) {
     assert!(most < (256 << 10) + (256 << 10) + 4096, "{most} bytes");
 }
 
-impl Rig {
+impl EgressRig {
     /// Fills the connection, and the viewer's window, until nothing gets on. The most that was under way.
     fn fill_up(&mut self, lease: &Lease) -> u64 {
         let (mut skip, mut most) = (0, 0);
@@ -639,9 +640,9 @@ impl Rig {
 #[test]
 fn viewer_disconnect_reports_conn_gone_and_releases_leases() {
     for is_reset in [true, false] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = EgressRig::new();
         rig.fill(&lease);
         rig.turn();
         let there = rig.sockets[1];
@@ -664,9 +665,9 @@ fn viewer_disconnect_reports_conn_gone_and_releases_leases() {
 #[test]
 fn host_close_ends_connection_for_loop() {
     for is_reset in [false, true] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = EgressRig::new();
         assert_eq!(rig.send_patched(&lease, 0, 9), PACKETS);
         let (here, name) = (rig.sockets[0], rig.name);
         rig.near.close(here, is_reset);
@@ -700,9 +701,9 @@ fn host_close_ends_connection_for_loop() {
 #[test]
 fn stalled_viewer_releases_extents_and_resumes_after_supply() {
     for is_there in [true, false] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = EgressRig::new();
         rig.fill_up(&lease);
         assert!(rig.leases() > 100);
         let begun = rig.now;
@@ -738,9 +739,9 @@ fn stalled_viewer_releases_extents_and_resumes_after_supply() {
 /// Extents given to a connection while its viewer stands still are returned too.
 #[test]
 fn leases_sent_to_stalled_viewer_are_released() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::new();
+    let mut rig = EgressRig::new();
     // Somewhat more than its window, so that it stands still with room for more.
     for round in 0..6 {
         assert_eq!(rig.send_patched(&lease, 0, round), PACKETS);
@@ -767,9 +768,9 @@ fn leases_sent_to_stalled_viewer_are_released() {
 #[test]
 fn end_of_run_after_title_close_still_arrives() {
     for closed_before in [false, true] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = EgressRig::new();
         rig.fill_up(&lease);
         let begun = rig.now;
         if closed_before {
@@ -795,9 +796,9 @@ fn end_of_run_after_title_close_still_arrives() {
 
 #[test]
 fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
-    let film = Film::new(rtp(), &[]);
+    let film = TestExtent::new(rtp(), &[]);
     let lease = film.lease();
-    let mut rig = Rig::accepted(|settings| settings.stack.host_pages = 48);
+    let mut rig = EgressRig::accepted(|settings| settings.stack.host_pages = 48);
     rig.tx.add_conn(CONN, rig.name.into()).unwrap();
     let elsewhere = lease.wire(0, 39).to_vec();
     let payload = Payload::Wire { bytes: &elsewhere, segment: rtp().slot_bytes() };
@@ -811,7 +812,7 @@ fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
     assert!(first < 39);
     // What needs no page does not overtake what waits for one.
     let behind = Payload::Wire { bytes: lease.wire(0, 9), segment: rtp().slot_bytes() };
-    let source = Some(Source { lease: &lease, place: 0 });
+    let source = Some(PayloadSource { lease: &lease, place: 0 });
     let batch = Batch(vec![
         One { dest: INTERLEAVED, payload, source: None },
         One { dest: INTERLEAVED, payload: behind, source },
@@ -831,9 +832,9 @@ fn replies_have_pages_when_media_has_taken_the_rest_and_are_bounded() {
 #[test]
 fn device_failure_ends_its_connections_only() {
     for at_stop in [false, true] {
-        let film = Film::new(rtp(), &[]);
+        let film = TestExtent::new(rtp(), &[]);
         let lease = film.lease();
-        let mut rig = Rig::new();
+        let mut rig = EgressRig::new();
         rig.fill(&lease);
         let held = film.arena.leases(0);
         assert!(held > 100);
@@ -862,11 +863,12 @@ fn device_failure_ends_its_connections_only() {
 /// One engine after the other: the next waits until the one before has ended.
 #[test]
 fn engines_follow_one_another_in_the_seat_of_a_loop() {
-    let wires = [(); 2].map(|()| Arc::<Mutex<Wire>>::default());
+    let wires = [(); 2].map(|()| Arc::<Mutex<LossyWire>>::default());
     let device = |number: usize| Box::new(End { out: Arc::default(), back: Arc::clone(&wires[number]) });
     let of = settings([10, 0, 0, 1]);
-    let (mut tx, mut seat) = EngineTx::with_seat(Inner::default(), 8, Arc::new(EventBell::new().unwrap()));
-    let turn = |tx: &mut EngineTx<Inner>, now: u64| {
+    let (mut tx, mut seat) =
+        EngineTx::with_seat(RecordingPath::default(), 8, Arc::new(EventBell::new().unwrap()));
+    let turn = |tx: &mut EngineTx<RecordingPath>, now: u64| {
         tx.tend(Instant(now * STEP_NS));
         tx.depart(Instant(now * STEP_NS))
     };
@@ -902,7 +904,7 @@ fn engines_follow_one_another_in_the_seat_of_a_loop() {
 #[test]
 fn loop_end_closes_connections_of_its_engine() {
     for is_lent in [false, true] {
-        let mut rig = Rig::accepted(|_| {});
+        let mut rig = EgressRig::accepted(|_| {});
         if is_lent {
             rig.tx.add_conn(CONN, rig.name.into()).unwrap();
             rig.write_control(b"the last reply");

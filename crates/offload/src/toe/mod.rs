@@ -73,7 +73,7 @@ use std::net::IpAddr;
 use millrace_tcp::conn::Config;
 use millrace_tcp::ip;
 use millrace_tcp::recv::ClusterSize;
-pub use millrace_tcp::send::{ExtentRange, Part};
+pub use millrace_tcp::send::{ExtentRange, SlotPart};
 use millrace_tcp::stack::Settings;
 
 pub use self::capture::{Capture, Captured};
@@ -81,12 +81,12 @@ pub use self::device::{Device, Inbound, TunDevice};
 pub use self::egress::{EngineTx, Seat};
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;
-pub use self::host::{Host, Incoming, Ready, Received, Sockets, TcpListener, TcpStream};
+pub use self::host::{Host, Incoming, Readiness, Received, Sockets, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
 pub use self::record::Fault;
 pub use self::remote::{Access, GateCounters, connect, connections, default_socket, status};
 use crate::limits::HAND_OVER_NS;
-pub use millrace_tcp::conn::{State as ConnectionState, TcpCounters};
+pub use millrace_tcp::conn::{ConnectionState, TcpCounters};
 pub use millrace_tcp::ip::IpCounters;
 pub use millrace_tcp::ports::PortSet;
 
@@ -142,7 +142,7 @@ impl EngineSettings {
     pub fn new(addresses: &[(IpAddr, u8)]) -> Self {
         // The seeds of the standard library's hash tables come from the system's random numbers.
         let random = || RandomState::new().hash_one(0);
-        let mut interface = ip::Settings::new(ip::Link::Ip, [random(), random()]);
+        let mut interface = ip::Settings::new(ip::LinkLayer::Ip, [random(), random()]);
         for &(address, prefix) in addresses {
             interface = interface.with(address, prefix);
         }

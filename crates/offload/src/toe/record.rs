@@ -15,8 +15,8 @@ pub(super) const GIVEN_AT_ONCE: usize = 12;
 
 /// From a host to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
-    /// Make `socket` a listener. Answered by [`Event::Listening`].
+pub(super) enum HostRequest {
+    /// Make `socket` a listener. Answered by [`HostEvent::Listening`].
     Listen {
         /// A free socket of the host.
         socket: u32,
@@ -27,14 +27,15 @@ pub(super) enum Request {
         /// Where; the address may be unspecified.
         local: SocketAddr,
     },
-    /// Make `socket` the next connection of a listener. Answered by [`Event::Accepted`] when there is one; one at a time for each listener.
+    /// Make `socket` the next connection of a listener. Answered by [`HostEvent::Accepted`] when there is
+    /// one; one at a time for each listener.
     Accept {
         /// The listener.
         listener: u32,
         /// A free socket of the host.
         socket: u32,
     },
-    /// Make `socket` a connection. Answered by [`Event::Connected`].
+    /// Make `socket` a connection. Answered by [`HostEvent::Connected`].
     Connect {
         /// A free socket of the host.
         socket: u32,
@@ -62,14 +63,15 @@ pub(super) enum Request {
         /// The connection.
         socket: u32,
     },
-    /// The host has no more use for the socket. Answered by [`Event::Closed`], when nothing that it has given is needed any more.
+    /// The host has no more use for the socket. Answered by [`HostEvent::Closed`], when nothing that it has
+    /// given is needed any more.
     Close {
         /// The socket.
         socket: u32,
         /// The peer is notified by a reset that data is lost.
         is_reset: bool,
     },
-    /// Change an option. Answered by [`Event::Done`].
+    /// Change an option. Answered by [`HostEvent::Done`].
     Set {
         /// The connection.
         socket: u32,
@@ -78,7 +80,7 @@ pub(super) enum Request {
         /// On or off.
         is_on: bool,
     },
-    /// Answer with one [`Event::Room`] when this many bytes have been acknowledged.
+    /// Answer with one [`HostEvent::Room`] when this many bytes have been acknowledged.
     Wake {
         /// The connection.
         socket: u32,
@@ -107,8 +109,8 @@ pub(super) enum Choice {
 
 /// From the engine to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// Of [`Request::Listen`].
+pub(super) enum HostEvent {
+    /// Of [`HostRequest::Listen`].
     Listening {
         /// The socket.
         socket: u32,
@@ -117,7 +119,7 @@ pub(super) enum Event {
         /// Where it listens.
         local: SocketAddr,
     },
-    /// Of [`Request::Accept`].
+    /// Of [`HostRequest::Accept`].
     Accepted {
         /// The socket that is a connection now.
         socket: u32,
@@ -130,7 +132,7 @@ pub(super) enum Event {
         /// The other one.
         remote: SocketAddr,
     },
-    /// Of [`Request::Connect`].
+    /// Of [`HostRequest::Connect`].
     Connected {
         /// The socket.
         socket: u32,
@@ -159,7 +161,7 @@ pub(super) enum Event {
         /// Why it is over; `None`: the peer has sent everything.
         error: Option<Fault>,
     },
-    /// Of [`Request::Wake`].
+    /// Of [`HostRequest::Wake`].
     Room {
         /// The connection.
         socket: u32,
@@ -169,7 +171,7 @@ pub(super) enum Event {
         /// The socket.
         socket: u32,
     },
-    /// Of [`Request::Set`].
+    /// Of [`HostRequest::Set`].
     Done {
         /// The connection.
         socket: u32,
@@ -351,7 +353,7 @@ fn end_of(words: &[u64]) -> Option<SocketAddr> {
     }
 }
 
-impl Request {
+impl HostRequest {
     /// As it crosses.
     pub(super) fn encode(&self) -> Record {
         let mut record = [0; 7];
@@ -425,7 +427,7 @@ impl Request {
     }
 }
 
-impl Event {
+impl HostEvent {
     /// As it crosses.
     pub(super) fn encode(&self) -> Record {
         let mut record = [0; 7];

@@ -13,23 +13,23 @@ fn v6() -> SocketAddr {
 #[test]
 fn requests_are_read_as_they_were_written() {
     let requests = [
-        Request::Listen { socket: 1, backlog: 128, is_shared: false, local: v4() },
-        Request::Listen { socket: u32::MAX, backlog: u32::MAX, is_shared: true, local: v6() },
-        Request::Accept { listener: 2, socket: 3 },
-        Request::Connect { socket: 4, local: v4(), remote: v6() },
-        Request::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },
-        Request::SendExtent { socket: 5 },
-        Request::Shutdown { socket: 6 },
-        Request::Close { socket: 7, is_reset: true },
-        Request::Close { socket: 7, is_reset: false },
-        Request::Set { socket: 8, option: Choice::NoDelay, is_on: true },
-        Request::Set { socket: 8, option: Choice::KeepAlive, is_on: false },
-        Request::Set { socket: 8, option: Choice::Cork, is_on: true },
-        Request::Wake { socket: 9, at: u64::MAX },
-        Request::Give { count: 12, buffers: std::array::from_fn(|i| 100 + i as u32) },
+        HostRequest::Listen { socket: 1, backlog: 128, is_shared: false, local: v4() },
+        HostRequest::Listen { socket: u32::MAX, backlog: u32::MAX, is_shared: true, local: v6() },
+        HostRequest::Accept { listener: 2, socket: 3 },
+        HostRequest::Connect { socket: 4, local: v4(), remote: v6() },
+        HostRequest::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },
+        HostRequest::SendExtent { socket: 5 },
+        HostRequest::Shutdown { socket: 6 },
+        HostRequest::Close { socket: 7, is_reset: true },
+        HostRequest::Close { socket: 7, is_reset: false },
+        HostRequest::Set { socket: 8, option: Choice::NoDelay, is_on: true },
+        HostRequest::Set { socket: 8, option: Choice::KeepAlive, is_on: false },
+        HostRequest::Set { socket: 8, option: Choice::Cork, is_on: true },
+        HostRequest::Wake { socket: 9, at: u64::MAX },
+        HostRequest::Give { count: 12, buffers: std::array::from_fn(|i| 100 + i as u32) },
     ];
     for request in requests {
-        assert_eq!(Request::decode(&request.encode()), Some(request));
+        assert_eq!(HostRequest::decode(&request.encode()), Some(request));
     }
 }
 
@@ -37,22 +37,22 @@ fn requests_are_read_as_they_were_written() {
 fn events_are_read_as_they_were_written() {
     for error in [None].into_iter().chain(Fault::ALL.map(Some)) {
         let events = [
-            Event::Listening { socket: 1, error, local: v6() },
-            Event::Accepted { socket: 2, error, generation: 7, local: v4(), remote: v4() },
-            Event::Connected { socket: 3, error, generation: u16::MAX, local: v6(), remote: v6() },
-            Event::End { socket: 4, error },
-            Event::Done { socket: 5, error },
+            HostEvent::Listening { socket: 1, error, local: v6() },
+            HostEvent::Accepted { socket: 2, error, generation: 7, local: v4(), remote: v4() },
+            HostEvent::Connected { socket: 3, error, generation: u16::MAX, local: v6(), remote: v6() },
+            HostEvent::End { socket: 4, error },
+            HostEvent::Done { socket: 5, error },
         ];
         for event in events {
-            assert_eq!(Event::decode(&event.encode()), Some(event));
+            assert_eq!(HostEvent::decode(&event.encode()), Some(event));
         }
     }
     for event in [
-        Event::Data { socket: 1, buffer: u32::MAX, bytes: 7 },
-        Event::Room { socket: 2 },
-        Event::Closed { socket: u32::MAX },
+        HostEvent::Data { socket: 1, buffer: u32::MAX, bytes: 7 },
+        HostEvent::Room { socket: 2 },
+        HostEvent::Closed { socket: u32::MAX },
     ] {
-        assert_eq!(Event::decode(&event.encode()), Some(event));
+        assert_eq!(HostEvent::decode(&event.encode()), Some(event));
     }
 }
 
@@ -67,11 +67,11 @@ fn decode_of_invalid_record_returns_none() {
         [first(LISTEN, 0, 1), 1, 2, IS_V4, 0, 0, 0],
     ];
     for record in refused {
-        assert_eq!(Request::decode(&record), None, "{record:?}");
+        assert_eq!(HostRequest::decode(&record), None, "{record:?}");
     }
     for record in [[0; 7], first_only(first(END, Fault::ALL.len() as u8 + 1, 0)), first_only(first(99, 0, 0))]
     {
-        assert_eq!(Event::decode(&record), None, "{record:?}");
+        assert_eq!(HostEvent::decode(&record), None, "{record:?}");
     }
 }
 
@@ -86,11 +86,11 @@ fn decode_and_encode_of_any_words_round_trip() {
         for kind in 0..=10 {
             let mut record = *record;
             record[0] = record[0] & !0xff | kind;
-            if let Some(request) = Request::decode(&record) {
-                assert_eq!(Request::decode(&request.encode()), Some(request));
+            if let Some(request) = HostRequest::decode(&record) {
+                assert_eq!(HostRequest::decode(&request.encode()), Some(request));
             }
-            if let Some(event) = Event::decode(&record) {
-                assert_eq!(Event::decode(&event.encode()), Some(event));
+            if let Some(event) = HostEvent::decode(&record) {
+                assert_eq!(HostEvent::decode(&event.encode()), Some(event));
             }
         }
     });

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use millrace_core::counters::Sheet;
-use millrace_tcp::conn::{State, TcpCounters};
+use millrace_tcp::conn::{ConnectionState, TcpCounters};
 use millrace_tcp::ip::IpCounters;
 use millrace_tcp::ports::PortSet;
 
@@ -136,7 +136,7 @@ pub enum Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionStatus {
     /// `None`: it is a listener.
-    pub state: Option<State>,
+    pub state: Option<ConnectionState>,
     /// Whose it is.
     pub owner: Owner,
     /// Here.

@@ -22,7 +22,7 @@ use super::device::Device;
 use super::engine::Core;
 use super::host::{Host, HostState};
 use super::pair::{EngineEnd, PairSettings, pair};
-use super::remote::{self, Access, Command, Gate, GatePort, GateSettings, RemotePort};
+use super::remote::{self, Access, Gate, GateCommand, GatePort, GateSettings, RemotePort};
 use super::status::CounterSheets;
 use super::{EngineSettings, ToeCounters};
 use crate::affinity;
@@ -341,9 +341,9 @@ impl Turning {
         let Some(remote) = &mut self.remote else { return };
         while let Some(command) = remote.next() {
             match command {
-                Command::Join(pair, end) => self.core.join_host(pair, end),
-                Command::Leave(pair, nobody) => self.core.leave_host(pair, nobody, now),
-                Command::Survey(mut survey) => {
+                GateCommand::Join(pair, end) => self.core.join_host(pair, end),
+                GateCommand::Leave(pair, nobody) => self.core.leave_host(pair, nobody, now),
+                GateCommand::Survey(mut survey) => {
                     self.core.survey(&mut survey, now);
                     remote.answer(survey);
                 }

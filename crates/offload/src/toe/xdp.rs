@@ -93,7 +93,7 @@ impl EngineSettings {
     pub fn on_ethernet(mut self, interface: &str) -> io::Result<Self> {
         let features = DeviceFeatures::of(interface).map_err(io::Error::other)?;
         let Some(mac) = station(&features) else { return Err(no_ethernet(interface)) };
-        self.interface.link = ip::Link::Ethernet { mac, vlan: None };
+        self.interface.link = ip::LinkLayer::Ethernet { mac, vlan: None };
         self.interface.scope = features.if_index;
         self.interface.mtu = features.mtu.min(MAX_MTU) as u16;
         self.stack.config.mtu = self.interface.mtu;
@@ -118,7 +118,7 @@ fn check(features: &DeviceFeatures, settings: &ip::Settings) -> io::Result<()> {
     let name = &features.name;
     let own = station(features).ok_or_else(|| no_ethernet(name))?;
     let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    if !matches!(settings.link, ip::Link::Ethernet { mac, .. } if mac == own) {
+    if !matches!(settings.link, ip::LinkLayer::Ethernet { mac, .. } if mac == own) {
         return invalid(format!(
             "the engine's link is {:?}, and interface {name} is Ethernet with the address {own:x?}: make the settings by EngineSettings::on_ethernet",
             settings.link

@@ -13,7 +13,7 @@ fn features() -> DeviceFeatures {
 }
 
 fn settings() -> ip::Settings {
-    ip::Settings::new(ip::Link::Ethernet { mac: [2, 0, 0, 0, 0, 7], vlan: None }, [1, 2])
+    ip::Settings::new(ip::LinkLayer::Ethernet { mac: [2, 0, 0, 0, 0, 7], vlan: None }, [1, 2])
         .with("10.0.0.1".parse::<IpAddr>().unwrap(), 24)
 }
 
@@ -26,8 +26,8 @@ fn settings_that_do_not_fit_the_interface_say_what_to_do() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         assert!(text.contains("eth7") && words.iter().all(|word| text.contains(word)), "{text}");
     };
-    let other = ip::Link::Ethernet { mac: [2, 0, 0, 0, 0, 8], vlan: None };
-    for link in [other, ip::Link::Ip] {
+    let other = ip::LinkLayer::Ethernet { mac: [2, 0, 0, 0, 0, 8], vlan: None };
+    for link in [other, ip::LinkLayer::Ip] {
         refused(features(), ip::Settings { link, ..settings() }, ["on_ethernet", "link"]);
     }
     refused(features(), ip::Settings { mtu: 1501, ..settings() }, ["1501", "1500"]);

@@ -11,7 +11,7 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::limits::DEFAULT_PACKET_BYTES as SIZE;
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
-use millrace_engine::{Media, Numbering, RunEnd, RunSpec, StopReason, StreamEvent};
+use millrace_engine::{Numbering, RunEnd, RunMedia, RunSpec, StopReason, StreamEvent};
 use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
 
@@ -60,7 +60,7 @@ impl Scene {
         let Stage { title, packets, timeline, layout, .. } = self.stage;
         let run = RunSpec {
             run: RunSerial(self.runs),
-            media: Media { title, packets, timeline, layout, spare: u8::MAX },
+            media: RunMedia { title, packets, timeline, layout, spare: u8::MAX },
             from: (from / SIZE) as u32,
             until: to.div_ceil(SIZE) as u32,
             numbering: Numbering::Bytes { head: (from % SIZE) as u16, last: (to % SIZE) as u16 },

@@ -22,7 +22,7 @@ use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::command::{Command, ConnSocket, Dest, Event, Media, Numbering, RunSpec};
+use millrace_offload::command::{Command, ConnSocket, Dest, Event, Numbering, RunMedia, RunSpec};
 use millrace_offload::core_loop::{CoreLoop, LoopTx};
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
@@ -197,7 +197,7 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
         let (title, packets, timeline, layout) = (self.title, self.packets, self.timeline, self.layout);
         let run = RunSpec {
             run: RunSerial(1),
-            media: Media { title, packets, timeline, layout, spare: 0 },
+            media: RunMedia { title, packets, timeline, layout, spare: 0 },
             from,
             until: packets,
             numbering: Numbering::Sequence(sequence),

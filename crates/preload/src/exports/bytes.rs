@@ -9,10 +9,10 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::{answer, refuse};
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::process::{self, Flags};
 use crate::real;
-use crate::table::{Kind, kind};
+use crate::table::{DescriptorKind, kind};
 
 /// Parts of a message, as the kernel has it.
 const UIO_MAXIOV: usize = 1024;
@@ -22,7 +22,7 @@ const UIO_MAXIOV: usize = 1024;
 /// # Safety
 /// As for `read`: the program has `bytes` bytes there, and nothing else uses them until the call
 /// has ended.
-unsafe fn room<'a>(at: *mut c_void, bytes: size_t) -> Outcome<IoSliceMut<'a>> {
+unsafe fn room<'a>(at: *mut c_void, bytes: size_t) -> CallResult<IoSliceMut<'a>> {
     if at.is_null() && bytes > 0 {
         return Err(Errno::FAULT);
     }
@@ -39,7 +39,7 @@ unsafe fn room<'a>(at: *mut c_void, bytes: size_t) -> Outcome<IoSliceMut<'a>> {
 ///
 /// # Safety
 /// As `write`.
-unsafe fn bytes_at<'a>(at: *const c_void, bytes: size_t) -> Outcome<IoSlice<'a>> {
+unsafe fn bytes_at<'a>(at: *const c_void, bytes: size_t) -> CallResult<IoSlice<'a>> {
     if at.is_null() && bytes > 0 {
         return Err(Errno::FAULT);
     }
@@ -53,7 +53,7 @@ unsafe fn bytes_at<'a>(at: *const c_void, bytes: size_t) -> Outcome<IoSlice<'a>>
 ///
 /// # Safety
 /// As `readv`.
-unsafe fn rooms<'a>(at: *const iovec, count: usize) -> Outcome<&'a mut [IoSliceMut<'a>]> {
+unsafe fn rooms<'a>(at: *const iovec, count: usize) -> CallResult<&'a mut [IoSliceMut<'a>]> {
     match count {
         0 => Ok(&mut []),
         _ if at.is_null() => Err(Errno::FAULT),
@@ -69,7 +69,7 @@ unsafe fn rooms<'a>(at: *const iovec, count: usize) -> Outcome<&'a mut [IoSliceM
 ///
 /// # Safety
 /// As `writev`.
-unsafe fn parts<'a>(at: *const iovec, count: usize) -> Outcome<&'a [IoSlice<'a>]> {
+unsafe fn parts<'a>(at: *const iovec, count: usize) -> CallResult<&'a [IoSlice<'a>]> {
     match count {
         0 => Ok(&[]),
         _ if at.is_null() => Err(Errno::FAULT),
@@ -88,7 +88,7 @@ fn no_urgent_data() -> ssize_t {
     refuse("MSG_OOB: the engine has no urgent data (EOPNOTSUPP)", Errno::OPNOTSUPP) as ssize_t
 }
 
-fn received(index: u32, flags: c_int, to: Outcome<&mut [IoSliceMut<'_>]>) -> ssize_t {
+fn received(index: u32, flags: c_int, to: CallResult<&mut [IoSliceMut<'_>]>) -> ssize_t {
     if is_out_of_band(flags) {
         return no_urgent_data();
     }
@@ -99,7 +99,7 @@ fn received(index: u32, flags: c_int, to: Outcome<&mut [IoSliceMut<'_>]>) -> ssi
     answer(|| process::receive(index, to?, Flags::new(flags)))
 }
 
-fn sent(index: u32, flags: c_int, from: Outcome<&[IoSlice<'_>]>) -> ssize_t {
+fn sent(index: u32, flags: c_int, from: CallResult<&[IoSlice<'_>]>) -> ssize_t {
     if is_out_of_band(flags) {
         return no_urgent_data();
     }
@@ -111,7 +111,7 @@ fn sent(index: u32, flags: c_int, from: Outcome<&[IoSlice<'_>]>) -> ssize_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::read(fd, to, bytes) };
     };
@@ -127,7 +127,7 @@ unsafe extern "C-unwind" fn __read_chk(fd: c_int, to: *mut c_void, bytes: size_t
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::write(fd, from, bytes) };
     };
@@ -141,7 +141,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, bytes: size_t)
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::readv(fd, parts, count) };
     };
@@ -151,7 +151,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, from: *const iovec, count: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::writev(fd, from, count) };
     };
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, from: *const iovec, count: c_int) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, bytes: size_t, flags: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::recv(fd, to, bytes, flags) };
     };
@@ -187,7 +187,7 @@ unsafe extern "C-unwind" fn __recv_chk(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn send(fd: c_int, from: *const c_void, bytes: size_t, flags: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::send(fd, from, bytes, flags) };
     };
@@ -208,7 +208,7 @@ unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> ssize_t {
-    let Kind::Socket(_) = kind(fd) else {
+    let DescriptorKind::Socket(_) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::recvfrom(fd, to, bytes, flags, address, length) };
     };
@@ -243,7 +243,7 @@ unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     length: socklen_t,
 ) -> ssize_t {
-    if let Kind::Socket(_) = kind(fd) {
+    if let DescriptorKind::Socket(_) = kind(fd) {
         // SAFETY: the program's own call. A connection goes to its peer, whatever address is given.
         return unsafe { send(fd, from, bytes, flags) };
     }
@@ -253,7 +253,7 @@ unsafe extern "C-unwind" fn sendto(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
@@ -269,7 +269,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::sendmsg(fd, message, flags) };
     };
@@ -290,7 +290,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     limit: *mut timespec,
 ) -> c_int {
-    if let Kind::Socket(_) = kind(fd) {
+    if let DescriptorKind::Socket(_) = kind(fd) {
         return refuse(
             "recvmmsg: not with a socket of the engine; use recvmsg (EOPNOTSUPP)",
             Errno::OPNOTSUPP,
@@ -307,7 +307,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if let Kind::Socket(_) = kind(fd) {
+    if let DescriptorKind::Socket(_) = kind(fd) {
         return refuse(
             "sendmmsg: not with a socket of the engine; use sendmsg (EOPNOTSUPP)",
             Errno::OPNOTSUPP,
@@ -319,8 +319,8 @@ unsafe extern "C-unwind" fn sendmmsg(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
-    let Kind::Socket(index) = kind(to) else {
-        if let Kind::Socket(_) = kind(from) {
+    let DescriptorKind::Socket(index) = kind(to) else {
+        if let DescriptorKind::Socket(_) = kind(from) {
             real::set_errno(Errno::INVAL);
             return -1;
         }
@@ -354,7 +354,7 @@ unsafe extern "C-unwind" fn splice(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if [from, to].iter().any(|&fd| matches!(kind(fd), Kind::Socket(_))) {
+    if [from, to].iter().any(|&fd| matches!(kind(fd), DescriptorKind::Socket(_))) {
         let text = "splice: not with a socket of the engine; read and write, or sendfile (EINVAL)";
         return refuse(text, Errno::INVAL) as ssize_t;
     }

@@ -8,14 +8,14 @@ use std::ptr::null_mut;
 use libc::FILE;
 
 use super::{refuse, status};
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::process;
 use crate::real;
-use crate::table::{Kind, kind};
+use crate::table::{DescriptorKind, kind};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if kind(fd) != Kind::Kernel {
+    if kind(fd) != DescriptorKind::Kernel {
         let outcome = status(|| process::close(fd).map(|()| 0));
         if outcome != 0 {
             return outcome;
@@ -51,7 +51,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 /// Behind a call that has doubled a descriptor.
 fn doubled(old: c_int, new: c_int) -> c_int {
-    if new < 0 || (kind(old) == Kind::Kernel && kind(new) == Kind::Kernel) {
+    if new < 0 || (kind(old) == DescriptorKind::Kernel && kind(new) == DescriptorKind::Kernel) {
         return new;
     }
     status(|| process::dup(old, new))
@@ -65,7 +65,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if kind(to) == Kind::Internal {
+    if kind(to) == DescriptorKind::Internal {
         return refuse("dup2: that descriptor is the library's own; choose another one (EBUSY)", Errno::BUSY);
     }
     // SAFETY: no memory is involved.
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if kind(to) == Kind::Internal {
+    if kind(to) == DescriptorKind::Internal {
         return refuse("dup3: that descriptor is the library's own; choose another one (EBUSY)", Errno::BUSY);
     }
     // SAFETY: no memory is involved.
@@ -88,7 +88,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let kind_of = kind(fd);
-    if let Kind::Socket(_) = kind_of
+    if let DescriptorKind::Socket(_) = kind_of
         && command == libc::F_SETFL
         && argument as usize as c_int & libc::O_ASYNC != 0
     {
@@ -98,9 +98,9 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_vo
     // SAFETY: the program's own call.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match (kind_of, command) {
-        (Kind::Kernel | Kind::Internal, _) => result,
+        (DescriptorKind::Kernel | DescriptorKind::Internal, _) => result,
         (_, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => doubled(fd, result),
-        (Kind::Socket(index), libc::F_SETFL) if result == 0 => {
+        (DescriptorKind::Socket(index), libc::F_SETFL) if result == 0 => {
             let is_nonblocking = argument as usize as c_int & libc::O_NONBLOCK != 0;
             status(|| process::set_nonblocking(index, is_nonblocking).map(|()| 0))
         }
@@ -116,12 +116,12 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::ioctl(fd, request, argument) };
     };
     let place: *mut c_int = argument.cast();
-    let number = |outcome: Outcome<c_int>| {
+    let number = |outcome: CallResult<c_int>| {
         status(|| {
             let number = outcome?;
             if place.is_null() {
@@ -153,7 +153,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if let Kind::Socket(_) = kind(fd) {
+    if let DescriptorKind::Socket(_) = kind(fd) {
         refuse(
             "fdopen: the C library's streams do not reach sockets of the engine; use read and write (ENOTSUP)",
             Errno::NOTSUP,

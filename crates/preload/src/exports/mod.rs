@@ -16,11 +16,11 @@ mod waiting;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::{message, real};
 
 /// Returns the result of one of our calls in the C library's form.
-fn answer<T: TryInto<isize>>(call: impl FnOnce() -> Outcome<T>) -> isize {
+fn answer<T: TryInto<isize>>(call: impl FnOnce() -> CallResult<T>) -> isize {
     // A fault of this library is an error of the call: nothing unwinds into a program that knows no such thing.
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         message::once("a fault within the library (EIO); please report what the program did");
@@ -36,7 +36,7 @@ fn answer<T: TryInto<isize>>(call: impl FnOnce() -> Outcome<T>) -> isize {
 }
 
 /// The same for functions whose result is an `int`.
-fn status(call: impl FnOnce() -> Outcome<c_int>) -> c_int {
+fn status(call: impl FnOnce() -> CallResult<c_int>) -> c_int {
     answer(call) as c_int
 }
 

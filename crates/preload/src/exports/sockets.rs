@@ -9,10 +9,10 @@ use libc::{sockaddr, socklen_t};
 
 use super::{refuse, status};
 use crate::address::{self, Family};
-use crate::errno::{Errno, Outcome};
-use crate::process::{self, Answer};
+use crate::errno::{CallResult, Errno};
+use crate::process::{self, OptionValue};
 use crate::real;
-use crate::table::{Kind, kind};
+use crate::table::{DescriptorKind, kind};
 
 /// An address of any family: `sockaddr_storage`.
 const STORAGE_BYTES: usize = 128;
@@ -41,7 +41,7 @@ unsafe fn give(
     family: Family,
     address: *mut sockaddr,
     length: *mut socklen_t,
-) -> Outcome<()> {
+) -> CallResult<()> {
     if address.is_null() || length.is_null() {
         return Err(Errno::FAULT);
     }
@@ -75,7 +75,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length:
     if process::is_configured() {
         // SAFETY: as `connect`, which the program has called.
         let remote = unsafe { given(address, length) };
-        if remote.is_none() && matches!(kind(fd), Kind::Socket(_)) {
+        if remote.is_none() && matches!(kind(fd), DescriptorKind::Socket(_)) {
             let text = "connect: a socket of the engine connects to IPv4 and IPv6 addresses, and only closes (EAFNOSUPPORT)";
             return refuse(text, Errno::AFNOSUPPORT);
         }
@@ -90,7 +90,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length:
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match kind(fd) {
-        Kind::Socket(index) => status(|| process::listen(index, backlog).map(|()| 0)),
+        DescriptorKind::Socket(index) => status(|| process::listen(index, backlog).map(|()| 0)),
         // SAFETY: no memory is involved.
         _ => unsafe { real::listen(fd, backlog) },
     }
@@ -103,7 +103,7 @@ unsafe extern "C-unwind" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::accept4(fd, address, length, flags) };
     };
@@ -126,7 +126,7 @@ unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, length: *m
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match kind(fd) {
-        Kind::Socket(index) => status(|| process::shutdown(index, how).map(|()| 0)),
+        DescriptorKind::Socket(index) => status(|| process::shutdown(index, how).map(|()| 0)),
         // SAFETY: no memory is involved.
         _ => unsafe { real::shutdown(fd, how) },
     }
@@ -134,7 +134,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::getsockname(fd, address, length) };
     };
@@ -147,7 +147,7 @@ unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, lengt
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::getpeername(fd, address, length) };
     };
@@ -166,7 +166,7 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::getsockopt(fd, level, name, value, length) };
     };
@@ -179,11 +179,11 @@ unsafe extern "C-unwind" fn getsockopt(
     status(|| {
         match process::get_option(index, level, name)? {
             // SAFETY: the kernel has written as many bytes as `length` now indicates.
-            Some(Answer::Number(number)) if unsafe { *length } as usize >= size_of::<c_int>() => unsafe {
+            Some(OptionValue::Number(number)) if unsafe { *length } as usize >= size_of::<c_int>() => unsafe {
                 value.cast::<c_int>().write_unaligned(number);
             },
             // SAFETY: as above.
-            Some(Answer::State(state)) if unsafe { *length } > 0 => unsafe {
+            Some(OptionValue::State(state)) if unsafe { *length } > 0 => unsafe {
                 value.cast::<u8>().write(state)
             },
             _ => {}
@@ -200,7 +200,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::setsockopt(fd, level, name, value, length) };
     };

@@ -9,10 +9,10 @@ use std::time::Duration;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::status;
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::process;
 use crate::real::{self, Mask};
-use crate::table::{Kind, kind};
+use crate::table::{DescriptorKind, kind};
 use crate::wait::{self, Until};
 
 /// A limit in milliseconds: below 0 there is none.
@@ -22,7 +22,7 @@ fn milliseconds(limit: c_int) -> Until {
 
 /// # Safety
 /// Null, or a time.
-unsafe fn nanoseconds(limit: *const timespec) -> Outcome<Until> {
+unsafe fn nanoseconds(limit: *const timespec) -> CallResult<Until> {
     // SAFETY: guaranteed by the caller.
     let Some(limit) = (unsafe { limit.as_ref() }) else { return Ok(Until::within(None)) };
     let (seconds, nanoseconds) = (u64::try_from(limit.tv_sec), u32::try_from(limit.tv_nsec));
@@ -43,7 +43,7 @@ unsafe fn has_ours(fds: *const pollfd, count: nfds_t) -> bool {
     !fds.is_null()
         && unsafe { from_raw_parts(fds, count as usize) }
             .iter()
-            .any(|of| matches!(kind(of.fd), Kind::Socket(_)))
+            .any(|of| matches!(kind(of.fd), DescriptorKind::Socket(_)))
 }
 
 #[unsafe(no_mangle)]
@@ -132,7 +132,7 @@ impl Sets<'_> {
     }
 
     /// Writes the results; returns the number of bits set.
-    fn answer(&mut self, fds: &[pollfd]) -> Outcome<c_int> {
+    fn answer(&mut self, fds: &[pollfd]) -> CallResult<c_int> {
         if fds.iter().any(|of| of.revents & libc::POLLNVAL != 0) {
             return Err(Errno::BADF);
         }
@@ -152,7 +152,7 @@ impl Sets<'_> {
 /// `select` with a socket of ours; `None`: there is none.
 fn choose(count: c_int, mut sets: Sets<'_>, until: Until, mask: Mask) -> Option<c_int> {
     let mut fds = sets.fds(count);
-    fds.iter().any(|of| matches!(kind(of.fd), Kind::Socket(_))).then(|| {
+    fds.iter().any(|of| matches!(kind(of.fd), DescriptorKind::Socket(_))).then(|| {
         status(|| {
             wait::poll(&mut fds, until, mask)?;
             sets.answer(&fds)
@@ -232,7 +232,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let Kind::Socket(index) = kind(fd) else {
+    let DescriptorKind::Socket(index) = kind(fd) else {
         // SAFETY: the program's own call.
         return unsafe { real::epoll_ctl(set, operation, fd, event) };
     };
@@ -255,7 +255,7 @@ unsafe fn wait_for_set(
     (set, index): (c_int, u32),
     events: *mut epoll_event,
     count: c_int,
-    until: Outcome<Until>,
+    until: CallResult<Until>,
     mask: Mask,
 ) -> c_int {
     if count <= 0 || events.is_null() {
@@ -276,7 +276,7 @@ unsafe extern "C-unwind" fn epoll_wait(
 ) -> c_int {
     match kind(set) {
         // SAFETY: as `epoll_wait`, which the program has called.
-        Kind::Epoll(index) => unsafe {
+        DescriptorKind::Epoll(index) => unsafe {
             wait_for_set((set, index), events, count, Ok(milliseconds(limit)), Mask::NONE)
         },
         // SAFETY: the program's own call.
@@ -294,7 +294,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
 ) -> c_int {
     match kind(set) {
         // SAFETY: as `epoll_pwait`, which the program has called.
-        Kind::Epoll(index) => unsafe {
+        DescriptorKind::Epoll(index) => unsafe {
             wait_for_set((set, index), events, count, Ok(milliseconds(limit)), Mask::new(mask))
         },
         // SAFETY: the program's own call.
@@ -312,7 +312,7 @@ unsafe extern "C-unwind" fn epoll_pwait2(
 ) -> c_int {
     match kind(set) {
         // SAFETY: as `epoll_pwait2`, which the program has called.
-        Kind::Epoll(index) => unsafe {
+        DescriptorKind::Epoll(index) => unsafe {
             wait_for_set((set, index), events, count, nanoseconds(limit), Mask::new(mask))
         },
         // SAFETY: the program's own call.

@@ -3,9 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use super::opening::lost;
-use super::socket::Stage;
+use super::socket::SocketStage;
 use super::{Process, with};
-use crate::errno::{self, Errno, Outcome};
+use crate::errno::{self, CallResult, Errno};
 use crate::limits::FILE_CHUNK_BYTES;
 use crate::real;
 use crate::wait::{Until, wait_for};
@@ -35,21 +35,26 @@ impl Flags {
 
 impl Process {
     /// The number of a connection; `None`: it is being opened.
-    fn connection(&mut self, index: u32, unconnected: Errno) -> Outcome<Option<u32>> {
+    fn connection(&mut self, index: u32, unconnected: Errno) -> CallResult<Option<u32>> {
         self.settle(index)?;
         let socket = self.sockets.get(index)?;
         match socket.stage {
-            Stage::Connected { number, .. } => Ok(Some(number)),
-            Stage::Connecting { .. } => Ok(None),
-            Stage::Bound(_) => Err(socket.error.take().unwrap_or(unconnected)),
-            Stage::Listening { .. } => Err(unconnected),
-            Stage::Lost => Err(lost()),
+            SocketStage::Connected { number, .. } => Ok(Some(number)),
+            SocketStage::Connecting { .. } => Ok(None),
+            SocketStage::Bound(_) => Err(socket.error.take().unwrap_or(unconnected)),
+            SocketStage::Listening { .. } => Err(unconnected),
+            SocketStage::Lost => Err(lost()),
         }
     }
 
     /// Ends a call on a connection that is over: the first caller gets the reason, as from the
     /// kernel.
-    fn over(&mut self, index: u32, error: &std::io::Error, later: Outcome<usize>) -> Outcome<Option<usize>> {
+    fn over(
+        &mut self,
+        index: u32,
+        error: &std::io::Error,
+        later: CallResult<usize>,
+    ) -> CallResult<Option<usize>> {
         let errno = errno::of(error);
         if errno == Errno::PIPE {
             return Err(errno);
@@ -59,7 +64,7 @@ impl Process {
     }
 
     /// Reads the received data that fits.
-    fn read(&mut self, index: u32, parts: &mut [IoSliceMut<'_>], takes: bool) -> Outcome<Option<usize>> {
+    fn read(&mut self, index: u32, parts: &mut [IoSliceMut<'_>], takes: bool) -> CallResult<Option<usize>> {
         let Some(number) = self.connection(index, Errno::NOTCONN)? else { return Ok(None) };
         let mut done = 0;
         for part in parts.iter_mut().filter(|part| !part.is_empty()) {
@@ -80,7 +85,7 @@ impl Process {
     }
 
     /// As much of `parts` as there is room for.
-    fn write(&mut self, index: u32, parts: &[IoSlice<'_>]) -> Outcome<Option<usize>> {
+    fn write(&mut self, index: u32, parts: &[IoSlice<'_>]) -> CallResult<Option<usize>> {
         let Some(number) = self.connection(index, Errno::PIPE)? else { return Ok(None) };
         let engine = self.engine()?;
         match engine.write(number, parts) {
@@ -98,7 +103,7 @@ impl Process {
     }
 
     /// Bytes that a write would take; `None`: none yet.
-    fn room(&mut self, index: u32) -> Outcome<Option<usize>> {
+    fn room(&mut self, index: u32) -> CallResult<Option<usize>> {
         let Some(number) = self.connection(index, Errno::PIPE)? else { return Ok(None) };
         match self.engine()?.room(number) {
             Ok(0) => Ok(None),
@@ -108,11 +113,11 @@ impl Process {
     }
 
     /// Records whether a call announced more data.
-    fn expect(&mut self, index: u32, more: bool) -> Outcome<()> {
+    fn expect(&mut self, index: u32, more: bool) -> CallResult<()> {
         self.cork(index, |socket| socket.expects_more = more)
     }
 
-    fn until(&mut self, index: u32, writes: bool, dont_wait: bool) -> Outcome<Until> {
+    fn until(&mut self, index: u32, writes: bool, dont_wait: bool) -> CallResult<Until> {
         let socket = self.sockets.get(index)?;
         Ok(if writes { socket.until_written(dont_wait) } else { socket.until_read(dont_wait) })
     }
@@ -128,7 +133,7 @@ fn behind<'a>(parts: &[IoSlice<'a>], mut skip: usize) -> Vec<IoSlice<'a>> {
 }
 
 /// Reads as `recv` does.
-pub(crate) fn receive(index: u32, parts: &mut [IoSliceMut<'_>], flags: Flags) -> Outcome<usize> {
+pub(crate) fn receive(index: u32, parts: &mut [IoSliceMut<'_>], flags: Flags) -> CallResult<usize> {
     let until = with(|process| process.until(index, false, flags.dont_wait))??;
     if !flags.waits_for_all || flags.peeks {
         return wait_for(index, until, |process| process.read(index, parts, !flags.peeks));
@@ -150,7 +155,7 @@ pub(crate) fn receive(index: u32, parts: &mut [IoSliceMut<'_>], flags: Flags) ->
 }
 
 /// Writes as `send` does: a call that waits ends when all is taken.
-pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<usize> {
+pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> CallResult<usize> {
     let all: usize = parts.iter().map(|part| part.len()).sum();
     let (until, was_held) = with(|process| {
         let was_held = process.sockets.get(index)?.expects_more;
@@ -189,7 +194,12 @@ pub(crate) fn send(index: u32, parts: &[IoSlice<'_>], flags: Flags) -> Outcome<u
 
 /// Implements `sendfile` to a socket of ours, by reading. The second result is the position reached
 /// in the file, if an offset was given.
-pub(crate) fn send_file(index: u32, file: i32, offset: Option<i64>, bytes: usize) -> (Outcome<usize>, i64) {
+pub(crate) fn send_file(
+    index: u32,
+    file: i32,
+    offset: Option<i64>,
+    bytes: usize,
+) -> (CallResult<usize>, i64) {
     let mut done = 0;
     let sent = send_chunks(index, file, offset, bytes, &mut done);
     let at = offset.unwrap_or(0) + done as i64;
@@ -205,7 +215,7 @@ pub(crate) fn send_file(index: u32, file: i32, offset: Option<i64>, bytes: usize
     }
 }
 
-fn send_chunks(index: u32, file: i32, offset: Option<i64>, bytes: usize, done: &mut usize) -> Outcome<()> {
+fn send_chunks(index: u32, file: i32, offset: Option<i64>, bytes: usize, done: &mut usize) -> CallResult<()> {
     let mut chunk = [0; FILE_CHUNK_BYTES];
     let until = with(|process| process.until(index, true, false))??;
     while *done < bytes {

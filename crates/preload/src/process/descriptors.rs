@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::epoll_event;
 
 use super::{Process, is_configured, with};
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::ready::Set;
-use crate::table::{self, Kind};
+use crate::table::{self, DescriptorKind};
 use crate::{message, real};
 
 /// The process whose sockets these are. A child that shares its parent's memory (vfork) is another one.
@@ -24,9 +24,9 @@ fn is_owner() -> bool {
 
 impl Process {
     /// A descriptor less; the last one closes.
-    fn release(&mut self, kind: Kind) -> Outcome<()> {
+    fn release(&mut self, kind: DescriptorKind) -> CallResult<()> {
         match kind {
-            Kind::Socket(index) => {
+            DescriptorKind::Socket(index) => {
                 let socket = self.sockets.get(index)?;
                 socket.refs -= 1;
                 if socket.refs > 0 {
@@ -48,7 +48,7 @@ impl Process {
                     }
                 }
             }
-            Kind::Epoll(index) => {
+            DescriptorKind::Epoll(index) => {
                 let set = self.sets.get(index)?;
                 set.refs -= 1;
                 if set.refs == 0 {
@@ -56,21 +56,21 @@ impl Process {
                     self.sockets.iter_mut().for_each(|socket| socket.watchers.retain(|of| of.0 != index));
                 }
             }
-            Kind::Kernel | Kind::Internal => {}
+            DescriptorKind::Kernel | DescriptorKind::Internal => {}
         }
         Ok(())
     }
 
-    fn share(&mut self, kind: Kind) -> Outcome<()> {
+    fn share(&mut self, kind: DescriptorKind) -> CallResult<()> {
         match kind {
-            Kind::Socket(index) => self.sockets.get(index)?.refs += 1,
-            Kind::Epoll(index) => self.sets.get(index)?.refs += 1,
-            Kind::Kernel | Kind::Internal => {}
+            DescriptorKind::Socket(index) => self.sockets.get(index)?.refs += 1,
+            DescriptorKind::Epoll(index) => self.sets.get(index)?.refs += 1,
+            DescriptorKind::Kernel | DescriptorKind::Internal => {}
         }
         Ok(())
     }
 
-    fn control(&mut self, set: u32, operation: i32, key: (i32, u32), event: epoll_event) -> Outcome<()> {
+    fn control(&mut self, set: u32, operation: i32, key: (i32, u32), event: epoll_event) -> CallResult<()> {
         let of = self.sets.get(set)?;
         let watcher = (set, key.0);
         match operation {
@@ -93,15 +93,15 @@ impl Process {
 }
 
 /// Before the kernel closes a descriptor. `Ok`: it may.
-pub(crate) fn close(fd: i32) -> Outcome<()> {
+pub(crate) fn close(fd: i32) -> CallResult<()> {
     match table::kind(fd) {
-        Kind::Kernel => Ok(()),
+        DescriptorKind::Kernel => Ok(()),
         // The program does not know it: it closes all that there may be.
-        Kind::Internal => Err(Errno::BADF),
+        DescriptorKind::Internal => Err(Errno::BADF),
         _ if !is_owner() => Ok(()),
         kind => {
             // First of all: its number may be another's as soon as the kernel has closed it.
-            table::set(fd, Kind::Kernel);
+            table::set(fd, DescriptorKind::Kernel);
             with(|process| process.release(kind))?
         }
     }
@@ -109,11 +109,15 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
 
 /// Closes our descriptors in a range; calls `rest` with the ranges in between, which the kernel
 /// must close.
-pub(crate) fn close_all(first: u32, last: u32, mut rest: impl FnMut(u32, u32) -> Outcome<()>) -> Outcome<()> {
+pub(crate) fn close_all(
+    first: u32,
+    last: u32,
+    mut rest: impl FnMut(u32, u32) -> CallResult<()>,
+) -> CallResult<()> {
     let mut begin = first;
-    let ours: Vec<(i32, Kind)> = table::ours(first, last).collect();
+    let ours: Vec<(i32, DescriptorKind)> = table::ours(first, last).collect();
     for (fd, kind) in ours {
-        if kind != Kind::Internal {
+        if kind != DescriptorKind::Internal {
             let _ = close(fd);
             continue;
         }
@@ -127,16 +131,16 @@ pub(crate) fn close_all(first: u32, last: u32, mut rest: impl FnMut(u32, u32) ->
 }
 
 /// A descriptor was doubled: `new` is what `old` is. What `new` was before, by `dup2`, is closed.
-pub(crate) fn dup(old: i32, new: i32) -> Outcome<i32> {
+pub(crate) fn dup(old: i32, new: i32) -> CallResult<i32> {
     let (kind, before) = (table::kind(old), table::kind(new));
     if old == new || !is_owner() {
         return Ok(new);
     }
-    if before != Kind::Kernel {
-        table::set(new, Kind::Kernel);
+    if before != DescriptorKind::Kernel {
+        table::set(new, DescriptorKind::Kernel);
         with(|process| process.release(before))??;
     }
-    if kind == Kind::Kernel {
+    if kind == DescriptorKind::Kernel {
         return Ok(new);
     }
     if !table::set(new, kind) {
@@ -149,9 +153,9 @@ pub(crate) fn dup(old: i32, new: i32) -> Outcome<i32> {
 }
 
 /// A new epoll set: it may get sockets of the engine.
-pub(crate) fn new_set(fd: i32) -> Outcome<u32> {
+pub(crate) fn new_set(fd: i32) -> CallResult<u32> {
     let index = with(|process| process.sets.insert(Set::new()))?;
-    if table::set(fd, Kind::Epoll(index)) {
+    if table::set(fd, DescriptorKind::Epoll(index)) {
         return Ok(index);
     }
     with(|process| process.sets.remove(index))?;
@@ -173,10 +177,10 @@ pub(crate) fn control_set(
     operation: i32,
     (fd, index): (i32, u32),
     event: epoll_event,
-) -> Outcome<()> {
+) -> CallResult<()> {
     let set = match table::kind(set) {
-        Kind::Epoll(set) => set,
-        Kind::Kernel => new_set(set)?,
+        DescriptorKind::Epoll(set) => set,
+        DescriptorKind::Kernel => new_set(set)?,
         _ => return Err(Errno::INVAL),
     };
     with(|process| process.control(set, operation, (fd, index), event))?

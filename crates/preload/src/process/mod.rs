@@ -27,15 +27,15 @@ pub(crate) use self::bytes::{Flags, receive, send, send_file};
 pub(crate) use self::descriptors::{close, close_all, control_set, dup, note_set};
 pub(crate) use self::opening::{accept, bind, connect, listen, names, shutdown};
 pub(crate) use self::options::{
-    Answer, allow_option, get_option, set_nonblocking, set_option, unread, unsent,
+    OptionValue, allow_option, get_option, set_nonblocking, set_option, unread, unsent,
 };
 use self::socket::Socket;
 use crate::limits::LEAVE_NS;
 
 use crate::config::{Config, Subnet};
-use crate::errno::{Errno, Outcome};
+use crate::errno::{CallResult, Errno};
 use crate::ready::Set;
-use crate::table::{self, Kind};
+use crate::table::{self, DescriptorKind};
 use crate::wait::{Interest, Waiter};
 use crate::{message, real};
 
@@ -92,7 +92,7 @@ impl<T> Slab<T> {
         (place.0 == number >> PLACE_BITS).then_some(&mut place.1)
     }
 
-    fn get(&mut self, number: u32) -> Outcome<&mut T> {
+    fn get(&mut self, number: u32) -> CallResult<&mut T> {
         self.place(number).and_then(Option::as_mut).ok_or(Errno::BADF)
     }
 
@@ -107,16 +107,17 @@ impl<T> Slab<T> {
     }
 }
 
-/// How far the way to the engine is.
-enum Way {
+/// State of the attachment to the engine.
+enum EngineAttachment {
     /// Not needed yet.
     Unknown,
     /// It was tried: sockets are the kernel's.
     None,
-    Open(Box<Open>),
+    Open(Box<OpenEngine>),
 }
 
-struct Open {
+/// The engine that this process is attached to.
+struct OpenEngine {
     sockets: Sockets,
     /// Its addresses and their subnets.
     subnets: Vec<Subnet>,
@@ -126,7 +127,7 @@ struct Open {
 
 /// All of it.
 pub(crate) struct Process {
-    way: Way,
+    way: EngineAttachment,
     sockets: Slab<Socket>,
     sets: Slab<Set>,
     /// Which socket a number of the engine is.
@@ -135,7 +136,7 @@ pub(crate) struct Process {
 }
 
 /// Calls `call` with the process's sockets, which have heard all that has happened.
-pub(crate) fn with<T>(call: impl FnOnce(&mut Process) -> T) -> Outcome<T> {
+pub(crate) fn with<T>(call: impl FnOnce(&mut Process) -> T) -> CallResult<T> {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
@@ -150,7 +151,7 @@ pub(crate) fn with<T>(call: impl FnOnce(&mut Process) -> T) -> Outcome<T> {
     let mut process = lock();
     process.hear();
     let result = call(&mut process);
-    if let Way::Open(open) = &mut process.way {
+    if let EngineAttachment::Open(open) = &mut process.way {
         open.sockets.flush();
     }
     Ok(result)
@@ -163,7 +164,7 @@ fn lock() -> MutexGuard<'static, Process> {
 impl Process {
     const fn new() -> Self {
         Self {
-            way: Way::Unknown,
+            way: EngineAttachment::Unknown,
             sockets: Slab::new(),
             sets: Slab::new(),
             owners: Vec::new(),
@@ -171,9 +172,9 @@ impl Process {
         }
     }
 
-    fn engine(&mut self) -> Outcome<&mut Sockets> {
+    fn engine(&mut self) -> CallResult<&mut Sockets> {
         match &mut self.way {
-            Way::Open(open) => Ok(&mut open.sockets),
+            EngineAttachment::Open(open) => Ok(&mut open.sockets),
             _ => Err(Errno::NETDOWN),
         }
     }
@@ -181,7 +182,7 @@ impl Process {
     /// Processes events: sets get their sockets with news into their queues, and threads that wait
     /// for them are woken.
     fn hear(&mut self) {
-        let Self { way: Way::Open(open), sockets, sets, owners, waiters } = self else { return };
+        let Self { way: EngineAttachment::Open(open), sockets, sets, owners, waiters } = self else { return };
         open.sockets.hear();
         while let Some(number) = open.sockets.take_news() {
             let Some(index) = owners.get(number as usize).copied().flatten() else { continue };
@@ -205,17 +206,17 @@ impl Process {
 
     /// Attaches to the engine, if that was not tried yet. `None`: there is none.
     fn subnets(&mut self) -> Option<&[Subnet]> {
-        if matches!(self.way, Way::Unknown) {
-            self.way = CONFIG.engine.as_deref().map_or(Way::None, attach);
+        if matches!(self.way, EngineAttachment::Unknown) {
+            self.way = CONFIG.engine.as_deref().map_or(EngineAttachment::None, attach);
         }
         match &self.way {
-            Way::Open(open) if open.sockets.is_stopped() => {
+            EngineAttachment::Open(open) if open.sockets.is_stopped() => {
                 message::once(
                     "the engine has stopped: its connections are reset, and new sockets are the kernel's",
                 );
                 None
             }
-            Way::Open(open) => Some(&open.subnets),
+            EngineAttachment::Open(open) => Some(&open.subnets),
             _ => None,
         }
     }
@@ -223,7 +224,9 @@ impl Process {
     /// Whether a port of the engine's addresses is its own; port 0 is one of its choice.
     fn has_port(&self, port: u16) -> bool {
         match &self.way {
-            Way::Open(open) => port == 0 || open.ports.as_ref().is_none_or(|ports| ports.contains(port)),
+            EngineAttachment::Open(open) => {
+                port == 0 || open.ports.as_ref().is_none_or(|ports| ports.contains(port))
+            }
             _ => false,
         }
     }
@@ -234,7 +237,7 @@ impl Process {
     /// that signals the next event; -1: there is none.
     pub(crate) fn begin_wait(&mut self, interest: Interest, bell: &Arc<OwnedFd>) -> Option<i32> {
         let mut engine = -1;
-        if let Way::Open(open) = &mut self.way {
+        if let EngineAttachment::Open(open) = &mut self.way {
             if open.sockets.arm() {
                 return None;
             }
@@ -249,7 +252,7 @@ impl Process {
     /// When it has slept.
     pub(crate) fn end_wait(&mut self, bell: &Arc<OwnedFd>, is_rung: bool) {
         self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.bell, bell));
-        if let Way::Open(open) = &mut self.way
+        if let EngineAttachment::Open(open) = &mut self.way
             && is_rung
         {
             open.sockets.quiet();
@@ -261,7 +264,7 @@ impl Process {
     pub(crate) fn ask_all(&mut self, fds: &mut [pollfd]) -> usize {
         let mut count = 0;
         for of in fds {
-            let Kind::Socket(index) = table::kind(of.fd) else { continue };
+            let DescriptorKind::Socket(index) = table::kind(of.fd) else { continue };
             let always = libc::POLLERR | libc::POLLHUP;
             of.revents = self.events(index, of.events as u16 as u32) as i16 & (of.events | always);
             count += usize::from(of.revents != 0);
@@ -300,11 +303,11 @@ impl Process {
 
     /// In a child: the queue pair is its parent's.
     fn forget(&mut self) {
-        if let Way::Open(open) = std::mem::replace(&mut self.way, Way::Unknown) {
+        if let EngineAttachment::Open(open) = std::mem::replace(&mut self.way, EngineAttachment::Unknown) {
             // By the end of these the engine learns that the parent is gone, so the child may not keep them.
             for fd in open.sockets.descriptors() {
                 let _ = real::close_fd(fd);
-                table::set(fd, Kind::Kernel);
+                table::set(fd, DescriptorKind::Kernel);
             }
             // Dropped, it would close the parent's sockets.
             Box::leak(open);
@@ -318,7 +321,7 @@ impl Process {
     fn leave(&mut self) -> bool {
         let mut numbers: Vec<u32> = Vec::new();
         self.sockets.iter_mut().for_each(|socket| numbers.extend(socket.take_numbers().1));
-        let Way::Open(open) = &mut self.way else { return false };
+        let EngineAttachment::Open(open) = &mut self.way else { return false };
         numbers.iter().for_each(|&number| open.sockets.close(number, false));
         open.sockets.flush();
         true
@@ -345,28 +348,28 @@ fn mark(sockets: &mut Slab<Socket>, sets: &mut Slab<Set>, waiters: &[Waiter], in
 }
 
 /// Attaches to an engine.
-fn attach(path: &std::path::Path) -> Way {
+fn attach(path: &std::path::Path) -> EngineAttachment {
     static AROUND: Once = Once::new();
     AROUND.call_once(|| real::at_fork_and_exit(before_fork, behind_fork, in_child, at_end));
     let subnet = |&(address, prefix): &(std::net::IpAddr, u8)| Subnet { address, prefix };
     let opened = toe::connect(path).and_then(|host| {
         let (subnets, ports) = (host.addresses().iter().map(subnet).collect(), host.ports().cloned());
-        Ok(Box::new(Open { sockets: Sockets::new(host)?, subnets, ports }))
+        Ok(Box::new(OpenEngine { sockets: Sockets::new(host)?, subnets, ports }))
     });
     match opened {
         Ok(open) => {
             descriptors::own();
             for fd in open.sockets.descriptors() {
-                table::set(fd, Kind::Internal);
+                table::set(fd, DescriptorKind::Internal);
             }
-            Way::Open(open)
+            EngineAttachment::Open(open)
         }
         Err(error) => {
             message::once(&format!(
                 "{}: no offload engine answers there ({error}); sockets are the kernel's. Is the program that runs the engine up, and is this its socket?",
                 path.display()
             ));
-            Way::None
+            EngineAttachment::None
         }
     }
 }

@@ -6,14 +6,14 @@ use millrace_core::random::SplitMix;
 use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
 
-use super::socket::{Socket, Stage};
+use super::socket::{Socket, SocketStage};
 use super::{CONFIG, Process, with};
 use crate::address::{Family, canonical};
-use crate::errno::{self, Errno, Outcome};
+use crate::errno::{self, CallResult, Errno};
 use crate::limits::PORT_TRIES;
 use crate::message;
 use crate::real;
-use crate::table::{self, Kind};
+use crate::table::{self, DescriptorKind};
 use crate::wait::{Until, wait_for};
 
 /// Ports that a listener at port 0 gets one of: below those that connections leave from.
@@ -44,7 +44,7 @@ impl Process {
     /// Makes the socket the engine's, with the options already set on it.
     fn adopt(&mut self, fd: i32, family: Family, local: SocketAddr) -> Option<u32> {
         let index = self.sockets.insert(Socket::in_place_of(fd, family, local));
-        if table::set(fd, Kind::Socket(index)) {
+        if table::set(fd, DescriptorKind::Socket(index)) {
             return Some(index);
         }
         self.sockets.remove(index);
@@ -54,15 +54,15 @@ impl Process {
         None
     }
 
-    fn begin_connect(&mut self, index: u32, remote: SocketAddr) -> Outcome<()> {
+    fn begin_connect(&mut self, index: u32, remote: SocketAddr) -> CallResult<()> {
         self.settle(index)?;
         let socket = self.sockets.get(index)?;
         let local = match socket.stage {
-            Stage::Bound(local) => local,
-            Stage::Connecting { .. } => return Err(Errno::ALREADY),
-            Stage::Connected { .. } => return Err(Errno::ISCONN),
-            Stage::Listening { .. } => return Err(Errno::INVAL),
-            Stage::Lost => return Err(lost()),
+            SocketStage::Bound(local) => local,
+            SocketStage::Connecting { .. } => return Err(Errno::ALREADY),
+            SocketStage::Connected { .. } => return Err(Errno::ISCONN),
+            SocketStage::Listening { .. } => return Err(Errno::INVAL),
+            SocketStage::Lost => return Err(lost()),
         };
         if let Some(errno) = socket.error.take() {
             // A second call returns the result of the first.
@@ -74,15 +74,15 @@ impl Process {
             from.set_ip(any(if remote.is_ipv4() { Family::V4 } else { Family::V6 }).ip());
         }
         let number = self.engine()?.connect(from, remote).map_err(|error| errno::of(&error))?;
-        self.sockets.get(index)?.stage = Stage::Connecting { number, local };
+        self.sockets.get(index)?.stage = SocketStage::Connecting { number, local };
         self.own(number, Some(index));
         Ok(())
     }
 
     /// Begins to listen; the numbers that are to become listeners.
-    fn begin_listen(&mut self, index: u32, port: u16, backlog: u32) -> Outcome<Vec<u32>> {
+    fn begin_listen(&mut self, index: u32, port: u16, backlog: u32) -> CallResult<Vec<u32>> {
         let socket = self.sockets.get(index)?;
-        let Stage::Bound(local) = socket.stage else { return Err(Errno::INVAL) };
+        let SocketStage::Bound(local) = socket.stage else { return Err(Errno::INVAL) };
         let mut local = canonical(local);
         local.set_port(port);
         let mut ends = vec![local];
@@ -119,7 +119,7 @@ impl Process {
     }
 
     /// Whether all of them listen; if one cannot, none does.
-    fn end_listen(&mut self, numbers: &[u32]) -> Outcome<Option<()>> {
+    fn end_listen(&mut self, numbers: &[u32]) -> CallResult<Option<()>> {
         let mut is_open = true;
         for &number in numbers {
             let engine = self.engine()?;
@@ -137,11 +137,11 @@ impl Process {
     }
 
     /// The next connection of a listener: its number and its ends.
-    fn next_connection(&mut self, index: u32) -> Outcome<Option<(u32, (SocketAddr, SocketAddr))>> {
+    fn next_connection(&mut self, index: u32) -> CallResult<Option<(u32, (SocketAddr, SocketAddr))>> {
         let socket = self.sockets.get(index)?;
         let numbers = match &socket.stage {
-            Stage::Listening { numbers, .. } => numbers.clone(),
-            Stage::Lost => return Err(lost()),
+            SocketStage::Listening { numbers, .. } => numbers.clone(),
+            SocketStage::Lost => return Err(lost()),
             _ => return Err(Errno::INVAL),
         };
         let engine = self.engine()?;
@@ -167,8 +167,8 @@ pub(super) fn lost() -> Errno {
 }
 
 /// `bind`; `None`: it is the kernel's.
-pub(crate) fn bind(fd: i32, local: SocketAddr) -> Option<Outcome<()>> {
-    if let Kind::Socket(_) = table::kind(fd) {
+pub(crate) fn bind(fd: i32, local: SocketAddr) -> Option<CallResult<()>> {
+    if let DescriptorKind::Socket(_) = table::kind(fd) {
         return Some(Err(Errno::INVAL));
     }
     let family = tcp_family(fd)?;
@@ -183,10 +183,10 @@ pub(crate) fn bind(fd: i32, local: SocketAddr) -> Option<Outcome<()>> {
 }
 
 /// `connect`; `None`: it is the kernel's.
-pub(crate) fn connect(fd: i32, remote: SocketAddr) -> Option<Outcome<()>> {
+pub(crate) fn connect(fd: i32, remote: SocketAddr) -> Option<CallResult<()>> {
     let index = match table::kind(fd) {
-        Kind::Socket(index) => index,
-        Kind::Kernel => {
+        DescriptorKind::Socket(index) => index,
+        DescriptorKind::Kernel => {
             let family = tcp_family(fd)?;
             with(|process| {
                 let subnets = process.subnets()?;
@@ -208,7 +208,7 @@ fn is_bound(fd: i32) -> bool {
     real::local_port(fd).is_ok_and(|port| port != 0)
 }
 
-fn connect_ours(index: u32, remote: SocketAddr) -> Outcome<()> {
+fn connect_ours(index: u32, remote: SocketAddr) -> CallResult<()> {
     let until = with(|process| {
         process.begin_connect(index, remote)?;
         Ok(process.sockets.get(index)?.until_written(false))
@@ -222,8 +222,8 @@ fn connect_ours(index: u32, remote: SocketAddr) -> Outcome<()> {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
         match socket.stage {
-            Stage::Connecting { .. } => Ok(None),
-            Stage::Connected { .. } => Ok(Some(())),
+            SocketStage::Connecting { .. } => Ok(None),
+            SocketStage::Connected { .. } => Ok(Some(())),
             _ => Err(socket.error.take().unwrap_or(Errno::CONNABORTED)),
         }
     });
@@ -232,14 +232,14 @@ fn connect_ours(index: u32, remote: SocketAddr) -> Outcome<()> {
 }
 
 /// `listen` of a socket of ours.
-pub(crate) fn listen(index: u32, backlog: i32) -> Outcome<()> {
+pub(crate) fn listen(index: u32, backlog: i32) -> CallResult<()> {
     let backlog = backlog.max(1) as u32;
     let stage = with(|process| {
         process.sockets.get(index).map(|socket| match socket.stage {
-            Stage::Bound(local) => Ok(Some(local)),
+            SocketStage::Bound(local) => Ok(Some(local)),
             // Linux changes the backlog. The engine's stays.
-            Stage::Listening { .. } => Ok(None),
-            Stage::Lost => Err(lost()),
+            SocketStage::Listening { .. } => Ok(None),
+            SocketStage::Lost => Err(lost()),
             _ => Err(Errno::INVAL),
         })
     })???;
@@ -262,7 +262,7 @@ pub(crate) fn listen(index: u32, backlog: i32) -> Outcome<()> {
                 outcome?;
                 let local = SocketAddr::new(local.ip(), port);
                 return with(|process| {
-                    process.sockets.get(index)?.stage = Stage::Listening { numbers, local };
+                    process.sockets.get(index)?.stage = SocketStage::Listening { numbers, local };
                     // From now on the listener has news of connections.
                     process.ask_for_connections(index)
                 })?;
@@ -272,9 +272,9 @@ pub(crate) fn listen(index: u32, backlog: i32) -> Outcome<()> {
 }
 
 impl Process {
-    fn ask_for_connections(&mut self, index: u32) -> Outcome<()> {
+    fn ask_for_connections(&mut self, index: u32) -> CallResult<()> {
         let socket = self.sockets.get(index)?;
-        let Stage::Listening { numbers, .. } = &socket.stage else { return Ok(()) };
+        let SocketStage::Listening { numbers, .. } = &socket.stage else { return Ok(()) };
         for number in numbers.clone() {
             self.engine()?.ask_for_next(number);
         }
@@ -284,7 +284,7 @@ impl Process {
 }
 
 /// `accept4` of a socket of ours: the descriptor and the peer.
-pub(crate) fn accept(index: u32, flags: i32) -> Outcome<(i32, SocketAddr, Family)> {
+pub(crate) fn accept(index: u32, flags: i32) -> CallResult<(i32, SocketAddr, Family)> {
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(Errno::INVAL);
     }
@@ -297,7 +297,7 @@ pub(crate) fn accept(index: u32, flags: i32) -> Outcome<(i32, SocketAddr, Family
         let domain = if family == Family::V4 { libc::AF_INET } else { libc::AF_INET6 };
         let placed = real::placeholder(domain, flags).and_then(|fd| {
             let new = process.sockets.insert(socket);
-            if table::set(fd, Kind::Socket(new)) {
+            if table::set(fd, DescriptorKind::Socket(new)) {
                 return Ok((fd, new));
             }
             process.sockets.remove(new);
@@ -320,7 +320,7 @@ pub(crate) fn accept(index: u32, flags: i32) -> Outcome<(i32, SocketAddr, Family
 }
 
 /// `shutdown` of a socket of ours.
-pub(crate) fn shutdown(index: u32, how: i32) -> Outcome<()> {
+pub(crate) fn shutdown(index: u32, how: i32) -> CallResult<()> {
     let how = match how {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,
@@ -331,12 +331,12 @@ pub(crate) fn shutdown(index: u32, how: i32) -> Outcome<()> {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
         let number = match socket.stage {
-            Stage::Connected { number, .. } => number,
-            Stage::Lost => return Err(lost()),
-            Stage::Listening { local, .. } => {
+            SocketStage::Connected { number, .. } => number,
+            SocketStage::Lost => return Err(lost()),
+            SocketStage::Listening { local, .. } => {
                 // No further connections are admitted.
                 let (_, numbers) = socket.take_numbers();
-                socket.stage = Stage::Bound(local);
+                socket.stage = SocketStage::Bound(local);
                 numbers.iter().for_each(|&number| process.give_up(number));
                 process.mark(index);
                 return Ok(());
@@ -351,15 +351,15 @@ pub(crate) fn shutdown(index: u32, how: i32) -> Outcome<()> {
 }
 
 /// This end and the other one, if there is one, and how the program wants to see them.
-pub(crate) fn names(index: u32) -> Outcome<(SocketAddr, Option<SocketAddr>, Family)> {
+pub(crate) fn names(index: u32) -> CallResult<(SocketAddr, Option<SocketAddr>, Family)> {
     with(|process| {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
         let (local, remote) = match &socket.stage {
-            Stage::Bound(local) | Stage::Listening { local, .. } => (*local, None),
-            Stage::Connecting { local, .. } => (*local, None),
-            Stage::Connected { ends, .. } => (ends.0, Some(ends.1)),
-            Stage::Lost => return Err(lost()),
+            SocketStage::Bound(local) | SocketStage::Listening { local, .. } => (*local, None),
+            SocketStage::Connecting { local, .. } => (*local, None),
+            SocketStage::Connected { ends, .. } => (ends.0, Some(ends.1)),
+            SocketStage::Lost => return Err(lost()),
         };
         Ok((local, remote, socket.family))
     })?

@@ -1,13 +1,13 @@
 //! Options that mean something to the engine. All others stay with the kernel's socket that holds the number: a program can set and read them.
 
-use super::socket::Stage;
+use super::socket::SocketStage;
 use super::with;
-use crate::errno::{self, Errno, Outcome};
+use crate::errno::{self, CallResult, Errno};
 use crate::{message, real};
 
 /// Option values that the engine knows better than the socket that holds the descriptor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum OptionValue {
     Number(i32),
     /// Of `TCP_INFO` the first byte; the engine does not say the rest.
     State(u8),
@@ -29,7 +29,7 @@ const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 
 /// Before an option is set.
-pub(crate) fn allow_option(level: i32, name: i32) -> Outcome<()> {
+pub(crate) fn allow_option(level: i32, name: i32) -> CallResult<()> {
     let refused = REFUSED.iter().find(|option| (option.0, option.1) == (level, name));
     refused.map_or(Ok(()), |(.., text)| {
         message::once(&format!("setsockopt: {text} is not supported with the engine (ENOPROTOOPT)"));
@@ -38,12 +38,12 @@ pub(crate) fn allow_option(level: i32, name: i32) -> Outcome<()> {
 }
 
 /// The kernel's socket has taken an option: so does the engine's.
-pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> Outcome<()> {
+pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> CallResult<()> {
     with(|process| {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
         let number = match socket.stage {
-            Stage::Connected { number, .. } => Some(number),
+            SocketStage::Connected { number, .. } => Some(number),
             _ => None,
         };
         match (level, name) {
@@ -80,28 +80,28 @@ pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> Outcome<
 }
 
 /// `None`: the kernel's socket knows it.
-pub(crate) fn get_option(index: u32, level: i32, name: i32) -> Outcome<Option<Answer>> {
+pub(crate) fn get_option(index: u32, level: i32, name: i32) -> CallResult<Option<OptionValue>> {
     with(|process| {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
-        let is_listening = matches!(socket.stage, Stage::Listening { .. });
+        let is_listening = matches!(socket.stage, SocketStage::Listening { .. });
         Ok(match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(Answer::Number(is_listening.into())),
+            (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(OptionValue::Number(is_listening.into())),
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
                 let mut error = socket.error.take();
-                if let Stage::Connected { number, .. } = socket.stage {
+                if let SocketStage::Connected { number, .. } = socket.stage {
                     let fault = process.engine()?.ready(number).fault;
                     let socket = process.sockets.get(index)?;
                     error = fault.filter(|_| !socket.is_error_told).map(|fault| errno::of(&fault.into()));
                     socket.is_error_told |= error.is_some();
                 }
-                Some(Answer::Number(error.map_or(0, Errno::raw_os_error)))
+                Some(OptionValue::Number(error.map_or(0, Errno::raw_os_error)))
             }
-            (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(Answer::State(match socket.stage {
-                Stage::Connected { .. } => ESTABLISHED,
-                Stage::Connecting { .. } => SYN_SENT,
-                Stage::Listening { .. } => LISTEN,
-                Stage::Bound(_) | Stage::Lost => CLOSE,
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(OptionValue::State(match socket.stage {
+                SocketStage::Connected { .. } => ESTABLISHED,
+                SocketStage::Connecting { .. } => SYN_SENT,
+                SocketStage::Listening { .. } => LISTEN,
+                SocketStage::Bound(_) | SocketStage::Lost => CLOSE,
             })),
             _ => None,
         })
@@ -109,7 +109,7 @@ pub(crate) fn get_option(index: u32, level: i32, name: i32) -> Outcome<Option<An
 }
 
 /// Whether calls wait.
-pub(crate) fn set_nonblocking(index: u32, is_nonblocking: bool) -> Outcome<()> {
+pub(crate) fn set_nonblocking(index: u32, is_nonblocking: bool) -> CallResult<()> {
     with(|process| {
         process.sockets.get(index)?.is_nonblocking = is_nonblocking;
         Ok(())
@@ -117,24 +117,24 @@ pub(crate) fn set_nonblocking(index: u32, is_nonblocking: bool) -> Outcome<()> {
 }
 
 /// `FIONREAD`.
-pub(crate) fn unread(index: u32) -> Outcome<usize> {
+pub(crate) fn unread(index: u32) -> CallResult<usize> {
     with(|process| {
         process.settle(index)?;
         match process.sockets.get(index)?.stage {
-            Stage::Connected { number, .. } => Ok(process.engine()?.ready(number).unread),
-            Stage::Listening { .. } => Err(Errno::INVAL),
+            SocketStage::Connected { number, .. } => Ok(process.engine()?.ready(number).unread),
+            SocketStage::Listening { .. } => Err(Errno::INVAL),
             _ => Ok(0),
         }
     })?
 }
 
 /// `SIOCOUTQ`: bytes that are not acknowledged.
-pub(crate) fn unsent(index: u32) -> Outcome<u64> {
+pub(crate) fn unsent(index: u32) -> CallResult<u64> {
     with(|process| {
         process.settle(index)?;
         match process.sockets.get(index)?.stage {
-            Stage::Connected { number, .. } => Ok(process.engine()?.unacknowledged(number)),
-            Stage::Listening { .. } => Err(Errno::INVAL),
+            SocketStage::Connected { number, .. } => Ok(process.engine()?.unacknowledged(number)),
+            SocketStage::Listening { .. } => Err(Errno::INVAL),
             _ => Ok(0),
         }
     })?

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::Process;
 use crate::address::Family;
-use crate::errno::{self, Errno, Outcome};
+use crate::errno::{self, CallResult, Errno};
 use crate::real;
 use crate::wait::Until;
 
 /// How far a socket is. Numbers are those of the queue pair.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum SocketStage {
     /// It has an address, which may be unspecified, and nothing else.
     Bound(SocketAddr),
     Connecting {
@@ -37,7 +37,7 @@ pub(crate) struct Socket {
     /// Descriptors of it.
     pub(super) refs: u32,
     pub(super) family: Family,
-    pub(super) stage: Stage,
+    pub(super) stage: SocketStage,
     pub(super) is_nonblocking: bool,
     pub(super) is_v6_only: bool,
     pub(super) has_nodelay: bool,
@@ -66,7 +66,7 @@ impl Socket {
         Self {
             refs: 1,
             family,
-            stage: Stage::Bound(local),
+            stage: SocketStage::Bound(local),
             is_nonblocking: real::is_nonblocking(fd).unwrap_or(false),
             is_v6_only: family == Family::V6 && is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
             has_nodelay: is_on(libc::IPPROTO_TCP, libc::TCP_NODELAY),
@@ -87,7 +87,7 @@ impl Socket {
     pub(super) fn accepted(&self, number: u32, ends: (SocketAddr, SocketAddr), is_nonblocking: bool) -> Self {
         Self {
             refs: 1,
-            stage: Stage::Connected { number, ends },
+            stage: SocketStage::Connected { number, ends },
             is_nonblocking,
             error: None,
             is_error_told: false,
@@ -100,11 +100,11 @@ impl Socket {
     /// Whether it is reset when it is closed, and its numbers, which are the caller's now.
     pub(super) fn take_numbers(&mut self) -> (bool, Vec<u32>) {
         let numbers = match &mut self.stage {
-            Stage::Connecting { number, .. } | Stage::Connected { number, .. } => vec![*number],
-            Stage::Listening { numbers, .. } => std::mem::take(numbers),
-            Stage::Bound(_) | Stage::Lost => Vec::new(),
+            SocketStage::Connecting { number, .. } | SocketStage::Connected { number, .. } => vec![*number],
+            SocketStage::Listening { numbers, .. } => std::mem::take(numbers),
+            SocketStage::Bound(_) | SocketStage::Lost => Vec::new(),
         };
-        self.stage = Stage::Lost;
+        self.stage = SocketStage::Lost;
         (self.resets, numbers)
     }
 
@@ -114,7 +114,7 @@ impl Socket {
     }
 
     pub(super) fn lose(&mut self) {
-        self.stage = Stage::Lost;
+        self.stage = SocketStage::Lost;
     }
 
     pub(super) fn until_read(&self, is_nonblocking: bool) -> Until {
@@ -135,20 +135,20 @@ const ERR: u32 = libc::POLLERR as u32;
 impl Process {
     /// Updates a connection that is being opened: it is established, or it failed and the reason
     /// can be queried.
-    pub(super) fn settle(&mut self, index: u32) -> Outcome<()> {
+    pub(super) fn settle(&mut self, index: u32) -> CallResult<()> {
         let socket = self.sockets.get(index)?;
-        let Stage::Connecting { number, local, .. } = socket.stage else { return Ok(()) };
+        let SocketStage::Connecting { number, local, .. } = socket.stage else { return Ok(()) };
         let outcome = self.engine()?.outcome(number);
         let is_stopped = self.engine()?.is_stopped();
         let socket = self.sockets.get(index)?;
         match outcome {
             Ok(None) if !is_stopped => return Ok(()),
-            Ok(None) => (socket.error, socket.stage) = (Some(Errno::NETDOWN), Stage::Bound(local)),
+            Ok(None) => (socket.error, socket.stage) = (Some(Errno::NETDOWN), SocketStage::Bound(local)),
             Ok(Some(ends)) => {
-                socket.stage = Stage::Connected { number, ends };
+                socket.stage = SocketStage::Connected { number, ends };
                 return self.apply_options(index, number);
             }
-            Err(error) => (socket.error, socket.stage) = (Some(errno::of(&error)), Stage::Bound(local)),
+            Err(error) => (socket.error, socket.stage) = (Some(errno::of(&error)), SocketStage::Bound(local)),
         }
         self.engine()?.close(number, false);
         self.own(number, None);
@@ -156,7 +156,7 @@ impl Process {
     }
 
     /// Options that were set before it was a connection.
-    pub(super) fn apply_options(&mut self, index: u32, number: u32) -> Outcome<()> {
+    pub(super) fn apply_options(&mut self, index: u32, number: u32) -> CallResult<()> {
         let socket = self.sockets.get(index)?;
         let (nodelay, keepalive, cork) = (socket.has_nodelay, socket.has_keepalive, socket.is_corked());
         let engine = self.engine()?;
@@ -175,13 +175,13 @@ impl Process {
 
     /// Changes the conditions that hold back short segments, and notifies the engine if that makes
     /// a difference.
-    pub(super) fn cork(&mut self, index: u32, change: impl FnOnce(&mut Socket)) -> Outcome<()> {
+    pub(super) fn cork(&mut self, index: u32, change: impl FnOnce(&mut Socket)) -> CallResult<()> {
         let socket = self.sockets.get(index)?;
         let was_on = socket.is_corked();
         change(socket);
         let is_on = socket.is_corked();
         match socket.stage {
-            Stage::Connected { number, .. } if is_on != was_on => {
+            SocketStage::Connected { number, .. } if is_on != was_on => {
                 self.engine()?.set_cork(number, is_on).map_err(|error| errno::of(&error))
             }
             _ => Ok(()),
@@ -198,11 +198,11 @@ impl Process {
         let (has_error, is_shut, is_told) =
             (socket.error.is_some(), socket.is_write_shut, socket.is_error_told);
         let number = match &socket.stage {
-            Stage::Lost => return IN | OUT | ERR | HUP,
-            Stage::Bound(_) if has_error => return IN | OUT | ERR | HUP | END,
-            Stage::Bound(_) => return OUT | HUP,
-            Stage::Connecting { .. } => return 0,
-            Stage::Listening { numbers, .. } => {
+            SocketStage::Lost => return IN | OUT | ERR | HUP,
+            SocketStage::Bound(_) if has_error => return IN | OUT | ERR | HUP | END,
+            SocketStage::Bound(_) => return OUT | HUP,
+            SocketStage::Connecting { .. } => return 0,
+            SocketStage::Listening { numbers, .. } => {
                 let numbers = numbers.clone();
                 let Ok(engine) = self.engine() else { return 0 };
                 // Without an engine, no connection arrives any more: no reason to wake a server
@@ -213,7 +213,7 @@ impl Process {
                 };
                 return if numbers.iter().any(has_next) { IN } else { 0 };
             }
-            Stage::Connected { number, .. } => *number,
+            SocketStage::Connected { number, .. } => *number,
         };
         let Ok(engine) = self.engine() else { return ERR | HUP };
         let ready = engine.ready(number);

@@ -126,7 +126,7 @@ fn admission_with(change: impl FnOnce(&mut AdmissionConfig)) -> Admission {
     Admission::new(config, 1)
 }
 
-fn news(admission: &mut Admission) -> Vec<News> {
+fn news(admission: &mut Admission) -> Vec<AdmissionNotice> {
     std::iter::from_fn(|| admission.poll_news()).collect()
 }
 
@@ -189,7 +189,11 @@ fn admission_on_slowed_core_sheds_newest_until_rest_are_on_time() {
         assert!(core.viewers * 100 >= carried * 70, "{} of {carried}", core.viewers);
         core.run(&mut admission, 3 * S);
         let news = news(&mut admission);
-        let [News::Shedding { engine: 0, .. }, News::Recovered { engine: 0, ended, .. }] = news[..] else {
+        let [
+            AdmissionNotice::Shedding { engine: 0, .. },
+            AdmissionNotice::Recovered { engine: 0, ended, .. },
+        ] = news[..]
+        else {
             panic!("{news:?}")
         };
         assert_eq!(ended, before - core.viewers);
@@ -328,13 +332,13 @@ fn admission_news_of_full_resource_appears_once_per_minute() {
     let mut core = Core::new(600_000);
     assert_eq!(core.ask(&mut admission), Ok(()));
     let full = core.ask(&mut admission).unwrap_err();
-    assert_eq!(news(&mut admission), [News::Full { full, refused: 1 }]);
+    assert_eq!(news(&mut admission), [AdmissionNotice::Full { full, refused: 1 }]);
     for _ in 0..1_000 {
         assert!(core.ask(&mut admission).is_err());
     }
     assert_eq!(news(&mut admission), []);
     core.run(&mut admission, 60 * S);
     let told = news(&mut admission);
-    assert_eq!(told, [News::Full { full, refused: 1_000 }]);
+    assert_eq!(told, [AdmissionNotice::Full { full, refused: 1_000 }]);
     assert!(told[0].to_string().starts_with("1000 viewers were turned away: 8Mb/s of the 8Mb/s"));
 }

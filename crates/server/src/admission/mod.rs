@@ -208,7 +208,7 @@ pub struct CacheFigures {
 
 /// One thing for the operator's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum AdmissionNotice {
     /// Viewers are turned away.
     Full {
         /// For want of what.
@@ -234,7 +234,7 @@ pub enum News {
     },
 }
 
-impl fmt::Display for News {
+impl fmt::Display for AdmissionNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Full { full, refused: 1 } => write!(f, "a viewer was turned away: {full}"),
@@ -271,7 +271,7 @@ pub struct Admission {
     engines: Vec<(EngineLoad, Shedder)>,
     cache: CacheWatch,
     refusals: [Refusals; RESOURCES],
-    news: Vec<News>,
+    news: Vec<AdmissionNotice>,
     /// Of the last look.
     now: Instant,
 }
@@ -310,14 +310,14 @@ impl Admission {
         let excess = shedder.look(now, load, promised.packets_per_s);
         if let Some(since) = shedder.recovered() {
             let after_ns = now.ns_since(since);
-            self.news.push(News::Recovered { engine, ended: shedder.take_ended(), after_ns });
+            self.news.push(AdmissionNotice::Recovered { engine, ended: shedder.take_ended(), after_ns });
         }
         if excess == 0 || self.config.overload == OverloadPolicy::Share {
             return 0;
         }
         if shedder.is_first() {
             let served_permille = load.packets_per_s() * 1000 / promised.packets_per_s.max(1);
-            self.news.push(News::Shedding { engine, served_permille });
+            self.news.push(AdmissionNotice::Shedding { engine, served_permille });
         }
         excess
     }
@@ -399,14 +399,14 @@ impl Admission {
         for refusals in &mut self.refusals {
             let is_time = refusals.said.is_none_or(|said| now.ns_since(said) >= ADMISSION_NEWS_NS);
             if let Some(full) = refusals.last.filter(|_| is_time && refusals.untold > 0) {
-                self.news.push(News::Full { full, refused: refusals.untold });
+                self.news.push(AdmissionNotice::Full { full, refused: refusals.untold });
                 *refusals = Refusals { said: Some(now), ..Refusals::default() };
             }
         }
     }
 
     /// Returns the news for the operator since the last call.
-    pub fn poll_news(&mut self) -> Option<News> {
+    pub fn poll_news(&mut self) -> Option<AdmissionNotice> {
         self.tell_refusals();
         (!self.news.is_empty()).then(|| self.news.remove(0))
     }

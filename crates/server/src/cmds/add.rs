@@ -202,7 +202,7 @@ pub(super) fn run(args: &AddArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Result of looking a file up in the store before it is added.
-enum Found {
+enum StoreLookup {
     /// This title exists already; nothing is added.
     Title(Box<TitleInfo>),
     /// The file becomes a new title, which replaces this one if there is one.
@@ -215,7 +215,7 @@ fn already_there(
     file: &Path,
     options: &IngestOptions,
     args: &AddArgs,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<StoreLookup> {
     let read = |error| anyhow::Error::new(error).context(format!("{}: cannot read", file.display()));
     let wish = match &args.name {
         Some(name) => name.clone(),
@@ -223,7 +223,7 @@ fn already_there(
     };
     let of_name = volume.find(&slug(&wish))?.filter(|title| title.derived.is_none());
     if let Some(title) = of_name.as_ref().filter(|_| args.if_absent) {
-        return Ok(Found::Title(Box::new(title.clone())));
+        return Ok(StoreLookup::Title(Box::new(title.clone())));
     }
     let identity = ingest::identify(file).map_err(read)?;
     let mut hash = || ingest::blake3_of_file(file, &options.cancel);
@@ -242,10 +242,10 @@ fn already_there(
     if let Some(id) = same
         && let Some(title) = volume.find(&id.to_string())?.filter(is_wanted)
     {
-        return Ok(Found::Title(Box::new(title)));
+        return Ok(StoreLookup::Title(Box::new(title)));
     }
     let replaced = of_name.map(|title| title.id).or(changed.filter(|_| args.name.is_none()));
-    Ok(Found::Replaces(replaced.filter(|_| args.replace)))
+    Ok(StoreLookup::Replaces(replaced.filter(|_| args.replace)))
 }
 
 /// The title; with renditions, those behind it.
@@ -256,13 +256,13 @@ fn add_one(
     args: &AddArgs,
 ) -> anyhow::Result<Vec<TitleInfo>> {
     let options = &match already_there(volume, file, options, args)? {
-        Found::Title(title) => {
+        StoreLookup::Title(title) => {
             if !args.quiet && !args.json {
                 println!("already there: {}", describe(&title));
             }
             return Ok(vec![*title]);
         }
-        Found::Replaces(replaces) => IngestOptions { replaces, ..options.clone() },
+        StoreLookup::Replaces(replaces) => IngestOptions { replaces, ..options.clone() },
     };
     if let Some(wanted) = &args.ladder {
         let preset = args.preset.clone();

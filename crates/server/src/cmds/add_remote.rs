@@ -146,7 +146,7 @@ fn percent_encoded(text: &str) -> String {
 }
 
 /// The result of an attempt.
-enum Next {
+enum AttemptOutcome {
     /// It is a title.
     Done(Value),
     /// To be tried again.
@@ -155,7 +155,7 @@ enum Next {
 
 /// The server's report on an upload in progress.
 #[derive(Deserialize)]
-struct State {
+struct UploadProgress {
     received_bytes: u64,
     total_bytes: Option<u64>,
     /// Hash of the received data, while no connection brings more.
@@ -170,12 +170,12 @@ impl One<'_> {
         let mut told = None;
         loop {
             let tried = self.attempt();
-            if self.cancel.load(Ordering::Relaxed) && !matches!(tried, Ok(Next::Done(_))) {
+            if self.cancel.load(Ordering::Relaxed) && !matches!(tried, Ok(AttemptOutcome::Done(_))) {
                 return Err(self.interrupted());
             }
             let (why, after) = match tried {
-                Ok(Next::Done(title)) => return Ok(title),
-                Ok(Next::Again { why, after }) => (why, after),
+                Ok(AttemptOutcome::Done(title)) => return Ok(title),
+                Ok(AttemptOutcome::Again { why, after }) => (why, after),
                 // An upload that never began is not retried: the address may be wrong.
                 Err(error) if !self.is_begun => return Err(error),
                 Err(error) => match error.downcast::<Lost>() {
@@ -199,18 +199,18 @@ impl One<'_> {
     }
 
     /// Looks how far the server is, and brings the rest.
-    fn attempt(&mut self) -> anyhow::Result<Next> {
+    fn attempt(&mut self) -> anyhow::Result<AttemptOutcome> {
         let (head, text) = self.ask(&self.address)?;
         let state = match head.status {
             404 => None,
             200 => {
                 let unknown =
                     || format!("{}: the answer is not that of a Millrace server", self.remote.place());
-                Some(serde_json::from_slice::<State>(&text).with_context(unknown)?)
+                Some(serde_json::from_slice::<UploadProgress>(&text).with_context(unknown)?)
             }
             _ => return self.judge(&head, &text),
         };
-        let again = |why: &str| Ok(Next::Again { why: why.to_owned(), after: UPLOAD_RETRY });
+        let again = |why: &str| Ok(AttemptOutcome::Again { why: why.to_owned(), after: UPLOAD_RETRY });
         match state {
             Some(state) if state.is_whole => {
                 self.is_whole = true;
@@ -229,7 +229,7 @@ impl One<'_> {
                 if (self.reached == self.total || self.is_whole)
                     && let Some(title) = self.title()?
                 {
-                    return Ok(Next::Done(title));
+                    return Ok(AttemptOutcome::Done(title));
                 }
             }
         }
@@ -250,7 +250,7 @@ impl One<'_> {
 
     /// The hash of the bytes that the server has, if they are the first ones of this file and it can be gone on behind them; `None`: there is nothing to go on
     /// with.
-    fn hash_to_continue(&mut self, state: &State) -> anyhow::Result<Option<String>> {
+    fn hash_to_continue(&mut self, state: &UploadProgress) -> anyhow::Result<Option<String>> {
         let received = state.received_bytes;
         let Some(theirs) = state.received_blake3.as_ref().filter(|_| received > 0) else { return Ok(None) };
         let can_fit = received < self.total && state.total_bytes.is_none_or(|total| total == self.total);
@@ -306,7 +306,8 @@ impl One<'_> {
     /// Whether the server has all of it and makes the title.
     fn is_being_made(&mut self) -> anyhow::Result<bool> {
         let (head, text) = self.ask(&self.address)?;
-        let state = if head.status == 200 { serde_json::from_slice::<State>(&text).ok() } else { None };
+        let state =
+            if head.status == 200 { serde_json::from_slice::<UploadProgress>(&text).ok() } else { None };
         let is_whole = state.is_some_and(|state| state.is_whole);
         self.is_whole |= is_whole;
         Ok(is_whole)
@@ -320,7 +321,7 @@ impl One<'_> {
     }
 
     /// Brings everything from this byte on; the server must have those before, with this hash.
-    fn put(&mut self, from: u64, hash: Option<&str>) -> anyhow::Result<Next> {
+    fn put(&mut self, from: u64, hash: Option<&str>) -> anyhow::Result<AttemptOutcome> {
         self.bar.set_message(format!("uploading {}", self.shown));
         self.bar.set_position(from);
         self.bar.reset_eta();
@@ -339,7 +340,7 @@ impl One<'_> {
         let mut stream = self.remote.connect().map_err(|error| self.lost(error))?;
         stream.set_open_ended(UPLOAD_TURN);
         let mut stream =
-            BufReader::new(Waiting { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
+            BufReader::new(PollingStream { stream, cancel: self.cancel, timeout: UPLOAD_CONTINUE_WAIT });
         let sent = stream.get_mut().write_all(format!("{head}\r\n").as_bytes());
         sent.and_then(|()| stream.get_mut().flush()).map_err(|error| self.lost(error.into()))?;
         // A server that does not answer this expects the body all the same (RFC 9110 section
@@ -385,7 +386,7 @@ impl One<'_> {
         Ok(to.flush())
     }
 
-    fn read_and_judge(&self, head: &AnswerHead, body: impl Read) -> anyhow::Result<Next> {
+    fn read_and_judge(&self, head: &AnswerHead, body: impl Read) -> anyhow::Result<AttemptOutcome> {
         let mut text = Vec::new();
         match body.take(MAX_API_BYTES).read_to_end(&mut text) {
             Err(error) if head.status == 201 => Err(self.lost(error.into())),
@@ -396,9 +397,13 @@ impl One<'_> {
     }
 
     /// Evaluates the server's answer.
-    fn judge(&self, head: &AnswerHead, text: &[u8]) -> anyhow::Result<Next> {
+    fn judge(&self, head: &AnswerHead, text: &[u8]) -> anyhow::Result<AttemptOutcome> {
         let hint = match head.status {
-            201 => return Ok(Next::Done(serde_json::from_slice(text).context("the answer is not JSON")?)),
+            201 => {
+                return Ok(AttemptOutcome::Done(
+                    serde_json::from_slice(text).context("the answer is not JSON")?,
+                ));
+            }
             403 => "; a user needs the right to upload: millrace user add NAME --upload, on the server",
             409 if head.offset.is_none() => {
                 "; to remove it: millrace rm --server; to choose another name: --name"
@@ -410,7 +415,7 @@ impl One<'_> {
         match head.status {
             408 | 409 | 412 | 429 | 502..=504 if head.status != 409 || head.offset.is_some() => {
                 let after = head.retry_after.unwrap_or(UPLOAD_RETRY).clamp(UPLOAD_RETRY, UPLOAD_TIMEOUT / 4);
-                Ok(Next::Again { why: refused.to_string(), after })
+                Ok(AttemptOutcome::Again { why: refused.to_string(), after })
             }
             _ => Err(refused),
         }
@@ -463,14 +468,14 @@ fn is_silent(error: &anyhow::Error) -> bool {
 }
 
 /// A connection with short time-outs, waited on for longer: between two of them it is looked whether the user has had enough.
-struct Waiting<'a, S> {
+struct PollingStream<'a, S> {
     stream: S,
     cancel: &'a AtomicBool,
     /// How long nothing may happen.
     timeout: Duration,
 }
 
-impl<S> Waiting<'_, S> {
+impl<S> PollingStream<'_, S> {
     fn wait<T>(&mut self, mut act: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
         let start = StdInstant::now();
         loop {
@@ -495,13 +500,13 @@ impl<S> Waiting<'_, S> {
     }
 }
 
-impl<S: Read> Read for Waiting<'_, S> {
+impl<S: Read> Read for PollingStream<'_, S> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.wait(|stream| stream.read(to))
     }
 }
 
-impl<S: Write> Write for Waiting<'_, S> {
+impl<S: Write> Write for PollingStream<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.wait(|stream| stream.write(bytes))
     }
@@ -536,7 +541,8 @@ mod tests {
     #[test]
     fn waiting_read_from_silent_server_ends_on_timeout_or_cancel() {
         let cancel = AtomicBool::new(false);
-        let read = |turns, timeout| Waiting { stream: Slow(turns), cancel: &cancel, timeout }.read(&mut [0]);
+        let read =
+            |turns, timeout| PollingStream { stream: Slow(turns), cancel: &cancel, timeout }.read(&mut [0]);
         assert_eq!(read(9, Duration::from_secs(60)).unwrap(), 1);
         assert_eq!(read(9, Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
         cancel.store(true, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use millrace_core::units::Count;
 use serde_json::{Value, json};
 
 use super::serve::ServeArgs;
-use super::settings::{self, Kind, Layered, Origin, Origins, Setting, table};
+use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, table};
 
 /// Show, check and list the settings of serve
 ///
@@ -122,18 +122,20 @@ fn as_toml(setting: &Setting, values: &[String]) -> Option<String> {
         Err(_) => toml::Value::String(value.clone()).to_string(),
     };
     match setting.kind {
-        Kind::Flag => values.first().cloned(),
-        Kind::List { .. } if values.is_empty() => None,
-        Kind::List { .. } => Some(format!("[{}]", values.iter().map(one).collect::<Vec<_>>().join(", "))),
-        Kind::One => values.first().map(one),
+        SettingKind::Flag => values.first().cloned(),
+        SettingKind::List { .. } if values.is_empty() => None,
+        SettingKind::List { .. } => {
+            Some(format!("[{}]", values.iter().map(one).collect::<Vec<_>>().join(", ")))
+        }
+        SettingKind::One => values.first().map(one),
     }
 }
 
 fn as_json(setting: &Setting, values: &[String]) -> Value {
     match setting.kind {
-        Kind::Flag => json!(values.first().is_some_and(|value| value == "true")),
-        Kind::List { .. } => json!(values),
-        Kind::One => json!(values.first()),
+        SettingKind::Flag => json!(values.first().is_some_and(|value| value == "true")),
+        SettingKind::List { .. } => json!(values),
+        SettingKind::One => json!(values.first()),
     }
 }
 
@@ -185,9 +187,9 @@ fn markdown(table: &[Setting]) -> String {
             .to_owned();
     for setting in table {
         let value = match setting.kind {
-            Kind::Flag => "`true`, `false`".to_owned(),
-            Kind::One => setting.value.clone(),
-            Kind::List { .. } => format!("list of {}", setting.value),
+            SettingKind::Flag => "`true`, `false`".to_owned(),
+            SettingKind::One => setting.value.clone(),
+            SettingKind::List { .. } => format!("list of {}", setting.value),
         };
         let range = setting.range.as_deref().unwrap_or_default();
         let default = setting.default.as_deref().unwrap_or_default();

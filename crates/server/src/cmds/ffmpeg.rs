@@ -87,20 +87,20 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct FfmpegCli {
         #[command(flatten)]
         ffmpeg: FfmpegArgs,
     }
 
     #[test]
     fn settings_become_bounds() {
-        let bounds = |line: &[&str]| Line::parse_from(line).ffmpeg.bounds();
+        let bounds = |line: &[&str]| FfmpegCli::parse_from(line).ffmpeg.bounds();
         assert_eq!(bounds(&["x"]), FfmpegBounds::default());
         let set = ["x", "--ffmpeg-memory", "3GiB", "--ffmpeg-output", "1MB", "--ffmpeg-time", "90s"];
         let FfmpegBounds { memory, output, processor, .. } = bounds(&set);
         assert_eq!((memory, output), (ByteLen(3 << 30), Some(ByteLen(1_000_000))));
         assert_eq!(processor, Some(Duration::from_secs(90)));
-        let web_audio = |line: &[&str]| Line::parse_from(line).ffmpeg.web_audio();
+        let web_audio = |line: &[&str]| FfmpegCli::parse_from(line).ffmpeg.web_audio();
         assert_eq!(
             (web_audio(&["x"]), web_audio(&["x", "--web-audio", "never"])),
             (WebAudio::Auto, WebAudio::Never)

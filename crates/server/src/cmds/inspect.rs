@@ -11,7 +11,7 @@ use clap::Args;
 use millrace_core::limits::volume::CHECK_READ_BYTES;
 use millrace_store::inspect::inspect;
 use millrace_store::volume::{MediaReader, TITLES_DIR};
-use millrace_ts::{Analyser, Options, Verdict};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisVerdict};
 
 use super::StoreArgs;
 
@@ -77,7 +77,7 @@ fn analyse(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let Some(what) = &args.what else {
         return Err(super::usage(anyhow::anyhow!("--ts: name a title or a file to check")));
     };
-    let mut analyser = Analyser::new(Options { buffers: args.buffers, ..Options::default() });
+    let mut analyser = Analyser::new(AnalyserOptions { buffers: args.buffers, ..AnalyserOptions::default() });
     let form = "checking [{bar:30}] {percent:>3} %  {binary_bytes_per_sec}  {eta} left";
     let bar = super::progress::bar(form, args.json || args.quiet);
     let path = PathBuf::from(what);
@@ -96,7 +96,7 @@ fn analyse(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     } else {
         print!("{report}");
     }
-    Ok(if report.verdict == Verdict::Clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.verdict == AnalysisVerdict::Clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn read_file(path: &Path, analyser: &mut Analyser, bar: &indicatif::ProgressBar) -> anyhow::Result<()> {

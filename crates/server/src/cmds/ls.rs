@@ -143,13 +143,13 @@ impl RemoteTitle {
 
     /// One line about it, for people.
     pub(super) fn line(self) -> String {
-        let Row { name, length, mean, peak, size, rest, .. } = Row::from(self);
+        let TitleRow { name, length, mean, peak, size, rest, .. } = TitleRow::from(self);
         format!("{name}  {length}  {mean} (peak {peak})  {size}  {rest}")
     }
 }
 
 /// A line of the table.
-struct Row {
+struct TitleRow {
     name: String,
     /// Display name.
     title: String,
@@ -161,7 +161,7 @@ struct Row {
     rest: String,
 }
 
-impl From<RemoteTitle> for Row {
+impl From<RemoteTitle> for TitleRow {
     fn from(title: RemoteTitle) -> Self {
         let codecs: Vec<_> = title.streams.iter().map(|stream| name(&stream.codec)).collect();
         // The title itself is the first of its renditions.
@@ -202,12 +202,12 @@ fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     }
     let titles = Vec::<RemoteTitle>::deserialize(&listed["titles"])
         .with_context(|| format!("{}: cannot read the list of titles", remote.place()))?;
-    table(&titles.into_iter().map(Row::from).collect::<Vec<_>>())?;
+    table(&titles.into_iter().map(TitleRow::from).collect::<Vec<_>>())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the titles.
-fn table(rows: &[Row]) -> anyhow::Result<()> {
+fn table(rows: &[TitleRow]) -> anyhow::Result<()> {
     let mut out = super::terminal::stdout();
     if rows.is_empty() {
         writeln!(out, "no titles yet; add one with: millrace add FILE")?;
@@ -219,7 +219,7 @@ fn table(rows: &[Row]) -> anyhow::Result<()> {
         "{:width$}  {:>11}  {:>10}  {:>10}  {:>9}  CODECS  (TITLE)",
         "NAME", "LENGTH", "MEAN", "PEAK", "SIZE"
     )?;
-    for Row { name, title, length, mean, peak, size, rest } in rows {
+    for TitleRow { name, title, length, mean, peak, size, rest } in rows {
         let (mean, peak, size) = (mean.to_string(), peak.to_string(), size.to_string());
         // A display name equal to the name adds no information.
         let title = if title.is_empty() || title == name { String::new() } else { format!("  ({title})") };
@@ -312,7 +312,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
         let rest = format!("{}{}{}", codecs(t), renditions(t, &derived), made_on_use(&volume, t));
         let (mean, peak, size) = (t.mean_rate, t.peak_rate, ByteLen(t.bytes));
         let title = name(&t.display_name());
-        Row { name: name(&t.name), title, length: t.duration.to_string(), mean, peak, size, rest }
+        TitleRow { name: name(&t.name), title, length: t.duration.to_string(), mean, peak, size, rest }
     };
     table(&titles.iter().map(row).collect::<Vec<_>>())?;
     let mut out = super::terminal::stdout();

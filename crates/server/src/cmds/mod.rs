@@ -74,11 +74,11 @@ mod volume;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     Serve(Box<serve::ServeArgs>),
     Add(Box<add::AddArgs>),
     Prepare(prepare::PrepareArgs),
@@ -283,29 +283,29 @@ pub fn main() -> ExitCode {
         Err(faults) => return refuse(faults),
     };
     let result = match cli.command {
-        Command::Serve(args) => serve::run(&args, &origins),
-        Command::Add(args) => add::run(&args),
-        Command::Prepare(args) => prepare::run(&args),
-        Command::Trick(args) => trick::run(&args),
-        Command::Ls(args) => ls::run(&args),
-        Command::Rm(args) => rm::run(&args),
-        Command::Title(args) => title::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Fsck(args) => fsck::run(&args),
-        Command::Volume(args) => volume::run(&args),
-        Command::Repair(args) => repair::run(&args),
-        Command::Scrub(args) => scrub::run(&args),
-        Command::Transform(args) => transform::run(&args),
-        Command::Play(args) => play::run(&args),
-        Command::Load(args) => lab::run("load", &args),
-        Command::Top(args) => top::run(&args),
-        Command::Engine(args) => engine::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Config(args) => config::run(&args),
-        Command::User(args) => user::run(&args),
-        Command::Bench(args) => lab::run("bench", &args),
-        Command::BenchSender(args) => lab::run("bench-sender", &args),
-        Command::BenchStream(args) => lab::run("bench-stream", &args),
+        CliCommand::Serve(args) => serve::run(&args, &origins),
+        CliCommand::Add(args) => add::run(&args),
+        CliCommand::Prepare(args) => prepare::run(&args),
+        CliCommand::Trick(args) => trick::run(&args),
+        CliCommand::Ls(args) => ls::run(&args),
+        CliCommand::Rm(args) => rm::run(&args),
+        CliCommand::Title(args) => title::run(&args),
+        CliCommand::Inspect(args) => inspect::run(&args),
+        CliCommand::Fsck(args) => fsck::run(&args),
+        CliCommand::Volume(args) => volume::run(&args),
+        CliCommand::Repair(args) => repair::run(&args),
+        CliCommand::Scrub(args) => scrub::run(&args),
+        CliCommand::Transform(args) => transform::run(&args),
+        CliCommand::Play(args) => play::run(&args),
+        CliCommand::Load(args) => lab::run("load", &args),
+        CliCommand::Top(args) => top::run(&args),
+        CliCommand::Engine(args) => engine::run(&args),
+        CliCommand::Doctor(args) => doctor::run(&args),
+        CliCommand::Config(args) => config::run(&args),
+        CliCommand::User(args) => user::run(&args),
+        CliCommand::Bench(args) => lab::run("bench", &args),
+        CliCommand::BenchSender(args) => lab::run("bench-sender", &args),
+        CliCommand::BenchStream(args) => lab::run("bench-stream", &args),
     };
     exit_code(result)
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_client::play::{PlayOptions, Progress, TransportChoice, play};
+use millrace_client::play::{PlayOptions, PlayProgress, TransportChoice, play};
 use millrace_client::script::Script;
-use millrace_client::{FecChoice, Output, Pace, Verdict};
+use millrace_client::{FecChoice, Output, PlaybackPace, ReceptionVerdict};
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
@@ -118,7 +118,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     options.start = args.start.map(ticks);
     options.end = args.end.map(ticks);
     options.duration = args.duration.map(|time| time.0);
-    options.pace = Pace { scale: args.scale, speed_permille: args.speed };
+    options.pace = PlaybackPace { scale: args.scale, speed_permille: args.speed };
     options.script = args.script.clone();
     let cancel = super::cancel_on_signals()?;
     let line = indicatif::ProgressBar::new_spinner();
@@ -138,7 +138,7 @@ pub(super) fn run(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(report.verdict()))
 }
 
-fn show(line: &indicatif::ProgressBar, progress: &Progress) {
+fn show(line: &indicatif::ProgressBar, progress: &PlayProgress) {
     let state = if progress.paused { "paused" } else { "playing" };
     line.set_message(format!(
         "{state} {}  {} packets, {} lost, {}",
@@ -151,11 +151,11 @@ fn show(line: &indicatif::ProgressBar, progress: &Progress) {
 }
 
 /// Returns the exit code documented in --help.
-fn exit_code(verdict: Verdict) -> ExitCode {
+fn exit_code(verdict: ReceptionVerdict) -> ExitCode {
     ExitCode::from(match verdict {
-        Verdict::Right => 0,
-        Verdict::Damaged => 1,
-        Verdict::CutOff => 3,
-        Verdict::Foreign => 4,
+        ReceptionVerdict::Right => 0,
+        ReceptionVerdict::Damaged => 1,
+        ReceptionVerdict::CutOff => 3,
+        ReceptionVerdict::Foreign => 4,
     })
 }

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};
-use millrace_store::ingest::{Progress, Stage};
+use millrace_store::ingest::{IngestProgress, IngestStage};
 use millrace_store::volume::TitleInfo;
 
 /// One line that is redrawn on standard error, if that is a terminal and `quiet` is off.
@@ -18,12 +18,12 @@ impl IngestBar {
     }
 
     /// Shows where the ingest is.
-    pub(crate) fn show(&self, progress: &Progress) {
+    pub(crate) fn show(&self, progress: &IngestProgress) {
         let stage = match progress.stage {
-            Stage::Probing => "looking",
-            Stage::Remuxing => "remuxing",
-            Stage::Indexing => "adding",
-            Stage::Committing => "writing out",
+            IngestStage::Probing => "looking",
+            IngestStage::Remuxing => "remuxing",
+            IngestStage::Indexing => "adding",
+            IngestStage::Committing => "writing out",
         };
         // A remux knows its length in media time, a plain copy in bytes.
         let (done, total, bytes) = match (progress.bytes_total, progress.media_total) {

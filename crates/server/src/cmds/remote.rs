@@ -118,7 +118,7 @@ pub(super) struct Remote {
 }
 
 /// An answer whose body has not been read.
-pub(super) struct Answer {
+pub(super) struct RemoteResponse {
     pub(super) head: AnswerHead,
     body: BufReader<Connection>,
 }
@@ -226,26 +226,26 @@ impl Remote {
         let head = self.head("PATCH", path, "1.0");
         let request =
             format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let ask = || -> anyhow::Result<Answer> {
+        let ask = || -> anyhow::Result<RemoteResponse> {
             let mut stream = self.connect()?;
             stream.write_all(request.as_bytes())?;
             stream.flush()?;
             let mut body = BufReader::new(stream);
             let head = read_head(&mut body)?;
-            Ok(Answer { head, body })
+            Ok(RemoteResponse { head, body })
         };
         let text = self.accepted(path, ask().with_context(place)?)?.text()?;
         serde_json::from_slice(&text).with_context(place)
     }
 
     /// Sends a request; a status of 300 or more is an error with the server's reason.
-    pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+    pub(super) fn ask(&self, method: &str, path: &str) -> anyhow::Result<RemoteResponse> {
         let answer = self.try_ask(method, path).with_context(|| format!("{}{path}", self.place()))?;
         self.accepted(path, answer)
     }
 
     /// An answer of less than 300.
-    fn accepted(&self, path: &str, answer: Answer) -> anyhow::Result<Answer> {
+    fn accepted(&self, path: &str, answer: RemoteResponse) -> anyhow::Result<RemoteResponse> {
         if answer.head.status < 300 {
             return Ok(answer);
         }
@@ -281,13 +281,13 @@ impl Remote {
     }
 
     /// Has something done, whatever the answer.
-    pub(super) fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<Answer> {
+    pub(super) fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<RemoteResponse> {
         let mut stream = self.connect()?;
         stream.write_all(format!("{}\r\n", self.head(method, path, "1.0")).as_bytes())?;
         stream.flush()?;
         let mut body = BufReader::new(stream);
         let head = read_head(&mut body)?;
-        Ok(Answer { head, body })
+        Ok(RemoteResponse { head, body })
     }
 
     /// The head of a request but for its last, empty line.
@@ -311,7 +311,7 @@ impl Remote {
     }
 }
 
-impl Answer {
+impl RemoteResponse {
     /// Its body.
     pub(super) fn text(self) -> anyhow::Result<Vec<u8>> {
         let mut text = Vec::new();

@@ -18,7 +18,8 @@ use millrace_core::units::{ByteLen, Count};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::disk::{Disk, ReadFaults};
 use millrace_store::repair::{
-    Fate, Progress, RepairError, RepairOptions, Report, Setting, Timekeeper, Verdict, repair,
+    RepairError, RepairOptions, RepairOutcome, RepairProgress, RepairReport, RepairVerdict, Setting,
+    Timekeeper, repair,
 };
 use millrace_store::volume::Volume;
 
@@ -73,8 +74,8 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
     let options = RepairOptions { rate_bytes_per_s: args.rate };
     let (volume, report) = with_bar(args, move |volume, setting| repair(volume, &options, setting))?;
     let code = match report.verdict() {
-        Verdict::Lost => LOST,
-        _ if !report.absent.is_empty() || report.count(Fate::Repairable) > 0 => 1,
+        RepairVerdict::Lost => LOST,
+        _ if !report.absent.is_empty() || report.count(RepairOutcome::Repairable) > 0 => 1,
         _ => 0,
     };
     if args.json {
@@ -87,8 +88,8 @@ fn attempt(args: &WorkArgs) -> anyhow::Result<ExitCode> {
         println!(
             "{}, {} repaired, {} lost; {} read, {} written",
             Count(report.titles as u64, "title"),
-            report.count(Fate::Repaired),
-            report.count(Fate::Lost),
+            report.count(RepairOutcome::Repaired),
+            report.count(RepairOutcome::Lost),
             ByteLen(report.bytes_read),
             ByteLen(report.bytes_written),
         );
@@ -109,8 +110,8 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 /// Opens the volume and works with a progress bar, until done, until a signal, or until a disk hangs.
 pub(super) fn with_bar(
     args: &WorkArgs,
-    work: impl FnOnce(&Volume, Setting<'_>) -> Result<Report, RepairError> + Send + 'static,
-) -> anyhow::Result<(Volume, Report)> {
+    work: impl FnOnce(&Volume, Setting<'_>) -> Result<RepairReport, RepairError> + Send + 'static,
+) -> anyhow::Result<(Volume, RepairReport)> {
     let quiet = args.json || args.quiet;
     let form = "{msg} [{bar:30}] {percent:>3} %  {binary_bytes_per_sec} of media  {eta} left";
     let bar = super::progress::bar(form, quiet);
@@ -119,7 +120,7 @@ pub(super) fn with_bar(
     let time = SystemTime(Arc::clone(&pulse));
     let run = move || {
         let volume = open(&store, Disk::watched(time.0.clone()))?;
-        let mut tell = |progress: &Progress| show(&drawn, progress);
+        let mut tell = |progress: &RepairProgress| show(&drawn, progress);
         let (time, faults, answer_ns) = (&time, ReadFaults::default(), REPAIR_ANSWER_NS);
         let report = work(&volume, Setting { time, stop: &stop, tell: &mut tell, faults, answer_ns })?;
         Ok((volume, report))
@@ -136,7 +137,7 @@ fn open(store: &StoreArgs, disk: Disk) -> anyhow::Result<Volume> {
     }))
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
+fn show(bar: &ProgressBar, progress: &RepairProgress) {
     bar.set_length(progress.bytes_total.max(1));
     bar.set_position(progress.bytes_done);
     let title = (progress.titles_done + 1).min(progress.titles_total);
@@ -152,12 +153,12 @@ pub(super) fn or_failed(result: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 /// One line for each thing that was missing or wrong, and for each member that was not there.
-pub(super) fn print_found(volume: &Volume, report: &Report) {
+pub(super) fn print_found(volume: &Volume, report: &RepairReport) {
     for found in &report.found {
         let fate = match found.fate {
-            Fate::Repaired => "repaired",
-            Fate::Repairable => "can be repaired",
-            Fate::Lost => "LOST",
+            RepairOutcome::Repaired => "repaired",
+            RepairOutcome::Repairable => "can be repaired",
+            RepairOutcome::Lost => "LOST",
         };
         println!("{fate}: {} ({}): {}", found.path.display(), found.name, found.what);
     }
@@ -175,7 +176,7 @@ pub(super) fn print_found(volume: &Volume, report: &Report) {
 }
 
 /// The whole report as JSON.
-pub(super) fn print_report(report: &Report, what: &str) -> anyhow::Result<()> {
+pub(super) fn print_report(report: &RepairReport, what: &str) -> anyhow::Result<()> {
     let mut value = serde_json::to_value(report)?;
     value["command"] = what.into();
     value["verdict"] = serde_json::to_value(report.verdict())?;

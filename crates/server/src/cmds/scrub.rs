@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use millrace_core::units::{ByteLen, Count};
-use millrace_store::repair::{Fate, Verdict};
+use millrace_store::repair::{RepairOutcome, RepairVerdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
 
 use super::repair::{WorkArgs, or_failed, print_found, print_report, with_bar};
@@ -42,19 +42,19 @@ fn attempt(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     } else if !quiet {
         print_found(&volume, &report);
         let (count, word) = match args.check {
-            true => (report.count(Fate::Repairable), "can be repaired"),
-            false => (report.count(Fate::Repaired), "repaired"),
+            true => (report.count(RepairOutcome::Repairable), "can be repaired"),
+            false => (report.count(RepairOutcome::Repaired), "repaired"),
         };
         println!(
             "{}, {} read: {count} {word}, {} lost",
             Count(report.titles as u64, "title"),
             ByteLen(report.bytes_read),
-            report.count(Fate::Lost)
+            report.count(RepairOutcome::Lost)
         );
     }
     Ok(ExitCode::from(match report.verdict() {
-        Verdict::Healthy => 0,
-        Verdict::Repaired => 1,
-        Verdict::Lost => super::repair::LOST,
+        RepairVerdict::Healthy => 0,
+        RepairVerdict::Repaired => 1,
+        RepairVerdict::Lost => super::repair::LOST,
     }))
 }

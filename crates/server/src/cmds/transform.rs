@@ -22,7 +22,7 @@ use millrace_core::units::Count;
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::bell::EventBell;
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadyTitle};
-use millrace_store::transform::{Block, Derivation, NULL_PACKET, NamedTransform, Transforms};
+use millrace_store::transform::{Derivation, NULL_PACKET, NamedTransform, PacketBlock, Transforms};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;
@@ -251,8 +251,10 @@ fn of_stream(
         if length == 0 {
             break;
         }
-        derivation
-            .apply(&mut Block::of_bytes(first, DEFAULT_PACKET_BYTES, &mut block[..length]), &mut scratch);
+        derivation.apply(
+            &mut PacketBlock::of_bytes(first, DEFAULT_PACKET_BYTES, &mut block[..length]),
+            &mut scratch,
+        );
         out.write_all(&block[..length])?;
         first += layout.packets_per_extent();
         written.bytes += length as u64;

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use millrace_core::units::{BitRate, Count, HumanDuration};
 use millrace_rights::{
-    Copies, Cost, FileError, Limits, Link, ListedUser, NewUser, Now, RightsFile, check_pattern,
+    Copies, Cost, FileError, Limits, ListedUser, NewUser, Now, RightsFile, SignedLink, check_pattern,
 };
 use millrace_store::volume::Volume;
 use serde_json::json;
@@ -32,11 +32,11 @@ use crate::rtsp::date::rfc1123;
                         Passwords are typed, or piped in:  pass show tv | millrace user add anna")]
 pub(super) struct UserArgs {
     #[command(subcommand)]
-    command: Command,
+    command: UserCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum UserCommand {
     Add(AddArgs),
     Passwd(PasswdArgs),
     Rm(RmArgs),
@@ -240,14 +240,14 @@ pub(super) fn run(args: &UserArgs) -> anyhow::Result<ExitCode> {
 fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
     let now = Now::read().unix_s;
     match &args.command {
-        Command::Add(args) => add(args, now)?,
-        Command::Passwd(args) => passwd(args)?,
-        Command::Rm(args) => {
+        UserCommand::Add(args) => add(args, now)?,
+        UserCommand::Passwd(args) => passwd(args)?,
+        UserCommand::Rm(args) => {
             let mut file = args.file.open()?;
             args.names.iter().try_for_each(|name| file.remove_user(name))?;
         }
-        Command::Ls(args) => ls(args, now)?,
-        Command::Grant(args) => {
+        UserCommand::Ls(args) => ls(args, now)?,
+        UserCommand::Grant(args) => {
             let mut file = args.file.open()?;
             if args.manage {
                 file.set_manages(&args.name, true)?;
@@ -257,7 +257,7 @@ fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
             }
             args.what.iter().try_for_each(|what| file.grant(&args.name, what))?;
         }
-        Command::Revoke(args) => {
+        UserCommand::Revoke(args) => {
             let mut file = args.file.open()?;
             if args.manage {
                 file.set_manages(&args.name, false)?;
@@ -267,13 +267,13 @@ fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
             }
             args.what.iter().try_for_each(|what| file.revoke(&args.name, what))?;
         }
-        Command::Limit(args) => {
+        UserCommand::Limit(args) => {
             let limits = Limits { streams: args.streams, bits_per_s: args.rate.map(|rate| rate.0) };
             args.file.open()?.set_limits(&args.name, limits)?;
         }
-        Command::Group(args) => args.file.open_or_create()?.set_group(&args.name, &args.patterns)?,
-        Command::Token(args) => token(args, now)?,
-        Command::Sign(args) => sign(args, now)?,
+        UserCommand::Group(args) => args.file.open_or_create()?.set_group(&args.name, &args.patterns)?,
+        UserCommand::Token(args) => token(args, now)?,
+        UserCommand::Sign(args) => sign(args, now)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -344,7 +344,7 @@ fn sign(args: &SignArgs, now: u64) -> anyhow::Result<()> {
     check_title(&args.file, title)?;
     let known = file.read()?;
     let Some(keys) = &known.keys else { anyhow::bail!("rights: the file has no keys") };
-    let link = Link::sign(&keys.links, title, now.saturating_add(time.as_secs()));
+    let link = SignedLink::sign(&keys.links, title, now.saturating_add(time.as_secs()));
     let (rtsp, http) =
         (format!("/{title}?{}", link.query()), format!("/titles/{title}/index.m3u8?{}", link.query()));
     match args.base.as_deref().map(|base| base.trim_end_matches('/')) {

@@ -24,11 +24,11 @@ use super::repair::or_failed;
 #[derive(Args)]
 pub(super) struct VolumeArgs {
     #[command(subcommand)]
-    command: Command,
+    command: VolumeCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum VolumeCommand {
     Create(CreateArgs),
     Status(StatusArgs),
     Add(AddArgs),
@@ -119,10 +119,10 @@ struct ReplaceArgs {
 
 pub(super) fn run(args: &VolumeArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Command::Create(args) => create(args),
-        Command::Status(args) => Ok(or_failed(status(args))),
-        Command::Add(args) => add(args),
-        Command::Replace(args) => replace(args),
+        VolumeCommand::Create(args) => create(args),
+        VolumeCommand::Status(args) => Ok(or_failed(status(args))),
+        VolumeCommand::Add(args) => add(args),
+        VolumeCommand::Replace(args) => replace(args),
     }
 }
 

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use millrace_core::limits::control::CONN_LINGER;
 use tokio::time::timeout;
 
-use super::hub::{Line, Shared};
+use super::hub::{ControlConnection, SharedHub};
 use super::tunnel::{self, Arrived, Tunnel};
 use crate::limits::control::{CONN_READ_BYTES, MESSAGES_PER_TURN};
 use crate::rtsp::tunnel::TunnelHalf;
 use crate::rtsp::{FrameError, Framer, Incoming};
 
-/// What became of the messages that had come.
-enum Turn {
+/// Result of handling the messages that have arrived.
+enum MessageOutcome {
     /// All have been handled.
     Done,
     /// Some are held back: until the viewer takes its replies, the engine answers, an engine writes to it again, or a title is open.
@@ -26,7 +26,7 @@ enum Turn {
 }
 
 /// Serves the connection until it ends. `first` has already been read from it.
-pub(super) async fn serve(hub: Shared, line: Rc<Line>, first: Vec<u8>) {
+pub(super) async fn serve(hub: SharedHub, line: Rc<ControlConnection>, first: Vec<u8>) {
     let mut framer = Framer::default();
     framer.push(&first);
     drop(first);
@@ -39,23 +39,23 @@ pub(super) async fn serve(hub: Shared, line: Rc<Line>, first: Vec<u8>) {
             break;
         }
         let held = match turn {
-            Turn::More => {
+            MessageOutcome::More => {
                 tokio::task::yield_now().await;
                 continue;
             }
-            Turn::Tunnel(half) if half.is_get => {
+            MessageOutcome::Tunnel(half) if half.is_get => {
                 tunnel = tunnel::open(&hub, &line, half);
                 framer = Framer::default();
                 continue;
             }
-            Turn::Tunnel(half) => {
+            MessageOutcome::Tunnel(half) => {
                 let rest = framer.take_rest();
                 tunnel::feed(&hub, &line, half, rest).await;
                 break;
             }
-            Turn::Done if ended && !line.has_output() => break,
-            Turn::Done => line.has_output(),
-            Turn::Held => true,
+            MessageOutcome::Done if ended && !line.has_output() => break,
+            MessageOutcome::Done => line.has_output(),
+            MessageOutcome::Held => true,
         };
         let has_room = room.notified();
         let congested = hub.borrow().is_congested();
@@ -98,7 +98,7 @@ async fn arrived(tunnel: Option<&Tunnel>) -> Arrived {
 }
 
 /// Answers bytes that are not RTSP.
-fn refuse(hub: &Shared, line: &Line, what: &'static str) {
+fn refuse(hub: &SharedHub, line: &ControlConnection, what: &'static str) {
     let mut hub = hub.borrow_mut();
     let (now, error) = (hub.now(), FrameError { status: 400.into(), what, cseq: None });
     hub.server.handle_bad_message(now, line.key, &error);
@@ -113,7 +113,7 @@ pub(super) enum Read {
 }
 
 /// Reads the available bytes with one call.
-pub(super) fn read_into(line: &Line, bytes: &mut [u8]) -> Read {
+pub(super) fn read_into(line: &ControlConnection, bytes: &mut [u8]) -> Read {
     match line.stream.try_read(bytes) {
         Ok(0) => Read::End,
         Ok(len) => Read::Some(len),
@@ -124,7 +124,7 @@ pub(super) fn read_into(line: &Line, bytes: &mut [u8]) -> Read {
 
 /// Reads into the framer. The buffer is on the stack, so that ten thousand idle connections hold
 /// none. Bytes from the GET of a tunnel are ignored.
-fn read(line: &Line, framer: &mut Framer, is_get: bool) -> Read {
+fn read(line: &ControlConnection, framer: &mut Framer, is_get: bool) -> Read {
     let mut bytes = [0; CONN_READ_BYTES];
     let read = read_into(line, &mut bytes);
     if let (Read::Some(len), false) = (&read, is_get) {
@@ -134,16 +134,16 @@ fn read(line: &Line, framer: &mut Framer, is_get: bool) -> Read {
 }
 
 /// Hands whole messages to the session server, each one only when nothing of the one before is waiting.
-fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
+fn handle(hub: &SharedHub, line: &ControlConnection, framer: &mut Framer) -> MessageOutcome {
     let mut hub = hub.borrow_mut();
     let key = line.key;
     let turn = 'turn: {
         for _ in 0..MESSAGES_PER_TURN {
             if line.broken.get() || line.closing.get() {
-                break 'turn Turn::Done;
+                break 'turn MessageOutcome::Done;
             }
             if line.has_output() || line.is_held() || hub.server.is_waiting(key) || hub.is_congested() {
-                break 'turn Turn::Held;
+                break 'turn MessageOutcome::Held;
             }
             let now = hub.now();
             match framer.next_incoming() {
@@ -154,26 +154,26 @@ fn handle(hub: &Shared, line: &Line, framer: &mut Framer) -> Turn {
                 Ok(Some(Incoming::Response)) => {}
                 Ok(Some(Incoming::Tunnel(half))) => {
                     if line.tunnel.borrow().is_none() && !hub.server.has_spoken(key) {
-                        return Turn::Tunnel(half);
+                        return MessageOutcome::Tunnel(half);
                     }
                     hub.server.refuse_tunnel(key, 400, "a tunnel begins a connection, and holds none");
                 }
-                Ok(None) => break 'turn Turn::Done,
+                Ok(None) => break 'turn MessageOutcome::Done,
                 Err(error) => hub.server.handle_bad_message(now, key, &error),
             }
             hub.flush();
         }
-        Turn::More
+        MessageOutcome::More
     };
     let now = hub.now();
     // Data held back here are not the viewer's delay.
-    let mid_message = matches!(turn, Turn::Done) && framer.is_mid_message();
+    let mid_message = matches!(turn, MessageOutcome::Done) && framer.is_mid_message();
     hub.server.conn_progress(now, key, mid_message);
     turn
 }
 
 /// Lets the last reply out and waits for the viewer to close its side.
-async fn say_bye(hub: &Shared, line: &Line, ended: bool) {
+async fn say_bye(hub: &SharedHub, line: &ControlConnection, ended: bool) {
     while line.has_output() && !line.broken.get() {
         if line.stream.writable().await.is_err() {
             return;

@@ -1,11 +1,11 @@
 //! The work of the control plane since it was started, and its present state. All sums are made
 //! from the stream of events.
 
-use crate::service::{Cause, ConnRefusal, EndReason, Event, FecChange, FecMode, Playing, Refusal};
+use crate::service::{Cause, ConnRefusal, EndReason, FecChange, FecMode, Playing, Refusal, ServiceEvent};
 
 millrace_core::counters! {
     /// Sums since the start.
-    pub struct Counters {
+    pub struct ServerCounters {
         /// Connections accepted.
         sum connections_accepted,
         /// Connections closed at once because there were too many.
@@ -93,22 +93,22 @@ millrace_core::counters! {
     }
 }
 
-impl Counters {
+impl ServerCounters {
     /// Counts an event.
-    pub fn count(&mut self, event: &Event) {
-        let is_trick = matches!(event, Event::Playing(Playing { scale, .. }) if !scale.is_normal());
+    pub fn count(&mut self, event: &ServiceEvent) {
+        let is_trick = matches!(event, ServiceEvent::Playing(Playing { scale, .. }) if !scale.is_normal());
         self.trick_plays += u64::from(is_trick);
         let counter = match event {
-            Event::Started { .. } => &mut self.sessions_started,
-            Event::Playing(Playing { seek: true, .. }) => &mut self.seeks,
-            Event::FetchBegan { .. } => &mut self.segment_viewers_started,
-            Event::FetchEnded { reason: EndReason::Overloaded, .. } => &mut self.sessions_overload,
-            Event::Finished { .. } => &mut self.titles_finished,
-            Event::Rendition { cause, .. } => return self.count_rendition(*cause),
-            Event::RenditionFailed { .. } => &mut self.rendition_failed,
-            Event::Delivered { reason: EndReason::Sent, .. } => &mut self.deliveries,
-            Event::Delivered { .. } => &mut self.deliveries_broken,
-            Event::Ended { is_bytes: false, reason, .. } => match reason {
+            ServiceEvent::Started { .. } => &mut self.sessions_started,
+            ServiceEvent::Playing(Playing { seek: true, .. }) => &mut self.seeks,
+            ServiceEvent::FetchBegan { .. } => &mut self.segment_viewers_started,
+            ServiceEvent::FetchEnded { reason: EndReason::Overloaded, .. } => &mut self.sessions_overload,
+            ServiceEvent::Finished { .. } => &mut self.titles_finished,
+            ServiceEvent::Rendition { cause, .. } => return self.count_rendition(*cause),
+            ServiceEvent::RenditionFailed { .. } => &mut self.rendition_failed,
+            ServiceEvent::Delivered { reason: EndReason::Sent, .. } => &mut self.deliveries,
+            ServiceEvent::Delivered { .. } => &mut self.deliveries_broken,
+            ServiceEvent::Ended { is_bytes: false, reason, .. } => match reason {
                 EndReason::TornDown | EndReason::Sent => &mut self.sessions_torn_down,
                 EndReason::Expired => &mut self.sessions_expired,
                 EndReason::Replaced => &mut self.sessions_replaced,
@@ -119,15 +119,15 @@ impl Counters {
                 EndReason::Failed(_) | EndReason::Refused(_) => &mut self.sessions_failed,
                 EndReason::Disconnected | EndReason::Shutdown => &mut self.sessions_disconnected,
             },
-            Event::Fec { change: FecChange::Granted, mode: FecMode::Xor | FecMode::All, .. } => {
+            ServiceEvent::Fec { change: FecChange::Granted, mode: FecMode::Xor | FecMode::All, .. } => {
                 &mut self.sessions_with_fec
             }
-            Event::Fec { change: FecChange::Failed, .. } => &mut self.fec_failed,
-            Event::NoRoom { refusal, .. } => match self.refused(refusal) {
+            ServiceEvent::Fec { change: FecChange::Failed, .. } => &mut self.fec_failed,
+            ServiceEvent::NoRoom { refusal, .. } => match self.refused(refusal) {
                 Some(counter) => counter,
                 None => return,
             },
-            Event::Answered { status, .. } => {
+            ServiceEvent::Answered { status, .. } => {
                 self.requests += 1;
                 match status {
                     200..=399 => &mut self.replies_ok,
@@ -135,23 +135,25 @@ impl Counters {
                     _ => &mut self.replies_server_error,
                 }
             }
-            Event::EngineSilent { .. } => &mut self.engine_silent,
-            Event::Heard { is_report: true, is_known: true } => &mut self.rtcp_received,
-            Event::Heard { is_report: true, is_known: false } => &mut self.rtcp_unknown,
-            Event::Heard { is_report: false, is_known: true } => &mut self.punches,
-            Event::OffloadLost { connections, .. } => {
+            ServiceEvent::EngineSilent { .. } => &mut self.engine_silent,
+            ServiceEvent::Heard { is_report: true, is_known: true } => &mut self.rtcp_received,
+            ServiceEvent::Heard { is_report: true, is_known: false } => &mut self.rtcp_unknown,
+            ServiceEvent::Heard { is_report: false, is_known: true } => &mut self.punches,
+            ServiceEvent::OffloadLost { connections, .. } => {
                 self.offload_connections_lost += *connections as u64;
                 &mut self.offload_lost
             }
-            Event::IcmpHearsay => &mut self.icmp_hearsay,
-            Event::ConnectionOpened { .. } => &mut self.connections_accepted,
-            Event::ConnectionRefused { refusal: ConnRefusal::Full, .. } => &mut self.connections_refused,
-            Event::ConnectionRefused { refusal: ConnRefusal::Address, .. } => {
+            ServiceEvent::IcmpHearsay => &mut self.icmp_hearsay,
+            ServiceEvent::ConnectionOpened { .. } => &mut self.connections_accepted,
+            ServiceEvent::ConnectionRefused { refusal: ConnRefusal::Full, .. } => {
+                &mut self.connections_refused
+            }
+            ServiceEvent::ConnectionRefused { refusal: ConnRefusal::Address, .. } => {
                 &mut self.connections_refused_address
             }
-            Event::BadMessage { .. } => &mut self.bad_messages,
-            Event::TooSlow { .. } => &mut self.connections_too_slow,
-            Event::NotReading => &mut self.connections_not_reading,
+            ServiceEvent::BadMessage { .. } => &mut self.bad_messages,
+            ServiceEvent::TooSlow { .. } => &mut self.connections_too_slow,
+            ServiceEvent::NotReading => &mut self.connections_not_reading,
             _ => return,
         };
         *counter += 1;
@@ -187,7 +189,7 @@ impl Counters {
 
 millrace_core::counters! {
     /// What there is at one moment.
-    pub struct Held {
+    pub struct ServerGauges {
         /// Open connections.
         gauge connections,
         /// HTTP connections on which bytes of a title are sent.

@@ -69,9 +69,9 @@ fn listen(engine: &Engine, ends: &[SocketAddr]) -> io::Result<(Host, Vec<TcpList
 }
 
 /// A connection as the web side has it.
-struct Viewer(TcpStream);
+struct CarriedConnection(TcpStream);
 
-impl CarriedStream for Viewer {
+impl CarriedStream for CarriedConnection {
     fn io(&mut self) -> &mut dyn ReadWrite {
         &mut self.0
     }
@@ -87,7 +87,7 @@ async fn accept(host: Host, listener: TcpListener, arrivals: Arrivals) {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let name = Arc::new(stream.engine_socket());
-                arrivals.take(Carried::new(Viewer(stream), name), peer);
+                arrivals.take(Carried::new(CarriedConnection(stream), name), peer);
             }
             Err(_) if host.is_stopped() => return,
             // Of one connection, not of the listener.

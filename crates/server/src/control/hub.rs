@@ -14,12 +14,12 @@ use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
 use tokio::sync::{Notify, mpsc};
 
-use super::counters::{Counters, Held};
+use super::counters::{ServerCounters, ServerGauges};
 use super::log::ClientLog;
 use super::offload::OffloadCounters;
 use super::refusals::Refusals;
-use super::stream::{Arrival, ViewerStream};
-use super::titles::Titles;
+use super::stream::{ConnOrigin, ViewerStream};
+use super::titles::TitleTotals;
 use super::tunnel::{Tunnel, TunnelKey};
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
@@ -27,17 +27,17 @@ use crate::service::{self, ConnKey, ConnRefusal};
 use crate::session::{Output, Server};
 
 /// One thread, so no lock; borrowed only between two awaits.
-pub(super) type Shared = Rc<RefCell<Hub>>;
+pub(super) type SharedHub = Rc<RefCell<Hub>>;
 
 pub(super) struct Hub {
     pub(super) server: Server,
     engines: Vec<EngineLink>,
-    pub(super) lines: HashMap<ConnKey, Rc<Line>>,
+    pub(super) lines: HashMap<ConnKey, Rc<ControlConnection>>,
     /// Tunnels of RTSP in HTTP by their keys; at most as many as there are connections.
     pub(super) tunnels: HashMap<TunnelKey, Rc<Tunnel>>,
     /// Subscribers of what happens, with the log.
-    counters: Counters,
-    titles: Titles,
+    counters: ServerCounters,
+    titles: TitleTotals,
     log: ClientLog,
     feed: millrace_web::Feed,
     write_timeout_ns: u64,
@@ -66,8 +66,8 @@ struct EngineLink {
     gone: bool,
 }
 
-/// Who writes to a viewer.
-enum Writer {
+/// The side that writes to a connection.
+enum ConnWriter {
     /// This side.
     Control,
     /// An engine, which calls the connection this.
@@ -76,11 +76,11 @@ enum Writer {
     Nobody(Vec<u8>),
 }
 
-/// The way back to one viewer.
-pub(super) struct Line {
+/// The connection to one viewer, as the control thread keeps it.
+pub(super) struct ControlConnection {
     pub(super) key: ConnKey,
     pub(super) stream: ViewerStream,
-    writer: RefCell<Writer>,
+    writer: RefCell<ConnWriter>,
     /// Bytes that the socket has not taken.
     out: RefCell<VecDeque<u8>>,
     /// Since when.
@@ -112,12 +112,12 @@ pub(super) struct OrderNews {
     pub(super) lost: Cell<bool>,
 }
 
-impl Line {
+impl ControlConnection {
     fn new(key: ConnKey, stream: ViewerStream) -> Self {
         Self {
             key,
             stream,
-            writer: RefCell::new(Writer::Control),
+            writer: RefCell::new(ConnWriter::Control),
             out: RefCell::default(),
             stuck_since: Cell::new(None),
             closing: Cell::new(false),
@@ -129,12 +129,12 @@ impl Line {
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        !matches!(*self.writer.borrow(), Writer::Control)
+        !matches!(*self.writer.borrow(), ConnWriter::Control)
     }
 
     /// It goes from one engine to another.
     pub(super) fn is_held(&self) -> bool {
-        matches!(*self.writer.borrow(), Writer::Nobody(_))
+        matches!(*self.writer.borrow(), ConnWriter::Nobody(_))
     }
 
     pub(super) fn has_output(&self) -> bool {
@@ -188,8 +188,8 @@ impl Hub {
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
             tunnels: HashMap::new(),
-            counters: Counters::default(),
-            titles: Titles::default(),
+            counters: ServerCounters::default(),
+            titles: TitleTotals::default(),
             log: ClientLog::default(),
             feed,
             write_timeout_ns,
@@ -221,7 +221,7 @@ impl Hub {
     }
 
     /// A new connection; `None` if there are too many.
-    pub(super) fn accept(&mut self, stream: ViewerStream, from: Arrival) -> Option<Rc<Line>> {
+    pub(super) fn accept(&mut self, stream: ViewerStream, from: ConnOrigin) -> Option<Rc<ControlConnection>> {
         let opened = self.server.conn_opened(self.now(), from.peer, from.local);
         if let (Ok(key), Some(writer)) = (&opened, from.writer) {
             self.server.bind_conn(*key, writer);
@@ -229,7 +229,7 @@ impl Hub {
         if let (Ok(key), true) = (&opened, from.is_encrypted) {
             self.server.conn_is_encrypted(*key);
         }
-        let line = opened.ok().map(|key| Rc::new(Line::new(key, stream)));
+        let line = opened.ok().map(|key| Rc::new(ControlConnection::new(key, stream)));
         if let Some(line) = &line {
             self.lines.insert(line.key, Rc::clone(line));
         }
@@ -242,7 +242,7 @@ impl Hub {
         &mut self,
         stream: ViewerStream,
         peer: SocketAddr,
-    ) -> Result<Rc<Line>, (ViewerStream, ConnRefusal)> {
+    ) -> Result<Rc<ControlConnection>, (ViewerStream, ConnRefusal)> {
         let opened = self.server.with_service(self.now(), |service| service.conn_lent(peer));
         self.flush();
         let key = match opened {
@@ -252,7 +252,7 @@ impl Hub {
         if let Some((_, writer)) = self.offload.as_ref().filter(|_| stream.is_offloaded()) {
             self.server.bind_conn(key, *writer);
         }
-        let line = Rc::new(Line::new(key, stream));
+        let line = Rc::new(ControlConnection::new(key, stream));
         self.lines.insert(key, Rc::clone(&line));
         Ok(line)
     }
@@ -278,7 +278,7 @@ impl Hub {
     /// count.
     pub(super) fn icmp_errors(&mut self, unreachable: &[(SocketAddr, i32)], hearsay: u64) {
         for _ in 0..hearsay {
-            self.publish_event(&service::Event::IcmpHearsay);
+            self.publish_event(&service::ServiceEvent::IcmpHearsay);
         }
         // An engine that is not notified now is notified of the next one.
         if !self.is_congested() {
@@ -293,7 +293,7 @@ impl Hub {
     /// The offload engine carries connections from now on.
     pub(super) fn offload_up(&mut self, host: toe::Host, at: Vec<SocketAddr>, writer: usize) {
         self.offload = Some((host, writer));
-        self.publish_event(&service::Event::OffloadUp { at });
+        self.publish_event(&service::ServiceEvent::OffloadUp { at });
     }
 
     /// Publishes the counters of the running offload engine.
@@ -317,7 +317,7 @@ impl Hub {
         let lost: Vec<_> =
             self.lines.values().filter(|line| line.stream.is_offloaded()).map(Rc::clone).collect();
         let connections = lost.len() + std::mem::take(&mut self.offload_cut);
-        self.publish_event(&service::Event::OffloadLost { connections, why });
+        self.publish_event(&service::ServiceEvent::OffloadLost { connections, why });
         for line in lost {
             line.broken.set(true);
             line.wake.notify_one();
@@ -337,7 +337,7 @@ impl Hub {
                 Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
                 Output::Hold { conn } => {
                     if let Some(line) = self.lines.get(&conn) {
-                        line.writer.replace(Writer::Nobody(Vec::new()));
+                        line.writer.replace(ConnWriter::Nobody(Vec::new()));
                     }
                 }
                 Output::Command { engine, command } => self.send(engine, command),
@@ -355,7 +355,7 @@ impl Hub {
     }
 
     /// Sends an event to all subscribers: one more is one more line here.
-    fn publish_event(&mut self, event: &service::Event) {
+    fn publish_event(&mut self, event: &service::ServiceEvent) {
         let now = self.now();
         self.counters.count(event);
         self.titles.count(event);
@@ -366,24 +366,24 @@ impl Hub {
     }
 
     /// Notifies an order's task of the events it waits for.
-    fn tell_order(&self, event: &service::Event) {
-        let tell = |conn: &ConnKey, tell: fn(&Line)| {
+    fn tell_order(&self, event: &service::ServiceEvent) {
+        let tell = |conn: &ConnKey, tell: fn(&ControlConnection)| {
             if let Some(line) = self.lines.get(conn) {
                 tell(line);
                 line.wake.notify_one();
             }
         };
         match event {
-            service::Event::BytesSent { conn } => tell(conn, |line| line.order.sent.set(true)),
-            service::Event::Ended { is_bytes: true, conn: Some(conn), .. } => {
+            service::ServiceEvent::BytesSent { conn } => tell(conn, |line| line.order.sent.set(true)),
+            service::ServiceEvent::Ended { is_bytes: true, conn: Some(conn), .. } => {
                 tell(conn, |line| line.order.over.set(true));
             }
-            service::Event::ConnectionReturned { conn } => tell(conn, |line| {
-                line.writer.replace(Writer::Control);
+            service::ServiceEvent::ConnectionReturned { conn } => tell(conn, |line| {
+                line.writer.replace(ConnWriter::Control);
                 line.order.returned.set(true);
             }),
             // The connections of RTSP are closed by its server.
-            service::Event::ConnectionLost { conn } => tell(conn, |line| line.order.lost.set(true)),
+            service::ServiceEvent::ConnectionLost { conn } => tell(conn, |line| line.order.lost.set(true)),
             _ => {}
         }
     }
@@ -391,11 +391,13 @@ impl Hub {
     pub(super) fn write_to(&mut self, conn: ConnKey, bytes: Vec<u8>) {
         let Some(line) = self.lines.get(&conn).cloned() else { return };
         match &mut *line.writer.borrow_mut() {
-            Writer::Control => return line.write(self.now(), &bytes),
-            Writer::Engine(engine, conn) => self.send(*engine, Command::ConnWrite { conn: *conn, bytes }),
+            ConnWriter::Control => return line.write(self.now(), &bytes),
+            ConnWriter::Engine(engine, conn) => self.send(*engine, Command::ConnWrite { conn: *conn, bytes }),
             // Hardly more than one reply: no request is taken meanwhile.
-            Writer::Nobody(held) if held.len() + bytes.len() <= MAX_CONN_PENDING_BYTES => held.extend(bytes),
-            Writer::Nobody(_) => line.broken.set(true),
+            ConnWriter::Nobody(held) if held.len() + bytes.len() <= MAX_CONN_PENDING_BYTES => {
+                held.extend(bytes)
+            }
+            ConnWriter::Nobody(_) => line.broken.set(true),
         }
         line.wake.notify_one();
     }
@@ -404,7 +406,7 @@ impl Hub {
     /// requests are taken one by one, and only when the previous reply has gone out.
     fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
         let Some(line) = self.lines.get(&key).cloned() else { return };
-        let before = line.writer.replace(Writer::Engine(engine, id));
+        let before = line.writer.replace(ConnWriter::Engine(engine, id));
         match line.stream.for_loop() {
             Ok(socket) => self.send(engine, Command::ConnAdd { conn: id, socket }),
             Err(error) => {
@@ -412,7 +414,7 @@ impl Hub {
                 line.broken.set(true);
             }
         }
-        if let Writer::Nobody(held) = before {
+        if let ConnWriter::Nobody(held) = before {
             if !held.is_empty() {
                 self.send(engine, Command::ConnWrite { conn: id, bytes: held });
             }
@@ -498,13 +500,13 @@ impl Hub {
         let now = self.now();
         self.server.set_wall_offset_ns(millrace_offload::clock::wall_offset_ns());
         self.server.tick(now);
-        let stuck = |line: &Line| {
+        let stuck = |line: &ControlConnection| {
             line.stuck_since.get().is_some_and(|since| now.ns_since(since) > self.write_timeout_ns)
         };
         let not_reading: Vec<_> =
             self.lines.values().filter(|line| stuck(line) && !line.broken.get()).cloned().collect();
         for line in not_reading {
-            self.publish_event(&service::Event::NotReading);
+            self.publish_event(&service::ServiceEvent::NotReading);
             line.broken.set(true);
             line.wake.notify_one();
         }
@@ -536,7 +538,7 @@ impl Hub {
         self.sheets.counters.publish(&self.counters);
         self.titles.publish(&self.sheets.titles);
         let service = self.server.service();
-        self.sheets.held.publish(&Held {
+        self.sheets.held.publish(&ServerGauges {
             connections: service.connection_count() as u64,
             deliveries: service.lent_count() as u64,
             sessions: service.session_count() as u64,

@@ -12,7 +12,7 @@ use millrace_core::time::{Instant, NS_PER_S};
 
 use crate::limits::MAX_CLIENT_LINES_PER_S;
 use crate::limits::control::{FAILURE_LINES, NO_FILES_EVERY_NS};
-use crate::service::Event;
+use crate::service::ServiceEvent;
 
 /// Where lines about single requests can be asked for: `MILLRACE_LOG=info,millrace::requests=debug`. The web side's have the same.
 const REQUESTS: &str = "millrace::requests";
@@ -26,7 +26,7 @@ pub(super) struct ClientLog {
 
 impl ClientLog {
     /// Writes the line of an event that has one.
-    pub(super) fn write(&mut self, now: Instant, event: &Event) {
+    pub(super) fn write(&mut self, now: Instant, event: &ServiceEvent) {
         if !event.is_logged() {
             if event.is_traced() {
                 tracing::debug!(target: REQUESTS, id = event.id(), "{event}");

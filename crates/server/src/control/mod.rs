@@ -60,7 +60,7 @@ use millrace_core::counters::Sheet;
 use millrace_core::time::Instant;
 use tokio::sync::mpsc;
 
-pub use counters::{Counters, Held};
+pub use counters::{ServerCounters, ServerGauges};
 pub use engine_port::EnginePort;
 pub use http::http_by_offload;
 pub use offload::{Offload, OffloadSheets, OpenOffload};
@@ -74,7 +74,7 @@ use crate::service::{Fetcher, Library};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
-/// [`Control::start`].
+/// [`ControlPlane::start`].
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
     /// Sessions, admission, limits.
@@ -150,7 +150,7 @@ pub enum ControlError {
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Sums since the start.
-    pub counters: Counters,
+    pub counters: ServerCounters,
     /// Sessions, the oldest first.
     pub sessions: Vec<SessionInfo>,
     /// Viewers that fetch segments, the oldest first.
@@ -217,9 +217,9 @@ pub struct Farewell {
 #[derive(Clone, Debug, Default)]
 pub struct ControlSheets {
     /// Sums since the start.
-    pub counters: Arc<Sheet<Counters>>,
+    pub counters: Arc<Sheet<ServerCounters>>,
     /// What there is now.
-    pub held: Arc<Sheet<Held>>,
+    pub held: Arc<Sheet<ServerGauges>>,
     /// The same of each title.
     pub titles: Arc<TitleSheets>,
     /// Work of the offload engine, including those before it.
@@ -238,9 +238,9 @@ enum Ask {
 
 /// The control plane.
 #[derive(Debug)]
-pub struct Control;
+pub struct ControlPlane;
 
-impl Control {
+impl ControlPlane {
     /// Starts the control thread and returns at once; connections are accepted from now on.
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Control {
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || {
-                let parts = run::Parts {
+                let parts = run::ControlInputs {
                     config,
                     library,
                     entropy: Box::new(entropy),

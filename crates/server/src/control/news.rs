@@ -1,48 +1,52 @@
 //! Events of viewers, for the listeners at the web side.
 
-use millrace_web::{Feed, News};
+use millrace_web::{Feed, SiteEvent};
 
 use super::refusals;
-use crate::service::Event;
+use crate::service::ServiceEvent;
 
 /// Tells listeners, if the event is for them.
-pub(super) fn tell(feed: &Feed, event: &Event) {
+pub(super) fn tell(feed: &Feed, event: &ServiceEvent) {
     match event {
-        Event::Started { .. }
-        | Event::Closed { .. }
-        | Event::FetchBegan { .. }
-        | Event::FetchEnded { .. } => feed.tell(|| of_session(event)),
-        event if refusals::is_refusal(event) => feed.tell(|| News::Refusal { what: refusals::words(event) }),
+        ServiceEvent::Started { .. }
+        | ServiceEvent::Closed { .. }
+        | ServiceEvent::FetchBegan { .. }
+        | ServiceEvent::FetchEnded { .. } => feed.tell(|| of_session(event)),
+        event if refusals::is_refusal(event) => {
+            feed.tell(|| SiteEvent::Refusal { what: refusals::words(event) })
+        }
         _ => {}
     }
 }
 
-fn of_session(event: &Event) -> News {
+fn of_session(event: &ServiceEvent) -> SiteEvent {
     match event {
-        Event::Started { session, title, peer, transport, agent, .. } => News::SessionBegun {
+        ServiceEvent::Started { session, title, peer, transport, agent, .. } => SiteEvent::SessionBegun {
             session: session.clone(),
             title: title.clone(),
             peer: peer.to_string(),
             transport: transport.clone(),
             agent: agent.clone(),
         },
-        Event::Closed { session, title, peer, reason, lasted_ns, totals, .. } => News::SessionEnded {
-            session: session.clone(),
-            title: title.clone(),
-            peer: peer.to_string(),
-            reason: reason.to_string(),
-            lasted_s: *lasted_ns as f64 / 1e9,
-            packets: totals.map(|totals| totals.packets),
-            late_packets: totals.map(|totals| totals.late),
-        },
-        Event::FetchBegan { session, title, peer, agent } => News::SessionBegun {
+        ServiceEvent::Closed { session, title, peer, reason, lasted_ns, totals, .. } => {
+            SiteEvent::SessionEnded {
+                session: session.clone(),
+                title: title.clone(),
+                peer: peer.to_string(),
+                reason: reason.to_string(),
+                lasted_s: *lasted_ns as f64 / 1e9,
+                packets: totals.map(|totals| totals.packets),
+                late_packets: totals.map(|totals| totals.late),
+            }
+        }
+        ServiceEvent::FetchBegan { session, title, peer, agent } => SiteEvent::SessionBegun {
             session: session.clone(),
             title: title.clone(),
             peer: peer.to_string(),
             transport: "segments".to_owned(),
             agent: agent.clone(),
         },
-        Event::FetchEnded { session, title, peer, reason, lasted_ns } => News::SessionEnded {
+        ServiceEvent::FetchEnded { session, title, peer, reason, lasted_ns } => SiteEvent::SessionEnded {
             session: session.clone(),
             title: title.clone(),
             peer: peer.to_string(),
@@ -51,6 +55,6 @@ fn of_session(event: &Event) -> News {
             packets: None,
             late_packets: None,
         },
-        other => News::Refusal { what: refusals::words(other) },
+        other => SiteEvent::Refusal { what: refusals::words(other) },
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use millrace_core::counters::{Group, Kind, Sheet};
+use millrace_core::counters::{CounterKind, Group, Sheet};
 use millrace_core::limits::control::ACCEPT_PAUSE;
 use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_offload::toe::tokio::{Reactor, TcpListener, TcpStream};
@@ -20,8 +20,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::conn;
-use super::hub::Shared;
-use super::stream::{Arrival, ViewerStream};
+use super::hub::SharedHub;
+use super::stream::{ConnOrigin, ViewerStream};
 use crate::limits::control::{CONTROL_TICK, OFFLOAD_RETRY_FIRST, OFFLOAD_RETRY_MOST};
 
 /// Opens the engine's device and starts the engine, as often as it is asked; on a thread that may wait.
@@ -85,7 +85,7 @@ fn together<G: Group>(before: &G, now: &G) -> G {
     before.put(|value| earlier.push(value));
     let mut place = G::COUNTERS.iter().zip(earlier);
     now.put(|value| match place.next() {
-        Some((counter, earlier)) if counter.kind == Kind::Sum => values.push(earlier + value),
+        Some((counter, earlier)) if counter.kind == CounterKind::Sum => values.push(earlier + value),
         _ => values.push(value),
     });
     let mut values = values.into_iter();
@@ -112,7 +112,7 @@ impl OffloadSheets {
 }
 
 /// Serves viewers by the engine for ever, and starts it again when it has ended.
-pub(super) async fn run(hub: Shared, offload: Offload) {
+pub(super) async fn run(hub: SharedHub, offload: Offload) {
     let Offload { engine, mut opener, addresses, port, writer, shown } = offload;
     let ends: Vec<_> = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
     let mut pause = OFFLOAD_RETRY_FIRST;
@@ -160,7 +160,7 @@ pub(super) async fn run(hub: Shared, offload: Offload) {
 
 /// Accepts connections until the engine has ended; why it has.
 async fn serve(
-    hub: &Shared,
+    hub: &SharedHub,
     engine: Arc<toe::Engine>,
     ends: &[SocketAddr],
     (writer, shown): (usize, &watch::Sender<Weak<toe::Engine>>),
@@ -200,7 +200,7 @@ async fn serve(
 
 /// The server may end between two looks at the counters: those that are written then have the last moments too.
 struct LastLook<'a> {
-    hub: &'a Shared,
+    hub: &'a SharedHub,
     engine: &'a toe::Engine,
 }
 
@@ -212,7 +212,7 @@ impl Drop for LastLook<'_> {
     }
 }
 
-async fn accept(hub: Shared, host: toe::Host, listener: TcpListener, writer: usize) {
+async fn accept(hub: SharedHub, host: toe::Host, listener: TcpListener, writer: usize) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => take(&hub, stream, peer, writer),
@@ -227,9 +227,9 @@ async fn accept(hub: Shared, host: toe::Host, listener: TcpListener, writer: usi
     }
 }
 
-fn take(hub: &Shared, stream: TcpStream, peer: SocketAddr, writer: usize) {
+fn take(hub: &SharedHub, stream: TcpStream, peer: SocketAddr, writer: usize) {
     let Ok(local) = stream.local_addr() else { return };
-    let from = Arrival { peer, local, writer: Some(writer), is_encrypted: false };
+    let from = ConnOrigin { peer, local, writer: Some(writer), is_encrypted: false };
     let line = hub.borrow_mut().accept(ViewerStream::Offload(stream), from);
     if let Some(line) = line {
         tokio::task::spawn_local(conn::serve(Rc::clone(hub), line, Vec::new()));

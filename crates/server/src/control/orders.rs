@@ -15,22 +15,23 @@ use std::time::Duration;
 
 use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES};
 use millrace_rights::Quota;
-use millrace_web::{Delivery, Order, Refused, Taken};
+use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::hub::{Hub, Line, Shared};
+use super::hub::{ControlConnection, Hub, SharedHub};
 use super::stream::ViewerStream;
 use crate::limits::OPENING_NS;
 use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
 use crate::service::{
-    ConnKey, EndReason, FecWish, Fetch, Fetching, Path, Refusal, Request, Segment, StreamKey, Which,
+    ConnKey, EndReason, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
+    StreamRequest, Which,
 };
 
 /// The ordered data, without the connection.
-struct Wanted {
+struct OrderedBytes {
     peer: SocketAddr,
     title: String,
     bytes: Range<u64>,
@@ -39,7 +40,7 @@ struct Wanted {
     label: String,
     agent: Option<String>,
     quota: Option<Quota>,
-    segment: Option<Segment>,
+    segment: Option<FetchedSegment>,
 }
 
 /// The viewer's input meanwhile.
@@ -53,23 +54,23 @@ struct Heard {
 
 /// The outcome of an order that was not carried out.
 enum Failure {
-    Refused(Refused),
+    Refused(DeliveryRefusal),
     Broken,
 }
 
 /// Takes orders for as long as there is a sender.
-pub(super) async fn take(hub: Shared, mut orders: UnboundedReceiver<Order>) {
+pub(super) async fn take(hub: SharedHub, mut orders: UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
         spawn_local(serve(Rc::clone(&hub), order));
     }
 }
 
-async fn serve(hub: Shared, order: Order) {
+async fn serve(hub: SharedHub, order: Order) {
     let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, segment, done } = order;
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
     let segment = segment.map(known_segment);
-    let wanted = Wanted { peer, title, bytes, before, ahead_ms, label, agent, quota, segment };
+    let wanted = OrderedBytes { peer, title, bytes, before, ahead_ms, label, agent, quota, segment };
     let Ok(stream) = ViewerStream::of_order(socket) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
@@ -79,7 +80,7 @@ async fn serve(hub: Shared, order: Order) {
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
-            let why = Refused::Full(refusal.reason().to_owned());
+            let why = DeliveryRefusal::Full(refusal.reason().to_owned());
             let delivery = match stream.into_order() {
                 Some(socket) => Delivery::Refused { socket, read: Vec::new(), why },
                 None => Delivery::Broken,
@@ -107,9 +108,16 @@ async fn serve(hub: Shared, order: Order) {
 
 /// Sends the ordered data; returns when the last byte has been taken, or the order has ended
 /// otherwise.
-async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) -> Result<(), Failure> {
+async fn deliver(
+    hub: &SharedHub,
+    line: &ControlConnection,
+    wanted: &OrderedBytes,
+    heard: &mut Heard,
+) -> Result<(), Failure> {
     if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
-        return Err(Failure::Refused(Refused::Broken("the head of the response is too long".to_owned())));
+        return Err(Failure::Refused(DeliveryRefusal::Broken(
+            "the head of the response is too long".to_owned(),
+        )));
     }
     let stream = begin(hub, line, wanted).await?;
     hub.borrow_mut().play_order(line.key, stream, wanted).map_err(|_| Failure::Broken)?;
@@ -126,7 +134,7 @@ async fn deliver(hub: &Shared, line: &Line, wanted: &Wanted, heard: &mut Heard) 
 }
 
 /// Waits until there is news of the order, or input from the viewer.
-async fn hear(line: &Line, heard: &mut Heard) {
+async fn hear(line: &ControlConnection, heard: &mut Heard) {
     let has_room = heard.bytes.len() < MAX_ORDER_READ_BYTES;
     tokio::select! {
         ready = line.stream.readable(), if has_room && !heard.is_over => {
@@ -143,7 +151,11 @@ async fn hear(line: &Line, heard: &mut Heard) {
 }
 
 /// Waits for the title to be opened, and takes everything that its sending needs.
-async fn begin(hub: &Shared, line: &Line, wanted: &Wanted) -> Result<StreamKey, Failure> {
+async fn begin(
+    hub: &SharedHub,
+    line: &ControlConnection,
+    wanted: &OrderedBytes,
+) -> Result<StreamKey, Failure> {
     let room = Rc::clone(&hub.borrow().room);
     let opening = async {
         loop {
@@ -167,7 +179,7 @@ async fn begin(hub: &Shared, line: &Line, wanted: &Wanted) -> Result<StreamKey, 
 }
 
 /// Waits until no engine writes to the connection any more.
-async fn get_back(hub: &Shared, line: &Line, heard: &mut Heard) -> Result<(), Failure> {
+async fn get_back(hub: &SharedHub, line: &ControlConnection, heard: &mut Heard) -> Result<(), Failure> {
     if !hub.borrow_mut().take_back(line.key) {
         return Ok(());
     }
@@ -183,27 +195,27 @@ async fn get_back(hub: &Shared, line: &Line, heard: &mut Heard) -> Result<(), Fa
     timeout(Duration::from_nanos(MAX_BYTES_STALL_NS), back).await.unwrap_or(Err(Failure::Broken))
 }
 
-fn known_segment(segment: millrace_web::Segment) -> Segment {
-    let millrace_web::Segment { conn, number, at, length } = segment;
-    Segment { conn, number, at, length }
+fn known_segment(segment: millrace_web::OrderedSegment) -> FetchedSegment {
+    let millrace_web::OrderedSegment { conn, number, at, length } = segment;
+    FetchedSegment { conn, number, at, length }
 }
 
 /// What viewers may know of a refusal.
-fn refused(refusal: &Refusal) -> Refused {
+fn refused(refusal: &Refusal) -> DeliveryRefusal {
     match refusal {
-        Refusal::Gone | Refusal::EmptyRange => Refused::Gone,
+        Refusal::Gone | Refusal::EmptyRange => DeliveryRefusal::Gone,
         Refusal::MembersLost(_)
         | Refusal::Unfit(_)
         | Refusal::TimedOut
         | Refusal::TooManyTitles
-        | Refusal::Broken => Refused::Broken(refusal.to_string()),
-        _ => Refused::Full(refusal.to_string()),
+        | Refusal::Broken => DeliveryRefusal::Broken(refusal.to_string()),
+        _ => DeliveryRefusal::Full(refusal.to_string()),
     }
 }
 
 /// Answers whether a viewer of segments that the web side makes may have one, and learns how much
 /// of it the viewer has taken.
-pub(super) fn fetch(hub: &Shared, fetch: millrace_web::Fetch) {
+pub(super) fn fetch(hub: &SharedHub, fetch: millrace_web::Fetch) {
     let (may, done, over) = hub.borrow_mut().try_fetch(fetch);
     let fetching = match may {
         Ok(fetching) => fetching,
@@ -222,7 +234,11 @@ pub(super) fn fetch(hub: &Shared, fetch: millrace_web::Fetch) {
 }
 
 /// Whether there is room, and the channels to and from the web side.
-type Tried = (Result<Fetching, Refusal>, oneshot::Sender<Result<(), Refused>>, oneshot::Receiver<Taken>);
+type Tried = (
+    Result<Fetching, Refusal>,
+    oneshot::Sender<Result<(), DeliveryRefusal>>,
+    oneshot::Receiver<DeliveredAmount>,
+);
 
 impl Hub {
     fn try_fetch(&mut self, fetch: millrace_web::Fetch) -> Tried {
@@ -244,24 +260,24 @@ impl Hub {
         (may, done, over)
     }
 
-    fn end_fetch(&mut self, fetching: Fetching, taken: Taken) {
-        let (now, Taken { bytes, is_whole }) = (self.now(), taken);
+    fn end_fetch(&mut self, fetching: Fetching, taken: DeliveredAmount) {
+        let (now, DeliveredAmount { bytes, is_whole }) = (self.now(), taken);
         self.server.with_service(now, |service| service.end_fetch(now, fetching, bytes, is_whole));
         self.flush();
     }
 
-    fn try_order(&mut self, conn: ConnKey, wanted: &Wanted) -> Result<StreamKey, Refusal> {
+    fn try_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
         let now = self.now();
         let tried = self.server.with_service(now, |service| {
             service.prepare(now, conn, &wanted.title)?;
             let entry = service.find(&wanted.title).ok_or(Refusal::Gone)?;
             service.check_members(&entry)?;
-            let request = Request {
+            let request = StreamRequest {
                 which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
                 viewer: wanted.peer,
                 conn: Some(conn),
                 entry,
-                path: Path::Bytes { conn },
+                path: StreamPath::Bytes { conn },
                 fec: FecWish::Silent,
                 rendition: None,
                 quota: wanted.quota.clone(),
@@ -279,7 +295,7 @@ impl Hub {
     }
 
     /// Sends the part that goes before, then the bytes.
-    fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &Wanted) -> Result<(), Refusal> {
+    fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &OrderedBytes) -> Result<(), Refusal> {
         let now = self.now();
         self.write_to(conn, wanted.before.clone());
         let played = self

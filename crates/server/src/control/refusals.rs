@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::limits::control::MAX_REFUSALS_KEPT;
-use crate::service::Event;
+use crate::service::ServiceEvent;
 
 /// One that was turned away, and those of the same second.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,14 +17,17 @@ pub struct TurnedAway {
 }
 
 /// Returns whether a client was turned away.
-pub(super) fn is_refusal(event: &Event) -> bool {
-    matches!(event, Event::NoRoom { .. } | Event::ConnectionRefused { .. } | Event::Broken { .. })
+pub(super) fn is_refusal(event: &ServiceEvent) -> bool {
+    matches!(
+        event,
+        ServiceEvent::NoRoom { .. } | ServiceEvent::ConnectionRefused { .. } | ServiceEvent::Broken { .. }
+    )
 }
 
 /// Who, from what, and why.
-pub(super) fn words(event: &Event) -> String {
+pub(super) fn words(event: &ServiceEvent) -> String {
     match event {
-        Event::NoRoom { peer, title, refusal } => format!("{title} for {peer}: {refusal}"),
+        ServiceEvent::NoRoom { peer, title, refusal } => format!("{title} for {peer}: {refusal}"),
         event => event.to_string(),
     }
 }
@@ -35,7 +38,7 @@ pub(super) struct Refusals(VecDeque<TurnedAway>);
 
 impl Refusals {
     /// Keeps it if it is a refusal.
-    pub(super) fn note(&mut self, at_unix_s: impl FnOnce() -> u64, event: &Event) {
+    pub(super) fn note(&mut self, at_unix_s: impl FnOnce() -> u64, event: &ServiceEvent) {
         if !is_refusal(event) {
             return;
         }
@@ -62,15 +65,15 @@ mod tests {
     use super::*;
     use crate::service::Refusal;
 
-    fn no_room(number: u16) -> Event {
+    fn no_room(number: u16) -> ServiceEvent {
         let refusal = Refusal::Streams { max: 7 };
-        Event::NoRoom { peer: ([192, 0, 2, 1], number).into(), title: "film".to_owned(), refusal }
+        ServiceEvent::NoRoom { peer: ([192, 0, 2, 1], number).into(), title: "film".to_owned(), refusal }
     }
 
     #[test]
     fn refusals_list_keeps_one_recent_entry_per_second() {
         let mut refusals = Refusals::default();
-        refusals.note(|| 1, &Event::IcmpHearsay);
+        refusals.note(|| 1, &ServiceEvent::IcmpHearsay);
         assert_eq!(refusals.list(), []);
         for second in 0..MAX_REFUSALS_KEPT as u64 + 5 {
             refusals.note(|| second, &no_room(1));

@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::hub::{Hub, Shared};
-use super::stream::{Arrival, ViewerStream};
+use super::hub::{Hub, SharedHub};
+use super::stream::{ConnOrigin, ViewerStream};
 use super::{
     Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
     udp,
@@ -29,7 +29,7 @@ use crate::service::{ConnKey, Library};
 use crate::session::{Entropy, Server, UdpPort};
 
 /// The inputs of the thread.
-pub(super) struct Parts {
+pub(super) struct ControlInputs {
     pub(super) config: ControlConfig,
     pub(super) library: Box<dyn Library>,
     pub(super) entropy: Box<dyn Entropy>,
@@ -40,16 +40,16 @@ pub(super) struct Parts {
 
 /// Runs until asked to shut down, or until the handle is gone.
 pub(super) async fn run(
-    parts: Parts,
+    parts: ControlInputs,
     mut asked: mpsc::UnboundedReceiver<Ask>,
     ready: std::sync::mpsc::Sender<Result<(), ControlError>>,
 ) -> Farewell {
-    let Parts { config, library, entropy, engines, sockets, sheets } = parts;
+    let ControlInputs { config, library, entropy, engines, sockets, sheets } = parts;
     let count = engines.len();
     let server = Server::new(config.session, library, entropy);
     let (checked, hears_checked) = mpsc::unbounded_channel();
     let hub = Hub::new(server, engines, (config.write_timeout_ns, config.feed), sheets, checked);
-    let hub: Shared = Rc::new(RefCell::new(hub));
+    let hub: SharedHub = Rc::new(RefCell::new(hub));
     spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
         Ok(listeners) => {
@@ -68,7 +68,7 @@ pub(super) async fn run(
 }
 
 /// Answers until asked to shut down; returns how long that may take.
-async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Duration {
+async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Duration {
     loop {
         match asked.recv().await {
             // The asker may have given up waiting.
@@ -83,7 +83,7 @@ async fn answer(hub: &Shared, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Durat
 }
 
 /// Starts all tasks; returns those that accept connections.
-fn start(hub: &Shared, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandle<()>>, ControlError> {
+fn start(hub: &SharedHub, engines: usize, sockets: Sockets) -> Result<Vec<JoinHandle<()>>, ControlError> {
     let refused = |what| move |source| ControlError::Socket { what, address: "a socket".to_owned(), source };
     for pair in sockets.udp {
         let rtp = watch(pair.rtp).map_err(refused("watch the RTP port"))?;
@@ -135,14 +135,14 @@ pub(super) fn watch<T: AsRawFd>(fd: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-async fn accept(hub: Shared, listener: TcpListener) {
+async fn accept(hub: SharedHub, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let Ok(local) = stream.local_addr() else { continue }; // already reset
                 set_options(&stream);
                 let stream = ViewerStream::Kernel(stream);
-                let from = Arrival { peer, local, writer: None, is_encrypted: false };
+                let from = ConnOrigin { peer, local, writer: None, is_encrypted: false };
                 let line = hub.borrow_mut().accept(stream, from);
                 if let Some(line) = line {
                     spawn_local(conn::serve(Rc::clone(&hub), line, Vec::new()));
@@ -161,11 +161,11 @@ async fn accept(hub: Shared, listener: TcpListener) {
 
 /// Takes connections that came by TLS. If there is no room for one, it is dropped, and its viewer
 /// sees the end of it.
-async fn take_secure(hub: Shared, mut arrivals: mpsc::Receiver<millrace_tls::Relayed>) {
+async fn take_secure(hub: SharedHub, mut arrivals: mpsc::Receiver<millrace_tls::Relayed>) {
     while let Some(millrace_tls::Relayed { stream, peer, local }) = arrivals.recv().await {
         match UnixStream::from_std(stream) {
             Ok(stream) => {
-                let from = Arrival { peer, local, writer: None, is_encrypted: true };
+                let from = ConnOrigin { peer, local, writer: None, is_encrypted: true };
                 let line = hub.borrow_mut().accept(ViewerStream::Inside(stream), from);
                 if let Some(line) = line {
                     spawn_local(conn::serve(Rc::clone(&hub), line, Vec::new()));
@@ -178,7 +178,7 @@ async fn take_secure(hub: Shared, mut arrivals: mpsc::Receiver<millrace_tls::Rel
 
 /// Takes over a connection of the web side that carries RTSP in HTTP. If there is no room for it,
 /// it is dropped and the viewer sees it close.
-fn take_tunnel(hub: &Shared, tunnel: millrace_web::TunnelConn) {
+fn take_tunnel(hub: &SharedHub, tunnel: millrace_web::TunnelConn) {
     let millrace_web::TunnelConn { socket, read, peer, local, is_encrypted } = tunnel;
     let stream = match socket {
         OrderSocket::Viewer(stream) => TcpStream::from_std(stream).map(ViewerStream::Kernel),
@@ -192,7 +192,7 @@ fn take_tunnel(hub: &Shared, tunnel: millrace_web::TunnelConn) {
                 if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
                 0,
             );
-            let from = Arrival { peer, local: local.unwrap_or(any), writer: None, is_encrypted };
+            let from = ConnOrigin { peer, local: local.unwrap_or(any), writer: None, is_encrypted };
             let line = hub.borrow_mut().accept(stream, from);
             if let Some(line) = line {
                 spawn_local(conn::serve(Rc::clone(hub), line, read));
@@ -213,7 +213,7 @@ fn set_options(stream: &TcpStream) {
 }
 
 /// Takes an engine's events when its bell rings.
-async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
+async fn hear(hub: SharedHub, engine: usize, fd: AsyncFd<OwnedFd>) {
     loop {
         match fd.readable().await {
             Ok(mut guard) => guard.clear_ready(),
@@ -227,14 +227,14 @@ async fn hear(hub: Shared, engine: usize, fd: AsyncFd<OwnedFd>) {
 }
 
 /// Goes on with requests whose passwords have been checked.
-async fn hear_checks(hub: Shared, mut checked: mpsc::UnboundedReceiver<ConnKey>) {
+async fn hear_checks(hub: SharedHub, mut checked: mpsc::UnboundedReceiver<ConnKey>) {
     while let Some(conn) = checked.recv().await {
         hub.borrow_mut().password_checked(conn);
     }
 }
 
 /// Takes the library's answers when its bell rings.
-async fn hear_library(hub: Shared, fd: AsyncFd<OwnedFd>) {
+async fn hear_library(hub: SharedHub, fd: AsyncFd<OwnedFd>) {
     // Takes the answers to requests made before the bell was watched.
     hub.borrow_mut().take_openings();
     while let Ok(mut guard) = fd.readable().await {
@@ -243,7 +243,7 @@ async fn hear_library(hub: Shared, fd: AsyncFd<OwnedFd>) {
     }
 }
 
-async fn tick(hub: Shared) {
+async fn tick(hub: SharedHub) {
     let mut ticks = interval(CONTROL_TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -252,7 +252,7 @@ async fn tick(hub: Shared) {
     }
 }
 
-async fn look_at_load(hub: Shared) {
+async fn look_at_load(hub: SharedHub) {
     let mut ticks = interval(Duration::from_nanos(ADMISSION_LOOK_NS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -261,7 +261,7 @@ async fn look_at_load(hub: Shared) {
     }
 }
 
-async fn retry(hub: Shared) {
+async fn retry(hub: SharedHub) {
     let backlog = Rc::clone(&hub.borrow().backlog);
     loop {
         backlog.notified().await;
@@ -275,7 +275,7 @@ async fn retry(hub: Shared) {
 }
 
 /// BYE first, because without it players wait for ever; then sessions, streams, connections.
-async fn shut_down(hub: &Shared, engines: usize, limit: Duration) -> Farewell {
+async fn shut_down(hub: &SharedHub, engines: usize, limit: Duration) -> Farewell {
     let look = |hub: &mut Hub| (0..engines).for_each(|engine| hub.look_for_end(engine));
     if hub.borrow_mut().server.begin_shutdown() > 0 {
         hub.borrow_mut().stop_engines();

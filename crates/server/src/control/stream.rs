@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::run::watch;
 
 /// Where a connection comes from.
-pub(super) struct Arrival {
+pub(super) struct ConnOrigin {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     /// The only engine that can write to it; `None`: any can.

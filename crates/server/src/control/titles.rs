@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_core::counters::Group;
 
 use crate::limits::control::MAX_TITLE_SHEETS;
-use crate::service::{Event, Playing};
+use crate::service::{Playing, ServiceEvent};
 
 millrace_core::counters! {
     /// The data sent of a title, and the number of its viewers.
@@ -37,10 +37,10 @@ const OTHERS: &str = "(others)";
 
 /// All sums.
 #[derive(Debug, Default)]
-pub(super) struct Titles {
+pub(super) struct TitleTotals {
     /// Sessions of each title that has any, with a line or without.
     viewers: HashMap<String, u64>,
-    lines: Vec<Line>,
+    lines: Vec<CountedTitle>,
     by_name: HashMap<String, usize>,
     others: TitleCounters,
     /// Counts the times that a title was left by its last viewer.
@@ -50,23 +50,23 @@ pub(super) struct Titles {
 }
 
 #[derive(Debug)]
-struct Line {
+struct CountedTitle {
     name: String,
     counters: TitleCounters,
     /// The departure of its last viewer: the smaller, the longer ago.
     left: u64,
 }
 
-impl Titles {
+impl TitleTotals {
     /// Counts an event.
-    pub(super) fn count(&mut self, event: &Event) {
+    pub(super) fn count(&mut self, event: &ServiceEvent) {
         match event {
-            Event::Started { title, .. } | Event::FetchBegan { title, .. } => {
+            ServiceEvent::Started { title, .. } | ServiceEvent::FetchBegan { title, .. } => {
                 *self.viewers.entry(title.clone()).or_default() += 1;
                 self.give_line(title);
                 self.change(title, |counters| counters.sessions += 1);
             }
-            Event::Closed { title, .. } | Event::FetchEnded { title, .. } => {
+            ServiceEvent::Closed { title, .. } | ServiceEvent::FetchEnded { title, .. } => {
                 if let Some(viewers) = self.viewers.get_mut(title) {
                     *viewers -= 1;
                     if *viewers == 0 {
@@ -76,10 +76,10 @@ impl Titles {
                 }
                 self.change(title, |_| {});
             }
-            Event::Playing(Playing { seek: true, title, .. }) => {
+            ServiceEvent::Playing(Playing { seek: true, title, .. }) => {
                 self.change(title, |counters| counters.seeks += 1);
             }
-            Event::Sent { title, packets, bytes, missing } => self.change(title, |counters| {
+            ServiceEvent::Sent { title, packets, bytes, missing } => self.change(title, |counters| {
                 counters.packets += packets;
                 counters.bytes += bytes;
                 counters.missing += missing;
@@ -105,7 +105,7 @@ impl Titles {
             return;
         }
         let (name, counters) = (title.to_owned(), TitleCounters::ZERO);
-        let line = Line { name, counters, left: self.departures };
+        let line = CountedTitle { name, counters, left: self.departures };
         let index = if self.lines.len() < MAX_TITLE_SHEETS {
             self.lines.push(line);
             self.lines.len() - 1

@@ -15,9 +15,9 @@ fn peer() -> SocketAddr {
     "192.0.2.7:40000".parse().unwrap()
 }
 
-fn comes(titles: &mut Titles, title: &str) {
+fn comes(titles: &mut TitleTotals, title: &str) {
     let (session, transport) = (String::new(), String::new());
-    titles.count(&Event::Started {
+    titles.count(&ServiceEvent::Started {
         session,
         title: title.to_owned(),
         peer: peer(),
@@ -28,9 +28,9 @@ fn comes(titles: &mut Titles, title: &str) {
     });
 }
 
-fn goes(titles: &mut Titles, title: &str) {
+fn goes(titles: &mut TitleTotals, title: &str) {
     let (session, title, reason) = (String::new(), title.to_owned(), EndReason::TornDown);
-    titles.count(&Event::Closed {
+    titles.count(&ServiceEvent::Closed {
         session,
         title,
         peer: peer(),
@@ -42,8 +42,8 @@ fn goes(titles: &mut Titles, title: &str) {
     });
 }
 
-fn sent(titles: &mut Titles, title: &str, packets: u64) {
-    titles.count(&Event::Sent {
+fn sent(titles: &mut TitleTotals, title: &str, packets: u64) {
+    titles.count(&ServiceEvent::Sent {
         title: title.to_owned(),
         packets,
         bytes: packets * 1328,
@@ -51,8 +51,8 @@ fn sent(titles: &mut Titles, title: &str, packets: u64) {
     });
 }
 
-fn plays(titles: &mut Titles, title: &str, seek: bool) {
-    titles.count(&Event::Playing(Playing {
+fn plays(titles: &mut TitleTotals, title: &str, seek: bool) {
+    titles.count(&ServiceEvent::Playing(Playing {
         stream: StreamKey(1),
         session: String::new(),
         title: title.to_owned(),
@@ -69,14 +69,14 @@ fn plays(titles: &mut Titles, title: &str, seek: bool) {
     }));
 }
 
-fn shown(titles: &mut Titles, sheets: &TitleSheets) -> HashMap<String, TitleCounters> {
+fn shown(titles: &mut TitleTotals, sheets: &TitleSheets) -> HashMap<String, TitleCounters> {
     titles.publish(sheets);
     sheets.read().into_iter().collect()
 }
 
 #[test]
 fn titles_count_events_separately_per_title() {
-    let (mut titles, sheets) = (Titles::default(), TitleSheets::default());
+    let (mut titles, sheets) = (TitleTotals::default(), TitleSheets::default());
     assert_eq!(sheets.read(), []);
     for title in ["film", "film", "other"] {
         comes(&mut titles, title);
@@ -97,8 +97,8 @@ fn titles_count_events_separately_per_title() {
 }
 
 /// As many titles as there are lines, each with a viewer and packets by its number.
-fn full() -> Titles {
-    let mut titles = Titles::default();
+fn full() -> TitleTotals {
+    let mut titles = TitleTotals::default();
     for number in 0..MAX_TITLE_SHEETS {
         let title = format!("title-{number}");
         comes(&mut titles, &title);
@@ -155,7 +155,7 @@ fn titles_when_full_keep_lines_of_watched_titles() {
 fn title_sheets_read_concurrently_pairs_name_with_its_counters() {
     let (sheets, is_over) = (TitleSheets::default(), AtomicBool::new(false));
     let longest = "x".repeat(MAX_TITLE_NAME_BYTES);
-    let mut titles = Titles::default();
+    let mut titles = TitleTotals::default();
     comes(&mut titles, &longest);
     assert_eq!(shown(&mut titles, &sheets)[&longest].sessions, 1);
     std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 
 use super::conn::{Read, read_into};
-use super::hub::{Line, Shared};
+use super::hub::{ControlConnection, SharedHub};
 use crate::limits::control::CONN_READ_BYTES;
 use crate::rtsp::tunnel::{Base64Stream, TunnelHalf};
 
@@ -82,7 +82,7 @@ impl Tunnel {
 }
 
 /// Opens the tunnel of a GET; returns `None` if it was refused.
-pub(super) fn open(hub: &Shared, line: &Line, half: TunnelHalf) -> Option<Rc<Tunnel>> {
+pub(super) fn open(hub: &SharedHub, line: &ControlConnection, half: TunnelHalf) -> Option<Rc<Tunnel>> {
     let mut hub = hub.borrow_mut();
     let (ip, is_encrypted) = hub.server.tunnel_end(line.key)?;
     let key = TunnelKey { ip, is_encrypted, cookie: half.cookie };
@@ -100,7 +100,7 @@ pub(super) fn open(hub: &Shared, line: &Line, half: TunnelHalf) -> Option<Rc<Tun
 }
 
 /// Serves a POST until it or its tunnel ends. `first` followed its head.
-pub(super) async fn feed(hub: &Shared, line: &Line, half: TunnelHalf, first: Vec<u8>) {
+pub(super) async fn feed(hub: &SharedHub, line: &ControlConnection, half: TunnelHalf, first: Vec<u8>) {
     let Some(tunnel) = join(hub, line, half) else { return };
     let mut decoder = Base64Stream::default();
     if !first.is_empty() {
@@ -125,7 +125,7 @@ pub(super) async fn feed(hub: &Shared, line: &Line, half: TunnelHalf, first: Vec
 }
 
 /// Finds the tunnel for a POST to feed; returns `None` if the POST was refused.
-fn join(hub: &Shared, line: &Line, half: TunnelHalf) -> Option<Rc<Tunnel>> {
+fn join(hub: &SharedHub, line: &ControlConnection, half: TunnelHalf) -> Option<Rc<Tunnel>> {
     let mut hub = hub.borrow_mut();
     let (ip, is_encrypted) = hub.server.tunnel_end(line.key)?;
     let found = hub.tunnels.get(&TunnelKey { ip, is_encrypted, cookie: half.cookie }).map(Rc::clone);

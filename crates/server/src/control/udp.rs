@@ -11,12 +11,12 @@ use millrace_offload::IcmpReader;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::hub::Shared;
+use super::hub::SharedHub;
 use crate::limits::control::{DATAGRAM_BYTES, DATAGRAMS_PER_TURN};
 use crate::session::UdpPort;
 
 /// Listens on one of the two ports for ever.
-pub(super) async fn listen(hub: Shared, port: UdpPort, socket: AsyncFd<UdpSocket>) {
+pub(super) async fn listen(hub: SharedHub, port: UdpPort, socket: AsyncFd<UdpSocket>) {
     let mut bytes = [0; DATAGRAM_BYTES];
     let mut icmp = IcmpReader::default();
     loop {
@@ -32,7 +32,7 @@ pub(super) async fn listen(hub: Shared, port: UdpPort, socket: AsyncFd<UdpSocket
 
 /// Takes the received datagrams, as many as a turn allows; returns how often it tried before there
 /// was none.
-fn take_datagrams(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> usize {
+fn take_datagrams(hub: &SharedHub, socket: &UdpSocket, port: UdpPort, bytes: &mut [u8]) -> usize {
     let mut hub = hub.borrow_mut();
     let mut tries = 0;
     while tries < DATAGRAMS_PER_TURN {
@@ -52,7 +52,7 @@ fn take_datagrams(hub: &Shared, socket: &UdpSocket, port: UdpPort, bytes: &mut [
 }
 
 /// Passes ICMP errors on to the engines that they concern, as many as a turn allows; whether there may be more.
-fn take_errors(hub: &Shared, socket: &UdpSocket, icmp: &mut IcmpReader) -> bool {
+fn take_errors(hub: &SharedHub, socket: &UdpSocket, icmp: &mut IcmpReader) -> bool {
     let before = icmp.hearsay();
     let mut unreachable: Vec<(SocketAddr, i32)> = Vec::new();
     let is_more = icmp.read(socket, |dest, errno| unreachable.push((dest, errno)));

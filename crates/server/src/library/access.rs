@@ -15,12 +15,12 @@ use crate::service::{AccessPoint, AccessPoints};
 /// wait for one to be opened.
 pub(super) struct Access {
     packet_bytes: usize,
-    held: Mutex<Held>,
+    held: Mutex<LockedFiles>,
 }
 
 /// The files, locked for as long as it takes to look.
 #[derive(Default)]
-struct Held {
+struct LockedFiles {
     files: Option<Arc<TitleFiles>>,
     /// They could not be read: another member may have what this one has no longer. The index is in memory and still good.
     is_stale: bool,
@@ -31,7 +31,7 @@ impl Access {
         Self { packet_bytes, held: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, LockedFiles> {
         // Each change is one assignment: a panic elsewhere cannot leave it half done.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -44,7 +44,7 @@ impl Access {
 
     /// Reads from these files from now on.
     pub(super) fn set(&self, files: TitleFiles) {
-        let now = Held { files: Some(Arc::new(files)), is_stale: false };
+        let now = LockedFiles { files: Some(Arc::new(files)), is_stale: false };
         let before = std::mem::replace(&mut *self.lock(), now);
         // Closes them, which may wait for a disk: the lock has been released.
         drop(before);

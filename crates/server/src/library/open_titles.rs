@@ -1,7 +1,7 @@
 //! The titles of a store as the control plane sees them.
 //!
 //! The library thread keeps them in step with the store ([`OpenTitles::refresh`]); the control thread looks titles up and has them
-//! opened ([`Reader`](super::reader::Reader)).
+//! opened ([`TitleReader`](super::reader::TitleReader)).
 //!
 //! A title that has lost too many members stays among the open titles: the answer to a request for
 //! it is this, and not 404.

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::limits::OPENER_THREADS;
 use millrace_store::bell::EventBell;
 
-type Job<T> = Box<dyn FnOnce() -> T + Send>;
+type OpenJob<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// The threads. When dropped, they end after their current work; nothing waits for this.
 pub(super) struct Openers<T> {
-    jobs: Sender<(Job<T>, Job<T>)>,
+    jobs: Sender<(OpenJob<T>, OpenJob<T>)>,
     results: Receiver<T>,
     sender: Sender<T>,
     bell: Arc<EventBell>,
@@ -91,7 +91,7 @@ impl<T: Send + 'static> Openers<T> {
     }
 }
 
-fn serve<T>(todo: &Mutex<Receiver<(Job<T>, Job<T>)>>, results: &Sender<T>, bell: &EventBell) {
+fn serve<T>(todo: &Mutex<Receiver<(OpenJob<T>, OpenJob<T>)>>, results: &Sender<T>, bell: &EventBell) {
     loop {
         // One of the threads waits for a job, the others for their turn to.
         let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -28,7 +28,8 @@ use crate::admission::CacheFigures;
 use crate::limits::MAX_OPENINGS;
 use crate::limits::control::MAX_IDLE_TITLES;
 use crate::service::{
-    Entry, FecMatrix, Library, Need, OpenError, Part, Presentation, Rendition, TimeBase, Track, Transformed,
+    CachedParity, FecMatrix, Library, NeededPart, OpenError, Presentation, Rendition, TimeBase, TitleEntry,
+    TitlePart, Transformed,
 };
 
 /// Returns the title's time stamps according to the index, moved by `offset`.
@@ -52,58 +53,58 @@ fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
 }
 
 /// The control thread's hand among the titles.
-pub struct Reader {
+pub struct TitleReader {
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     cache: Arc<Cache>,
-    openers: Openers<Done>,
+    openers: Openers<LibraryEvent>,
     transforms: Transforms,
-    open: HashMap<Key, Open>,
-    by_ref: HashMap<TitleRef, Key>,
+    open: HashMap<OpenKey, OpenTrack>,
+    by_ref: HashMap<TitleRef, OpenKey>,
     /// Open titles without viewers, the longest unused first.
-    idle: VecDeque<Key>,
+    idle: VecDeque<OpenKey>,
     /// The last failures to open something, with their reasons, for the requests that have waited
     /// for it.
-    failed: VecDeque<(Key, OpenError)>,
+    failed: VecDeque<(OpenKey, OpenError)>,
     /// Where viewers' wishes go, if they are collected.
     on_use: Option<Arc<OnUse>>,
 }
 
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum OpenKey {
     Media { id: TitleId, packet_bytes: usize, is_raw: bool, transform: Option<u8> },
     Parity { id: TitleId, track: u8 },
 }
 
-impl Key {
+impl OpenKey {
     fn id(self) -> TitleId {
         let (Self::Media { id, .. } | Self::Parity { id, .. }) = self;
         id
     }
 }
 
-struct Open {
+struct OpenTrack {
     /// A title as well as a parity track is packets in a layout.
-    track: Track,
+    track: CachedParity,
     viewers: usize,
 }
 
 /// What other threads have done.
-enum Done {
+enum LibraryEvent {
     /// An opener has opened this.
-    Opened(Need, Opened),
+    Opened(NeededPart, Opened),
     /// This title has been removed to make room.
     Removed(TitleId),
 }
 
 /// Requests the closing of files of removed titles, because only then their space is free.
-pub struct Closer(Results<Done>);
+pub struct Closer(Results<LibraryEvent>);
 
 impl Closer {
     /// Reports that this title has been removed and has no viewers.
     pub fn removed(&self, id: TitleId) {
-        self.0.send(Done::Removed(id));
+        self.0.send(LibraryEvent::Removed(id));
     }
 }
 
@@ -111,17 +112,17 @@ enum Opened {
     /// Index and times: they have been put where they belong.
     Times(Result<(), OpenError>),
     /// Media or parity, whose files are open.
-    Track(Key, Result<Box<Ready>, OpenError>),
+    Track(OpenKey, Result<Box<UncachedTrack>, OpenError>),
 }
 
 /// An opened title or parity track before it goes to the cache.
-struct Ready {
+struct UncachedTrack {
     title: ReadyTitle,
     packets: u32,
     layout: WireLayout,
 }
 
-impl Reader {
+impl TitleReader {
     /// A reader of `open_titles`.
     ///
     /// # Errors
@@ -174,27 +175,27 @@ impl Reader {
 
     /// The title of an entry, unless another title has replaced it: a viewer of the old one
     /// continues with the files that are open.
-    fn current(&self, entry: &Entry) -> Option<Arc<ServedTitle>> {
+    fn current(&self, entry: &TitleEntry) -> Option<Arc<ServedTitle>> {
         self.open_titles.get(&entry.name).filter(|served| served.id() == entry.id)
     }
 
     /// Returns its key in the cache.
-    fn key(served: &ServedTitle, part: Part) -> Option<Key> {
+    fn key(served: &ServedTitle, part: TitlePart) -> Option<OpenKey> {
         let id = served.id();
         match part {
-            Part::Times { .. } => None,
-            Part::Media { packet_bytes, is_raw } => {
-                Some(Key::Media { id, packet_bytes, is_raw, transform: None })
+            TitlePart::Times { .. } => None,
+            TitlePart::Media { packet_bytes, is_raw } => {
+                Some(OpenKey::Media { id, packet_bytes, is_raw, transform: None })
             }
-            Part::Derived { packet_bytes, is_raw, number } => {
-                Some(Key::Media { id, packet_bytes, is_raw, transform: Some(number) })
+            TitlePart::Derived { packet_bytes, is_raw, number } => {
+                Some(OpenKey::Media { id, packet_bytes, is_raw, transform: Some(number) })
             }
-            Part::Parity { track } => Some(Key::Parity { id, track }),
+            TitlePart::Parity { track } => Some(OpenKey::Parity { id, track }),
         }
     }
 
     /// The title for one more viewer, if it is open.
-    fn take(&mut self, need: &Need) -> Result<Track, OpenError> {
+    fn take(&mut self, need: &NeededPart) -> Result<CachedParity, OpenError> {
         let served = self.open_titles.get(&need.title).ok_or_else(removed)?;
         let key = Self::key(&served, need.part).ok_or_else(removed)?;
         let id = served.id();
@@ -224,23 +225,27 @@ impl Reader {
     }
 
     /// Hands a title over to the cache. It has no viewers yet.
-    fn adopt(&mut self, key: Key, ready: Ready) -> Result<(), OpenError> {
+    fn adopt(&mut self, key: OpenKey, ready: UncachedTrack) -> Result<(), OpenError> {
         if self.open.contains_key(&key) {
             return Ok(());
         }
         if !self.make_room() {
             return Err(OpenError::Full);
         }
-        let Ready { title, packets, layout } = ready;
+        let UncachedTrack { title, packets, layout } = ready;
         let title = self.cache.open_ready(title).map_err(|error| OpenError::Broken(error.to_string()))?;
-        self.open.insert(key, Open { track: Track { title, packets, layout }, viewers: 0 });
+        self.open.insert(key, OpenTrack { track: CachedParity { title, packets, layout }, viewers: 0 });
         self.by_ref.insert(title, key);
         self.idle.push_back(key);
         self.close_idle(MAX_IDLE_TITLES);
         Ok(())
     }
 
-    fn adopt_or_note(&mut self, key: Key, ready: Result<Box<Ready>, OpenError>) -> Result<(), OpenError> {
+    fn adopt_or_note(
+        &mut self,
+        key: OpenKey,
+        ready: Result<Box<UncachedTrack>, OpenError>,
+    ) -> Result<(), OpenError> {
         let adopted = ready.and_then(|ready| self.adopt(key, *ready));
         self.failed.retain(|(failed, _)| *failed != key);
         if let Err(error) = &adopted {
@@ -268,7 +273,7 @@ impl Reader {
         removed.into_iter().for_each(|key| self.close_key(key));
     }
 
-    fn close_key(&mut self, key: Key) {
+    fn close_key(&mut self, key: OpenKey) {
         if let Some(open) = self.open.remove(&key) {
             self.by_ref.remove(&open.track.title);
             self.cache.close_title(open.track.title);
@@ -285,8 +290,8 @@ fn panicked() -> OpenError {
 }
 
 /// Opens index and times. On an opener's thread.
-fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), OpenError> {
-    let Part::Times { packet_bytes } = part else { return Ok(()) };
+fn open_times(volume: &Volume, served: &ServedTitle, part: TitlePart) -> Result<(), OpenError> {
+    let TitlePart::Times { packet_bytes } = part else { return Ok(()) };
     let files = volume.open_title(served.id(), packet_bytes).map_err(|error| said_of(volume, error))?;
     // A title that is unavailable in this size is requested again the next time: range sums may
     // come while the server runs.
@@ -298,9 +303,13 @@ fn open_times(volume: &Volume, served: &ServedTitle, part: Part) -> Result<(), O
 }
 
 /// Opens all files of media or parity. On an opener's thread.
-fn open_track(volume: &Volume, transforms: &Transforms, key: Key) -> Result<Box<Ready>, OpenError> {
+fn open_track(
+    volume: &Volume,
+    transforms: &Transforms,
+    key: OpenKey,
+) -> Result<Box<UncachedTrack>, OpenError> {
     let (packets, layout, title) = match key {
-        Key::Media { id, packet_bytes, is_raw, transform } => {
+        OpenKey::Media { id, packet_bytes, is_raw, transform } => {
             let files = volume.open_title(id, packet_bytes).map_err(|error| said_of(volume, error))?;
             let files = if is_raw { files.raw() } else { Some(files) };
             let files = files.ok_or_else(|| OpenError::Broken("it cannot be had without RTP".into()))?;
@@ -318,12 +327,12 @@ fn open_track(volume: &Volume, transforms: &Transforms, key: Key) -> Result<Box<
             };
             (packets, layout, title)
         }
-        Key::Parity { id, track } => {
+        OpenKey::Parity { id, track } => {
             let files = volume.open_parity(id, track).map_err(|error| said_of(volume, error))?;
             (files.packets(), files.layout(), ReadyTitle::of_source(Box::new(files)))
         }
     };
-    Ok(Box::new(Ready { title, packets, layout }))
+    Ok(Box::new(UncachedTrack { title, packets, layout }))
 }
 
 /// Returns the error for the viewer that requested the transformation.
@@ -356,8 +365,8 @@ fn not_opened(error: StoreError) -> OpenError {
     }
 }
 
-impl Library for Reader {
-    fn has(&mut self, need: &Need) -> bool {
+impl Library for TitleReader {
+    fn has(&mut self, need: &NeededPart) -> bool {
         // The answer for a title that is not there, or has lost too much, is known without its
         // files.
         let Some(served) = self.open_titles.get(&need.title) else { return true };
@@ -366,46 +375,46 @@ impl Library for Reader {
         }
         match (need.part, Self::key(&served, need.part)) {
             (_, Some(key)) => self.open.contains_key(&key) || !self.make_room(),
-            (Part::Times { packet_bytes }, None) => {
+            (TitlePart::Times { packet_bytes }, None) => {
                 served.access(packet_bytes).is_some_and(|access| access.is_open())
             }
             (_, None) => true,
         }
     }
 
-    fn begin(&mut self, need: &Need) {
+    fn begin(&mut self, need: &NeededPart) {
         let (served, volume) = (self.open_titles.get(&need.title), Arc::clone(&self.volume));
         let transforms = self.transforms.clone();
         let key = served.as_ref().and_then(|served| Self::key(served, need.part));
         let (need, of) = (need.clone(), need.clone());
         match key {
             Some(key) => self.openers.begin(
-                move || Done::Opened(need, Opened::Track(key, open_track(&volume, &transforms, key))),
-                move || Done::Opened(of, Opened::Track(key, Err(panicked()))),
+                move || LibraryEvent::Opened(need, Opened::Track(key, open_track(&volume, &transforms, key))),
+                move || LibraryEvent::Opened(of, Opened::Track(key, Err(panicked()))),
             ),
             None => self.openers.begin(
                 move || {
                     // One that has just been removed has nothing to be opened, and is answered all the same.
                     let times = served.ok_or_else(removed);
                     let times = times.and_then(|served| open_times(&volume, &served, need.part));
-                    Done::Opened(need, Opened::Times(times))
+                    LibraryEvent::Opened(need, Opened::Times(times))
                 },
-                move || Done::Opened(of, Opened::Times(Err(panicked()))),
+                move || LibraryEvent::Opened(of, Opened::Times(Err(panicked()))),
             ),
         }
     }
 
-    fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
+    fn poll_answer(&mut self) -> Option<(NeededPart, Result<(), OpenError>)> {
         loop {
             match self.openers.poll()? {
-                Done::Opened(need, Opened::Times(result)) => return Some((need, result)),
-                Done::Opened(need, Opened::Track(key, ready)) => {
+                LibraryEvent::Opened(need, Opened::Times(result)) => return Some((need, result)),
+                LibraryEvent::Opened(need, Opened::Track(key, ready)) => {
                     // A title that was removed meanwhile would keep its space for no viewer.
                     let is_there = self.open_titles.get(&need.title).is_some_and(|at| at.id() == key.id());
                     let ready = ready.and_then(|ready| if is_there { Ok(ready) } else { Err(removed()) });
                     return Some((need, self.adopt_or_note(key, ready)));
                 }
-                Done::Removed(id) => self.close_removed(id),
+                LibraryEvent::Removed(id) => self.close_removed(id),
             }
         }
     }
@@ -428,12 +437,12 @@ impl Library for Reader {
         })
     }
 
-    fn find(&mut self, name: &str) -> Option<Entry> {
+    fn find(&mut self, name: &str) -> Option<TitleEntry> {
         let served = self.open_titles.get(name)?;
         let info = &served.listed.info;
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
-        Some(Entry {
+        Some(TitleEntry {
             id: info.id,
             name: info.name.clone(),
             title: info.display_name(),
@@ -452,11 +461,11 @@ impl Library for Reader {
         })
     }
 
-    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+    fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         let named = self.transforms.find(name)?;
         let files = self.current(entry)?.access.files();
         let presentation = files.map(|files| presentation(&files.index, named.stamp_offset()));
-        Some(Entry {
+        Some(TitleEntry {
             presentation: presentation.unwrap_or_default(),
             timeline: timeline_of(entry.timeline, named.number()),
             // The parity is that of the packets as they are stored.
@@ -466,11 +475,11 @@ impl Library for Reader {
         })
     }
 
-    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+    fn derived(&mut self, entry: &TitleEntry) -> Vec<(Scale, String)> {
         self.current(entry).map(|_| self.open_titles.speeds_of(&entry.name)).unwrap_or_default()
     }
 
-    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+    fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
         if self.current(entry).is_none() {
             return Vec::new();
         }
@@ -482,13 +491,13 @@ impl Library for Reader {
         all.map(as_served).collect()
     }
 
-    fn wish(&mut self, entry: &Entry, scale: Scale) {
+    fn wish(&mut self, entry: &TitleEntry, scale: Scale) {
         if let (Some(on_use), Some(served)) = (&self.on_use, self.current(entry)) {
             on_use.wish(served.id(), scale);
         }
     }
 
-    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+    fn sized(&mut self, entry: &TitleEntry, packet_bytes: usize) -> Option<TitleEntry> {
         if entry.layout.packet_bytes() == packet_bytes {
             return Some(entry.clone());
         }
@@ -497,7 +506,7 @@ impl Library for Reader {
         let files = access.files()?;
         let timeline = served.listed.info.timeline_of(packet_bytes);
         let of = |transform: &Transformed| timeline_of(timeline, transform.number);
-        Some(Entry {
+        Some(TitleEntry {
             packets: files.packets(),
             timeline: entry.transform.as_ref().map_or(timeline, of),
             layout: files.layout,
@@ -507,20 +516,20 @@ impl Library for Reader {
         })
     }
 
-    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+    fn open(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError> {
         self.current(entry).ok_or_else(removed)?;
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
         }
-        Ok(self.take(&Need::media(entry))?.title)
+        Ok(self.take(&NeededPart::media(entry))?.title)
     }
 
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
+    fn open_track(&mut self, entry: &TitleEntry, track: u8) -> Result<CachedParity, OpenError> {
         self.current(entry).ok_or_else(removed)?;
-        self.take(&Need::parity(entry, track))
+        self.take(&NeededPart::parity(entry, track))
     }
 
-    fn lost(&mut self, entry: &Entry) -> Option<String> {
+    fn lost(&mut self, entry: &TitleEntry) -> Option<String> {
         let served = self.current(entry)?;
         self.lost_of(&served)
     }

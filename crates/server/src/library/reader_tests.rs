@@ -11,14 +11,14 @@ use millrace_testkit::mux;
 use super::*;
 
 /// A store with the title `film`, and the hand among its titles.
-struct Site {
+struct LibraryFixture {
     dir: tempfile::TempDir,
     volume: Arc<Volume>,
     open_titles: Arc<OpenTitles>,
-    reader: Reader,
+    reader: TitleReader,
 }
 
-impl Site {
+impl LibraryFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let volume = Arc::new(Volume::open_or_create(&dir.path().join("store")).unwrap());
@@ -26,7 +26,8 @@ impl Site {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(4)));
         let (cache, _) =
             Cache::start(CacheConfig::default(), arena, Arc::new(MonotonicClock), Vec::new()).unwrap();
-        let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::new(cache)).unwrap();
+        let reader =
+            TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::new(cache)).unwrap();
         let site = Self { dir, volume, open_titles, reader };
         site.add();
         site
@@ -45,7 +46,7 @@ impl Site {
     }
 
     /// Returns an opener's result, which the reader has not received yet.
-    fn opened(&mut self, need: &Need) -> Done {
+    fn opened(&mut self, need: &NeededPart) -> LibraryEvent {
         self.reader.begin(need);
         let begun = RealInstant::now();
         loop {
@@ -58,7 +59,7 @@ impl Site {
     }
 
     /// Now it hears of it.
-    fn hear(&mut self, done: Done) -> Result<(), OpenError> {
+    fn hear(&mut self, done: LibraryEvent) -> Result<(), OpenError> {
         self.reader.openers.results().send(done);
         self.reader.poll_answer().expect("an answer").1
     }
@@ -76,10 +77,10 @@ impl Site {
 #[test]
 fn reader_of_title_removed_while_opening_keeps_nothing_open() {
     for is_replaced in [false, true] {
-        let mut site = Site::new();
-        let times = site.opened(&Need::title("film"));
+        let mut site = LibraryFixture::new();
+        let times = site.opened(&NeededPart::title("film"));
         assert_eq!(site.hear(times), Ok(()));
-        let need = Need::media(&site.reader.find("film").unwrap());
+        let need = NeededPart::media(&site.reader.find("film").unwrap());
         let opened = site.opened(&need);
         site.remove();
         if is_replaced {
@@ -90,7 +91,7 @@ fn reader_of_title_removed_while_opening_keeps_nothing_open() {
         assert_eq!(site.held(), [""; 0].map(PathBuf::from), "{is_replaced}");
         // The title that has this name now is available.
         if is_replaced {
-            let times = site.opened(&Need::title("film"));
+            let times = site.opened(&NeededPart::title("film"));
             let opened = site.opened(&need);
             assert_eq!((site.hear(times), site.hear(opened)), (Ok(()), Ok(())));
             assert_eq!(site.reader.open.len(), 1);

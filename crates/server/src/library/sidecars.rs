@@ -24,7 +24,7 @@ pub struct SidecarWatch {
 }
 
 /// Result for one file: its path, and the title's name or the reason why it was left out.
-pub type Outcome = (PathBuf, Result<String, String>);
+pub type SidecarOutcome = (PathBuf, Result<String, String>);
 
 impl SidecarWatch {
     /// Looks through the folders and stores new subtitles with their titles.
@@ -34,7 +34,7 @@ impl SidecarWatch {
         folders: &[PathBuf],
         open: &OpenTitles,
         now: SystemTime,
-    ) -> Vec<Outcome> {
+    ) -> Vec<SidecarOutcome> {
         let version = open.version();
         let mut found = Vec::new();
         folders.iter().for_each(|folder| collect(folder, 0, &mut found));

@@ -14,7 +14,7 @@ use crate::limits::control::{
 /// State of a file between scans. A different inode means a different file, even of the same
 /// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct FileStamp {
     bytes: u64,
     modified: SystemTime,
     inode: u64,
@@ -23,7 +23,7 @@ struct Seen {
 /// A file that was handed out.
 #[derive(Clone, Copy, Debug)]
 struct Handed {
-    seen: Seen,
+    seen: FileStamp,
     /// Set if the file could not be taken for a cause that may pass.
     retry: Option<Retry>,
 }
@@ -38,7 +38,7 @@ struct Retry {
 /// A file that may still be arriving.
 #[derive(Clone, Copy, Debug)]
 struct Settling {
-    seen: Seen,
+    seen: FileStamp,
     /// When a scan last saw it changed.
     changed: Option<SystemTime>,
 }
@@ -163,7 +163,7 @@ impl Watcher {
         let mut settling = HashMap::new();
         let mut resting = Vec::new();
         for file in found {
-            let Some(seen) = Seen::of(&file.path) else { continue };
+            let Some(seen) = FileStamp::of(&file.path) else { continue };
             scan.present.insert(file.path.clone());
             match self.state(&file.path, seen, now) {
                 FileState::Known => {}
@@ -190,7 +190,7 @@ impl Watcher {
     }
 
     /// Decides how this scan treats a file.
-    fn state(&self, path: &Path, seen: Seen, now: SystemTime) -> FileState {
+    fn state(&self, path: &Path, seen: FileStamp, now: SystemTime) -> FileState {
         let handed = self.handed.get(path);
         if let Some(handed) = handed.filter(|handed| handed.seen == seen) {
             let is_due = handed.retry.is_some_and(|retry| retry.at <= now);
@@ -246,7 +246,7 @@ enum FileState {
     Settles(Settling),
 }
 
-impl Seen {
+impl FileStamp {
     fn of(path: &Path) -> Option<Self> {
         let data = std::fs::metadata(path).ok()?;
         Some(Self { bytes: data.len(), modified: data.modified().ok()?, inode: data.ino() })

@@ -7,7 +7,7 @@
 use millrace_core::limits::MAX_RTSP_MESSAGE_BYTES;
 use rtsp_types::{Message, StatusCode};
 
-use super::Request;
+use super::RtspRequest;
 use super::tunnel::TunnelHalf;
 use crate::limits::control::{FRAMER_KEPT_BYTES, MAX_CLIENT_FRAME_BYTES, REQUEST_LINE_EXTRA_BYTES};
 use crate::limits::{MAX_RTSP_HEADERS, MAX_RTSP_URL_BYTES};
@@ -16,7 +16,7 @@ use crate::limits::{MAX_RTSP_HEADERS, MAX_RTSP_URL_BYTES};
 #[derive(Debug, PartialEq)]
 pub enum Incoming {
     /// A request; header values hold no line ends.
-    Request(Box<Request>),
+    Request(Box<RtspRequest>),
     /// A response: the server sends no requests, so nothing waits for it.
     Response,
     /// `$`, channel, length, bytes.
@@ -57,8 +57,8 @@ pub struct Framer {
     broken: bool,
 }
 
-/// What became of bytes that begin with `$`.
-enum Frame {
+/// Result of parsing bytes that begin with `$`.
+enum ParsedFrame {
     Whole(Incoming),
     Incomplete,
     /// Longer than any frame that is kept; the part that has arrived is gone, the rest will be
@@ -129,9 +129,9 @@ impl Framer {
             match self.buf.get(self.start) {
                 None => break Ok(None),
                 Some(b'$') => match self.take_frame() {
-                    Frame::Whole(frame) => break Ok(Some(frame)),
-                    Frame::Incomplete => break Ok(None),
-                    Frame::Dropped => {} // look at what follows
+                    ParsedFrame::Whole(frame) => break Ok(Some(frame)),
+                    ParsedFrame::Incomplete => break Ok(None),
+                    ParsedFrame::Dropped => {} // look at what follows
                 },
                 Some(_) => break self.take_message(),
             }
@@ -161,20 +161,20 @@ impl Framer {
         }
     }
 
-    fn take_frame(&mut self) -> Frame {
-        let Some(header) = self.buf.get(self.start..self.start + 4) else { return Frame::Incomplete };
+    fn take_frame(&mut self) -> ParsedFrame {
+        let Some(header) = self.buf.get(self.start..self.start + 4) else { return ParsedFrame::Incomplete };
         let (channel, len) = (header[1], usize::from(u16::from_be_bytes([header[2], header[3]])));
         let (from, to) = (self.start + 4, self.start + 4 + len);
         if len > MAX_CLIENT_FRAME_BYTES {
             let here = to.min(self.buf.len());
             (self.skip, self.start) = (to - here, here);
             self.skipped_frames += 1;
-            return Frame::Dropped;
+            return ParsedFrame::Dropped;
         }
-        let Some(bytes) = self.buf.get(from..to) else { return Frame::Incomplete };
+        let Some(bytes) = self.buf.get(from..to) else { return ParsedFrame::Incomplete };
         let frame = Incoming::Interleaved { channel, bytes: bytes.to_vec() };
         self.start = to;
-        Frame::Whole(frame)
+        ParsedFrame::Whole(frame)
     }
 
     fn take_message(&mut self) -> Result<Option<Incoming>, FrameError> {

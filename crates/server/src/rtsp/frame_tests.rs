@@ -6,7 +6,7 @@ fn framer(bytes: &[u8]) -> Framer {
     framer
 }
 
-fn request(bytes: &[u8]) -> Request {
+fn request(bytes: &[u8]) -> RtspRequest {
     match framer(bytes).next_incoming() {
         Ok(Some(Incoming::Request(request))) => *request,
         other => panic!("{other:?}"),

@@ -28,4 +28,4 @@ pub use frame::{FrameError, Framer, Incoming};
 pub use reply::Reply;
 
 /// A request with its body.
-pub type Request = rtsp_types::Request<Vec<u8>>;
+pub type RtspRequest = rtsp_types::Request<Vec<u8>>;

@@ -4,7 +4,7 @@ use rtsp_types::Url;
 
 /// A URL's path in our words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestTarget {
     /// The title's name, percent signs decoded, no slash at either end; empty for the root.
     pub title: String,
     /// `…/track1`
@@ -12,7 +12,7 @@ pub struct Target {
 }
 
 /// Reads the path; query ([`query`]) and fragment name no title. `None` if it is not UTF-8.
-pub fn parse(url: &Url) -> Option<Target> {
+pub fn parse(url: &Url) -> Option<RequestTarget> {
     let path = url.path().trim_matches('/');
     let (title, track) = match path.rsplit_once('/') {
         Some((title, last)) => match last.strip_prefix("track").map(str::parse) {
@@ -21,7 +21,7 @@ pub fn parse(url: &Url) -> Option<Target> {
         },
         None => (path, None),
     };
-    Some(Target { title: decode(title)?, track })
+    Some(RequestTarget { title: decode(title)?, track })
 }
 
 /// Names a transformation in the query of a URL.
@@ -51,7 +51,7 @@ pub(crate) fn decode(text: &str) -> Option<String> {
 
 /// The URL without user, password, query and fragment, with one slash at its end: what `a=control:*` stands for
 /// (RFC 2326 appendix C.1.1).
-pub fn base(url: &Url, target: &Target) -> String {
+pub fn base(url: &Url, target: &RequestTarget) -> String {
     let mut url = plain(url);
     if target.track.is_some()
         && let Ok(mut segments) = url.path_segments_mut()
@@ -77,12 +77,12 @@ pub fn plain(url: &Url) -> Url {
 mod tests {
     use super::*;
 
-    fn parsed(url: &str) -> Target {
+    fn parsed(url: &str) -> RequestTarget {
         parse(&Url::parse(url).unwrap()).unwrap()
     }
 
-    fn title(name: &str, track: Option<u32>) -> Target {
-        Target { title: name.to_owned(), track }
+    fn title(name: &str, track: Option<u32>) -> RequestTarget {
+        RequestTarget { title: name.to_owned(), track }
     }
 
     #[test]

@@ -32,9 +32,9 @@ pub enum Trouble {
     Overload,
 }
 
-/// What should be done.
+/// The change of bit rate that the measurements call for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AdaptDecision {
     /// Send less.
     Down {
         /// Share of the data sent that gets through, in thousandths, if it is known.
@@ -160,12 +160,12 @@ impl Adapter {
     }
 
     /// What should be done now, if it can be: ask about once a second.
-    pub fn verdict(&mut self, now: Instant) -> Option<Verdict> {
+    pub fn verdict(&mut self, now: Instant) -> Option<AdaptDecision> {
         if self.raised.is_some_and(|raised| now.ns_since(raised) >= RENDITION_PROVEN_NS) {
             (self.raised, self.up_after_ns) = (None, RENDITION_UP_NS);
         }
         if let Some((trouble, through_permille)) = self.trouble {
-            return self.may_change(now).then_some(Verdict::Down { through_permille, trouble });
+            return self.may_change(now).then_some(AdaptDecision::Down { through_permille, trouble });
         }
         if self.is_lossy {
             return None;
@@ -173,7 +173,7 @@ impl Adapter {
         // All has been well since the last change at most.
         const { assert!(RENDITION_UP_NS >= RENDITION_GAP_NS) }
         let since = *self.good_since.get_or_insert(now);
-        (now.ns_since(since) >= self.up_after_ns).then_some(Verdict::Up)
+        (now.ns_since(since) >= self.up_after_ns).then_some(AdaptDecision::Up)
     }
 
     fn note(&mut self, trouble: Trouble, through_permille: u64) {

@@ -10,13 +10,13 @@ fn at(tenths: u64) -> Instant {
 
 /// A viewer that is measured each second, and what becomes of it.
 #[derive(Default)]
-struct Viewer {
+struct MeasuredViewer {
     adapter: Adapter,
     tenths: u64,
-    verdicts: Vec<(u64, Verdict)>,
+    verdicts: Vec<(u64, AdaptDecision)>,
 }
 
-impl Viewer {
+impl MeasuredViewer {
     /// Runs for `seconds` seconds, with this report each second; verdicts are carried out.
     fn live(&mut self, seconds: u64, mut heard: impl FnMut(&mut Adapter, Instant, u64)) {
         for second in 0..seconds {
@@ -25,29 +25,29 @@ impl Viewer {
             heard(&mut self.adapter, now, second);
             if let Some(verdict) = self.adapter.verdict(now) {
                 self.verdicts.push((self.tenths / 10, verdict));
-                self.adapter.changed(now, verdict == Verdict::Up);
+                self.adapter.changed(now, verdict == AdaptDecision::Up);
             }
         }
     }
 
     fn times(&self) -> Vec<(u64, bool)> {
-        self.verdicts.iter().map(|(at, verdict)| (*at, *verdict == Verdict::Up)).collect()
+        self.verdicts.iter().map(|(at, verdict)| (*at, *verdict == AdaptDecision::Up)).collect()
     }
 }
 
 #[test]
 fn adapter_of_lagging_viewer_goes_down_to_its_throughput() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     // It takes 6 of 10.
     viewer.live(9, |adapter, now, second| adapter.behind(now, second * 4 * S / 10));
-    let down = Verdict::Down { through_permille: 600, trouble: Trouble::SlowReader };
+    let down = AdaptDecision::Down { through_permille: 600, trouble: Trouble::SlowReader };
     assert_eq!(viewer.verdicts, [(4, down)]);
     // Its lag before it began to fall behind does not count.
-    let mut late = Viewer::default();
+    let mut late = MeasuredViewer::default();
     late.live(5, |adapter, now, second| adapter.behind(now, (3 + second * 4) * S / 10));
     assert_eq!(late.verdicts, [(3, down)]);
     // Nor does the time before that.
-    let mut well = Viewer::default();
+    let mut well = MeasuredViewer::default();
     well.live(8, |adapter, now, second| adapter.behind(now, second.saturating_sub(4) * 4 * S / 10));
     assert_eq!(well.verdicts, [(8, down)]);
     // It is still behind, but catches up.
@@ -57,7 +57,7 @@ fn adapter_of_lagging_viewer_goes_down_to_its_throughput() {
 
 #[test]
 fn adapter_ignores_short_read_pauses() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     // It stands still for just under a second, again and again, and catches up each time.
     for _ in 0..10 {
         viewer.live(4, |adapter, now, second| adapter.behind(now, (9 - 3 * second) * S / 10));
@@ -67,7 +67,7 @@ fn adapter_ignores_short_read_pauses() {
 
 #[test]
 fn adapter_ignores_isolated_loss_reports() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     // As live555 and GStreamer begin; once more after each good report; and far apart.
     viewer.live(120, |adapter, now, second| match second % 5 {
         0 | 1 => adapter.report(now, 255),
@@ -82,7 +82,7 @@ fn adapter_ignores_isolated_loss_reports() {
     });
     assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
     // Nor do two of them, however far apart they are.
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     viewer.live(60, |adapter, now, second| match second % 15 {
         0 | 7 => adapter.report(now, 255),
         8 => adapter.report(now, 0),
@@ -90,27 +90,27 @@ fn adapter_ignores_isolated_loss_reports() {
     });
     assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
     // Not in so short a time either, however many.
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     viewer.live(1, |adapter, now, _| (0..40).for_each(|n| adapter.report(Instant(now.0 + n * S / 12), 200)));
     assert!(viewer.verdicts.is_empty(), "{:?}", viewer.verdicts);
 }
 
 #[test]
 fn sustained_loss_is_believed() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     viewer.live(6, |adapter, now, second| {
         if second % 2 == 0 {
             adapter.report(now, 64);
         }
     });
-    assert_eq!(viewer.verdicts, [(5, Verdict::Down { through_permille: 750, trouble: Trouble::Loss })]);
+    assert_eq!(viewer.verdicts, [(5, AdaptDecision::Down { through_permille: 750, trouble: Trouble::Loss })]);
 }
 
 #[test]
 fn adapter_doubles_retry_interval_after_each_failed_upgrade() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     let reads_well =
-        |viewer: &mut Viewer, seconds| viewer.live(seconds, |adapter, now, _| adapter.behind(now, 0));
+        |viewer: &mut MeasuredViewer, seconds| viewer.live(seconds, |adapter, now, _| adapter.behind(now, 0));
     reads_well(&mut viewer, 25);
     let mut ups = Vec::new();
     for _ in 0..6 {
@@ -144,7 +144,7 @@ fn adapter_doubles_retry_interval_after_each_failed_upgrade() {
 
 #[test]
 fn adapter_delays_upgrade_after_pressure_or_refusal() {
-    let mut viewer = Viewer::default();
+    let mut viewer = MeasuredViewer::default();
     viewer.live(100, |adapter, _, _| adapter.pressure());
     viewer.live(19, |adapter, now, _| adapter.behind(now, 0));
     let now = at(viewer.tenths);
@@ -160,7 +160,7 @@ fn adapter_delays_upgrade_after_pressure_or_refusal() {
 fn after_a_change(
     before: impl Fn(&mut Adapter, Instant, u64),
     behind: impl Fn(&mut Adapter, Instant, u64),
-) -> Vec<(u64, Verdict)> {
+) -> Vec<(u64, AdaptDecision)> {
     let mut adapter = Adapter::default();
     (1..10).for_each(|second| before(&mut adapter, at(second * 10), second));
     adapter.changed(at(100), false);
@@ -175,8 +175,8 @@ fn after_a_change(
 #[test]
 fn adapter_after_change_discards_earlier_observations() {
     let silence = |_: &mut Adapter, _: Instant, _: u64| {};
-    let first = |verdicts: Vec<(u64, Verdict)>| verdicts.into_iter().next();
-    let up = Some((31, Verdict::Up));
+    let first = |verdicts: Vec<(u64, AdaptDecision)>| verdicts.into_iter().next();
+    let up = Some((31, AdaptDecision::Up));
     // A reason to go down that was not acted upon; and that all was well.
     let falls = |adapter: &mut Adapter, now, second| adapter.behind(now, second * S);
     assert_eq!(first(after_a_change(falls, silence)), up);
@@ -210,7 +210,7 @@ fn adapter_after_change_discards_earlier_observations() {
             adapter.behind(now, (second - 18) * S / 2);
         }
     };
-    let down = Verdict::Down { through_permille: 500, trouble: Trouble::SlowReader };
+    let down = AdaptDecision::Down { through_permille: 500, trouble: Trouble::SlowReader };
     assert_eq!(first(after_a_change(slowly, faster)), Some((21, down)));
 }
 
@@ -272,13 +272,13 @@ proptest! {
             let Some(verdict) = adapter.verdict(now) else { continue };
             prop_assert!(changed.is_none_or(|changed| tenths - changed >= 100));
             match verdict {
-                Verdict::Up => {
+                AdaptDecision::Up => {
                     let since = bad.max(changed.unwrap_or(0));
                     prop_assert!((tenths - since) * S / 10 >= RENDITION_UP_NS);
                 }
-                Verdict::Down { through_permille, .. } => prop_assert!(trouble && through_permille <= 1_000),
+                AdaptDecision::Down { through_permille, .. } => prop_assert!(trouble && through_permille <= 1_000),
             }
-            adapter.changed(now, verdict == Verdict::Up);
+            adapter.changed(now, verdict == AdaptDecision::Up);
             (changed, trouble) = (Some(tenths), false);
         }
     }

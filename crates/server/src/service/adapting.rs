@@ -4,23 +4,23 @@
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::Service;
-use super::adapt::{Trouble, Verdict};
-use super::admit::Request;
+use super::adapt::{AdaptDecision, Trouble};
+use super::admit::StreamRequest;
 use super::measured::demand_of;
-use super::ports::Entry;
+use super::ports::TitleEntry;
 use super::refusal::Refusal;
 use super::rendition::{Cause, Renditions};
-use super::room::Place;
-use super::stream::{Media, Stream, StreamKey};
+use super::room::StreamPlacement;
+use super::stream::{DeliveryState, PlaybackStream, StreamKey};
 use crate::limits::adapt::RENDITION_STALE_NS;
 
-impl Stream {
+impl PlaybackStream {
     /// Whether the server may change its rendition now.
     fn adapts(&self) -> bool {
         let is_settled = self.queued.is_none() && !self.renditions.is_changing();
         self.renditions.is_auto
             && is_settled
-            && matches!(self.media, Media::Running(_))
+            && matches!(self.media, DeliveryState::Running(_))
             && self.scale.is_normal()
             && self.fec.is_none()
             && self.ending.is_none()
@@ -30,7 +30,7 @@ impl Stream {
     /// Records that its connection holds `bytes` bytes that its viewer has not acknowledged, and
     /// that the next packet has been due for `behind_ns`.
     pub(super) fn hear_backlog(&mut self, now: Instant, bytes: u64, behind_ns: u64) {
-        let Media::Running(run) = self.media else { return };
+        let DeliveryState::Running(run) = self.media else { return };
         let rate = self.title_rate();
         if !self.renditions.is_auto || rate == 0 {
             return;
@@ -68,11 +68,11 @@ impl Service {
     pub(super) fn place_first(
         &mut self,
         now: Instant,
-        request: &Request,
+        request: &StreamRequest,
         own: Option<StreamKey>,
-        entry: &Entry,
+        entry: &TitleEntry,
         renditions: &mut Renditions,
-    ) -> Result<(Entry, Place), Refusal> {
+    ) -> Result<(TitleEntry, StreamPlacement), Refusal> {
         let mut lacking = None;
         loop {
             let first = self.first_sent(entry, renditions)?;
@@ -109,23 +109,23 @@ impl Service {
     fn adapt(&mut self, now: Instant, key: StreamKey) {
         let basis = self.config.rate_basis;
         let Self { streams, unread, .. } = self;
-        let Some(Stream { renditions, .. }) = streams.get_mut(&key) else { return };
+        let Some(PlaybackStream { renditions, .. }) = streams.get_mut(&key) else { return };
         let Some(verdict) = renditions.adapter.verdict(now) else { return };
         let can = |rendition: &usize| unread.allows(now, renditions, *rendition);
         let (wanted, cause) = match verdict {
-            Verdict::Up => (renditions.higher(can), Cause::Recovered),
-            Verdict::Down { through_permille, trouble } => {
+            AdaptDecision::Up => (renditions.higher(can), Cause::Recovered),
+            AdaptDecision::Down { through_permille, trouble } => {
                 (renditions.lower(through_permille, basis, can), Cause::Trouble(trouble))
             }
         };
         let Some(wanted) = wanted else { return };
         match self.go_over(now, key, wanted, cause) {
-            Ok(()) => self.note_change(now, key, verdict == Verdict::Up),
+            Ok(()) => self.note_change(now, key, verdict == AdaptDecision::Up),
             // It is there the next time.
             Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
             // The next time it is another one.
             Err(refusal) if refusal.is_of_title() => {}
-            Err(_) if verdict == Verdict::Up => {
+            Err(_) if verdict == AdaptDecision::Up => {
                 if let Some(stream) = self.streams.get_mut(&key) {
                     stream.renditions.adapter.refused(now);
                 }

@@ -10,20 +10,20 @@ use millrace_rights::Quota;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::event::Event;
+use super::event::ServiceEvent;
 use super::fec::{FecWish, Granted};
-use super::fetch::Segment;
+use super::fetch::FetchedSegment;
 use super::measured::demand_of;
-use super::ports::{Entry, Need, OpenError};
+use super::ports::{NeededPart, OpenError, TitleEntry};
 use super::refusal::{FecRefusal, Refusal};
 use super::rendition::{RenditionWish, Renditions};
-use super::room::Place;
+use super::room::StreamPlacement;
 use super::scale::Speed;
-use super::stream::{EndReason, Media, Path, Stream, StreamKey, ports_of};
+use super::stream::{DeliveryState, EndReason, PlaybackStream, StreamKey, StreamPath, ports_of};
 
 /// A viewer's request.
 #[derive(Debug)]
-pub struct Request {
+pub struct StreamRequest {
     /// Whether it has a stream already.
     pub which: Which,
     /// The viewer: packets by UDP go to its address, and it is that which room is counted for.
@@ -31,9 +31,9 @@ pub struct Request {
     /// The connection of the request.
     pub conn: Option<ConnKey>,
     /// The title.
-    pub entry: Entry,
+    pub entry: TitleEntry,
     /// How packets are to reach the viewer.
-    pub path: Path,
+    pub path: StreamPath,
     /// The requested FEC beside them.
     pub fec: FecWish,
     /// The requested rendition; `None`: not specified.
@@ -41,7 +41,7 @@ pub struct Request {
     /// What its user may have.
     pub quota: Option<Quota>,
     /// It is one segment of many: its viewer holds room, from one to the next.
-    pub segment: Option<Segment>,
+    pub segment: Option<FetchedSegment>,
 }
 
 /// The stream that is asked for.
@@ -68,8 +68,8 @@ pub struct Admitted {
 }
 
 /// The resources taken for a stream.
-struct Taken {
-    place: Place,
+struct StreamGrant {
+    place: StreamPlacement,
     id: StreamId,
     title: TitleRef,
 }
@@ -79,14 +79,14 @@ impl Service {
     ///
     /// # Errors
     /// The resource that is lacking; [`Refusal::Opening`] if it is still lacking.
-    pub fn admit(&mut self, now: Instant, mut request: Request) -> Result<Admitted, Refusal> {
+    pub fn admit(&mut self, now: Instant, mut request: StreamRequest) -> Result<Admitted, Refusal> {
         // Packets by UDP go to the viewer that asks, whatever address was named.
         request.path = request.path.at(request.viewer);
         let (peer, title) = (request.viewer, request.entry.name.clone());
         self.try_admit(now, request).map_err(|refusal| self.told(peer, &title, refusal))
     }
 
-    fn try_admit(&mut self, now: Instant, request: Request) -> Result<Admitted, Refusal> {
+    fn try_admit(&mut self, now: Instant, request: StreamRequest) -> Result<Admitted, Refusal> {
         let own = match request.which {
             Which::Moved(key) => Some(key),
             Which::New { .. } => None,
@@ -100,7 +100,7 @@ impl Service {
         let before = own.and_then(|key| self.streams.get(&key)).map(|stream| stream.renditions.clone());
         let mut renditions = match request.path {
             // Bytes are those of the title that was named.
-            Path::Bytes { .. } => Renditions::default(),
+            StreamPath::Bytes { .. } => Renditions::default(),
             _ => self.choose_rendition(&request.entry, request.rendition.as_ref(), before.as_ref())?,
         };
         let first = self.first_sent(&request.entry, &renditions)?;
@@ -149,11 +149,11 @@ impl Service {
         &mut self,
         now: Instant,
         label: String,
-        request: &Request,
-        (entry, home, renditions): (Entry, Timeline, Renditions),
-        taken: &Taken,
-    ) -> Stream {
-        Stream {
+        request: &StreamRequest,
+        (entry, home, renditions): (TitleEntry, Timeline, Renditions),
+        taken: &StreamGrant,
+    ) -> PlaybackStream {
+        PlaybackStream {
             key: StreamKey(self.new_key()),
             label: label.into_boxed_str(),
             timeline: home,
@@ -172,7 +172,7 @@ impl Service {
             is_reserved: false,
             idle_since: now,
             last_heard: now,
-            media: Media::Fresh,
+            media: DeliveryState::Fresh,
             scale: Scale::NORMAL,
             speed: Speed::NORMAL,
             has_own_timeline: false,
@@ -193,14 +193,14 @@ impl Service {
 
     /// The title in the largest packets that the way to the viewer carries. Through a connection, where packets cross
     /// every path in pieces anyway, it is the default size.
-    fn sized(&mut self, now: Instant, request: &Request) -> Result<Entry, Refusal> {
+    fn sized(&mut self, now: Instant, request: &StreamRequest) -> Result<TitleEntry, Refusal> {
         let Some(dest) = request.path.address(false) else { return Ok(request.entry.clone()) };
         if self.config.packet_sizes.is_default_only() || request.entry.layout.is_raw() {
             return Ok(request.entry.clone());
         }
         let size = self.config.packet_sizes.choose(dest, (self.config.path_mtu)(dest));
         if size != request.entry.layout.packet_bytes() {
-            self.need(now, request.conn, [Need::times(&request.entry, size)])?;
+            self.need(now, request.conn, [NeededPart::times(&request.entry, size)])?;
         }
         Ok(self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
@@ -210,16 +210,16 @@ impl Service {
     fn take_for(
         &mut self,
         now: Instant,
-        request: &Request,
+        request: &StreamRequest,
         own: Option<StreamKey>,
-        entry: &Entry,
+        entry: &TitleEntry,
         renditions: &mut Renditions,
         tracks: &[u8],
-    ) -> Result<(Timeline, Taken), Refusal> {
+    ) -> Result<(Timeline, StreamGrant), Refusal> {
         let (first, place) = self.place_first(now, request, own, entry, renditions)?;
         let home = if first.is_made { first.timeline } else { entry.timeline };
-        let parity = tracks.iter().map(|&track| Need::parity(entry, track));
-        self.need(now, request.conn, [Need::media(entry)].into_iter().chain(parity))?;
+        let parity = tracks.iter().map(|&track| NeededPart::parity(entry, track));
+        self.need(now, request.conn, [NeededPart::media(entry)].into_iter().chain(parity))?;
         Ok((home, self.take(request, entry, place)?))
     }
 
@@ -238,15 +238,15 @@ impl Service {
         &self,
         now: Instant,
         own: Option<StreamKey>,
-        request: &Request,
+        request: &StreamRequest,
     ) -> Result<Vec<StreamKey>, Refusal> {
         if let Some(port) = self.port_in_use(now, own, request.conn, request.path) {
             return Err(Refusal::PortInUse(port));
         }
-        let Path::Udp { ip, port: wanted, .. } = request.path else { return Ok(Vec::new()) };
+        let StreamPath::Udp { ip, port: wanted, .. } = request.path else { return Ok(Vec::new()) };
         let same_port = |key: &StreamKey| {
             let path = self.streams.get(key).map(|stream| stream.path);
-            matches!(path, Some(Path::Udp { port, .. }) if port == wanted) && Some(*key) != own
+            matches!(path, Some(StreamPath::Udp { port, .. }) if port == wanted) && Some(*key) != own
         };
         Ok(self.at_port(ip, wanted).iter().copied().filter(same_port).collect())
     }
@@ -258,9 +258,9 @@ impl Service {
         now: Instant,
         own: Option<StreamKey>,
         conn: Option<ConnKey>,
-        path: Path,
+        path: StreamPath,
     ) -> Option<u16> {
-        let Path::Udp { ip, .. } = path else { return None };
+        let StreamPath::Udp { ip, .. } = path else { return None };
         let is_strangers = |key: &StreamKey| {
             let stream = self.streams.get(key).filter(|_| Some(*key) != own);
             stream.is_some_and(|stream| !(stream.owner == conn || stream.is_abandoned(now)))
@@ -269,8 +269,14 @@ impl Service {
     }
 
     /// Ends the streams whose ports an admitted stream takes over.
-    fn replace(&mut self, now: Instant, own: Option<StreamKey>, request: &Request, replaced: Vec<StreamKey>) {
-        let Path::Udp { ip, .. } = request.path else { return };
+    fn replace(
+        &mut self,
+        now: Instant,
+        own: Option<StreamKey>,
+        request: &StreamRequest,
+        replaced: Vec<StreamKey>,
+    ) {
+        let StreamPath::Udp { ip, .. } = request.path else { return };
         self.clear_fec_ports(now, own, ip, ports_of(request.path));
         for key in replaced {
             self.close(now, key, EndReason::Replaced);
@@ -278,7 +284,12 @@ impl Service {
     }
 
     /// One more viewer of the title, which is open, and a place in the engine.
-    fn take(&mut self, request: &Request, entry: &Entry, place: Place) -> Result<Taken, Refusal> {
+    fn take(
+        &mut self,
+        request: &StreamRequest,
+        entry: &TitleEntry,
+        place: StreamPlacement,
+    ) -> Result<StreamGrant, Refusal> {
         let title = self.open_title(entry)?;
         if let Some(conn) = request.path.conn()
             && let Err(refusal) = self.attach(conn, place.engine)
@@ -287,17 +298,17 @@ impl Service {
             return Err(refusal);
         }
         let id = self.place_for(place.engine, title).ok_or(Refusal::EngineStreams)?; // place() has seen one
-        Ok(Taken { place, id, title })
+        Ok(StreamGrant { place, id, title })
     }
 
-    pub(super) fn open_title(&mut self, entry: &Entry) -> Result<TitleRef, Refusal> {
+    pub(super) fn open_title(&mut self, entry: &TitleEntry) -> Result<TitleRef, Refusal> {
         let error = match self.library.open(entry) {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
             Err(OpenError::Unfit(why)) => return Err(Refusal::Unfit(why)),
             Err(error) => error,
         };
-        self.tell(Event::Broken { title: entry.name.clone(), reason: error.to_string() });
+        self.tell(ServiceEvent::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
             OpenError::Full => Refusal::TooManyTitles,
             OpenError::TimedOut(_) => Refusal::TimedOut,
@@ -314,14 +325,14 @@ impl Service {
         place
     }
 
-    fn begin(&mut self, stream: Stream, conn: Option<ConnKey>, agent: Option<String>) -> StreamKey {
+    fn begin(&mut self, stream: PlaybackStream, conn: Option<ConnKey>, agent: Option<String>) -> StreamKey {
         let (key, peer) = (stream.key, stream.viewer);
         let transport = stream.path.to_string();
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
         let engine = stream.engine;
         self.tell(match stream.path {
-            Path::Bytes { .. } => Event::Ordered { label: session, title, peer, engine },
-            _ => Event::Started { session, title, peer, transport, agent, conn, engine },
+            StreamPath::Bytes { .. } => ServiceEvent::Ordered { label: session, title, peer, engine },
+            _ => ServiceEvent::Started { session, title, peer, transport, agent, conn, engine },
         });
         self.slots[stream.engine].admitted += stream.demand();
         self.usage.entry(network_of(peer.ip())).or_default().sessions += 1;
@@ -335,7 +346,14 @@ impl Service {
     }
 
     /// Moves a stream: it keeps its name and its progress; its place in the engine is rebuilt.
-    fn move_stream(&mut self, now: Instant, key: StreamKey, request: &Request, entry: &Entry, taken: &Taken) {
+    fn move_stream(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        request: &StreamRequest,
+        entry: &TitleEntry,
+        taken: &StreamGrant,
+    ) {
         // Its position is known as long as the media it shows is open.
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.go_back_to_title();
@@ -349,10 +367,10 @@ impl Service {
         let (from, to) = (network_of(stream.viewer.ip()), network_of(request.viewer.ip()));
         self.slots[stream.engine].admitted -= stream.demand();
         self.slots[taken.place.engine].admitted += demand_of(entry, taken.place.rate);
-        if matches!(stream.media, Media::Pausing(_)) {
+        if matches!(stream.media, DeliveryState::Pausing(_)) {
             self.idle.remove(&(stream.idle_since, key));
             self.idle.insert((now, key));
-            stream.media = Media::Fresh; // the place that could have said where it stopped is gone
+            stream.media = DeliveryState::Fresh; // the place that could have said where it stopped is gone
             stream.idle_since = now;
         }
         stream.media = stream.media.in_size_of(&stream.entry, entry);

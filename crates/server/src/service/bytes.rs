@@ -2,26 +2,26 @@
 //! nothing of it is sent at another speed or rate.
 //!
 //! ```text
-//!   admit (Path::Bytes) ─► reserve_bytes ─► what goes before is written ─► play_bytes ─► Event::BytesSent ─► close ─► take_back
+//!   admit (StreamPath::Bytes) ─► reserve_bytes ─► what goes before is written ─► play_bytes ─► ServiceEvent::BytesSent ─► close ─► take_back
 //! ```
 
 use std::ops::Range;
 
 use millrace_core::time::Instant;
-use millrace_offload::command::{Command, Media as Sent, Numbering, RunSpec};
+use millrace_offload::command::{Command, Numbering, RunMedia as Sent, RunSpec};
 
 use super::Service;
 use super::conns::ConnKey;
-use super::ports::Entry;
+use super::ports::TitleEntry;
 use super::refusal::Refusal;
 use super::scale::Speed;
-use super::stream::{Media, Path, Run, Stop, StreamKey};
+use super::stream::{ActiveRun, DeliveryState, Stop, StreamKey, StreamPath};
 
 /// Null packets stand in for whatever is missing, so that every byte keeps its place.
 const SPARE: u8 = u8::MAX;
 
 /// The packets that hold these bytes, and where in the first and the last one they begin and end (0: with the packet's end).
-fn packets_of(entry: &Entry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {
+fn packets_of(entry: &TitleEntry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {
     let size = entry.layout.packet_bytes() as u64;
     let from = u32::try_from(bytes.start / size).ok()?;
     let until = u32::try_from(bytes.end.div_ceil(size)).ok()?;
@@ -44,8 +44,8 @@ impl Service {
     }
 
     /// Sends bytes of the title, once: the first `ahead_ms` of media as fast as the viewer takes
-    /// it, the rest at the title's pace. [`Event::BytesSent`](super::Event::BytesSent) reports that
-    /// the last one has been taken, [`Event::Ended`](super::Event::Ended) that the stream ended
+    /// it, the rest at the title's pace. [`ServiceEvent::BytesSent`](super::ServiceEvent::BytesSent) reports that
+    /// the last one has been taken, [`ServiceEvent::Ended`](super::ServiceEvent::Ended) that the stream ended
     /// otherwise.
     ///
     /// # Errors
@@ -59,11 +59,11 @@ impl Service {
     ) -> Result<(), Refusal> {
         self.reserve_bytes(now, key, bytes)?;
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
-        if !stream.is_fresh() || !matches!(stream.path, Path::Bytes { .. }) {
+        if !stream.is_fresh() || !matches!(stream.path, StreamPath::Bytes { .. }) {
             return Err(Refusal::Busy);
         }
         let (packets, numbering) = packets_of(&stream.entry, bytes).ok_or(Refusal::EmptyRange)?;
-        let Entry { packets: all, layout, .. } = stream.entry;
+        let TitleEntry { packets: all, layout, .. } = stream.entry;
         let media =
             Sent { title: stream.title, packets: all, timeline: stream.timeline, layout, spare: SPARE };
         let run = RunSpec {
@@ -79,7 +79,7 @@ impl Service {
         // else here.
         let time_of = |packet| stream.entry.access.time_near(packet);
         let end = if packets.end < all { time_of(packets.end) } else { None };
-        stream.media = Media::Running(Run {
+        stream.media = DeliveryState::Running(ActiveRun {
             serial: run.run,
             from: run.from,
             sequence: 0,
@@ -95,8 +95,8 @@ impl Service {
         Ok(())
     }
 
-    /// The engine that writes to the connection is to give it back when all has been written: [`Event::ConnectionReturned`](super::Event::ConnectionReturned)
-    /// or [`Event::ConnectionLost`](super::Event::ConnectionLost) follows. `false`: none writes to it.
+    /// The engine that writes to the connection is to give it back when all has been written: [`ServiceEvent::ConnectionReturned`](super::ServiceEvent::ConnectionReturned)
+    /// or [`ServiceEvent::ConnectionLost`](super::ServiceEvent::ConnectionLost) follows. `false`: none writes to it.
     pub fn take_back(&mut self, conn: ConnKey) -> bool {
         let Some((engine, id)) = self.attachment(conn) else { return false };
         self.command(engine, Command::ConnReturn { conn: id });
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn bytes_are_parts_of_packets() {
-        let entry = Entry {
+        let entry = TitleEntry {
             id: TitleId([1; 16]),
             name: "film".into(),
             title: "Film".into(),

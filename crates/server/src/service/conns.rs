@@ -8,9 +8,9 @@ use millrace_core::ids::ConnId;
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
 
-use super::event::Event;
+use super::event::ServiceEvent;
 use super::refusal::{ConnRefusal, Refusal};
-use super::stream::{EndReason, Path, StreamKey};
+use super::stream::{EndReason, StreamKey, StreamPath};
 use super::{Output, Service, Usage};
 
 /// A connection, for as long as the server runs: never used twice.
@@ -25,7 +25,7 @@ impl fmt::Display for ConnKey {
 }
 
 /// One connection.
-pub(super) struct Conn {
+pub(super) struct ConnRecord {
     ip: IpAddr,
     /// It came with an order of bytes, and is given back behind them.
     is_lent: bool,
@@ -49,9 +49,9 @@ impl Service {
     pub fn conn_opened(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
         let opened = self.take_conn(peer, false);
         match opened {
-            Ok(conn) => self.tell(Event::ConnectionOpened { conn, peer }),
+            Ok(conn) => self.tell(ServiceEvent::ConnectionOpened { conn, peer }),
             Err(ConnRefusal::ShuttingDown) => {}
-            Err(refusal) => self.tell(Event::ConnectionRefused { address: peer.ip(), refusal }),
+            Err(refusal) => self.tell(ServiceEvent::ConnectionRefused { address: peer.ip(), refusal }),
         }
         opened
     }
@@ -78,7 +78,7 @@ impl Service {
         }
         self.usage.entry(network_of(ip)).or_default().connections += 1;
         let key = ConnKey(self.new_key());
-        let conn = Conn {
+        let conn = ConnRecord {
             ip,
             is_lent,
             streams: Vec::new(),
@@ -197,7 +197,7 @@ impl Service {
         for stream in self.streams_through(key) {
             self.close(now, stream, EndReason::Disconnected);
         }
-        self.tell(Event::ConnectionLost { conn: key });
+        self.tell(ServiceEvent::ConnectionLost { conn: key });
     }
 
     /// Streams that go through the connection.
@@ -208,7 +208,7 @@ impl Service {
     }
 
     /// Whether the connection of this path goes over to another engine, so that nothing can be played through it now.
-    pub(super) fn is_being_moved(&self, path: Path) -> bool {
+    pub(super) fn is_being_moved(&self, path: StreamPath) -> bool {
         path.conn().is_some_and(|conn| self.is_between_engines(conn))
     }
 
@@ -241,7 +241,7 @@ impl Service {
             conn.attached = None;
             self.by_conn.remove(&(engine, id));
             self.slots[engine].places.give_back_conn(id);
-            return self.tell(Event::ConnectionReturned { conn: key });
+            return self.tell(ServiceEvent::ConnectionReturned { conn: key });
         }
         if conn.leaving != Some((engine, id)) {
             return;

@@ -9,9 +9,9 @@ use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::Service;
-use super::event::{Event, Totals};
+use super::event::{ServiceEvent, Totals};
 use super::scale::Speed;
-use super::stream::{EndReason, Media, Path, Run, Stream, StreamKey, ports_of};
+use super::stream::{ActiveRun, DeliveryState, EndReason, PlaybackStream, StreamKey, StreamPath, ports_of};
 use crate::limits::ENGINE_ANSWER_TIMEOUT_NS;
 
 /// A place that its engine was ordered to clear: it is taken, and its title open, until the engine
@@ -24,7 +24,7 @@ pub(super) struct Closing {
     /// reports.
     pub(super) name: Option<String>,
     /// What to tell then; `None` if the stream goes on in another place.
-    pub(super) ended: Option<Event>,
+    pub(super) ended: Option<ServiceEvent>,
 }
 
 impl Service {
@@ -40,11 +40,11 @@ impl Service {
         self.slots[stream.engine].admitted -= stream.demand();
         self.release_usage(network_of(stream.viewer.ip()), |usage| &mut usage.sessions);
         self.disown(key, stream.owner);
-        let is_bytes = matches!(stream.path, Path::Bytes { .. });
+        let is_bytes = matches!(stream.path, StreamPath::Bytes { .. });
         if let Some(number) = stream.fetcher {
             self.fetchers.end_segment(now, number, false, reason == EndReason::Sent);
         }
-        self.tell(Event::Ended { stream: key, is_bytes, conn: stream.owner, reason });
+        self.tell(ServiceEvent::Ended { stream: key, is_bytes, conn: stream.owner, reason });
         // It may have been the last one that the others of its connection waited for.
         self.finish_conn_move(now, stream.path);
     }
@@ -91,7 +91,7 @@ impl Service {
         closing.made.into_iter().for_each(|title| self.library.close(title));
         self.slots[engine].places.give_back_stream(place);
         if let Some(mut event) = closing.ended {
-            if let Event::Closed { totals, .. } | Event::Delivered { totals, .. } = &mut event {
+            if let ServiceEvent::Closed { totals, .. } | ServiceEvent::Delivered { totals, .. } = &mut event {
                 *totals = sent;
             }
             self.tell(event);
@@ -110,7 +110,7 @@ impl Service {
     }
 
     /// Streams that an engine sends packets of, the newest first.
-    pub(super) fn newest(&self, engine: usize) -> Vec<&Stream> {
+    pub(super) fn newest(&self, engine: usize) -> Vec<&PlaybackStream> {
         let mut newest: Vec<_> = self.playing(engine).collect();
         // A segment is as old as its viewer.
         newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.fetcher.unwrap_or(stream.key.0)));
@@ -118,22 +118,24 @@ impl Service {
     }
 
     /// Streams that an engine sends packets of.
-    pub(super) fn playing(&self, engine: usize) -> impl Iterator<Item = &Stream> {
-        let plays = |stream: &&Stream| stream.ending.is_none() && matches!(stream.media, Media::Running(_));
+    pub(super) fn playing(&self, engine: usize) -> impl Iterator<Item = &PlaybackStream> {
+        let plays = |stream: &&PlaybackStream| {
+            stream.ending.is_none() && matches!(stream.media, DeliveryState::Running(_))
+        };
         self.streams.values().filter(move |stream| stream.engine == engine).filter(plays)
     }
 
     /// A run without packets has nothing but its BYE. The stream ends when that is out.
     fn end_with_bye(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        if let Path::Bytes { .. } = stream.path {
+        if let StreamPath::Bytes { .. } = stream.path {
             let fetcher = stream.fetcher;
             // There is no BYE among bytes: that they end early has to be seen.
             self.close(now, key, reason);
             // Who fetches them would come for the next at once, and keep its place.
             return fetcher.into_iter().for_each(|number| self.end_fetcher(now, number, reason));
         }
-        let Media::Running(Run { stop, .. }) = stream.media else { return };
+        let DeliveryState::Running(ActiveRun { stop, .. }) = stream.media else { return };
         let run = RunSpec {
             run: stream.next_run(),
             media: stream.run_media(),
@@ -143,7 +145,7 @@ impl Service {
             scale_permille: 1000,
             step: None,
         };
-        let run_now = Run {
+        let run_now = ActiveRun {
             serial: run.run,
             from: run.from,
             sequence: sequence_of(run.from),
@@ -154,7 +156,7 @@ impl Service {
             speed: Speed::NORMAL,
             ahead_ms: 0,
         };
-        stream.media = Media::Running(run_now);
+        stream.media = DeliveryState::Running(run_now);
         (stream.ending, stream.queued) = (Some(reason), None);
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Play { stream: place, at: now, ahead_ms: 0, run });
@@ -174,7 +176,7 @@ impl Service {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             stream.pending = None;
             let session = stream.label.to_string();
-            self.tell(Event::EngineSilent { stream: key, session });
+            self.tell(ServiceEvent::EngineSilent { stream: key, session });
         }
         self.release_long_paused(now);
         self.end_fetchers(now);
@@ -192,8 +194,12 @@ impl Service {
 
     /// Viewers that have been sent something and not yet BYE.
     pub fn unfinished_count(&self) -> usize {
-        let unfinished =
-            |media| matches!(media, Media::Running(_) | Media::Pausing(_) | Media::Paused { .. });
+        let unfinished = |media| {
+            matches!(
+                media,
+                DeliveryState::Running(_) | DeliveryState::Pausing(_) | DeliveryState::Paused { .. }
+            )
+        };
         self.streams.values().filter(|stream| unfinished(stream.media)).count()
     }
 
@@ -211,13 +217,13 @@ impl Service {
 }
 
 /// Returns the event for the time when the engine has forgotten the stream.
-fn ended(stream: &Stream, now: Instant, reason: EndReason) -> Event {
+fn ended(stream: &PlaybackStream, now: Instant, reason: EndReason) -> ServiceEvent {
     let (label, title) = (stream.label.to_string(), stream.entry.name.clone());
     let (peer, lasted_ns) = (stream.viewer, now.ns_since(stream.started));
-    if let Path::Bytes { .. } = stream.path {
-        return Event::Delivered { label, title, peer, reason, lasted_ns, totals: None };
+    if let StreamPath::Bytes { .. } = stream.path {
+        return ServiceEvent::Delivered { label, title, peer, reason, lasted_ns, totals: None };
     }
-    Event::Closed {
+    ServiceEvent::Closed {
         session: label,
         title,
         peer,

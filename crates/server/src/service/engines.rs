@@ -9,9 +9,9 @@ use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, S
 
 use super::Service;
 use super::end::Closing;
-use super::event::{Event, Totals};
-use super::queued::{Missed, Next};
-use super::stream::{EndReason, Media, Path, StreamKey};
+use super::event::{ServiceEvent, Totals};
+use super::queued::{Missed, QueuedChange};
+use super::stream::{DeliveryState, EndReason, StreamKey, StreamPath};
 
 impl Service {
     /// One event. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.
@@ -70,7 +70,7 @@ impl Service {
     }
 
     /// Asks the engine how much of a stream its viewer has not received
-    /// ([`super::Stream::backlog_bytes`]): it answers within a turn of its loop. Nothing is asked
+    /// ([`super::PlaybackStream::backlog_bytes`]): it answers within a turn of its loop. Nothing is asked
     /// for streams that go through no connection.
     pub fn measure(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else {
@@ -93,7 +93,7 @@ impl Service {
         if let Some(stream) = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get_mut(key)) {
             stream.backlog_bytes = Some(bytes);
             stream.hear_backlog(now, bytes, behind_ns);
-        } else if let Some(Closing { ended: Some(Event::Closed { backlog_bytes, .. }), .. }) =
+        } else if let Some(Closing { ended: Some(ServiceEvent::Closed { backlog_bytes, .. }), .. }) =
             self.closing.get_mut(&(engine, place))
         {
             *backlog_bytes = Some(bytes);
@@ -112,7 +112,7 @@ impl Service {
         };
         let Some(title) = title else { return };
         let (packets, missing) = (end.packets.into(), end.missing.into());
-        self.tell(Event::Sent { title, packets, bytes: end.bytes, missing });
+        self.tell(ServiceEvent::Sent { title, packets, bytes: end.bytes, missing });
     }
 
     fn is_companion(&self, key: StreamKey, place: StreamId) -> bool {
@@ -122,7 +122,7 @@ impl Service {
     /// The run's first packet leaves at `at`: FEC follows that, and the position is counted from there.
     fn run_began(&mut self, key: StreamKey, serial: RunSerial, at: Instant) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        if let Media::Running(run) = &mut stream.media
+        if let DeliveryState::Running(run) = &mut stream.media
             && run.serial == serial
         {
             run.at = at;
@@ -133,7 +133,7 @@ impl Service {
     /// The last packet is out. A run backwards has come to where the title begins, not to its end: the stream pauses before BYE is sent.
     fn run_drained(&mut self, key: StreamKey, serial: RunSerial) {
         let Some(stream) = self.streams.get(&key) else { return };
-        if let Media::Running(run) = stream.media
+        if let DeliveryState::Running(run) = stream.media
             && run.serial == serial
             && stream.scale.is_reverse()
             && stream.ending.is_none()
@@ -146,7 +146,7 @@ impl Service {
     /// The stream stands still: paused, or played to the end.
     fn run_ended(&mut self, now: Instant, key: StreamKey, end: RunEnd) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let (Media::Running(run) | Media::Pausing(run)) = stream.media else { return };
+        let (DeliveryState::Running(run) | DeliveryState::Pausing(run)) = stream.media else { return };
         if run.serial != end.run {
             if let StopReason::Failed(reason) = end.reason {
                 self.queued_missed(now, key, end.run, Missed::Failed(reason));
@@ -162,20 +162,20 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         // The queued run ends with it; its purpose is requested again, or left until the stream
         // plays.
-        stream.queued.take_if(|queued| queued.next != Next::Fec);
+        stream.queued.take_if(|queued| queued.next != QueuedChange::Fec);
         let (next_packet, next_sequence, stop) = (end.next_packet, end.next_sequence, run.stop);
         match end.reason {
-            StopReason::Paused => stream.media = Media::Paused { next_packet, next_sequence, stop },
+            StopReason::Paused => stream.media = DeliveryState::Paused { next_packet, next_sequence, stop },
             StopReason::Finished | StopReason::ShutDown => {
-                stream.media = Media::Ended { next_sequence, stop };
-                if let Path::Bytes { conn } = stream.path {
+                stream.media = DeliveryState::Ended { next_sequence, stop };
+                if let StreamPath::Bytes { conn } = stream.path {
                     if end.reason == StopReason::Finished {
-                        return self.tell(Event::BytesSent { conn });
+                        return self.tell(ServiceEvent::BytesSent { conn });
                     }
                     return self.close(now, key, EndReason::Shutdown);
                 }
                 let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
-                self.tell(Event::Finished { session, title });
+                self.tell(ServiceEvent::Finished { session, title });
             }
             // Another run follows, or the end of the stream does.
             StopReason::Replaced | StopReason::Closed | StopReason::Failed(_) => return,
@@ -198,7 +198,7 @@ impl Service {
         if let Some(pending) = pending
             && let Err(refusal) = self.start(now, key, pending.plan)
         {
-            self.tell(Event::PlayRefused { stream: key, refusal });
+            self.tell(ServiceEvent::PlayRefused { stream: key, refusal });
         }
     }
 

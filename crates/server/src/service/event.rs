@@ -1,4 +1,4 @@
-//! What happened, as one stream of values. Protocols act on some of them, the log writes some ([`Event::is_logged`]), counters count; whoever
+//! What happened, as one stream of values. Protocols act on some of them, the log writes some ([`ServiceEvent::is_logged`]), counters count; whoever
 //! else wants to know reads the same.
 
 use std::fmt;
@@ -15,11 +15,11 @@ use super::refusal::{ConnRefusal, Refusal};
 use super::rendition::Cause;
 use super::scale::Speed;
 use super::stream::{EndReason, ReportedLoss, StreamKey};
-use crate::admission::News;
+use crate::admission::AdmissionNotice;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ServiceEvent {
     /// A viewer has been given a stream.
     Started {
         /// What log lines call it: enough of a session's name to find it, not enough to take it over.
@@ -141,7 +141,7 @@ pub enum Event {
         /// Totals of the data sent; `None` if the engine was gone before it could report them.
         totals: Option<Totals>,
     },
-    /// The stream is over: it can be named no longer. [`Event::Closed`] follows, or [`Event::Delivered`].
+    /// The stream is over: it can be named no longer. [`ServiceEvent::Closed`] follows, or [`ServiceEvent::Delivered`].
     Ended {
         /// The stream.
         stream: StreamKey,
@@ -228,7 +228,7 @@ pub enum Event {
         status: u16,
     },
     /// What admission by measured capacity has to say.
-    Admission(News),
+    Admission(AdmissionNotice),
     /// A title could not be opened.
     Broken {
         /// The title.
@@ -364,7 +364,7 @@ pub struct Totals {
     pub late: u64,
 }
 
-impl Event {
+impl ServiceEvent {
     /// Whether it has a line in the log. The others happen with one that has, or too often.
     pub fn is_logged(&self) -> bool {
         if let Self::Delivered { reason, .. } = self {
@@ -450,7 +450,7 @@ impl Event {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for ServiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { session, title, peer, transport, agent, conn, engine } => {
@@ -524,18 +524,18 @@ impl fmt::Display for Event {
 }
 
 /// Formats the events that come with every request.
-fn show_request(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
+fn show_request(f: &mut fmt::Formatter<'_>, event: &ServiceEvent) -> fmt::Result {
     match event {
-        Event::ConnectionOpened { conn, peer } => write!(f, "{conn} opened by {peer}"),
-        Event::Answered { conn, method, number, status } => {
+        ServiceEvent::ConnectionOpened { conn, peer } => write!(f, "{conn} opened by {peer}"),
+        ServiceEvent::Answered { conn, method, number, status } => {
             write!(f, "{conn}: {method} ")?;
             number.map_or(Ok(()), |number| write!(f, "{number} "))?;
             write!(f, "answered with {status}")
         }
-        Event::Ordered { label, title, peer, engine } => {
+        ServiceEvent::Ordered { label, title, peer, engine } => {
             write!(f, "{label}: {title} for {peer}, engine {engine}")
         }
-        Event::Delivered { label, title, peer, reason, lasted_ns, .. } => {
+        ServiceEvent::Delivered { label, title, peer, reason, lasted_ns, .. } => {
             let ms = lasted_ns / 1_000_000;
             write!(f, "{label}: {title} for {peer}, {reason}, after {ms} ms")
         }
@@ -544,13 +544,13 @@ fn show_request(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
 }
 
 /// A viewer that fetches segments.
-fn show_fetcher(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
+fn show_fetcher(f: &mut fmt::Formatter<'_>, event: &ServiceEvent) -> fmt::Result {
     match event {
-        Event::FetchBegan { session, title, peer, agent } => {
+        ServiceEvent::FetchBegan { session, title, peer, agent } => {
             write!(f, "session {session} started: {title} for {peer} by segments")?;
             agent.as_ref().map_or(Ok(()), |agent| write!(f, " ({agent})"))
         }
-        Event::FetchEnded { session, title, peer, reason, lasted_ns } => {
+        ServiceEvent::FetchEnded { session, title, peer, reason, lasted_ns } => {
             let (s, tenths) = (lasted_ns / 1_000_000_000, lasted_ns / 100_000_000 % 10);
             write!(f, "session {session} ended: {title} for {peer}, {reason}, after {s}.{tenths} s")
         }

@@ -25,10 +25,10 @@ use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
 use super::Service;
-use super::admit::{Request, Which};
-use super::event::{Event, Totals};
-use super::ports::Entry;
-use super::quota::{Counted, Player};
+use super::admit::{StreamRequest, Which};
+use super::event::{ServiceEvent, Totals};
+use super::ports::TitleEntry;
+use super::quota::{CountedViewer, Player};
 use super::refusal::Refusal;
 use super::room::Sender;
 use super::stream::EndReason;
@@ -37,7 +37,7 @@ use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
 
 /// A segment of a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct FetchedSegment {
     /// The connection of the request, under the name that its owner gives it.
     pub conn: u64,
     /// Which one.
@@ -66,14 +66,14 @@ pub struct Fetch<'a> {
     /// Its highest second.
     pub peak_rate: BitRate,
     /// The segment.
-    pub segment: Segment,
+    pub segment: FetchedSegment,
     /// It is a sound that is fetched apart, and its viewer may be one that fetches the pictures.
     pub is_sound: bool,
 }
 
 impl<'a> Fetch<'a> {
     /// Returns `None` if the request is not for a segment.
-    pub(super) fn of(request: &'a Request, entry: &'a Entry) -> Option<Self> {
+    pub(super) fn of(request: &'a StreamRequest, entry: &'a TitleEntry) -> Option<Self> {
         let Which::New { label, agent } = &request.which else { return None };
         Some(Self {
             viewer: request.viewer,
@@ -111,14 +111,14 @@ pub struct Fetcher {
     /// Who goes on with it.
     who: u64,
     /// How far it is with the title or its pictures, and with the sounds that are apart from them. At least one of them.
-    tracks: [Option<Track>; 2],
+    tracks: [Option<FetchProgress>; 2],
     /// Segments that are sent to it now: it stays for as long, however slowly it takes them.
     sending: u32,
 }
 
 /// A viewer's progress in fetching one segment after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Track {
+struct FetchProgress {
     /// The connection of the last segment.
     conn: u64,
     /// The one that comes next.
@@ -129,13 +129,13 @@ struct Track {
 
 /// The known identity of a fetching viewer, and the segment that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Next {
+struct NextSegment {
     who: u64,
     is_sound: bool,
     segment: u32,
 }
 
-impl Next {
+impl NextSegment {
     /// Instead of a segment's number: whatever its viewer asks for next. The last one was cut off, or there was none.
     const ANY: u32 = u32::MAX;
 
@@ -154,7 +154,7 @@ pub(super) struct Fetchers {
     /// When each is forgotten.
     ends: BTreeSet<(Instant, u64)>,
     by_conn: HashMap<u64, u64>,
-    by_next: HashMap<Next, Vec<u64>>,
+    by_next: HashMap<NextSegment, Vec<u64>>,
     /// Number of segments that are being sent to each player.
     sending: HashMap<Player, usize>,
     /// Bits a second of those that need no engine.
@@ -170,7 +170,7 @@ impl Fetchers {
         self.beside
     }
 
-    fn find(&self, next: Next, conn: u64) -> Option<u64> {
+    fn find(&self, next: NextSegment, conn: u64) -> Option<u64> {
         let of_conn = self.by_conn.get(&conn).and_then(|number| Some((*number, self.all.get(number)?)));
         let first = |next| self.by_next.get(&next).and_then(|all| all.first()).copied();
         match of_conn.filter(|(_, fetcher)| fetcher.who == next.who) {
@@ -178,12 +178,12 @@ impl Fetchers {
             // Unless another goes on with it: a seek, or the same segment again.
             of_conn => first(next)
                 .or(of_conn.map(|(number, _)| number))
-                .or_else(|| first(Next { segment: Next::ANY, ..next })),
+                .or_else(|| first(NextSegment { segment: NextSegment::ANY, ..next })),
         }
     }
 
     /// Whether what this viewer fetches is already counted with the pictures that it fetches.
-    fn is_beside_pictures(&self, number: u64, next: Next) -> bool {
+    fn is_beside_pictures(&self, number: u64, next: NextSegment) -> bool {
         next.is_sound && self.all.get(&number).is_some_and(|fetcher| fetcher.tracks[0].is_some())
     }
 
@@ -217,8 +217,8 @@ impl Fetchers {
         self.end_sending(player, 1);
         let Some(track) = track else { return };
         if !is_whole || track.played < now {
-            let next = if is_whole { track.next } else { Next::ANY };
-            let track = Track { next, played: track.played.max(now), ..track };
+            let next = if is_whole { track.next } else { NextSegment::ANY };
+            let track = FetchProgress { next, played: track.played.max(now), ..track };
             self.change(number, |fetcher| fetcher.tracks[usize::from(is_sound)] = Some(track));
         }
     }
@@ -268,18 +268,18 @@ impl Fetcher {
 
     /// With which segments it goes on. Sounds are not looked at closely if it has pictures, nor are pictures if it has none yet: players fetch both at a time, and either may
     /// come first.
-    fn nexts(&self) -> impl Iterator<Item = Next> {
+    fn nexts(&self) -> impl Iterator<Item = NextSegment> {
         let &Self { who, tracks: [pictures, sounds], .. } = self;
-        let next = move |is_sound, segment| Next { who, is_sound, segment };
+        let next = move |is_sound, segment| NextSegment { who, is_sound, segment };
         let sound = sounds.map(|track| next(true, track.next));
-        let any_sound = pictures.map(|_| next(true, Next::ANY)).filter(|any| sound != Some(*any));
-        let picture = next(false, pictures.map_or(Next::ANY, |track| track.next));
+        let any_sound = pictures.map(|_| next(true, NextSegment::ANY)).filter(|any| sound != Some(*any));
+        let picture = next(false, pictures.map_or(NextSegment::ANY, |track| track.next));
         [Some(picture), sound, any_sound].into_iter().flatten()
     }
 
     /// It fetches this segment.
     fn take(&mut self, now: Instant, fetch: &Fetch<'_>) {
-        let Segment { conn, number, length, .. } = fetch.segment;
+        let FetchedSegment { conn, number, length, .. } = fetch.segment;
         let track = &mut self.tracks[usize::from(fetch.is_sound)];
         let (follows, has_played) = match track {
             Some(before) => (before.next == number, before.played.max(now)),
@@ -290,13 +290,13 @@ impl Fetcher {
             true => has_played.plus_ns(length).min(now.plus_ns(FETCH_AHEAD_NS.max(length))),
             false => has_played.max(now.plus_ns(length)),
         };
-        *track = Some(Track { conn, next: number.saturating_add(1), played });
+        *track = Some(FetchProgress { conn, next: number.saturating_add(1), played });
         self.viewer = fetch.viewer;
     }
 
-    fn counted(&self) -> Counted<'_> {
+    fn counted(&self) -> CountedViewer<'_> {
         let Self { title, quota, rate, player, .. } = self;
-        Counted { title, quota: quota.as_ref(), rate: *rate, player: Some(*player) }
+        CountedViewer { title, quota: quota.as_ref(), rate: *rate, player: Some(*player) }
     }
 }
 
@@ -333,11 +333,18 @@ impl Service {
         let Fetching { fetcher, is_sound, label, title, viewer: peer, since } = fetching;
         self.fetchers.end_segment(now, fetcher, is_sound, is_whole);
         if bytes > 0 {
-            self.tell(Event::Sent { title: title.clone(), packets: 0, bytes, missing: 0 });
+            self.tell(ServiceEvent::Sent { title: title.clone(), packets: 0, bytes, missing: 0 });
         }
         let reason = if is_whole { EndReason::Sent } else { EndReason::Disconnected };
         let totals = Some(Totals { bytes, ..Totals::default() });
-        self.tell(Event::Delivered { label, title, peer, reason, lasted_ns: now.ns_since(since), totals });
+        self.tell(ServiceEvent::Delivered {
+            label,
+            title,
+            peer,
+            reason,
+            lasted_ns: now.ns_since(since),
+            totals,
+        });
     }
 
     /// The same, whoever sends it; returns the viewer.
@@ -358,9 +365,9 @@ impl Service {
             Sender::Web => None,
         };
         let player = Player::new(viewer.ip(), fetch.agent);
-        let who = Counted { title, quota, rate, player: Some(player) };
+        let who = CountedViewer { title, quota, rate, player: Some(player) };
         self.room_for_segment(who)?;
-        let next = Next::of(fetch, player);
+        let next = NextSegment::of(fetch, player);
         let number = self.fetchers.find(next, segment.conn);
         if let Some(number) = number.filter(|number| self.fetchers.is_beside_pictures(*number, next)) {
             self.fetchers.change(number, |fetcher| fetcher.take(now, fetch));
@@ -405,7 +412,12 @@ impl Service {
     fn begin_fetcher(&mut self, now: Instant, fetch: &Fetch<'_>, player: Player, who: u64) -> (u64, Fetcher) {
         let (label, title) = (fetch.label.to_owned(), fetch.title.to_owned());
         let (session, agent) = (label.clone(), fetch.agent.map(str::to_owned));
-        self.tell(Event::FetchBegan { session, title: base(&title).to_owned(), peer: fetch.viewer, agent });
+        self.tell(ServiceEvent::FetchBegan {
+            session,
+            title: base(&title).to_owned(),
+            peer: fetch.viewer,
+            agent,
+        });
         let fetcher = Fetcher {
             label,
             title,
@@ -485,7 +497,7 @@ impl Service {
         let lasted_ns = end.ns_since(fetcher.started);
         let Fetcher { label: session, title, viewer: peer, .. } = fetcher;
         let title = base(&title).to_owned();
-        self.tell(Event::FetchEnded { session, title, peer, reason, lasted_ns });
+        self.tell(ServiceEvent::FetchEnded { session, title, peer, reason, lasted_ns });
     }
 
     /// Viewers that fetch segments, the oldest first.

@@ -3,19 +3,19 @@
 use millrace_core::time::Instant;
 
 use super::Service;
-use super::event::Event;
-use super::ports::Entry;
+use super::event::ServiceEvent;
+use super::ports::TitleEntry;
 use super::refusal::Refusal;
-use super::stream::Stream;
+use super::stream::PlaybackStream;
 use crate::admission::{Demand, EngineFigures, Full};
 
 /// Returns the demand of a viewer of this title at `rate` bits per second, FEC included.
-pub(super) fn demand_of(entry: &Entry, rate: u64) -> Demand {
+pub(super) fn demand_of(entry: &TitleEntry, rate: u64) -> Demand {
     let packet_bits = entry.layout.packet_bytes() as u64 * 8;
     Demand { packets_per_s: rate.div_ceil(packet_bits.max(1)), bits_per_s: rate }
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Returns its demand while it plays.
     pub(super) fn demand(&self) -> Demand {
         demand_of(&self.entry, self.rate)
@@ -48,7 +48,7 @@ impl Service {
         if !self.admission.is_on() || engine >= self.slots.len() {
             return;
         }
-        let promised = self.playing(engine).map(Stream::demand).sum();
+        let promised = self.playing(engine).map(PlaybackStream::demand).sum();
         let excess = self.admission.look(now, engine, figures, promised);
         if excess > 0 {
             let moved = self.move_newest(engine, excess);
@@ -81,7 +81,7 @@ impl Service {
 
     fn tell_admission_news(&mut self) {
         while let Some(news) = self.admission.poll_news() {
-            self.tell(Event::Admission(news));
+            self.tell(ServiceEvent::Admission(news));
         }
     }
 }

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Order of calls: any method that takes the time, then [`Service::poll_output`] until `None`.
-//! Outputs must be carried out in their order: [`Event::Playing`], which lets a protocol announce
+//! Outputs must be carried out in their order: [`ServiceEvent::Playing`], which lets a protocol announce
 //! the coming media to its viewer, stands before the command that lets the packets out.
 //!
 //! The answer to a viewer's request that cannot be granted is a [`Refusal`]; each protocol has one
@@ -89,26 +89,27 @@ use millrace_offload::command::Command;
 
 use crate::admission::Admission;
 
-pub use admit::{Admitted, Request, Which};
+pub use admit::{Admitted, StreamRequest, Which};
 pub use config::{RateBasis, ServiceConfig};
-use conns::Conn;
 pub use conns::ConnKey;
+use conns::ConnRecord;
 use end::Closing;
-pub use event::{Event, FecChange, Playing, Totals};
+pub use event::{FecChange, Playing, ServiceEvent, Totals};
 pub use fec::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
-pub use fetch::{Fetch, Fetcher, Fetching, Segment};
+pub use fetch::{Fetch, FetchedSegment, Fetcher, Fetching};
 use opening::Openings;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu, kernel_source};
-pub use play::{Played, Wanted};
+pub use play::{PlayRequest, Played};
 pub use ports::{
-    AccessPoint, AccessPoints, Entry, Library, Need, OpenError, Part, Rendition, Track, Transformed,
+    AccessPoint, AccessPoints, CachedParity, Library, NeededPart, OpenError, Rendition, TitleEntry,
+    TitlePart, Transformed,
 };
 pub use refusal::{ConnRefusal, FecRefusal, Refusal};
 pub use rendition::{Begins, Cause, Change, RenditionWish};
 pub use scale::Speed;
 pub use seek::{From, Presentation, Span, TimeBase};
 use slots::EngineSlots;
-pub use stream::{EndReason, Path, ReportedLoss, Stream, StreamKey};
+pub use stream::{EndReason, PlaybackStream, ReportedLoss, StreamKey, StreamPath};
 
 /// The actions to carry out, in this order.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ pub enum Output {
         conn: ConnKey,
     },
     /// This has happened.
-    Event(Event),
+    Event(ServiceEvent),
 }
 
 /// What one address holds.
@@ -157,7 +158,7 @@ pub struct Service {
     config: ServiceConfig,
     library: Box<dyn Library>,
     openings: Openings,
-    streams: HashMap<StreamKey, Stream>,
+    streams: HashMap<StreamKey, PlaybackStream>,
     /// Streams that have reserved nothing, by the time since which they do not play.
     idle: BTreeSet<(Instant, StreamKey)>,
     /// UDP ports of viewers that something is sent to: media, its reports, FEC.
@@ -165,7 +166,7 @@ pub struct Service {
     by_place: HashMap<(usize, StreamId), StreamKey>,
     /// Places that the engines were ordered to clear.
     closing: HashMap<(usize, StreamId), Closing>,
-    conns: HashMap<ConnKey, Conn>,
+    conns: HashMap<ConnKey, ConnRecord>,
     /// Those of them that are lent.
     lent_conns: usize,
     by_conn: HashMap<(usize, ConnId), ConnKey>,
@@ -222,12 +223,12 @@ impl Service {
     }
 
     /// Returns the title of this name, with its open parts ([`Service::prepare`]).
-    pub fn find(&mut self, name: &str) -> Option<Entry> {
+    pub fn find(&mut self, name: &str) -> Option<TitleEntry> {
         self.library.find(name)
     }
 
     /// Returns the title with the operator's transformation of this name; `None`: there is none.
-    pub fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+    pub fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         self.library.transformed(entry, name)
     }
 
@@ -235,17 +236,17 @@ impl Service {
     ///
     /// # Errors
     /// [`Refusal::MembersLost`].
-    pub fn check_members(&mut self, entry: &Entry) -> Result<(), Refusal> {
+    pub fn check_members(&mut self, entry: &TitleEntry) -> Result<(), Refusal> {
         self.library.lost(entry).map_or(Ok(()), |lost| Err(Refusal::MembersLost(lost)))
     }
 
     /// A stream that has not ended.
-    pub fn stream(&self, key: StreamKey) -> Option<&Stream> {
+    pub fn stream(&self, key: StreamKey) -> Option<&PlaybackStream> {
         self.streams.get(&key)
     }
 
     /// All that have not ended, the oldest first.
-    pub fn streams(&self) -> Vec<&Stream> {
+    pub fn streams(&self) -> Vec<&PlaybackStream> {
         let mut streams: Vec<_> = self.streams.values().collect();
         streams.sort_unstable_by_key(|stream| stream.key);
         streams
@@ -258,7 +259,7 @@ impl Service {
 
     /// Returns the number of those that a viewer set up, and that are not for bytes alone.
     pub fn session_count(&self) -> usize {
-        self.streams.values().filter(|stream| !matches!(stream.path, Path::Bytes { .. })).count()
+        self.streams.values().filter(|stream| !matches!(stream.path, StreamPath::Bytes { .. })).count()
     }
 
     /// Returns the number of places taken in the engines, including those of streams that they are
@@ -282,7 +283,7 @@ impl Service {
     /// The stream by UDP to this address whose RTP source is this, if there is exactly one.
     pub fn only_stream_of(&self, ip: IpAddr, ssrc: u32) -> Option<StreamKey> {
         let mut fitting = self.streams.values().filter(|stream| {
-            matches!(stream.path, Path::Udp { .. }) && stream.viewer.ip() == ip && stream.ssrc() == ssrc
+            matches!(stream.path, StreamPath::Udp { .. }) && stream.viewer.ip() == ip && stream.ssrc() == ssrc
         });
         match (fitting.next(), fitting.next()) {
             (Some(stream), None) => Some(stream.key),
@@ -294,7 +295,7 @@ impl Service {
         self.outputs.push_back(Output::Command { engine, command });
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: ServiceEvent) {
         self.outputs.push_back(Output::Event(event));
     }
 

@@ -19,8 +19,8 @@ use millrace_core::time::Instant;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::scale::Made;
-use super::stream::{Media, Path, Plan, Stream, StreamKey};
+use super::scale::SubstituteTitle;
+use super::stream::{DeliveryState, PlannedRun, PlaybackStream, StreamKey, StreamPath};
 use crate::admission::Demand;
 
 /// Where a stream is to move: one more opening of its title, and a place in the other engine.
@@ -28,14 +28,14 @@ struct NewPlace {
     key: StreamKey,
     title: TitleRef,
     /// One more opening of each title made from it.
-    made: Vec<Made>,
+    made: Vec<SubstituteTitle>,
     place: StreamId,
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Nothing is sent of it, whatever is about to be.
     fn has_stopped(&self) -> bool {
-        !matches!(self.media, Media::Running(_) | Media::Pausing(_))
+        !matches!(self.media, DeliveryState::Running(_) | DeliveryState::Pausing(_))
     }
 }
 
@@ -53,20 +53,20 @@ impl Service {
     }
 
     /// The streams that can only move together with this one, itself among them; `None`: it has to stay where it is.
-    fn party(&self, stream: &Stream) -> Option<Vec<&Stream>> {
+    fn party(&self, stream: &PlaybackStream) -> Option<Vec<&PlaybackStream>> {
         let keys = match (stream.path, stream.path.conn()) {
-            (Path::Multicast { .. } | Path::Bytes { .. }, _) => return None,
+            (StreamPath::Multicast { .. } | StreamPath::Bytes { .. }, _) => return None,
             (_, Some(conn)) if self.bound_to(conn).is_some() => return None,
             (_, Some(conn)) => self.streams_through(conn),
             (_, None) => vec![stream.key],
         };
         let party: Vec<_> = keys.iter().filter_map(|key| self.streams.get(key)).collect();
-        let can_move = |stream: &&Stream| stream.ending.is_none() && !stream.is_busy();
+        let can_move = |stream: &&PlaybackStream| stream.ending.is_none() && !stream.is_busy();
         (party.iter().all(can_move) && !self.is_being_moved(stream.path)).then_some(party)
     }
 
     /// The engine with the least load that is seen to carry these streams beside `more`, and is not the one that they are in.
-    fn another_engine(&self, from: usize, party: &[&Stream], more: &[Demand]) -> Option<usize> {
+    fn another_engine(&self, from: usize, party: &[&PlaybackStream], more: &[Demand]) -> Option<usize> {
         let places = party.iter().map(|stream| 1 + stream.fec_mode().tracks().len()).sum();
         let demand: Demand = party.iter().map(|stream| stream.demand()).sum();
         let needs_conn = party.iter().any(|stream| stream.path.conn().is_some());
@@ -107,7 +107,7 @@ impl Service {
             let Some(other) = self.another_engine(engine, &party, &more) else { continue };
             more[other] += party.iter().map(|stream| stream.demand()).sum::<Demand>();
             let running = party.iter().filter_map(|stream| match stream.media {
-                Media::Running(run) => Some((stream.key, run, stream.demand().packets_per_s)),
+                DeliveryState::Running(run) => Some((stream.key, run, stream.demand().packets_per_s)),
                 _ => None,
             });
             let running: Vec<_> = running.collect();
@@ -132,7 +132,7 @@ impl Service {
             return self.finish_conn_move(now, stream.path);
         }
         let Some(engine) = stream.moves_to else { return };
-        if matches!(stream.media, Media::Paused { .. }) {
+        if matches!(stream.media, DeliveryState::Paused { .. }) {
             self.move_to(now, engine, None, vec![key]);
         }
         self.go_on_moved(now, key);
@@ -140,11 +140,11 @@ impl Service {
 
     /// One stream of this connection stands still, or is no more: if that was for another engine to write there, and it was the last, that
     /// engine does.
-    pub(super) fn finish_conn_move(&mut self, now: Instant, path: Path) {
+    pub(super) fn finish_conn_move(&mut self, now: Instant, path: StreamPath) {
         let Some(conn) = path.conn() else { return };
         let Some(engine) = self.conns.get(&conn).and_then(|conn| conn.moves_to) else { return };
         let party = self.streams_through(conn);
-        if !party.iter().filter_map(|key| self.streams.get(key)).all(Stream::has_stopped) {
+        if !party.iter().filter_map(|key| self.streams.get(key)).all(PlaybackStream::has_stopped) {
             return;
         }
         if let Some(state) = self.conns.get_mut(&conn) {
@@ -164,8 +164,8 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let was_moved = stream.moves_to.take().is_some();
         let waits = stream.is_busy() || stream.goes_on();
-        if was_moved && !waits && matches!(stream.media, Media::Paused { .. }) {
-            let plan = Plan::resume(stream);
+        if was_moved && !waits && matches!(stream.media, DeliveryState::Paused { .. }) {
+            let plan = PlannedRun::resume(stream);
             // It plays on where it stopped, so something is left.
             let _ = self.start(now, key, plan);
         }
@@ -254,7 +254,7 @@ impl Service {
         let party = self.streams_through(conn);
         let party: Vec<_> = party.iter().filter_map(|key| self.streams.get(key)).collect();
         let more = vec![load; self.slots.len()];
-        let may_move = |stream: &&Stream| stream.stands_still() && self.party(stream).is_some();
+        let may_move = |stream: &&PlaybackStream| stream.stands_still() && self.party(stream).is_some();
         if party.iter().all(may_move)
             && let Some(engine) = self.another_engine(from, &party, &more)
         {

@@ -20,7 +20,7 @@ use millrace_core::time::Instant;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::ports::{Need, OpenError};
+use super::ports::{NeededPart, OpenError};
 use super::refusal::Refusal;
 use crate::limits::{MAX_OPENINGS, OPENING_NS};
 
@@ -30,27 +30,32 @@ pub(super) struct Openings {
     /// Maps each opening to the connections whose requests wait for it, in their order. An opening
     /// that no request waits for any more stays here until it has been answered, because it keeps a
     /// thread busy.
-    under_way: HashMap<Need, Vec<ConnKey>>,
-    waiting: HashMap<ConnKey, Waiting>,
+    under_way: HashMap<NeededPart, Vec<ConnKey>>,
+    waiting: HashMap<ConnKey, PendingOpening>,
 }
 
 /// A request that waits, or is being made again.
-struct Waiting {
+struct PendingOpening {
     /// When it was first made.
     since: Instant,
     /// Answers that are still to come.
     missing: usize,
     /// What could not be opened meanwhile: it is not tried again for this request.
-    failed: Vec<Need>,
+    failed: Vec<NeededPart>,
 }
 
 impl Openings {
-    fn has_failed(&self, conn: ConnKey, need: &Need) -> bool {
+    fn has_failed(&self, conn: ConnKey, need: &NeededPart) -> bool {
         self.waiting.get(&conn).is_some_and(|waiting| waiting.failed.contains(need))
     }
 
     /// An answer has come. Adds the connections whose requests have all their answers now; `false` if no request has waited for it.
-    fn answered(&mut self, need: &Need, result: &Result<(), OpenError>, complete: &mut Vec<ConnKey>) -> bool {
+    fn answered(
+        &mut self,
+        need: &NeededPart,
+        result: &Result<(), OpenError>,
+        complete: &mut Vec<ConnKey>,
+    ) -> bool {
         let conns = self.under_way.remove(need).unwrap_or_default();
         let is_awaited = !conns.is_empty();
         for conn in conns {
@@ -79,7 +84,7 @@ impl Service {
     /// # Errors
     /// [`Refusal::Opening`], or why it cannot be opened now.
     pub fn prepare(&mut self, now: Instant, conn: ConnKey, name: &str) -> Result<(), Refusal> {
-        self.need(now, Some(conn), [Need::title(name)])
+        self.need(now, Some(conn), [NeededPart::title(name)])
     }
 
     /// Whether the request on this connection waits for something to be opened.
@@ -111,7 +116,8 @@ impl Service {
 
     /// Connections whose requests have waited too long, the oldest connection first: they wait no more.
     pub fn overdue_openings(&mut self, now: Instant) -> Vec<ConnKey> {
-        let is_late = |waiting: &Waiting| waiting.missing > 0 && now.ns_since(waiting.since) >= OPENING_NS;
+        let is_late =
+            |waiting: &PendingOpening| waiting.missing > 0 && now.ns_since(waiting.since) >= OPENING_NS;
         let waiting = self.openings.waiting.iter();
         let mut late: Vec<_> =
             waiting.filter(|(_, waiting)| is_late(waiting)).map(|(conn, _)| *conn).collect();
@@ -134,10 +140,10 @@ impl Service {
         &mut self,
         now: Instant,
         conn: Option<ConnKey>,
-        needs: impl IntoIterator<Item = Need>,
+        needs: impl IntoIterator<Item = NeededPart>,
     ) -> Result<(), Refusal> {
         let Self { library, openings, shutting_down, .. } = self;
-        let failed = |need: &Need| conn.is_some_and(|conn| openings.has_failed(conn, need));
+        let failed = |need: &NeededPart| conn.is_some_and(|conn| openings.has_failed(conn, need));
         let mut missing: Vec<_> = needs.into_iter().filter(|need| !failed(need)).collect();
         missing.retain(|need| !library.has(need));
         if missing.is_empty() {
@@ -146,12 +152,12 @@ impl Service {
         if *shutting_down {
             return Err(Refusal::ShuttingDown);
         }
-        let is_new = |need: &&Need| !openings.under_way.contains_key(*need);
+        let is_new = |need: &&NeededPart| !openings.under_way.contains_key(*need);
         if openings.under_way.len() + missing.iter().filter(is_new).count() > MAX_OPENINGS {
             return Err(Refusal::TooManyOpenings);
         }
         if let Some(conn) = conn {
-            let waiting = Waiting { since: now, missing: 0, failed: Vec::new() };
+            let waiting = PendingOpening { since: now, missing: 0, failed: Vec::new() };
             openings.waiting.entry(conn).or_insert(waiting).missing += missing.len();
         }
         for need in missing {

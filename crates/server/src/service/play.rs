@@ -11,16 +11,18 @@ use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::Service;
 use super::conns::ConnKey;
-use super::event::{Event, Playing};
-use super::ports::{AccessPoint, Need};
+use super::event::{Playing, ServiceEvent};
+use super::ports::{AccessPoint, NeededPart};
 use super::refusal::Refusal;
-use super::scale::{Shown, Speed};
+use super::scale::{ShownEntry, Speed};
 use super::seek::{self, From, Sought, Span};
-use super::stream::{Media, Pending, Plan, Run, Start, Stop, Stream, StreamKey};
+use super::stream::{
+    ActiveRun, DeliveryState, PendingPlan, PlannedRun, PlaybackStream, Start, Stop, StreamKey,
+};
 
 /// A viewer's request to play a stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct PlayRequest {
     /// The part to play; `None` if the request does not mention it.
     pub span: Option<Span>,
     /// Speed and direction of showing; `None` if the request does not mention them, which means
@@ -39,17 +41,17 @@ pub struct Wanted {
 pub enum Played {
     /// It plays that already, and goes on.
     GoesOn,
-    /// [`Event::Playing`] announces the run.
+    /// [`ServiceEvent::Playing`] announces the run.
     Begun,
-    /// The engine must first say where the stream stopped: [`Event::Playing`], [`Event::PlayRefused`], [`Event::EngineSilent`] or
-    /// [`Event::Ended`] will come.
+    /// The engine must first say where the stream stopped: [`ServiceEvent::Playing`], [`ServiceEvent::PlayRefused`], [`ServiceEvent::EngineSilent`] or
+    /// [`ServiceEvent::Ended`] will come.
     Waits,
 }
 
 /// The outcome of a play request.
 enum Decision {
     GoesOn,
-    Do(Plan),
+    Do(PlannedRun),
 }
 
 impl Service {
@@ -57,7 +59,7 @@ impl Service {
     ///
     /// # Errors
     /// Why it stays as it is; [`Refusal::Opening`] if its times, or what shows it at that speed, are being opened.
-    pub fn play(&mut self, now: Instant, key: StreamKey, wanted: &Wanted) -> Result<Played, Refusal> {
+    pub fn play(&mut self, now: Instant, key: StreamKey, wanted: &PlayRequest) -> Result<Played, Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         if stream.ending.is_some() {
             return Err(Refusal::Ending);
@@ -66,11 +68,11 @@ impl Service {
             return Err(Refusal::Busy);
         }
         let says_nothing = wanted.span.is_none() && wanted.scale.is_none() && wanted.speed.is_none();
-        if says_nothing && matches!(stream.media, Media::Running(_)) {
+        if says_nothing && matches!(stream.media, DeliveryState::Running(_)) {
             return Ok(Played::GoesOn);
         }
         if stream.entry.access.is_stale() {
-            let times = Need::times(&stream.entry, stream.entry.layout.packet_bytes());
+            let times = NeededPart::times(&stream.entry, stream.entry.layout.packet_bytes());
             self.need(now, wanted.told_by, [times])?;
         }
         let wished = wanted.scale.unwrap_or(Scale::NORMAL);
@@ -97,20 +99,22 @@ impl Service {
         let has_engine = !self.is_being_moved(path);
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         match stream.media {
-            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } if has_engine => {
+            DeliveryState::Fresh | DeliveryState::Paused { .. } | DeliveryState::Ended { .. }
+                if has_engine =>
+            {
                 return self.start(now, key, plan).map(|()| Played::Begun);
             }
-            Media::Running(run) => {
-                stream.pending = Some(Pending { plan, since: now });
+            DeliveryState::Running(run) => {
+                stream.pending = Some(PendingPlan { plan, since: now });
                 self.pause_run(key, run);
             }
-            _ => stream.pending = Some(Pending { plan, since: now }),
+            _ => stream.pending = Some(PendingPlan { plan, since: now }),
         }
         Ok(Played::Waits)
     }
 
     /// Plays a stopped stream: announces the run, then lets the packets out.
-    pub(super) fn start(&mut self, now: Instant, key: StreamKey, plan: Plan) -> Result<(), Refusal> {
+    pub(super) fn start(&mut self, now: Instant, key: StreamKey, plan: PlannedRun) -> Result<(), Refusal> {
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         let (rendition, start) = stream.rendition_for(&plan);
         let shown = stream.at(plan.scale, rendition).ok_or(Refusal::Broken)?;
@@ -125,10 +129,10 @@ impl Service {
         // A player that pauses still has the contents of its buffer when it resumes.
         let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
         let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
-        let is_jump = matches!(plan.start, Start::At(_)) && stream.media != Media::Fresh;
+        let is_jump = matches!(plan.start, Start::At(_)) && stream.media != DeliveryState::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
         let transform = shown.sent.transform.as_ref().map(|of| Arc::clone(&of.name));
-        let anew = !matches!((plan.start, stream.media), (Start::Resume, Media::Paused { .. }));
+        let anew = !matches!((plan.start, stream.media), (Start::Resume, DeliveryState::Paused { .. }));
         if plan.scale.is_normal() && !stream.is_fresh() {
             self.tell_rendition(now, key, rendition, from_time);
         }
@@ -160,7 +164,7 @@ impl Service {
             scale_permille: plan.speed.permille(),
             step: None,
         };
-        stream.media = Media::Running(Run {
+        stream.media = DeliveryState::Running(ActiveRun {
             serial: run.run,
             from: run.from,
             sequence: numbers.sequence,
@@ -172,7 +176,7 @@ impl Service {
             ahead_ms,
         });
         let (engine, place) = (stream.engine, stream.place);
-        self.tell(Event::Playing(playing));
+        self.tell(ServiceEvent::Playing(playing));
         self.command(engine, Command::Play { stream: place, at, ahead_ms, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
         self.release_made(key);
@@ -185,7 +189,7 @@ impl Service {
     /// from the connection loses packets that directly follow a reply; data written by one engine
     /// may go out after the packets of another one; and FEC receives its play command when its
     /// media has been read, which should not be after it is due.
-    fn gap_ns(&self, stream: &Stream, told_by: Option<ConnKey>) -> u64 {
+    fn gap_ns(&self, stream: &PlaybackStream, told_by: Option<ConnKey>) -> u64 {
         let waits = stream.path.conn().is_some() || stream.spare() > 0;
         let attached = told_by.is_some_and(|conn| self.attachment(conn).is_some());
         if waits || attached { PLAY_DELAY_NS } else { 0 }
@@ -198,19 +202,19 @@ impl Service {
     pub fn pause(&mut self, key: StreamKey) -> Result<(), Refusal> {
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
-        if let Media::Running(run) = stream.media {
+        if let DeliveryState::Running(run) = stream.media {
             self.pause_run(key, run);
         } else if !stream.stay() {
             return Ok(());
         }
-        self.tell(Event::Paused { session, title });
+        self.tell(ServiceEvent::Paused { session, title });
         Ok(())
     }
 
     /// Has the engine end the run, and that of the FEC.
-    pub(super) fn pause_run(&mut self, key: StreamKey, run: Run) {
+    pub(super) fn pause_run(&mut self, key: StreamKey, run: ActiveRun) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        stream.media = Media::Pausing(run);
+        stream.media = DeliveryState::Pausing(run);
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Pause { stream: place });
         self.pause_companions(key);
@@ -218,7 +222,12 @@ impl Service {
 }
 
 /// Finds the start in the entry that is sent.
-fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Result<Origin, Refusal> {
+fn place(
+    stream: &PlaybackStream,
+    shown: ShownEntry<'_>,
+    start: Start,
+    scale: Scale,
+) -> Result<Origin, Refusal> {
     // Nothing of the place depends on the clock while it stands still.
     let here = || stream.position(Instant(0)).unwrap_or_default();
     let is_jump = matches!(start, Start::At(_));
@@ -227,12 +236,12 @@ fn place(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Resul
     }
     let AccessPoint { packet, time } = match (start, stream.media) {
         // start() is for streams that stand still.
-        (_, Media::Running(_) | Media::Pausing(_)) => return Err(Refusal::Busy),
+        (_, DeliveryState::Running(_) | DeliveryState::Pausing(_)) => return Err(Refusal::Busy),
         (Start::At(time), _) => shown.access(time),
-        (Start::Resume, Media::Paused { next_packet, .. }) if next_packet < shown.sent.packets => {
+        (Start::Resume, DeliveryState::Paused { next_packet, .. }) if next_packet < shown.sent.packets => {
             return Ok(Origin { packet: next_packet, time: shown.sent.access.time_of(next_packet) });
         }
-        (Start::Resume, Media::Fresh) => shown.access(MediaTicks(0)),
+        (Start::Resume, DeliveryState::Fresh) => shown.access(MediaTicks(0)),
         (Start::Resume, _) => return Err(Refusal::NothingLeft),
         // The access point where it stands may be a little later in another rendition.
         (Start::Here, _) if scale.is_normal() => shown.access(MediaTicks(here().0 + FIT_CLOCK_TICKS)),
@@ -259,10 +268,12 @@ struct Numbers {
 /// The shared timeline at first. The sequence has no jump ever after; timestamps have one with a jump in the title, until the title has been
 /// shown at another speed: then they go on as well, because no two of these timelines have anything in common (RFC 2326 appendix B: "both
 /// RTP sequence numbers and RTP timestamps MUST be continuous and monotonic across jumps of NPT").
-fn numbers(stream: &Stream, shown: Shown<'_>, plan: &Plan, from: Origin) -> Numbers {
+fn numbers(stream: &PlaybackStream, shown: ShownEntry<'_>, plan: &PlannedRun, from: Origin) -> Numbers {
     let next_sequence = match stream.media {
-        Media::Paused { next_sequence, .. } | Media::Ended { next_sequence, .. } => Some(next_sequence),
-        Media::Fresh | Media::Running(_) | Media::Pausing(_) => None,
+        DeliveryState::Paused { next_sequence, .. } | DeliveryState::Ended { next_sequence, .. } => {
+            Some(next_sequence)
+        }
+        DeliveryState::Fresh | DeliveryState::Running(_) | DeliveryState::Pausing(_) => None,
     };
     let first = next_sequence.unwrap_or(sequence_of(from.packet));
     let own = stream.home;
@@ -283,15 +294,15 @@ fn numbers(stream: &Stream, shown: Shown<'_>, plan: &Plan, from: Origin) -> Numb
 }
 
 /// Returns the contribution of the media time of a run's first packet to its timestamp.
-fn shown_ticks(shown: Shown<'_>, from: Origin) -> u32 {
+fn shown_ticks(shown: ShownEntry<'_>, from: Origin) -> u32 {
     from.time.unwrap_or_else(|| shown.sent.access.access_at_or_before(MediaTicks(0)).time).0 as u32
 }
 
 /// A run that goes on, in the same or in another direction of the same, goes on to where it was going; a jump goes to the end of the title.
-fn resumed_stop(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -> Stop {
+fn resumed_stop(stream: &PlaybackStream, shown: ShownEntry<'_>, start: Start, scale: Scale) -> Stop {
     match (start, stream.media) {
-        (Start::Resume, Media::Paused { stop, .. }) => stop,
-        (Start::Here, Media::Paused { stop, .. })
+        (Start::Resume, DeliveryState::Paused { stop, .. }) => stop,
+        (Start::Here, DeliveryState::Paused { stop, .. })
             if scale.is_reverse() == stream.scale.is_reverse() && stop != stream.shown().end() =>
         {
             shown.stop_at(stop.time)
@@ -301,7 +312,12 @@ fn resumed_stop(stream: &Stream, shown: Shown<'_>, start: Start, scale: Scale) -
 }
 
 /// Interprets a play request, given where the stream stands. `scale` is the available speed.
-fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Result<Decision, Refusal> {
+fn decide(
+    stream: &PlaybackStream,
+    now: Instant,
+    wanted: &PlayRequest,
+    scale: Scale,
+) -> Result<Decision, Refusal> {
     let is_reverse = scale.is_reverse();
     let span = wanted.span.map(|span| span.in_direction(is_reverse));
     if let Some(Span { from, to: Some(to) }) = span
@@ -319,7 +335,7 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
     let speed = wanted.speed.unwrap_or_default();
     let is_same = scale == stream.scale && speed == stream.speed;
     let start = match (span.map(|span| span.from), stream.media) {
-        (None | Some(From::Here), Media::Running(_))
+        (None | Some(From::Here), DeliveryState::Running(_))
             if is_same && span.is_none_or(|span| span.to.is_none()) =>
         {
             return Ok(Decision::GoesOn);
@@ -331,12 +347,14 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
             }
             Start::At(time)
         }
-        (None | Some(From::Here), Media::Fresh) if is_reverse => return Err(Refusal::BeginningReached),
-        (None | Some(From::Here), Media::Fresh) => Start::At(MediaTicks(0)),
-        (None | Some(From::Here), Media::Ended { .. }) if is_reverse => Start::Here,
+        (None | Some(From::Here), DeliveryState::Fresh) if is_reverse => {
+            return Err(Refusal::BeginningReached);
+        }
+        (None | Some(From::Here), DeliveryState::Fresh) => Start::At(MediaTicks(0)),
+        (None | Some(From::Here), DeliveryState::Ended { .. }) if is_reverse => Start::Here,
         // Played to the end: without a span it begins again, one from here has nothing left.
-        (None, Media::Ended { .. }) => Start::At(MediaTicks(0)),
-        (Some(From::Here), Media::Ended { .. }) => return Err(Refusal::EndReached),
+        (None, DeliveryState::Ended { .. }) => Start::At(MediaTicks(0)),
+        (Some(From::Here), DeliveryState::Ended { .. }) => return Err(Refusal::EndReached),
         (None | Some(From::Here), _) if scale == stream.scale => Start::Resume,
         (None | Some(From::Here), _) => Start::Here,
     };
@@ -349,7 +367,7 @@ fn decide(stream: &Stream, now: Instant, wanted: &Wanted, scale: Scale) -> Resul
         Some(Span { to: None, .. }) => Some(if is_reverse { MediaTicks(0) } else { stream.entry.end() }),
         None => None,
     };
-    Ok(Decision::Do(Plan { start, stop, scale, speed, told_by: wanted.told_by }))
+    Ok(Decision::Do(PlannedRun { start, stop, scale, speed, told_by: wanted.told_by }))
 }
 
 /// Whether nothing lies between two places in this direction. Only the beginning of the title is part of a span that ends there (RFC 7826

@@ -19,7 +19,7 @@ use crate::admission::CacheFigures;
 
 /// A title as the control plane sees it.
 #[derive(Clone)]
-pub struct Entry {
+pub struct TitleEntry {
     /// Permanent identity. Another title may have its name later.
     pub id: TitleId,
     /// Its name, used to request it.
@@ -63,7 +63,7 @@ pub struct Transformed {
     pub number: u8,
 }
 
-impl Entry {
+impl TitleEntry {
     /// The end that is announced: when the last picture has been shown, which is after the last packet has come.
     pub fn end(&self) -> MediaTicks {
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
@@ -76,9 +76,9 @@ impl Entry {
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for TitleEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry")
+        f.debug_struct("TitleEntry")
             .field("name", &self.name)
             .field("packets", &self.packets)
             .finish_non_exhaustive()
@@ -111,7 +111,7 @@ pub struct Rendition {
 /// From times to packets and back. They are called while a viewer waits for a reply: they may read a page of a
 /// file, not more, and open nothing.
 pub trait AccessPoints: Send + Sync {
-    /// Whether the files that answer have failed, so that they should be opened again ([`Need::times`]). Until then the index answers.
+    /// Whether the files that answer have failed, so that they should be opened again ([`NeededPart::times`]). Until then the index answers.
     fn is_stale(&self) -> bool {
         false
     }
@@ -132,16 +132,16 @@ pub trait AccessPoints: Send + Sync {
 
 /// Something of a title that has to be opened before it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Need {
+pub struct NeededPart {
     /// The title's name.
     pub title: String,
     /// What of it.
-    pub part: Part,
+    pub part: TitlePart,
 }
 
 /// The part of a title to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum TitlePart {
     /// Its index and the times of its packets: [`Library::find`], and [`Library::sized`] for sizes but the default.
     Times {
         /// Size of the packets.
@@ -170,30 +170,30 @@ pub enum Part {
     },
 }
 
-impl Need {
+impl NeededPart {
     /// Index and times of the title of this name in the default packet size.
     pub fn title(name: &str) -> Self {
-        Self { title: name.to_owned(), part: Part::Times { packet_bytes: DEFAULT_PACKET_BYTES } }
+        Self { title: name.to_owned(), part: TitlePart::Times { packet_bytes: DEFAULT_PACKET_BYTES } }
     }
 
     /// Index and times of an entry, in packets of this size.
-    pub fn times(entry: &Entry, packet_bytes: usize) -> Self {
-        Self { title: entry.name.clone(), part: Part::Times { packet_bytes } }
+    pub fn times(entry: &TitleEntry, packet_bytes: usize) -> Self {
+        Self { title: entry.name.clone(), part: TitlePart::Times { packet_bytes } }
     }
 
     /// The media of an entry.
-    pub fn media(entry: &Entry) -> Self {
+    pub fn media(entry: &TitleEntry) -> Self {
         let (packet_bytes, is_raw) = (entry.layout.packet_bytes(), entry.layout.is_raw());
         let part = match &entry.transform {
-            None => Part::Media { packet_bytes, is_raw },
-            Some(transform) => Part::Derived { packet_bytes, is_raw, number: transform.number },
+            None => TitlePart::Media { packet_bytes, is_raw },
+            Some(transform) => TitlePart::Derived { packet_bytes, is_raw, number: transform.number },
         };
         Self { title: entry.name.clone(), part }
     }
 
     /// A parity track of an entry.
-    pub fn parity(entry: &Entry, track: u8) -> Self {
-        Self { title: entry.name.clone(), part: Part::Parity { track } }
+    pub fn parity(entry: &TitleEntry, track: u8) -> Self {
+        Self { title: entry.name.clone(), part: TitlePart::Parity { track } }
     }
 }
 
@@ -204,17 +204,17 @@ impl Need {
 /// are.
 pub trait Library: Send {
     /// Whether a need is met: what uses it can be called now. Also if it cannot be met and that is known without a disk.
-    fn has(&mut self, need: &Need) -> bool {
+    fn has(&mut self, need: &NeededPart) -> bool {
         let _ = need;
         true
     }
     /// Begins to meet a need. Called once until its answer has come; at most [`MAX_OPENINGS`](crate::limits::MAX_OPENINGS) are
     /// under way.
-    fn begin(&mut self, need: &Need) {
+    fn begin(&mut self, need: &NeededPart) {
         let _ = need;
     }
     /// The next need that is met now, or cannot be.
-    fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
+    fn poll_answer(&mut self) -> Option<(NeededPart, Result<(), OpenError>)> {
         None
     }
     /// Readable when there may be answers; `None` if there never are.
@@ -224,16 +224,16 @@ pub trait Library: Send {
     /// Makes the descriptor quiet until the next answer; called before the answers are polled to the end.
     fn rearm(&mut self) {}
     /// Returns the title of this name, with the parts of it that are open.
-    fn find(&mut self, name: &str) -> Option<Entry>;
+    fn find(&mut self, name: &str) -> Option<TitleEntry>;
     /// Returns the same title in packets of another size: packets, times, timeline and layout match
     /// this size. `None` if it is not available in this size, or if its times are not open.
-    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+    fn sized(&mut self, entry: &TitleEntry, packet_bytes: usize) -> Option<TitleEntry> {
         (entry.layout.packet_bytes() == packet_bytes).then(|| entry.clone())
     }
     /// Returns the same title under the transformation that the operator has given this name: time
     /// stamps and timeline are those that its viewers see. `None` if there is no transformation of
     /// this name.
-    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+    fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         let _ = (entry, name);
         None
     }
@@ -241,36 +241,36 @@ pub trait Library: Send {
     ///
     /// # Errors
     /// The cache has no room for another title, or the title's files could not be opened.
-    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError>;
+    fn open(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError>;
     /// The same for a parity track of it ([`super::FecMode::tracks`]), ready as FEC packets.
     ///
     /// # Errors
     /// As [`Library::open`], and when there is no such track.
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
+    fn open_track(&mut self, entry: &TitleEntry, track: u8) -> Result<CachedParity, OpenError> {
         let _ = entry;
         Err(OpenError::Broken(format!("it has no parity track {track}")))
     }
     /// Returns the titles that were made from this one to be sent in its place at another speed:
     /// each speed once, with the name under which [`Library::find`] finds it. Cheap: called at each
     /// such play.
-    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+    fn derived(&mut self, entry: &TitleEntry) -> Vec<(Scale, String)> {
         let _ = entry;
         Vec::new()
     }
     /// Returns the available bit rates of this title, the best first, including its own; empty if
     /// that is the only one. Cheap: called for each new stream.
-    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+    fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
         let _ = entry;
         Vec::new()
     }
     /// A viewer would rather have this title at this speed than at the nearest there is: it may be made when there is time. Asked at each
     /// such play, and only for usual speeds.
-    fn wish(&mut self, entry: &Entry, scale: Scale) {
+    fn wish(&mut self, entry: &TitleEntry, scale: Scale) {
         let _ = (entry, scale);
     }
     /// Describes, in words for viewers, the losses of a title that has lost too much to be played.
     /// `None` if nothing is lost, or little enough.
-    fn lost(&mut self, entry: &Entry) -> Option<String> {
+    fn lost(&mut self, entry: &TitleEntry) -> Option<String> {
         let _ = entry;
         None
     }
@@ -284,7 +284,7 @@ pub trait Library: Send {
 
 /// A parity track that is open in the cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Track {
+pub struct CachedParity {
     /// Its name there.
     pub title: TitleRef,
     /// FEC packets in it.

@@ -9,7 +9,7 @@ use millrace_offload::command::{FailReason, RunEnd};
 
 use super::Service;
 use super::rendition::Cause;
-use super::stream::{Media, Run, Stop, StreamKey};
+use super::stream::{ActiveRun, DeliveryState, Stop, StreamKey};
 
 /// A run that the engine has been ordered to switch to.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,12 @@ pub(super) struct Queued {
     /// Where it ends.
     pub(super) stop: Stop,
     /// Its purpose.
-    pub(super) next: Next,
+    pub(super) next: QueuedChange,
 }
 
 /// How a queued run differs from the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum QueuedChange {
     /// What its viewer can repair.
     Fec,
     /// Its place among the renditions of the title.
@@ -51,7 +51,7 @@ impl Service {
     pub(super) fn taken_over(&mut self, now: Instant, key: StreamKey, end: &RunEnd) -> bool {
         let Some(stream) = self.streams.get_mut(&key) else { return false };
         let Some(Queued { run: serial, from, time, stop, next }) = stream.queued.take() else { return false };
-        let follow = |run: Run| Run {
+        let follow = |run: ActiveRun| ActiveRun {
             serial,
             from,
             sequence: end.next_sequence,
@@ -62,13 +62,13 @@ impl Service {
             ..run
         };
         stream.media = match stream.media {
-            Media::Running(run) => Media::Running(follow(run)),
-            Media::Pausing(run) => Media::Pausing(follow(run)),
+            DeliveryState::Running(run) => DeliveryState::Running(follow(run)),
+            DeliveryState::Pausing(run) => DeliveryState::Pausing(follow(run)),
             other => other,
         };
         match next {
-            Next::Fec => self.fec_switched(key, from..stop.packet),
-            Next::Rendition(rendition, cause) => {
+            QueuedChange::Fec => self.fec_switched(key, from..stop.packet),
+            QueuedChange::Rendition(rendition, cause) => {
                 self.rendition_taken_over(now, key, rendition, time, cause);
             }
         }
@@ -86,8 +86,10 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key) else { return false };
         let Some(queued) = stream.queued.take_if(|queued| queued.run == serial) else { return false };
         match queued.next {
-            Next::Fec => self.fec_missed(key),
-            Next::Rendition(rendition, _) => self.rendition_missed(now, key, rendition, queued.time, missed),
+            QueuedChange::Fec => self.fec_missed(key),
+            QueuedChange::Rendition(rendition, _) => {
+                self.rendition_missed(now, key, rendition, queued.time, missed)
+            }
         }
         true
     }

@@ -11,7 +11,7 @@ use millrace_rights::{Quota, base};
 
 use super::Service;
 use super::refusal::{FecRefusal, Refusal};
-use super::stream::Stream;
+use super::stream::PlaybackStream;
 use crate::limits::control::VIEWERS_OF_PLAYER;
 
 /// A group of viewers that is counted together.
@@ -40,7 +40,7 @@ impl Player {
 
 /// How a viewer is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted<'a> {
+pub(super) struct CountedViewer<'a> {
     pub(super) title: &'a str,
     /// What its user may have.
     pub(super) quota: Option<&'a Quota>,
@@ -50,10 +50,10 @@ pub(super) struct Counted<'a> {
     pub(super) player: Option<Player>,
 }
 
-impl<'a> Counted<'a> {
+impl<'a> CountedViewer<'a> {
     /// `None`: its viewer counts, and not each segment.
-    pub(super) fn of(stream: &'a Stream) -> Option<Self> {
-        let Stream { entry, quota, rate, fetcher: None, .. } = stream else { return None };
+    pub(super) fn of(stream: &'a PlaybackStream) -> Option<Self> {
+        let PlaybackStream { entry, quota, rate, fetcher: None, .. } = stream else { return None };
         Some(Self { title: &entry.name, quota: quota.as_ref(), rate: *rate, player: None })
     }
 
@@ -65,10 +65,10 @@ impl<'a> Counted<'a> {
 
 /// The use of each title, and of each user with limits.
 #[derive(Debug, Default)]
-pub(super) struct Watched(HashMap<Whose, Taken>);
+pub(super) struct Watched(HashMap<Whose, QuotaUsage>);
 
 #[derive(Debug, Default)]
-struct Taken {
+struct QuotaUsage {
     streams: usize,
     rate: u64,
     /// The bit rates of each player's viewers.
@@ -77,7 +77,7 @@ struct Taken {
 
 impl Watched {
     /// Counts one more viewer.
-    pub(super) fn begin(&mut self, who: Counted<'_>) {
+    pub(super) fn begin(&mut self, who: CountedViewer<'_>) {
         for whose in who.whose() {
             let taken = self.0.entry(whose).or_default();
             match who.player {
@@ -88,7 +88,7 @@ impl Watched {
     }
 
     /// It watches no more.
-    pub(super) fn end(&mut self, who: Counted<'_>) {
+    pub(super) fn end(&mut self, who: CountedViewer<'_>) {
         for whose in who.whose() {
             let Some(taken) = self.0.get_mut(&whose) else { continue };
             match who.player {
@@ -131,7 +131,7 @@ fn players(places: usize, sending: usize) -> usize {
     places.max(sending).div_ceil(VIEWERS_OF_PLAYER).max(1)
 }
 
-impl Taken {
+impl QuotaUsage {
     fn end_viewer(&mut self, player: Player, rate: u64) {
         let Some(rates) = self.players.get_mut(&player) else { return };
         if let Some(at) = rates.iter().position(|of| *of == rate) {
@@ -145,8 +145,12 @@ impl Taken {
 
 impl Service {
     /// Whether user and title may have one more; what `own` has reserved is not counted against it.
-    pub(super) fn room_by_counts(&self, who: Counted<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
-        let own = own.and_then(Counted::of);
+    pub(super) fn room_by_counts(
+        &self,
+        who: CountedViewer<'_>,
+        own: Option<&PlaybackStream>,
+    ) -> Result<(), Refusal> {
+        let own = own.and_then(CountedViewer::of);
         let used = |whose: &Whose| {
             let (streams, rate) = self.watched.used(whose, who.player, |other| self.fetchers.sending(other));
             match own.filter(|own| own.whose().any(|of| of == *whose)) {
@@ -178,21 +182,21 @@ impl Service {
     }
 
     /// Number of players that a viewer counts as if it is sent one more segment.
-    fn counts_as(&self, whose: &Whose, who: Counted<'_>) -> usize {
+    fn counts_as(&self, whose: &Whose, who: CountedViewer<'_>) -> usize {
         let Some(player) = who.player else { return 1 };
         players(self.watched.places(whose, player) + 1, self.fetchers.sending(player) + 1)
     }
 
     /// Checks whether a player that continues fetching may be sent one more segment at the same
     /// time. If that makes it count as several players, the limits apply.
-    pub(super) fn room_for_segment(&self, who: Counted<'_>) -> Result<(), Refusal> {
+    pub(super) fn room_for_segment(&self, who: CountedViewer<'_>) -> Result<(), Refusal> {
         let is_one = who.player.is_none_or(|player| players(0, self.fetchers.sending(player) + 1) == 1);
         if is_one { Ok(()) } else { self.room_by_counts(who, None) }
     }
 
     /// Checks whether the user of a stream may have this many more bits a second, for data beside
     /// the title.
-    pub(super) fn user_room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
+    pub(super) fn user_room_for_more(&self, stream: &PlaybackStream, more: u64) -> Result<(), FecRefusal> {
         let Some(Quota { user, limits }) = &stream.quota else { return Ok(()) };
         let Some(max) = limits.bits_per_s.map(BitRate) else { return Ok(()) };
         let (_, used) =

@@ -12,8 +12,13 @@ fn anna() -> Quota {
     Quota { user: "anna".into(), limits: millrace_rights::Limits::default() }
 }
 
-fn counted<'a>(title: &'a str, quota: Option<&'a Quota>, mbit: u64, player: Option<Player>) -> Counted<'a> {
-    Counted { title, quota, rate: mbit * MBIT, player }
+fn counted<'a>(
+    title: &'a str,
+    quota: Option<&'a Quota>,
+    mbit: u64,
+    player: Option<Player>,
+) -> CountedViewer<'a> {
+    CountedViewer { title, quota, rate: mbit * MBIT, player }
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! Renditions: titles that show the same as another one at other bit rates, with access points at the same times. A stream sends one of them in
-//! place of its title, and goes over to another at an access point that both have, without a break in sequence numbers and timestamps. See
-//! `docs/design/0030-renditions.md`.
+//! Renditions: titles that show the same as another one at other bit rates, with access points at the same times (`docs/design/0030-renditions.md`).
+//! A stream sends one of them in place of its title, and switches at a common access point without a break in sequence numbers and timestamps.
 //!
 //! Two places among the renditions say all: `sent` and `wanted`. Whatever begins a run sees to it that `sent` becomes `wanted`:
 //!
@@ -15,18 +14,18 @@ use millrace_core::limits::ladder::FIT_CLOCK_TICKS;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_offload::command::{Command, Cut, FailReason, Numbering, RunSpec};
+use millrace_offload::command::{Command, FailReason, Numbering, RunCut, RunSpec};
 
 use super::Service;
 use super::adapt::{Adapter, Trouble};
 use super::config::RateBasis;
 use super::conns::ConnKey;
-use super::event::Event;
-use super::ports::{AccessPoint, Entry, Rendition};
-use super::queued::{Missed, Next, Queued};
+use super::event::ServiceEvent;
+use super::ports::{AccessPoint, Rendition, TitleEntry};
+use super::queued::{Missed, Queued, QueuedChange};
 use super::refusal::{FecRefusal, Refusal};
-use super::scale::Shown;
-use super::stream::{Media, Plan, Run, Start, Stop, Stream, StreamKey};
+use super::scale::ShownEntry;
+use super::stream::{ActiveRun, DeliveryState, PlannedRun, PlaybackStream, Start, Stop, StreamKey};
 use crate::limits::QUEUE_AHEAD_NS;
 
 /// Which rendition a viewer wants.
@@ -236,7 +235,7 @@ struct Crossing {
     stop: Stop,
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Returns the rendition sent now or at the next PLAY; `None` if the title has none.
     pub fn rendition(&self) -> Option<RenditionName> {
         let Renditions { sent, wanted, .. } = self.renditions;
@@ -250,7 +249,7 @@ impl Stream {
 
     /// Which rendition a run of this plan sends, if it is at normal speed, and how it begins. One that goes on where it stopped can only go
     /// over if that is an access point.
-    pub(super) fn rendition_for(&self, plan: &Plan) -> (usize, Start) {
+    pub(super) fn rendition_for(&self, plan: &PlannedRun) -> (usize, Start) {
         let Renditions { sent, wanted, .. } = self.renditions;
         match plan.start {
             start if !plan.scale.is_normal() => (sent, start),
@@ -261,7 +260,7 @@ impl Stream {
     }
 
     fn stands_at_common_point(&self) -> bool {
-        let Media::Paused { next_packet, .. } = self.media else { return false };
+        let DeliveryState::Paused { next_packet, .. } = self.media else { return false };
         let (sent, wanted) = (self.shown().sent, self.at(Scale::NORMAL, self.renditions.wanted));
         let Some(wanted) = wanted.filter(|_| next_packet < sent.packets) else { return false };
         let common = sent.access.time_of(next_packet).and_then(|time| common_point(sent, wanted.sent, time));
@@ -269,13 +268,13 @@ impl Stream {
     }
 
     /// How a run without timestamps of its own is numbered, if its first packet has this number.
-    pub(super) fn numbering(&self, shown: Shown<'_>, first: u16) -> Numbering {
+    pub(super) fn numbering(&self, shown: ShownEntry<'_>, first: u16) -> Numbering {
         let is_as_stored = shown.sent.timeline == self.home && !self.has_own_timeline;
         if is_as_stored { Numbering::Sequence(first) } else { Numbering::Own(first) }
     }
 
     /// Returns the first place for the switch, behind `after` if given.
-    fn next_cut(&self, now: Instant, run: Run, after: Option<MediaTicks>) -> Option<Crossing> {
+    fn next_cut(&self, now: Instant, run: ActiveRun, after: Option<MediaTicks>) -> Option<Crossing> {
         let (sent, wanted) = (self.shown(), self.at(Scale::NORMAL, self.renditions.wanted)?);
         let ahead_ns = QUEUE_AHEAD_NS * u64::from(run.speed.permille()) / 1_000;
         let ahead = MediaTicks::from_ns(ahead_ns + u64::from(run.ahead_ms) * 1_000_000);
@@ -307,7 +306,7 @@ impl Stream {
 
 /// The first access point at or behind a time that both have: its packet in `sent`, and where it is in `wanted`. Of renditions that were made
 /// elsewhere it need not be at the same tick.
-fn common_point(sent: &Entry, wanted: &Entry, from: MediaTicks) -> Option<(u32, AccessPoint)> {
+fn common_point(sent: &TitleEntry, wanted: &TitleEntry, from: MediaTicks) -> Option<(u32, AccessPoint)> {
     let here = sent.access.access_at_or_after(from)?;
     let there = wanted.access.access_at_or_before(MediaTicks(here.time.0 + FIT_CLOCK_TICKS));
     (there.time.0.abs_diff(here.time.0) <= FIT_CLOCK_TICKS).then_some((here.packet, there))
@@ -326,7 +325,7 @@ fn lacking(refusal: FecRefusal) -> Refusal {
 
 impl Service {
     /// Returns the available bit rates of a title, the best first; empty if there is only one.
-    pub fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+    pub fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
         self.library.renditions(entry)
     }
 
@@ -336,7 +335,7 @@ impl Service {
     /// There is none of the name that is wished.
     pub(super) fn choose_rendition(
         &mut self,
-        entry: &Entry,
+        entry: &TitleEntry,
         wish: Option<&RenditionWish>,
         before: Option<&Renditions>,
     ) -> Result<Renditions, Refusal> {
@@ -363,8 +362,8 @@ impl Service {
     }
 
     /// The title that a stream with these renditions begins with.
-    pub(super) fn first_sent(&mut self, entry: &Entry, renditions: &Renditions) -> Result<Entry, Refusal> {
-        match renditions.made(renditions.wanted) {
+    pub(super) fn first_sent(&mut self, entry: &TitleEntry, all: &Renditions) -> Result<TitleEntry, Refusal> {
+        match all.made(all.wanted) {
             Some(name) => self.library.find(name).ok_or(Refusal::Broken),
             None => Ok(entry.clone()),
         }
@@ -397,9 +396,11 @@ impl Service {
         let stream = self.streams.get_mut(&key).ok_or(Refusal::Gone)?;
         stream.renditions.is_auto = *wish == RenditionWish::Auto;
         let begins = match (stream.queued, stream.media) {
-            (Some(Queued { next: Next::Rendition(to, _), time, .. }), _) if to == wanted => Begins::At(time),
+            (Some(Queued { next: QueuedChange::Rendition(to, _), time, .. }), _) if to == wanted => {
+                Begins::At(time)
+            }
             (Some(_), _) => Begins::Next,
-            (None, Media::Running(_)) if stream.renditions.sent == wanted => Begins::Now,
+            (None, DeliveryState::Running(_)) if stream.renditions.sent == wanted => Begins::Now,
             _ => Begins::WithPlay,
         };
         let to = stream.renditions.name(wanted).ok_or(Refusal::NoRenditions)?;
@@ -495,7 +496,7 @@ impl Service {
         let Renditions { sent, wanted, .. } = stream.renditions;
         let is_for_it =
             sent != wanted && stream.queued.is_none() && stream.ending.is_none() && stream.scale.is_normal();
-        let Media::Running(run) = stream.media else { return };
+        let DeliveryState::Running(run) = stream.media else { return };
         let Some(Crossing { packet, to, stop }) =
             is_for_it.then(|| stream.next_cut(now, run, after)).flatten()
         else {
@@ -515,10 +516,10 @@ impl Service {
             step: None,
         };
         let cause = stream.renditions.cause.unwrap_or(Cause::Viewer);
-        let next = Next::Rendition(wanted, cause);
+        let next = QueuedChange::Rendition(wanted, cause);
         stream.queued = Some(Queued { run: spec.run, from: to.packet, time: to.time, stop, next });
         let (engine, place) = (stream.engine, stream.place);
-        self.command(engine, Command::Queue { stream: place, cut: Cut::At(packet), run: spec });
+        self.command(engine, Command::Queue { stream: place, cut: RunCut::At(packet), run: spec });
     }
 
     /// The queued run has taken over.
@@ -564,7 +565,7 @@ impl Service {
                 let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
                 if let Some(to) = stream.renditions.name(rendition) {
                     let reason = reason.to_string();
-                    self.tell(Event::RenditionFailed { session, title, to, reason });
+                    self.tell(ServiceEvent::RenditionFailed { session, title, to, reason });
                 }
                 self.settle_charge(key);
                 self.release_made(key);
@@ -594,6 +595,6 @@ impl Service {
         let Some((from, to)) = names.filter(|_| sent != to) else { return };
         let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
         self.note_change(now, key, is_up);
-        self.tell(Event::Rendition { session, title, from, to, at, cause });
+        self.tell(ServiceEvent::Rendition { session, title, from, to, at, cause });
     }
 }

@@ -13,22 +13,22 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::Service;
-use super::admit::Request;
+use super::admit::StreamRequest;
 use super::config::RateBasis;
-use super::event::Event;
+use super::event::ServiceEvent;
 use super::fec::FecMode;
 use super::fetch::Fetch;
 use super::measured::demand_of;
-use super::ports::Entry;
-use super::quota::Counted;
+use super::ports::TitleEntry;
+use super::quota::CountedViewer;
 use super::refusal::{FecRefusal, Refusal};
-use super::stream::{EndReason, Stream, StreamKey};
+use super::stream::{EndReason, PlaybackStream, StreamKey};
 use crate::admission::{Demand, InUse};
 use crate::limits::SESSION_TABLE_HIGH_PERCENT;
 
 /// The engine and the bit rate of a stream that can be admitted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct StreamPlacement {
     pub(super) engine: usize,
     pub(super) rate: u64,
     /// The viewer that holds room for it, if it is a segment.
@@ -50,7 +50,7 @@ struct Candidate<'a> {
     /// At this address.
     ip: IpAddr,
     /// The title, its bit rate, and its user.
-    who: Counted<'a>,
+    who: CountedViewer<'a>,
     /// By whom.
     sender: Sender,
     /// What this stream has reserved is not counted against it.
@@ -86,14 +86,14 @@ impl Service {
     pub(super) fn room_for_fetcher(
         &self,
         ip: IpAddr,
-        who: Counted<'_>,
+        who: CountedViewer<'_>,
         sender: Sender,
     ) -> Result<(), Refusal> {
         self.room(&Candidate { ip, who, sender, own: None })
     }
 
     /// The operator's ceilings.
-    fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
+    fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&PlaybackStream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
         if self.reserved_streams() - own_streams >= self.config.max_streams {
             return Err(Refusal::Streams { max: self.config.max_streams });
@@ -108,8 +108,12 @@ impl Service {
     }
 
     /// The share of one address.
-    fn room_for_address(&self, candidate: &Candidate<'_>, own: Option<&Stream>) -> Result<(), Refusal> {
-        let &Candidate { ip, who: Counted { rate, .. }, .. } = candidate;
+    fn room_for_address(
+        &self,
+        candidate: &Candidate<'_>,
+        own: Option<&PlaybackStream>,
+    ) -> Result<(), Refusal> {
+        let &Candidate { ip, who: CountedViewer { rate, .. }, .. } = candidate;
         let usage = self.usage.get(&network_of(ip)).copied().unwrap_or_default();
         let own = own.filter(|stream| network_of(stream.viewer.ip()) == network_of(ip));
         let streams = usage.streams - own.map_or(0, |_| 1);
@@ -144,7 +148,7 @@ impl Service {
     ///
     /// # Errors
     /// The exhausted resource.
-    pub(super) fn room_for_more(&self, stream: &Stream, more: u64) -> Result<(), FecRefusal> {
+    pub(super) fn room_for_more(&self, stream: &PlaybackStream, more: u64) -> Result<(), FecRefusal> {
         let own = if stream.is_reserved { Demand::default() } else { stream.demand() };
         let used = self.reserved_rate() + own.bits_per_s;
         if let Some(max) = self.config.max_rate {
@@ -168,10 +172,10 @@ impl Service {
     pub(super) fn place(
         &mut self,
         now: Instant,
-        request: &Request,
+        request: &StreamRequest,
         own: Option<StreamKey>,
-        entry: &Entry,
-    ) -> Result<Place, Refusal> {
+        entry: &TitleEntry,
+    ) -> Result<StreamPlacement, Refusal> {
         if self.shutting_down {
             return Err(Refusal::ShuttingDown);
         }
@@ -198,12 +202,13 @@ impl Service {
         let fetcher = match Fetch::of(request, entry) {
             Some(fetch) => Some(self.count_fetch(now, &fetch, sender)?),
             None => {
-                let who = Counted { title: &entry.name, quota: request.quota.as_ref(), rate, player: None };
+                let who =
+                    CountedViewer { title: &entry.name, quota: request.quota.as_ref(), rate, player: None };
                 self.room(&Candidate { ip: request.viewer.ip(), who, sender, own })?;
                 None
             }
         };
-        Ok(Place { engine: engine.ok_or(Refusal::EngineStreams)?, rate, fetcher })
+        Ok(StreamPlacement { engine: engine.ok_or(Refusal::EngineStreams)?, rate, fetcher })
     }
 
     /// Which bit rate of a title counts.
@@ -215,7 +220,7 @@ impl Service {
     }
 
     /// Whether connection and address may have one more stream, and the table has room for it.
-    fn session_room(&mut self, now: Instant, request: &Request) -> Result<(), Refusal> {
+    fn session_room(&mut self, now: Instant, request: &StreamRequest) -> Result<(), Refusal> {
         if let Some(conn) = request.conn {
             if !self.conns.contains_key(&conn) {
                 return Err(Refusal::Gone);
@@ -252,7 +257,7 @@ impl Service {
             self.note_full(full);
         }
         if refusal.resource().is_some() {
-            self.tell(Event::NoRoom { peer, title: title.to_owned(), refusal: refusal.clone() });
+            self.tell(ServiceEvent::NoRoom { peer, title: title.to_owned(), refusal: refusal.clone() });
         }
         refusal
     }
@@ -267,13 +272,13 @@ impl Service {
         }
         self.leave_full_engine(now, key);
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
-        if let Some(who) = Counted::of(stream) {
+        if let Some(who) = CountedViewer::of(stream) {
             let (viewer, fec_rate) = (stream.viewer, stream.fec_rate());
             let sent = |load| Sender::Engine(Some(stream.engine), load);
             let candidate = Candidate { ip: viewer.ip(), who, sender: sent(stream.demand()), own: None };
             if let Err(refusal) = self.room(&candidate) {
                 let rate = stream.rate - fec_rate;
-                let less = (Counted { rate, ..who }, sent(demand_of(&stream.entry, rate)));
+                let less = (CountedViewer { rate, ..who }, sent(demand_of(&stream.entry, rate)));
                 let less = Candidate { who: less.0, sender: less.1, ..candidate };
                 let title = stream.entry.name.clone();
                 // A title is never refused because of its FEC.
@@ -298,7 +303,7 @@ impl Service {
         stream.is_reserved = true;
         self.idle.remove(&(stream.idle_since, key));
         // Who fetches segments has room for all of them.
-        let Some(who) = Counted::of(stream) else { return };
+        let Some(who) = CountedViewer::of(stream) else { return };
         let slots = &mut self.slots[stream.engine];
         slots.reserved_streams += 1;
         slots.reserved += stream.demand();
@@ -312,7 +317,7 @@ impl Service {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_reserved) else { return };
         stream.is_reserved = false;
         self.idle.insert((stream.idle_since, key));
-        let Some(who) = Counted::of(stream) else { return };
+        let Some(who) = CountedViewer::of(stream) else { return };
         let slots = &mut self.slots[stream.engine];
         slots.reserved_streams -= 1;
         slots.reserved -= stream.demand();
@@ -337,8 +342,8 @@ impl Service {
             if let Some(usage) = self.usage.get_mut(&network_of(stream.viewer.ip())) {
                 usage.rate = usage.rate - before + rate;
             }
-            if let Some(who) = Counted::of(stream) {
-                self.watched.end(Counted { rate: before, ..who });
+            if let Some(who) = CountedViewer::of(stream) {
+                self.watched.end(CountedViewer { rate: before, ..who });
                 self.watched.begin(who);
             }
         }
@@ -347,7 +352,7 @@ impl Service {
     /// Takes back what streams have reserved that have not played for as long as a pause may keep it.
     pub(super) fn release_long_paused(&mut self, now: Instant) {
         let limit = self.config.pause_reservation_ns;
-        let is_over = |stream: &&Stream| {
+        let is_over = |stream: &&PlaybackStream| {
             stream.is_reserved && stream.stands_still() && now.ns_since(stream.idle_since) >= limit
         };
         let over: Vec<_> = self.streams.values().filter(is_over).map(|stream| stream.key).collect();

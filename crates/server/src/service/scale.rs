@@ -17,11 +17,11 @@ use millrace_offload::command;
 
 use super::Service;
 use super::conns::ConnKey;
-use super::event::Event;
+use super::event::ServiceEvent;
 use super::fec::FecMode;
-use super::ports::{AccessPoint, Entry, Need};
+use super::ports::{AccessPoint, NeededPart, TitleEntry};
 use super::refusal::Refusal;
-use super::stream::{Media, Stop, Stream, StreamKey};
+use super::stream::{DeliveryState, PlaybackStream, Stop, StreamKey};
 use crate::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
 
 /// How fast packets are delivered, in thousandths of real time: what RTSP calls Speed (RFC 2326 section 12.35).
@@ -65,22 +65,22 @@ const LOWER_SPEEDS: [Speed; 3] = [Speed(3_000), Speed(2_000), Speed(1_500)];
 
 /// A title that was made of a stream's own, at another speed or bit rate, open for it.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) entry: Entry,
+pub(super) struct SubstituteTitle {
+    pub(super) entry: TitleEntry,
     pub(super) title: TitleRef,
 }
 
 /// A stream's title and the entry sent for it at one speed.
 #[derive(Clone, Copy)]
-pub(super) struct Shown<'a> {
+pub(super) struct ShownEntry<'a> {
     /// The title that the viewer watches.
-    title: &'a Entry,
+    title: &'a TitleEntry,
     /// The entry that is sent: the same, or one made from it.
-    pub(super) sent: &'a Entry,
+    pub(super) sent: &'a TitleEntry,
 }
 
-impl<'a> Shown<'a> {
-    pub(super) fn new(title: &'a Entry, sent: &'a Entry) -> Self {
+impl<'a> ShownEntry<'a> {
+    pub(super) fn new(title: &'a TitleEntry, sent: &'a TitleEntry) -> Self {
         Self { title, sent }
     }
 
@@ -152,16 +152,16 @@ fn worth_making(wished: Scale, nearest: Option<Scale>) -> Option<Scale> {
     nearest.is_none_or(|nearest| by_distance(wished, best, nearest).is_lt()).then_some(best)
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Returns the entry to send at this speed, or at normal speed in this rendition; `None` if it
     /// is not open.
-    pub(super) fn at(&self, scale: Scale, rendition: usize) -> Option<Shown<'_>> {
+    pub(super) fn at(&self, scale: Scale, rendition: usize) -> Option<ShownEntry<'_>> {
         let (entry, _) = self.open_at(scale, rendition)?;
-        Some(Shown::new(&self.entry, entry))
+        Some(ShownEntry::new(&self.entry, entry))
     }
 
     /// The same, with the cache's reference to it.
-    fn open_at(&self, scale: Scale, rendition: usize) -> Option<(&Entry, TitleRef)> {
+    fn open_at(&self, scale: Scale, rendition: usize) -> Option<(&TitleEntry, TitleRef)> {
         let made = match self.renditions.made(rendition) {
             _ if !scale.is_normal() => self.trick(scale)?,
             Some(name) => self.made.iter().find(|made| made.entry.name == name)?,
@@ -171,26 +171,26 @@ impl Stream {
     }
 
     /// What its last run sent.
-    pub(super) fn shown(&self) -> Shown<'_> {
-        self.at(self.scale, self.renditions.sent).unwrap_or(Shown::new(&self.entry, &self.entry))
+    pub(super) fn shown(&self) -> ShownEntry<'_> {
+        self.at(self.scale, self.renditions.sent).unwrap_or(ShownEntry::new(&self.entry, &self.entry))
     }
 
     /// Returns the media that a run at this speed, or at normal speed in this rendition, sends on
     /// the stream's timeline.
-    pub(super) fn media_at(&self, scale: Scale, rendition: usize) -> command::Media {
+    pub(super) fn media_at(&self, scale: Scale, rendition: usize) -> command::RunMedia {
         let (entry, title) = self.open_at(scale, rendition).unwrap_or((&self.entry, self.title));
-        let Entry { packets, layout, .. } = *entry;
+        let TitleEntry { packets, layout, .. } = *entry;
         let spare = if self.is_plain() { self.spare() } else { 0 };
-        command::Media { title, packets, timeline: self.timeline, layout, spare }
+        command::RunMedia { title, packets, timeline: self.timeline, layout, spare }
     }
 
-    pub(super) fn trick(&self, scale: Scale) -> Option<&Made> {
+    pub(super) fn trick(&self, scale: Scale) -> Option<&SubstituteTitle> {
         self.made.iter().find(|made| made.entry.scale == scale && !scale.is_normal())
     }
 
     /// Returns whether this one is sent, or will be.
-    fn needs(&self, made: &Made) -> bool {
-        let Entry { scale, name, .. } = &made.entry;
+    fn needs(&self, made: &SubstituteTitle) -> bool {
+        let TitleEntry { scale, name, .. } = &made.entry;
         if scale.is_normal() { self.renditions.needs(name) } else { *scale == self.scale }
     }
 
@@ -200,10 +200,10 @@ impl Stream {
     pub(super) fn go_back_to_title(&mut self) {
         let shown = self.position(Instant(0));
         let is_title = self.scale.is_normal() && self.renditions.made(self.renditions.sent).is_none();
-        if let (Media::Paused { next_sequence, .. }, false) = (self.media, is_title) {
+        if let (DeliveryState::Paused { next_sequence, .. }, false) = (self.media, is_title) {
             let AccessPoint { packet, .. } = self.entry.access.access_at_or_before(shown.unwrap_or_default());
-            let stop = Shown::new(&self.entry, &self.entry).end();
-            self.media = Media::Paused { next_packet: packet, next_sequence, stop };
+            let stop = ShownEntry::new(&self.entry, &self.entry).end();
+            self.media = DeliveryState::Paused { next_packet: packet, next_sequence, stop };
         }
         (self.scale, self.speed) = (Scale::NORMAL, Speed::NORMAL);
         (self.timeline, self.has_own_timeline) = (self.entry.timeline, false);
@@ -295,7 +295,7 @@ impl Service {
         name: &str,
         scale: Scale,
     ) -> Result<(), Refusal> {
-        self.need(now, conn, [Need::title(name)])?;
+        self.need(now, conn, [NeededPart::title(name)])?;
         let stream = self.streams.get(&key).ok_or(Refusal::Gone)?;
         if stream.made.iter().any(|made| made.entry.name == name) {
             return Ok(());
@@ -308,28 +308,28 @@ impl Service {
             None => entry,
         };
         let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };
-        self.need(now, conn, [Need::media(&entry)])?;
+        self.need(now, conn, [NeededPart::media(&entry)])?;
         let title = self.open_title(&entry).inspect_err(|refusal| {
             // The viewer gets another speed, so the operator is informed.
             if let Refusal::Unfit(reason) = refusal {
-                self.tell(Event::Broken { title: name.to_owned(), reason: reason.clone() });
+                self.tell(ServiceEvent::Broken { title: name.to_owned(), reason: reason.clone() });
             }
         })?;
         if let Some(stream) = self.streams.get_mut(&key) {
-            stream.made.push(Made { entry, title });
+            stream.made.push(SubstituteTitle { entry, title });
         }
         Ok(())
     }
 
     /// Opens all made titles of a stream once more, for another place of the stream; `None` if that
     /// fails.
-    pub(super) fn open_made_again(&mut self, key: StreamKey) -> Option<Vec<Made>> {
+    pub(super) fn open_made_again(&mut self, key: StreamKey) -> Option<Vec<SubstituteTitle>> {
         let made = self.streams.get(&key).map_or(&[][..], |stream| stream.made.as_slice()).iter();
         let entries: Vec<_> = made.map(|trick| trick.entry.clone()).collect();
         let mut again = Vec::with_capacity(entries.len());
         for entry in entries {
             match self.library.open(&entry) {
-                Ok(title) => again.push(Made { entry, title }),
+                Ok(title) => again.push(SubstituteTitle { entry, title }),
                 Err(_) => {
                     self.close_made(again);
                     return None;
@@ -339,7 +339,7 @@ impl Service {
         Some(again)
     }
 
-    pub(super) fn close_made(&mut self, made: Vec<Made>) {
+    pub(super) fn close_made(&mut self, made: Vec<SubstituteTitle>) {
         made.into_iter().for_each(|trick| self.library.close(trick.title));
     }
 
@@ -378,7 +378,7 @@ impl Service {
 
     /// Returns the media that a run may send ahead: the operator's limit for viewers whose packets
     /// wait in a connection until they are read, if there is room for as much again.
-    pub(super) fn lead_ms(&self, stream: &Stream) -> u16 {
+    pub(super) fn lead_ms(&self, stream: &PlaybackStream) -> u16 {
         let ahead_ms = self.config.fast_start_ms;
         let is_for_it = ahead_ms > 0 && stream.path.conn().is_some();
         if is_for_it && self.room_for_more(stream, stream.title_rate()).is_ok() { ahead_ms } else { 0 }

@@ -27,8 +27,8 @@ impl AccessPoints for Even {
     }
 }
 
-fn entry(hundredths: i16, seconds: u64) -> Entry {
-    Entry {
+fn entry(hundredths: i16, seconds: u64) -> TitleEntry {
+    TitleEntry {
         id: TitleId([1; 16]),
         name: "film".into(),
         title: "Film".into(),
@@ -65,7 +65,7 @@ fn shown_times_and_places_in_what_is_sent() {
     ] {
         let speed = u64::from(hundredths_of(hundredths));
         let made = entry(hundredths, 120 * 100 / speed);
-        let shown = Shown::new(&title, &made);
+        let shown = ShownEntry::new(&title, &made);
         let access = shown.access(MediaTicks(shown_s * S));
         assert_eq!(access.packet, packet, "{hundredths} at {shown_s} s");
         assert_eq!(shown.shown_time(access.time), MediaTicks(begins_s * S), "{hundredths} at {shown_s} s");
@@ -80,7 +80,7 @@ fn hundredths_of(hundredths: i16) -> u16 {
 fn ends_and_stops() {
     let title = entry(100, 120);
     let (forward, back) = (entry(400, 30), entry(-400, 30));
-    let (forward, back) = (Shown::new(&title, &forward), Shown::new(&title, &back));
+    let (forward, back) = (ShownEntry::new(&title, &forward), ShownEntry::new(&title, &back));
     assert_eq!(forward.end(), Stop { packet: 12_000, time: MediaTicks(120 * S + 9_000) });
     assert_eq!(back.end(), Stop { packet: 12_000, time: MediaTicks(0) });
     assert_eq!(forward.stop_at(MediaTicks(40 * S)), Stop { packet: 4_000, time: MediaTicks(40 * S) });

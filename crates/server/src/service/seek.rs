@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use millrace_core::time::{Instant, MediaTicks};
 
-use super::stream::Stream;
+use super::stream::PlaybackStream;
 
 /// Where a viewer wants to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Sought {
 /// Returns the media time that `asked` means. For players that count in stamps it is always counted
 /// in stamps, for others only if it is not within the title otherwise. A time that is outside even
 /// then is moved to the title's end or beginning.
-pub(super) fn locate(stream: &Stream, now: Instant, asked: i64, in_stamps: bool) -> Sought {
+pub(super) fn locate(stream: &PlaybackStream, now: Instant, asked: i64, in_stamps: bool) -> Sought {
     let end = stream.entry.end().0.cast_signed();
     // FFmpeg first plays from 0, before it knows any stamp.
     let in_stamps = in_stamps && !(asked == 0 && stream.is_fresh());

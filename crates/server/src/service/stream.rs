@@ -25,10 +25,10 @@ use millrace_rights::Quota;
 
 use super::conns::ConnKey;
 use super::fec::Fec;
-use super::ports::Entry;
+use super::ports::TitleEntry;
 use super::queued::Queued;
 use super::rendition::Renditions;
-use super::scale::{Made, Speed};
+use super::scale::{Speed, SubstituteTitle};
 use crate::limits::control::{REPORTER_SILENT_NS, VIEWER_SILENT_NS};
 
 /// A stream, for as long as the server runs: never used twice.
@@ -37,7 +37,7 @@ pub struct StreamKey(pub u64);
 
 /// Packets under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct ActiveRun {
     /// The engine's name for it.
     pub(super) serial: RunSerial,
     /// Its first packet, in the entry that is sent, and the sequence number of this packet.
@@ -57,7 +57,7 @@ pub(super) struct Run {
     pub(super) ahead_ms: u16,
 }
 
-impl Run {
+impl ActiveRun {
     /// When this place in the title is due, behind its beginning.
     pub(super) fn due_at(&self, time: MediaTicks) -> Instant {
         let shown = time.since(self.from_time.unwrap_or(time));
@@ -77,23 +77,23 @@ pub(super) struct Stop {
 
 /// Where the stream stands in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Media {
+pub(super) enum DeliveryState {
     /// Never played.
     Fresh,
     /// The engine sends.
-    Running(Run),
+    Running(ActiveRun),
     /// The engine has been ordered to pause and has not answered yet.
-    Pausing(Run),
+    Pausing(ActiveRun),
     /// The engine has stopped before this packet of the entry that it sent.
     Paused { next_packet: u32, next_sequence: u16, stop: Stop },
     /// BYE has been sent.
     Ended { next_sequence: u16, stop: Stop },
 }
 
-impl Media {
+impl DeliveryState {
     /// The same place in the same title in packets of another size: what stood still goes on with the packet that holds
     /// the next byte.
-    pub(super) fn in_size_of(self, from: &Entry, to: &Entry) -> Self {
+    pub(super) fn in_size_of(self, from: &TitleEntry, to: &TitleEntry) -> Self {
         let (old, new) = (from.layout.packet_bytes() as u64, to.layout.packet_bytes() as u64);
         let packet = |packet: u32| (u64::from(packet) * old / new).min(u64::from(to.packets)) as u32;
         let end = |stop: Stop| {
@@ -113,20 +113,22 @@ impl Media {
 }
 
 /// How packets reach the viewer. The engine's is the same, but for the name of the connection.
-pub type Path = Dest<ConnKey>;
+pub type StreamPath = Dest<ConnKey>;
 
 /// UDP ports of the viewer at which it gets something, each once.
-pub(super) fn ports_of(path: Path) -> impl Iterator<Item = u16> {
+pub(super) fn ports_of(path: StreamPath) -> impl Iterator<Item = u16> {
     let (media, rtcp) = match path {
-        Path::Udp { port, rtcp_port, .. } => (Some(port), rtcp_port),
-        Path::Multicast { .. } | Path::Interleaved { .. } | Path::Bytes { .. } => (None, None),
+        StreamPath::Udp { port, rtcp_port, .. } => (Some(port), rtcp_port),
+        StreamPath::Multicast { .. } | StreamPath::Interleaved { .. } | StreamPath::Bytes { .. } => {
+            (None, None)
+        }
     };
     media.into_iter().chain(rtcp.filter(|_| rtcp != media))
 }
 
 /// A run, as far as it is known before the stream stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct PlannedRun {
     pub(super) start: Start,
     /// The place in the title where it ends; `None`: the previous end, or the end of the title.
     pub(super) stop: Option<MediaTicks>,
@@ -138,9 +140,9 @@ pub(super) struct Plan {
     pub(super) told_by: Option<ConnKey>,
 }
 
-impl Plan {
+impl PlannedRun {
     /// To go on with the packet before which the stream stopped.
-    pub(super) fn resume(stream: &Stream) -> Self {
+    pub(super) fn resume(stream: &PlaybackStream) -> Self {
         let (scale, speed) = (stream.scale, stream.speed);
         Self { start: Start::Resume, stop: None, scale, speed, told_by: None }
     }
@@ -158,17 +160,17 @@ pub(super) enum Start {
 
 /// A plan that must wait for the engine to say where the stream stopped.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) plan: Plan,
+pub(super) struct PendingPlan {
+    pub(super) plan: PlannedRun,
     pub(super) since: Instant,
 }
 
 /// One viewer's stream. Protocols read it; the service alone changes it.
-pub struct Stream {
+pub struct PlaybackStream {
     pub(super) key: StreamKey,
     /// What log lines call it.
     pub(super) label: Box<str>,
-    pub(super) entry: Entry,
+    pub(super) entry: TitleEntry,
     /// The title, open for this stream.
     pub(super) title: TitleRef,
     pub(super) viewer: SocketAddr,
@@ -176,7 +178,7 @@ pub struct Stream {
     pub(super) quota: Option<Quota>,
     /// The viewer that fetches it as one segment of many: that holds room, and this does not.
     pub(super) fetcher: Option<u64>,
-    pub(super) path: Path,
+    pub(super) path: StreamPath,
     /// The connection it was made on, while that is open.
     pub(super) owner: Option<ConnKey>,
     pub(super) engine: usize,
@@ -192,7 +194,7 @@ pub struct Stream {
     pub(super) idle_since: Instant,
     /// The last sign of life from its viewer.
     pub(super) last_heard: Instant,
-    pub(super) media: Media,
+    pub(super) media: DeliveryState,
     /// At which speed its last run showed the title.
     pub(super) scale: Scale,
     /// How fast that was delivered.
@@ -204,14 +206,14 @@ pub struct Stream {
     /// It has shown its title at another speed: from then on its timestamps go on from run to run.
     pub(super) has_own_timeline: bool,
     /// The titles made from its title that are open for it.
-    pub(super) made: Vec<Made>,
+    pub(super) made: Vec<SubstituteTitle>,
     /// The renditions of its title, with the one that is sent and the one that is wanted.
     pub(super) renditions: Renditions,
     /// The run that the engine has been ordered to switch to.
     pub(super) queued: Option<Queued>,
     /// Bits a second of its rate for faster delivery than the normal one.
     pub(super) speed_rate: u64,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<PendingPlan>,
     /// The engine that goes on with it when it stands still.
     pub(super) moves_to: Option<usize>,
     /// It is to end when its BYE is out.
@@ -237,7 +239,7 @@ pub struct ReportedLoss {
     pub fraction_256: u8,
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Its name.
     pub fn key(&self) -> StreamKey {
         self.key
@@ -249,7 +251,7 @@ impl Stream {
     }
 
     /// The entry that it plays.
-    pub fn entry(&self) -> &Entry {
+    pub fn entry(&self) -> &TitleEntry {
         &self.entry
     }
 
@@ -264,7 +266,7 @@ impl Stream {
     }
 
     /// How packets reach the viewer.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> StreamPath {
         self.path
     }
 
@@ -315,12 +317,12 @@ impl Stream {
 
     /// Whether packets are sent, or are about to be.
     pub fn is_playing(&self) -> bool {
-        self.goes_on() || matches!(self.media, Media::Running(_))
+        self.goes_on() || matches!(self.media, DeliveryState::Running(_))
     }
 
     /// Whether it has never played.
     pub fn is_fresh(&self) -> bool {
-        self.media == Media::Fresh
+        self.media == DeliveryState::Fresh
     }
 
     /// Whether something that was asked is still being carried out: nothing else can be.
@@ -330,7 +332,10 @@ impl Stream {
 
     /// Whether nothing is sent, and nothing is about to be.
     pub(super) fn stands_still(&self) -> bool {
-        let still = matches!(self.media, Media::Fresh | Media::Paused { .. } | Media::Ended { .. });
+        let still = matches!(
+            self.media,
+            DeliveryState::Fresh | DeliveryState::Paused { .. } | DeliveryState::Ended { .. }
+        );
         still && self.pending.is_none() && !self.goes_on()
     }
 
@@ -350,7 +355,7 @@ impl Stream {
     }
 
     /// What its runs send.
-    pub(super) fn run_media(&self) -> command::Media {
+    pub(super) fn run_media(&self) -> command::RunMedia {
         self.media_at(self.scale, self.renditions.sent)
     }
 
@@ -364,19 +369,19 @@ impl Stream {
     pub fn position(&self, now: Instant) -> Option<MediaTicks> {
         let shown = self.shown();
         match self.media {
-            Media::Fresh => Some(MediaTicks(0)),
-            Media::Running(run) | Media::Pausing(run) => {
+            DeliveryState::Fresh => Some(MediaTicks(0)),
+            DeliveryState::Running(run) | DeliveryState::Pausing(run) => {
                 let ns =
                     u128::from(now.ns_since(run.at.max(run.due))) * u128::from(run.speed.permille()) / 1_000;
                 let seen = MediaTicks::from_ns(u64::try_from(ns).unwrap_or(u64::MAX));
                 run.from_time.map(|from| shown.after(from, seen, run.stop))
             }
             // Behind the last packet there is the end that was announced.
-            Media::Paused { next_packet, stop, .. } if next_packet >= stop.packet => Some(stop.time),
-            Media::Paused { next_packet, .. } => {
+            DeliveryState::Paused { next_packet, stop, .. } if next_packet >= stop.packet => Some(stop.time),
+            DeliveryState::Paused { next_packet, .. } => {
                 shown.sent.access.time_of(next_packet).map(|time| shown.shown_time(time))
             }
-            Media::Ended { stop, .. } => Some(stop.time),
+            DeliveryState::Ended { stop, .. } => Some(stop.time),
         }
     }
 
@@ -385,9 +390,9 @@ impl Stream {
     pub(super) fn next_timestamp(&self) -> Option<u32> {
         let sent = self.shown().sent;
         let packet = match self.media {
-            Media::Paused { next_packet, .. } => next_packet,
-            Media::Ended { stop, .. } => stop.packet,
-            Media::Fresh | Media::Running(_) | Media::Pausing(_) => return None,
+            DeliveryState::Paused { next_packet, .. } => next_packet,
+            DeliveryState::Ended { stop, .. } => stop.packet,
+            DeliveryState::Fresh | DeliveryState::Running(_) | DeliveryState::Pausing(_) => return None,
         };
         let behind = if packet < sent.packets { sent.access.time_of(packet) } else { Some(sent.duration) };
         behind.map(|time| self.timeline.timestamp(time))

@@ -8,7 +8,7 @@ use millrace_core::time::Instant;
 use millrace_offload::command::FailReason;
 
 use super::Service;
-use super::event::Event;
+use super::event::ServiceEvent;
 use super::ports::OpenError;
 use super::rendition::Renditions;
 use super::stream::StreamKey;
@@ -51,7 +51,7 @@ impl Service {
         let Some(title) = stream.trick(stream.scale()).map(|made| made.entry.name.clone()) else { return };
         self.unread.note(now, title.clone());
         let reason = format!("{reason}; viewers get the nearest other speed for ten minutes");
-        self.tell(Event::Broken { title, reason });
+        self.tell(ServiceEvent::Broken { title, reason });
     }
 
     /// Records that a rendition of a stream's title could not be read or opened. A viewer that asks
@@ -66,13 +66,13 @@ impl Service {
     /// Records that a title could not be opened when no request is refused for it: if it is a
     /// rendition, the server wanted it, and would want it again the next second.
     pub(super) fn note_unopened(&mut self, now: Instant, title: String, error: &OpenError) {
-        let is_made = |stream: &super::Stream| stream.renditions.have_made(&title);
+        let is_made = |stream: &super::PlaybackStream| stream.renditions.have_made(&title);
         if *error == OpenError::Full || !self.streams.values().any(is_made) {
             return;
         }
         self.unread.note(now, title.clone());
         let reason = format!("{error}; the server sends nobody this bit rate for ten minutes");
-        self.tell(Event::Broken { title, reason });
+        self.tell(ServiceEvent::Broken { title, reason });
     }
 }
 

@@ -8,12 +8,12 @@ use super::play::late_end;
 use super::refusal::refusal_reply;
 use super::rendition;
 use super::server::Server;
-use crate::rtsp::{Reply, Request, target};
+use crate::rtsp::{Reply, RtspRequest, target};
 use crate::sdp;
-use crate::service::{ConnKey, Entry, FecWish};
+use crate::service::{ConnKey, FecWish, TitleEntry};
 
 impl Server {
-    pub(super) fn describe(&mut self, now: Instant, conn: ConnKey, request: &Request) -> Reply {
+    pub(super) fn describe(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest) -> Reply {
         if request.header(&ACCEPT).is_some_and(|value| !accepts_sdp(value.as_str())) {
             return Reply::error(406, "titles are described as application/sdp");
         }
@@ -25,7 +25,7 @@ impl Server {
         if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
             return refusal;
         }
-        let entry = Entry { fec: entry.fec.filter(|_| self.config.service.fec), ..entry };
+        let entry = TitleEntry { fec: entry.fec.filter(|_| self.config.service.fec), ..entry };
         let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
         let renditions = self.service.renditions(&entry);
         let rendition = match rendition::wish(request).map(|wish| rendition::described(&wish, &renditions)) {
@@ -37,7 +37,7 @@ impl Server {
             FecWish::Mode(mode) => Some(mode),
             FecWish::Silent | FecWish::Unclear => None,
         };
-        let asked = sdp::Asked { fec, rendition, late_end: late_end(request) };
+        let asked = sdp::UrlOptions { fec, rendition, late_end: late_end(request) };
         Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")

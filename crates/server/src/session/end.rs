@@ -6,7 +6,7 @@ use rtsp_types::headers::CONNECTION;
 use super::server::Server;
 use crate::rtsp::Reply;
 use crate::rtsp::reply::ReplyHead;
-use crate::service::{ConnKey, EndReason, Event, Refusal, StreamKey};
+use crate::service::{ConnKey, EndReason, Refusal, ServiceEvent, StreamKey};
 
 impl Server {
     pub(super) fn teardown(&mut self, now: Instant, key: Option<StreamKey>) -> Reply {
@@ -87,7 +87,7 @@ impl Server {
             .collect();
         for (key, peer, what) in slow {
             if let Some((what, begun)) = what {
-                self.tell(Event::TooSlow { peer, what });
+                self.tell(ServiceEvent::TooSlow { peer, what });
                 if begun {
                     let reply = Reply::error(408, what).header(CONNECTION, "close");
                     self.reply(now, key, &ReplyHead::default(), &reply);

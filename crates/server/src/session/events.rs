@@ -7,11 +7,11 @@ use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
 use super::fec::{fec_header, off_because};
 use super::server::{Output, Server, transform_header};
-use super::state::Pending;
+use super::state::PendingPlay;
 use crate::admission::EngineFigures;
 use crate::rtsp::Reply;
 use crate::rtsp::range::npt;
-use crate::service::{self, ConnKey, EndReason, Event, Playing, StreamKey};
+use crate::service::{self, ConnKey, EndReason, Playing, ServiceEvent, StreamKey};
 
 impl Server {
     /// One event of an engine. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.
@@ -60,27 +60,29 @@ impl Server {
         }
     }
 
-    fn act_on(&mut self, now: Instant, event: &Event) {
+    fn act_on(&mut self, now: Instant, event: &ServiceEvent) {
         match event {
-            Event::Playing(playing) => self.begun(now, playing),
-            Event::PlayRefused { stream, refusal } => {
+            ServiceEvent::Playing(playing) => self.begun(now, playing),
+            ServiceEvent::PlayRefused { stream, refusal } => {
                 let Some(pending) = self.take_pending(*stream) else { return };
                 let reply = self.refuse_play(*stream, refusal);
                 self.answer_pending(now, &pending, &reply);
             }
-            Event::EngineSilent { stream, .. } => {
+            ServiceEvent::EngineSilent { stream, .. } => {
                 let Some(pending) = self.take_pending(*stream) else { return };
                 let reply = Reply::error(503, "the engine does not answer");
                 let reply = self.with_session(reply, Some(*stream));
                 self.answer_pending(now, &pending, &reply);
             }
-            Event::Ended { stream, conn, reason, .. } => self.session_over(now, *stream, *conn, *reason),
-            Event::ConnectionLost { conn } => self.close(*conn),
+            ServiceEvent::Ended { stream, conn, reason, .. } => {
+                self.session_over(now, *stream, *conn, *reason)
+            }
+            ServiceEvent::ConnectionLost { conn } => self.close(*conn),
             _ => {}
         }
     }
 
-    fn take_pending(&mut self, key: StreamKey) -> Option<Pending> {
+    fn take_pending(&mut self, key: StreamKey) -> Option<PendingPlay> {
         self.sessions.get_mut(&key)?.pending.take()
     }
 
@@ -143,7 +145,7 @@ impl Server {
     }
 
     /// Sends the reply that a connection has been waiting for, and lets it go on, or closes it if it was asked to.
-    fn answer_pending(&mut self, now: Instant, pending: &Pending, reply: &Reply) {
+    fn answer_pending(&mut self, now: Instant, pending: &PendingPlay, reply: &Reply) {
         self.reply(now, pending.conn, &pending.head, reply);
         let Some(conn) = self.conns.get_mut(&pending.conn) else { return };
         conn.waits_for = None;

@@ -3,7 +3,7 @@
 use rtsp_types::HeaderName;
 
 use super::server::header;
-use crate::rtsp::{Request, target};
+use crate::rtsp::{RtspRequest, target};
 use crate::service::{FecMode, FecWish};
 
 /// `X-Millrace-FEC`, in requests and replies.
@@ -13,7 +13,7 @@ pub(super) fn fec_header() -> HeaderName {
 
 /// Returns the FEC that a SETUP or DESCRIBE requests: from the header, else from the query of its
 /// URL.
-pub(super) fn wish(request: &Request) -> FecWish {
+pub(super) fn wish(request: &RtspRequest) -> FecWish {
     let named = header(request, &fec_header()).map(|value| value.trim().to_owned());
     let asked = named.or_else(|| target::query(request.request_uri()?, "fec"));
     match asked.map(|text| FecMode::parse(&text)) {

@@ -7,7 +7,7 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 
 use super::server::{Server, canonical};
-use crate::service::{ConnKey, EndReason, Event, Path, Stream, StreamKey};
+use crate::service::{ConnKey, EndReason, PlaybackStream, ServiceEvent, StreamKey, StreamPath};
 
 /// On which of the server's two UDP ports a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Server {
         if keys.is_empty() {
             keys.extend(self.only_session_of(from, &heard));
         }
-        self.tell(Event::Heard { is_report: port == UdpPort::Rtcp, is_known: !keys.is_empty() });
+        self.tell(ServiceEvent::Heard { is_report: port == UdpPort::Rtcp, is_known: !keys.is_empty() });
         for key in keys {
             self.heard_from(now, key, &heard);
         }
@@ -74,13 +74,13 @@ impl Server {
     pub fn handle_interleaved(&mut self, now: Instant, conn: ConnKey, channel: u8, bytes: &[u8]) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         state.last_message = Some(now);
-        let takes = |stream: &&Stream| {
-            matches!(stream.path(), Path::Interleaved { conn: on, rtp_channel, rtcp_channel }
+        let takes = |stream: &&PlaybackStream| {
+            matches!(stream.path(), StreamPath::Interleaved { conn: on, rtp_channel, rtcp_channel }
                 if on == conn && (channel == rtp_channel || channel == rtcp_channel))
         };
         let streams = self.service.streams_of(conn).iter().filter_map(|key| self.service.stream(*key));
-        let mine = { streams }.find(takes).map(Stream::key);
-        self.tell(Event::Heard { is_report: true, is_known: mine.is_some() });
+        let mine = { streams }.find(takes).map(PlaybackStream::key);
+        self.tell(ServiceEvent::Heard { is_report: true, is_known: mine.is_some() });
         if let Some(key) = mine {
             self.heard_from(now, key, &read(bytes));
         }

@@ -49,4 +49,4 @@ pub use config::ServerConfig;
 pub use entropy::{Entropy, SystemEntropy};
 pub use liveness::UdpPort;
 pub use server::{Output, Server, SessionInfo};
-pub use state::State;
+pub use state::SessionState;

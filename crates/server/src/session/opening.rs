@@ -5,9 +5,9 @@
 use millrace_core::time::Instant;
 
 use super::refusal::refusal_reply;
-use super::rights::Stage;
+use super::rights::AccessStage;
 use super::server::Server;
-use crate::rtsp::Request;
+use crate::rtsp::RtspRequest;
 use crate::service::{ConnKey, Refusal};
 
 impl Server {
@@ -17,7 +17,7 @@ impl Server {
         let mut others = self.service.take_openings(now);
         others.retain(|&conn| {
             if let Some(request) = self.take_waiting(conn) {
-                self.carry_out(now, conn, &request, Stage::LetIn);
+                self.carry_out(now, conn, &request, AccessStage::LetIn);
             }
             !self.conns.contains_key(&conn)
         });
@@ -39,7 +39,7 @@ impl Server {
         }
     }
 
-    pub(super) fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<Request>> {
+    pub(super) fn take_waiting(&mut self, conn: ConnKey) -> Option<Box<RtspRequest>> {
         let conn = self.conns.get_mut(&conn)?;
         (conn.is_checking, conn.question) = (false, None);
         conn.waiting.take()

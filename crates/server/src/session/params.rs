@@ -7,17 +7,22 @@ use super::fec::fec_header;
 use super::refusal::refusal_reply;
 use super::rendition::{rendition_header, told};
 use super::server::Server;
-use super::state::State;
+use super::state::SessionState;
 use crate::rtsp::range::npt;
-use crate::rtsp::{Reply, Request, speeds};
-use crate::service::{ConnKey, FecMode, Refusal, RenditionWish, Stream, StreamKey};
+use crate::rtsp::{Reply, RtspRequest, speeds};
+use crate::service::{ConnKey, FecMode, PlaybackStream, Refusal, RenditionWish, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl Server {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
     /// `scale`, `speed`, `rendition`, `fec`.
-    pub(super) fn get_parameter(&mut self, now: Instant, key: Option<StreamKey>, request: &Request) -> Reply {
+    pub(super) fn get_parameter(
+        &mut self,
+        now: Instant,
+        key: Option<StreamKey>,
+        request: &RtspRequest,
+    ) -> Reply {
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
         if names.is_empty() {
             return self.with_session(Reply::ok(), key);
@@ -31,7 +36,7 @@ impl Server {
             let value = match name.to_ascii_lowercase().as_str() {
                 "position" => stream.position(now).map(npt),
                 "duration" => Some(npt(stream.entry().end())),
-                "stream_state" => Some(State::of(stream).as_str().to_owned()),
+                "stream_state" => Some(SessionState::of(stream).as_str().to_owned()),
                 "scale" => Some(speeds::format_scale(stream.scale())),
                 "speed" => Some(speeds::format_speed(stream.speed())),
                 "rendition" => stream.rendition().map(|rendition| rendition.to_string()),
@@ -58,7 +63,7 @@ impl Server {
         now: Instant,
         conn: ConnKey,
         key: Option<StreamKey>,
-        request: &Request,
+        request: &RtspRequest,
     ) -> Reply {
         let reply = match parameters(request).as_deref() {
             Some([]) => Reply::ok(),
@@ -89,7 +94,7 @@ impl Server {
         if let Err(refusal) = switched {
             return refusal_reply(&refusal);
         }
-        let state = self.service.stream(key).and_then(Stream::fec_grant);
+        let state = self.service.stream(key).and_then(PlaybackStream::fec_grant);
         state.map_or_else(Reply::ok, |state| Reply::ok().header(fec_header(), state))
     }
 }
@@ -115,14 +120,14 @@ impl Server {
 }
 
 /// The names in a body of `text/parameters`; `None` if it is not text.
-fn parameters(request: &Request) -> Option<Vec<&str>> {
+fn parameters(request: &RtspRequest) -> Option<Vec<&str>> {
     let body = std::str::from_utf8(request.body()).ok()?;
     let names = body.lines().map(|line| line.split(':').next().unwrap_or_default().trim());
     Some(names.filter(|name| !name.is_empty()).collect())
 }
 
 /// What stands behind the colon in a body of one line.
-fn value(request: &Request) -> &str {
+fn value(request: &RtspRequest) -> &str {
     let body = std::str::from_utf8(request.body()).unwrap_or_default();
     body.trim().split_once(':').map_or("", |(_, value)| value.trim())
 }

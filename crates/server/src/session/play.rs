@@ -4,15 +4,15 @@ use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
 use super::server::{Server, header};
-use super::state::{Asked, Pending};
+use super::state::{PendingPlay, RequestedSpeeds};
 use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;
-use crate::rtsp::{Reply, Request, speeds};
-use crate::service::{ConnKey, Played, Refusal, StreamKey, Wanted};
+use crate::rtsp::{Reply, RtspRequest, speeds};
+use crate::service::{ConnKey, PlayRequest, Played, Refusal, StreamKey};
 
 /// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
-fn counts_in_stamps(request: &Request) -> bool {
+fn counts_in_stamps(request: &RtspRequest) -> bool {
     header(request, &USER_AGENT).is_some_and(|agent| agent.starts_with("Lavf"))
 }
 
@@ -23,7 +23,7 @@ const END_BY_BYE: [&str; 8] = ["Lavf", "LibVLC", "VLC", "LIVE555", "mpv", "Kodi"
 
 /// How much later than the actual end the announced end of a title is: GStreamer, and any unknown
 /// player, may end by its clock.
-pub(super) fn late_end(request: &Request) -> MediaTicks {
+pub(super) fn late_end(request: &RtspRequest) -> MediaTicks {
     match header(request, &USER_AGENT) {
         Some(agent) if !END_BY_BYE.iter().any(|known| agent.contains(known)) => {
             MediaTicks::from_ns(LATE_END_NS)
@@ -34,7 +34,7 @@ pub(super) fn late_end(request: &Request) -> MediaTicks {
 
 /// Parses the PLAY parameters, and determines which headers its reply must have; fails with the
 /// reply to a PLAY that is not understood.
-fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
+fn wish(request: &RtspRequest) -> Result<(PlayRequest, RequestedSpeeds), Reply> {
     let span = header(request, &RANGE).map(range::parse).transpose().map_err(|error| {
         // RFC 2326 section 12.29: a time format that is not understood is answered with 501.
         Reply::error(if error == RangeError::Unit { 501 } else { 457 }, error)
@@ -42,8 +42,9 @@ fn wish(request: &Request) -> Result<(Wanted, Asked), Reply> {
     let is_bad = |error| Reply::error(400, error);
     let scale = header(request, &SCALE).map(speeds::parse_scale).transpose().map_err(is_bad)?;
     let speed = header(request, &SPEED).map(speeds::parse_speed).transpose().map_err(is_bad)?;
-    let asks = Asked { scale: scale.is_some(), speed: speed.is_some(), late_end: late_end(request) };
-    Ok((Wanted { span, scale, speed, in_stamps: counts_in_stamps(request), told_by: None }, asks))
+    let asks =
+        RequestedSpeeds { scale: scale.is_some(), speed: speed.is_some(), late_end: late_end(request) };
+    Ok((PlayRequest { span, scale, speed, in_stamps: counts_in_stamps(request), told_by: None }, asks))
 }
 
 impl Server {
@@ -54,7 +55,7 @@ impl Server {
         conn: ConnKey,
         head: &ReplyHead,
         key: Option<StreamKey>,
-        request: &Request,
+        request: &RtspRequest,
     ) -> Option<Reply> {
         let Some((key, session)) = key.and_then(|key| Some((key, self.sessions.get_mut(&key)?))) else {
             return Some(self.wrong_state(key));
@@ -68,7 +69,7 @@ impl Server {
             Err(refusal) => return Some(self.with_session(refusal, Some(key))),
         };
         wanted.told_by = Some(conn);
-        session.pending = Some(Pending { conn, head: head.clone(), asks });
+        session.pending = Some(PendingPlay { conn, head: head.clone(), asks });
         let played = self.service.play(now, key, &wanted);
         if !matches!(played, Ok(Played::Begun | Played::Waits))
             && let Some(session) = self.sessions.get_mut(&key)

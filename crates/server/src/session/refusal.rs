@@ -5,8 +5,8 @@ use millrace_core::limits::control::MAX_QUOTED;
 use rtsp_types::headers::{RANGE, RETRY_AFTER, SESSION};
 
 use super::server::{Server, header};
-use crate::rtsp::{Reply, Request, target};
-use crate::service::{ConnKey, Event, Refusal, StreamKey};
+use crate::rtsp::{Reply, RtspRequest, target};
+use crate::service::{ConnKey, Refusal, ServiceEvent, StreamKey};
 
 /// Time after which a retry is worthwhile for a resource that is unavailable now: disks that are
 /// back are used within seconds.
@@ -85,7 +85,7 @@ impl Server {
         }
         if let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) {
             let reason = refusal.to_string();
-            self.tell(Event::Refused { peer, title: title.to_owned(), status: reply.code(), reason });
+            self.tell(ServiceEvent::Refused { peer, title: title.to_owned(), status: reply.code(), reason });
         }
         reply.logged()
     }
@@ -97,13 +97,13 @@ impl Server {
         if let Some(stream) = self.service.stream(key) {
             let (peer, title) = (stream.viewer(), stream.entry().name.clone());
             let reason = format!("PLAY: {}", reply.reason());
-            self.tell(Event::Refused { peer, title, status: reply.code(), reason });
+            self.tell(ServiceEvent::Refused { peer, title, status: reply.code(), reason });
         }
         self.with_session(reply, Some(key))
     }
 
     /// Reports a reply that refuses the request, unless that has been done.
-    pub(super) fn log_refusal(&mut self, conn: ConnKey, request: &Request, reply: &Reply) {
+    pub(super) fn log_refusal(&mut self, conn: ConnKey, request: &RtspRequest, reply: &Reply) {
         if reply.code() < 400 || reply.is_logged() {
             return;
         }
@@ -121,7 +121,7 @@ impl Server {
             reason = format!("{reason} (Range: {range})");
         }
         let title = if title.is_empty() { "/".to_owned() } else { printable(&title) };
-        self.tell(Event::Refused { peer, title, status: reply.code(), reason: printable(&reason) });
+        self.tell(ServiceEvent::Refused { peer, title, status: reply.code(), reason: printable(&reason) });
     }
 }
 

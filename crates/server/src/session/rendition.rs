@@ -3,7 +3,7 @@
 
 use rtsp_types::HeaderName;
 
-use crate::rtsp::Request;
+use crate::rtsp::RtspRequest;
 use crate::rtsp::range::npt;
 use crate::service::{Begins, Change, Refusal, Rendition, RenditionWish};
 
@@ -13,7 +13,7 @@ pub(super) fn rendition_header() -> HeaderName {
 }
 
 /// Returns the rendition that the URL of a SETUP or DESCRIBE requests.
-pub(super) fn wish(request: &Request) -> Option<RenditionWish> {
+pub(super) fn wish(request: &RtspRequest) -> Option<RenditionWish> {
     let (_, value) = request.request_uri()?.query_pairs().find(|(name, _)| name == "rendition")?;
     Some(RenditionWish::parse(&value))
 }

@@ -8,17 +8,19 @@ use std::sync::Arc;
 
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_rights::{Advice, Asked, DigestOf, Gate, Now, Place, Question, Verdict, What};
+use millrace_rights::{
+    AccessRequest, AccessVerdict, Advice, DigestOf, Gate, Now, Question, RequestOrigin, RequestedAction,
+};
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
 use super::server::{Output, Server, header};
-use crate::rtsp::{Reply, Request, target};
+use crate::rtsp::{Reply, RtspRequest, target};
 use crate::service::{ConnKey, StreamKey};
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum AccessStage {
     /// It has just come.
     New,
     /// The password that it shows has been checked.
@@ -50,10 +52,10 @@ impl Server {
         let Some(request) = self.take_waiting(conn) else { return };
         let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
         let Some((question, advised)) = question.zip(advised) else {
-            return self.carry_out(now, conn, &request, Stage::Checked);
+            return self.carry_out(now, conn, &request, AccessStage::Checked);
         };
         match against(advised.look_again(self.time(now), &question)) {
-            None => self.carry_out(now, conn, &request, Stage::LetIn),
+            None => self.carry_out(now, conn, &request, AccessStage::LetIn),
             Some(reply) => self.answer(now, conn, &request, &reply),
         }
     }
@@ -65,13 +67,13 @@ impl Server {
     /// Asks the operator's program about a session that is about to begin, in addition to the
     /// rights. The program is not asked about titles that do not exist, because a client could
     /// invent any number of them.
-    fn advice(&mut self, now: Now, key: ConnKey, request: &Request, what: What<'_>) -> LetIn {
+    fn advice(&mut self, now: Now, key: ConnKey, request: &RtspRequest, what: RequestedAction<'_>) -> LetIn {
         let mut begins = matches!(request.method(), Method::Describe | Method::Setup);
-        if let What::Watch(title) = what {
+        if let RequestedAction::Watch(title) = what {
             begins &= self.service.find(title).is_some_and(|entry| !entry.is_made);
         }
         let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
-        let (What::Watch(title), true, Some(advised), Some(conn)) =
+        let (RequestedAction::Watch(title), true, Some(advised), Some(conn)) =
             (what, begins, advised, self.conns.get_mut(&key))
         else {
             return LetIn::Yes;
@@ -89,8 +91,14 @@ impl Server {
     }
 
     /// Whether a request may be carried out.
-    pub(super) fn let_in(&mut self, now: Instant, key: ConnKey, request: &Request, stage: Stage) -> LetIn {
-        let Some(gate) = self.config.gate.clone().filter(|_| stage != Stage::LetIn) else {
+    pub(super) fn let_in(
+        &mut self,
+        now: Instant,
+        key: ConnKey,
+        request: &RtspRequest,
+        stage: AccessStage,
+    ) -> LetIn {
+        let Some(gate) = self.config.gate.clone().filter(|_| stage != AccessStage::LetIn) else {
             return LetIn::Yes;
         };
         let Some(conn) = self.conns.get(&key) else { return LetIn::Later };
@@ -100,26 +108,26 @@ impl Server {
         let of_url = request.request_uri().and_then(title);
         let title_asked = title_asked(request, of_url.as_deref(), of_session.as_deref());
         let what = match (request.method(), title_asked) {
-            (Method::Options, _) => What::Nothing,
-            (_, Some(title)) => What::Watch(title),
-            (_, None) => What::List,
+            (Method::Options, _) => RequestedAction::Nothing,
+            (_, Some(title)) => RequestedAction::Watch(title),
+            (_, None) => RequestedAction::List,
         };
         let is_uri = |uri: &str| uri_title(uri) == of_url;
-        let asked = Asked {
+        let asked = AccessRequest {
             what,
             // Nothing is changed by RTSP that others see.
-            place: Place::Elsewhere,
+            place: RequestOrigin::Elsewhere,
             address: conn.peer.ip(),
             authorization: header(request, &AUTHORIZATION),
             query: request.request_uri().and_then(Url::query),
             digest: Some(DigestOf { method: request.method().into(), is_uri: &is_uri }),
             before: Some((&conn.visitor, session.is_some() && *request.method() != Method::Describe)),
-            is_again: stage == Stage::Checked,
+            is_again: stage == AccessStage::Checked,
         };
         let client = asked.address;
         let visitor = match gate.ask(now, &asked) {
-            Verdict::Allow(visitor) => visitor,
-            Verdict::Check(check) => {
+            AccessVerdict::Allow(visitor) => visitor,
+            AccessVerdict::Check(check) => {
                 if let Some(conn) = self.conns.get_mut(&key) {
                     (conn.waiting, conn.is_checking) = (Some(Box::new(request.clone())), true);
                 }
@@ -133,7 +141,7 @@ impl Server {
         };
         // A session is not another title's by a URL that names this one.
         let is_other = of_session.as_deref().is_some_and(|title| !gate.may_watch(&visitor, title));
-        if is_other && what != What::Nothing {
+        if is_other && what != RequestedAction::Nothing {
             return LetIn::No(Reply::error(403, millrace_rights::Reason::NotThisTitle));
         }
         if let Some(conn) = self.conns.get_mut(&key)
@@ -147,11 +155,11 @@ impl Server {
     fn turned_away(
         &self,
         challenges: &dyn Fn(bool) -> Vec<String>,
-        verdict: &Verdict,
+        verdict: &AccessVerdict,
         session: Option<StreamKey>,
     ) -> Reply {
         let reply = match verdict {
-            Verdict::Ask { is_wrong, is_stale } => {
+            AccessVerdict::Ask { is_wrong, is_stale } => {
                 let reply = match (is_wrong, is_stale) {
                     // The challenge that every player gets at first, and again now and then, does
                     // not belong in the log.
@@ -160,10 +168,12 @@ impl Server {
                 };
                 reply.challenges(challenges(*is_stale))
             }
-            Verdict::Refuse(reason) => Reply::error(403, reason),
-            Verdict::TooMany => Reply::error(503, "too many wrong passwords have come from this address")
-                .header(RETRY_AFTER, FAILURE_RETRY_S.to_string()),
-            Verdict::Allow(_) | Verdict::Check(_) | Verdict::Busy => {
+            AccessVerdict::Refuse(reason) => Reply::error(403, reason),
+            AccessVerdict::TooMany => {
+                Reply::error(503, "too many wrong passwords have come from this address")
+                    .header(RETRY_AFTER, FAILURE_RETRY_S.to_string())
+            }
+            AccessVerdict::Allow(_) | AccessVerdict::Check(_) | AccessVerdict::Busy => {
                 Reply::error(503, "too many passwords wait to be checked").header(RETRY_AFTER, "5")
             }
         };
@@ -189,7 +199,7 @@ fn against(advice: Advice) -> Option<Reply> {
 
 /// The title that is decided about: that of the session, if the request only goes on with one.
 fn title_asked<'a>(
-    request: &Request,
+    request: &RtspRequest,
     of_url: Option<&'a str>,
     of_session: Option<&'a str>,
 ) -> Option<&'a str> {

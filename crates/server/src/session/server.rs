@@ -15,11 +15,13 @@ use rtsp_types::{HeaderName, Method, Version};
 
 use super::config::ServerConfig;
 use super::entropy::Entropy;
-use super::rights::{LetIn, Stage};
-use super::state::{Session, State};
+use super::rights::{AccessStage, LetIn};
+use super::state::{Session, SessionState};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
-use crate::rtsp::{FrameError, Reply, Request};
-use crate::service::{ConnKey, ConnRefusal, Event, Library, Path, Service, Stream, StreamKey};
+use crate::rtsp::{FrameError, Reply, RtspRequest};
+use crate::service::{
+    ConnKey, ConnRefusal, Library, PlaybackStream, Service, ServiceEvent, StreamKey, StreamPath,
+};
 
 /// Actions that the caller must take, in this order.
 #[derive(Debug)]
@@ -74,7 +76,7 @@ pub enum Output {
         question: Question,
     },
     /// This has happened.
-    Event(Event),
+    Event(ServiceEvent),
 }
 
 /// A session as it is shown to operators.
@@ -87,9 +89,9 @@ pub struct SessionInfo {
     /// The viewer.
     pub peer: SocketAddr,
     /// How packets reach it.
-    pub path: Path,
+    pub path: StreamPath,
     /// Its state.
-    pub state: State,
+    pub state: SessionState,
     /// Media time that is being sent, where it is known.
     pub position: Option<MediaTicks>,
     /// Bits a second that it needs while it plays.
@@ -101,14 +103,14 @@ pub struct SessionInfo {
 }
 
 /// One connection.
-pub(super) struct Conn {
+pub(super) struct SessionConn {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     /// A PLAY of this session waits for the engine; nothing else of this connection is looked at meanwhile.
     pub(super) waits_for: Option<StreamKey>,
     /// A request that waits for its title to be opened, or for a password to be checked; nothing else of this connection is looked at
     /// meanwhile.
-    pub(super) waiting: Option<Box<Request>>,
+    pub(super) waiting: Option<Box<RtspRequest>>,
     /// It waits for a password, or for an answer to `question`.
     pub(super) is_checking: bool,
     pub(super) question: Option<Question>,
@@ -129,7 +131,7 @@ pub(super) struct Conn {
     pub(super) close_after_reply: bool,
 }
 
-impl Conn {
+impl SessionConn {
     /// Whether a request of it has not been answered yet.
     fn is_waiting(&self) -> bool {
         self.waits_for.is_some() || self.waiting.is_some()
@@ -141,7 +143,7 @@ pub struct Server {
     pub(super) config: ServerConfig,
     pub(super) service: Service,
     pub(super) entropy: Box<dyn Entropy>,
-    pub(super) conns: HashMap<ConnKey, Conn>,
+    pub(super) conns: HashMap<ConnKey, SessionConn>,
     pub(super) sessions: HashMap<StreamKey, Session>,
     pub(super) by_id: HashMap<Box<str>, StreamKey>,
     pub(super) outputs: VecDeque<Output>,
@@ -185,13 +187,13 @@ impl Server {
 
     /// All sessions, for show.
     pub fn sessions(&self, now: Instant) -> Vec<SessionInfo> {
-        let info = |stream: &Stream| {
+        let info = |stream: &PlaybackStream| {
             self.sessions.contains_key(&stream.key()).then(|| SessionInfo {
                 session: stream.label().to_owned(),
                 title: stream.entry().name.clone(),
                 peer: stream.viewer(),
                 path: stream.path(),
-                state: State::of(stream),
+                state: SessionState::of(stream),
                 position: stream.position(now),
                 rate: stream.rate(),
                 age_ns: now.ns_since(stream.started()),
@@ -215,7 +217,7 @@ impl Server {
         let opened = self.service.conn_opened(peer);
         self.absorb(now);
         let key = opened?;
-        let conn = Conn {
+        let conn = SessionConn {
             peer,
             local,
             waits_for: None,
@@ -249,7 +251,7 @@ impl Server {
 
     /// Whether the connection waits for the engine, or for a title to be opened: hold back what else came from it.
     pub fn is_waiting(&self, conn: ConnKey) -> bool {
-        self.conns.get(&conn).is_some_and(Conn::is_waiting)
+        self.conns.get(&conn).is_some_and(SessionConn::is_waiting)
     }
 
     /// Bytes came: whether they end inside a message. Clients get limited time to finish one.
@@ -264,7 +266,7 @@ impl Server {
         let Some(peer) = self.conns.get(&conn).filter(|conn| !conn.closing).map(|conn| conn.peer) else {
             return;
         };
-        self.tell(Event::BadMessage { peer, protocol: "RTSP", what: error.what });
+        self.tell(ServiceEvent::BadMessage { peer, protocol: "RTSP", what: error.what });
         let head = ReplyHead { cseq: error.cseq, ..ReplyHead::default() };
         let reply = Reply::error(error.status.into(), error.what).header(CONNECTION, "close");
         self.reply(now, conn, &head, &reply);
@@ -273,18 +275,24 @@ impl Server {
 
     /// One request. It gets exactly one reply, at once or (see [`Server::is_waiting`]) after an event of the engine or when its title has
     /// been opened, or the connection is closed.
-    pub fn handle_request(&mut self, now: Instant, conn: ConnKey, request: &Request) {
+    pub fn handle_request(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest) {
         let Some(state) = self.conns.get_mut(&conn).filter(|conn| !conn.closing) else { return };
         if state.is_waiting() {
             return self.close(conn); // the caller did not hold it back, and answers must keep their order
         }
         (state.last_message, state.begun) = (Some(now), None);
-        self.carry_out(now, conn, request, Stage::New);
+        self.carry_out(now, conn, request, AccessStage::New);
     }
 
     /// Carries out a request for the first time, or again when its needs have been opened or
     /// checked.
-    pub(super) fn carry_out(&mut self, now: Instant, conn: ConnKey, request: &Request, stage: Stage) {
+    pub(super) fn carry_out(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        request: &RtspRequest,
+        stage: AccessStage,
+    ) {
         let head = head(request);
         let reply = match self.check(request, &head).map(|()| self.let_in(now, conn, request, stage)) {
             Err(reply) | Ok(LetIn::No(reply)) => Some(reply),
@@ -310,7 +318,7 @@ impl Server {
     }
 
     /// Answers a request, and closes the connection if that was asked for.
-    pub(super) fn answer(&mut self, now: Instant, conn: ConnKey, request: &Request, reply: &Reply) {
+    pub(super) fn answer(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest, reply: &Reply) {
         self.log_refusal(conn, request, reply);
         self.reply(now, conn, &head(request), reply);
         if wants_close(request) {
@@ -319,7 +327,7 @@ impl Server {
     }
 
     /// Checks a request for errors that do not depend on its method.
-    fn check(&self, request: &Request, head: &ReplyHead) -> Result<(), Reply> {
+    fn check(&self, request: &RtspRequest, head: &ReplyHead) -> Result<(), Reply> {
         if request.version() != Version::V1_0 {
             return Err(Reply::error(505, "this server speaks RTSP/1.0"));
         }
@@ -359,7 +367,7 @@ impl Server {
         now: Instant,
         conn: ConnKey,
         head: &ReplyHead,
-        request: &Request,
+        request: &RtspRequest,
     ) -> Option<Reply> {
         if *request.method() == Method::Describe {
             return Some(self.describe(now, conn, request));
@@ -394,7 +402,7 @@ impl Server {
     }
 
     /// Returns the session that the request names; `Err` if there is none of this name.
-    pub(super) fn session_of(&self, request: &Request) -> Result<Option<StreamKey>, ()> {
+    pub(super) fn session_of(&self, request: &RtspRequest) -> Result<Option<StreamKey>, ()> {
         let Some(value) = header(request, &SESSION) else { return Ok(None) };
         let id = value.split(';').next().unwrap_or_default().trim();
         self.by_id.get(id).copied().map(Some).ok_or(())
@@ -409,9 +417,9 @@ impl Server {
 
     /// Returns a 455 that lists the allowed methods.
     pub(super) fn wrong_state(&self, session: Option<StreamKey>) -> Reply {
-        let state = session.and_then(|key| self.service.stream(key)).map(State::of);
-        let now = state.map_or("no session is set up", State::as_str);
-        self.with_session(Reply::error(455, now).header(ALLOW, State::allow(state)), session)
+        let state = session.and_then(|key| self.service.stream(key)).map(SessionState::of);
+        let now = state.map_or("no session is set up", SessionState::as_str);
+        self.with_session(Reply::error(455, now).header(ALLOW, SessionState::allow(state)), session)
     }
 
     /// Puts a reply on its way.
@@ -420,7 +428,7 @@ impl Server {
             return;
         }
         let (method, number) = (head.method, head.cseq);
-        self.tell(Event::Answered { conn, method, number, status: reply.code() });
+        self.tell(ServiceEvent::Answered { conn, method, number, status: reply.code() });
         let unix_s = now.0.saturating_add(self.config.wall_offset_ns) / NS_PER_S;
         let bytes = reply.to_bytes(head, &self.config.name, unix_s);
         self.outputs.push_back(Output::Reply { conn, bytes });
@@ -437,13 +445,13 @@ impl Server {
         }
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: ServiceEvent) {
         self.outputs.push_back(Output::Event(event));
     }
 }
 
 /// Returns the parts of a request that its reply repeats.
-fn head(request: &Request) -> ReplyHead {
+fn head(request: &RtspRequest) -> ReplyHead {
     ReplyHead {
         cseq: header(request, &CSEQ).and_then(|value| value.parse().ok()),
         timestamp: header(request, &TIMESTAMP).filter(|value| value.len() <= 64).map(str::to_owned),
@@ -469,7 +477,7 @@ fn name_of(method: &Method) -> &'static str {
 }
 
 /// Returns whether the connection must be closed after the reply.
-fn wants_close(request: &Request) -> bool {
+fn wants_close(request: &RtspRequest) -> bool {
     header(request, &CONNECTION).is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
@@ -479,7 +487,7 @@ pub(super) fn transform_header() -> HeaderName {
 }
 
 /// A header's value.
-pub(super) fn header<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
+pub(super) fn header<'a>(request: &'a RtspRequest, name: &HeaderName) -> Option<&'a str> {
     request.header(name).map(|value| value.as_str())
 }
 

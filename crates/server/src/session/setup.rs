@@ -10,18 +10,18 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
 use super::rendition;
-use super::server::{Conn, Server, transform_header};
+use super::server::{Server, SessionConn, transform_header};
 use super::state::{Session, short};
-use crate::rtsp::target::Target;
+use crate::rtsp::target::RequestTarget;
 use crate::rtsp::transport::{self, Lower, MediaForm, Offer, Spec};
-use crate::rtsp::{Reply, Request, target};
-use crate::service::{self, ConnKey, Entry, Path, Stream, StreamKey, Which};
+use crate::rtsp::{Reply, RtspRequest, target};
+use crate::service::{self, ConnKey, PlaybackStream, StreamKey, StreamPath, TitleEntry, Which};
 
 /// A way that suits both sides.
 #[derive(Clone, Copy)]
 struct ChosenTransport {
     spec: Spec,
-    path: Path,
+    path: StreamPath,
 }
 
 impl Server {
@@ -30,7 +30,7 @@ impl Server {
         now: Instant,
         conn: ConnKey,
         session: Option<StreamKey>,
-        request: &Request,
+        request: &RtspRequest,
     ) -> Reply {
         let Some(url) = request.request_uri() else { return Reply::status(400) };
         if target::parse(url).is_some_and(|target| target.title.is_empty()) {
@@ -45,7 +45,7 @@ impl Server {
             Err(reply) => return reply,
         };
         let stream = session.and_then(|key| self.service.stream(key));
-        let names = |of: &Entry| (of.name.clone(), of.transform.clone());
+        let names = |of: &TitleEntry| (of.name.clone(), of.transform.clone());
         if stream.is_some_and(|stream| names(stream.entry()) != names(&entry)) {
             return Reply::error(459, "a session plays one title; set up another session for this one");
         }
@@ -77,7 +77,12 @@ impl Server {
 
     /// Returns the title that a URL names, as a whole or by its one track; or the reply to a
     /// request for it.
-    pub(super) fn named(&mut self, now: Instant, conn: ConnKey, url: &Url) -> Result<(Target, Entry), Reply> {
+    pub(super) fn named(
+        &mut self,
+        now: Instant,
+        conn: ConnKey,
+        url: &Url,
+    ) -> Result<(RequestTarget, TitleEntry), Reply> {
         let no_title = || Reply::error(404, "no such title");
         let target = target::parse(url).filter(|target| target.track.is_none_or(|track| track == 1));
         let target = target.ok_or_else(no_title)?;
@@ -91,7 +96,7 @@ impl Server {
 
     /// Returns the reply to a request for a title that has lost too much; `None` if it can be
     /// played.
-    pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &Entry) -> Option<Reply> {
+    pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &TitleEntry) -> Option<Reply> {
         let refusal = self.service.check_members(entry).err()?;
         Some(self.refuse(conn, &entry.name, &refusal))
     }
@@ -116,7 +121,7 @@ impl Server {
         &self,
         key: ConnKey,
         session: Option<StreamKey>,
-        entry: &Entry,
+        entry: &TitleEntry,
         offer: &Offer,
     ) -> Option<ChosenTransport> {
         if offer.multicast || !offer.mode_is_play {
@@ -142,11 +147,11 @@ impl Server {
                     MediaForm::Raw => None,
                 };
                 let to = SocketAddr::new(conn.peer.ip(), port);
-                Path::udp(to, rtcp_port).with_source(self.source_for(conn))
+                StreamPath::udp(to, rtcp_port).with_source(self.source_for(conn))
             }
             Lower::Interleaved => {
                 let (rtp_channel, rtcp_channel) = self.channels(key, session, offer.interleaved)?;
-                Path::Interleaved { conn: key, rtp_channel, rtcp_channel }
+                StreamPath::Interleaved { conn: key, rtp_channel, rtcp_channel }
             }
         };
         Some(ChosenTransport { spec: offer.spec, path })
@@ -163,7 +168,7 @@ impl Server {
         let mut taken = [false; 256];
         let others = self.service.streams_of(key).iter().filter(|other| Some(**other) != session);
         for other in others.filter_map(|other| self.service.stream(*other)) {
-            if let Path::Interleaved { conn, rtp_channel, rtcp_channel } = other.path()
+            if let StreamPath::Interleaved { conn, rtp_channel, rtcp_channel } = other.path()
                 && conn == key
             {
                 taken[usize::from(rtp_channel)] = true;
@@ -180,7 +185,7 @@ impl Server {
 
     /// The source of datagrams to the viewer on this connection: the address that the viewer
     /// connected to. Routers, firewalls and players drop datagrams from other addresses.
-    fn source_for(&self, conn: &Conn) -> SourceId {
+    fn source_for(&self, conn: &SessionConn) -> SourceId {
         let called = conn.local.ip();
         if called.is_unspecified() || (self.config.route_source)(conn.peer).is_none_or(|ip| ip == called) {
             return SourceId::BY_ROUTE;
@@ -199,9 +204,9 @@ impl Server {
         now: Instant,
         conn: ConnKey,
         session: Option<StreamKey>,
-        entry: Entry,
+        entry: TitleEntry,
         way: ChosenTransport,
-        request: &Request,
+        request: &RtspRequest,
     ) -> Result<(StreamKey, Option<String>), Reply> {
         let Some((viewer, visitor)) = self.conns.get(&conn).map(|conn| (conn.peer, &conn.visitor)) else {
             return Err(Reply::status(500));
@@ -220,7 +225,7 @@ impl Server {
         };
         let title = entry.name.clone();
         let (fec, rendition) = (wish(request), rendition::wish(request));
-        let asked = service::Request {
+        let asked = service::StreamRequest {
             which,
             viewer,
             conn: Some(conn),
@@ -248,7 +253,7 @@ impl Server {
         self.absorb(now);
         let fec = match admitted.fec {
             None => None,
-            Some(Ok(())) => self.service.stream(key).and_then(Stream::fec_grant),
+            Some(Ok(())) => self.service.stream(key).and_then(PlaybackStream::fec_grant),
             Some(Err(refusal)) => Some(off_because(&refusal)),
         };
         Ok((key, fec))
@@ -275,7 +280,7 @@ impl Server {
         let ssrc = stream.ssrc();
         let spec = way.spec.as_str();
         let transport = match way.path {
-            Path::Udp { port, rtcp_port, .. } => {
+            StreamPath::Udp { port, rtcp_port, .. } => {
                 let (media, rtcp) = self.ports(stream.viewer().ip()).unwrap_or_default();
                 let source = source.map(|ip| format!(";source={ip}")).unwrap_or_default();
                 let unicast = format!("{spec};unicast;client_port={port}");
@@ -287,8 +292,8 @@ impl Server {
                 }
             }
             // Nothing else is offered.
-            Path::Bytes { .. } | Path::Multicast { .. } => return Reply::status(500),
-            Path::Interleaved { rtp_channel, rtcp_channel, .. } => {
+            StreamPath::Bytes { .. } | StreamPath::Multicast { .. } => return Reply::status(500),
+            StreamPath::Interleaved { rtp_channel, rtcp_channel, .. } => {
                 let channels = format!("{spec};unicast;interleaved={rtp_channel}-{rtcp_channel}");
                 match way.spec.media {
                     MediaForm::Rtp => format!("{channels};ssrc={ssrc:08X};mode=\"PLAY\""),

@@ -22,20 +22,20 @@ use rtsp_types::headers::{SCALE, SPEED};
 
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, speeds};
-use crate::service::{ConnKey, Speed, Stream};
+use crate::service::{ConnKey, PlaybackStream, Speed};
 
 /// The states of RFC 2326 appendix A.2. Init has no session, so no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SessionState {
     /// Set up, nothing is sent.
     Ready,
     /// Packets are sent.
     Playing,
 }
 
-impl State {
+impl SessionState {
     /// That of a session with this stream, as its viewer sees it.
-    pub(super) fn of(stream: &Stream) -> Self {
+    pub(super) fn of(stream: &PlaybackStream) -> Self {
         if stream.is_playing() { Self::Playing } else { Self::Ready }
     }
 
@@ -58,11 +58,11 @@ impl State {
 
 /// A PLAY that has not been answered yet.
 #[derive(Clone, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingPlay {
     /// Who asked.
     pub(super) conn: ConnKey,
     pub(super) head: ReplyHead,
-    pub(super) asks: Asked,
+    pub(super) asks: RequestedSpeeds,
 }
 
 /// Which of two headers a request had: then the reply has them too (RFC 2326 section 12.34: "The
@@ -70,14 +70,14 @@ pub(super) struct Pending {
 /// is sent in any case, and with `Scale` always `Speed` too: GStreamer uses the first of the two,
 /// `Speed` before `Scale`, as the rate for showing the received media, and shows nothing at -4.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedSpeeds {
     pub(super) scale: bool,
     pub(super) speed: bool,
     /// How much later than the actual end the announced end of the title is.
     pub(super) late_end: MediaTicks,
 }
 
-impl Asked {
+impl RequestedSpeeds {
     /// Adds the actual scale and speed to the reply.
     pub(super) fn answer(self, reply: Reply, scale: Scale, speed: Speed) -> Reply {
         let is_scaled = !scale.is_normal();
@@ -94,7 +94,7 @@ pub(super) struct Session {
     pub(super) id: Box<str>,
     /// The URL of SETUP, for `RTP-Info`.
     pub(super) url: String,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<PendingPlay>,
     /// The viewer has sent BYE.
     pub(super) said_bye: bool,
 }

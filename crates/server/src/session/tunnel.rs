@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::server::{Output, Server};
 use crate::rtsp::tunnel;
-use crate::service::{ConnKey, Event};
+use crate::service::{ConnKey, ServiceEvent};
 
 impl Server {
     /// Properties that both halves of a tunnel must share: the viewer's address, and whether the
@@ -37,7 +37,7 @@ impl Server {
         let Some(peer) = self.conns.get(&conn).filter(|conn| !conn.closing).map(|conn| conn.peer) else {
             return;
         };
-        self.tell(Event::BadMessage { peer, protocol: "RTSP in HTTP", what });
+        self.tell(ServiceEvent::BadMessage { peer, protocol: "RTSP in HTTP", what });
         self.outputs.push_back(Output::Reply { conn, bytes: tunnel::refused(status, what) });
         self.close(conn);
     }

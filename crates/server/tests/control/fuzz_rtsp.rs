@@ -202,7 +202,7 @@ fn descriptions_read_back() {
                 0 => std::net::Ipv4Addr::from((address >> 1) as u32).into(),
                 _ => std::net::Ipv6Addr::from(*address).into(),
             };
-            let text = sdp::describe(&entry, address, &[], &sdp::Asked::default());
+            let text = sdp::describe(&entry, address, &[], &sdp::UrlOptions::default());
             let read = sdp_types::Session::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}: {text:?}"));
             assert_eq!((read.medias.len(), read.medias[0].fmt.as_str()), (1, "33"));
             let control = read.medias[0].get_first_attribute_value("control").unwrap();

@@ -2,7 +2,7 @@
 //! has a share.
 
 use crate::rtsp_support::*;
-use millrace_server::service::{ConnKey, EndReason, Event};
+use millrace_server::service::{ConnKey, EndReason, ServiceEvent};
 use millrace_server::session::ServerConfig;
 
 const MBIT: u64 = 1_000_000;
@@ -33,7 +33,7 @@ fn newcomer(w: &mut World, peer: &str) -> (u16, u16) {
 }
 
 fn ended_early(w: &World) -> usize {
-    let early = |n: &&Event| matches!(n, Event::Closed { reason: EndReason::TablesFull, .. });
+    let early = |n: &&ServiceEvent| matches!(n, ServiceEvent::Closed { reason: EndReason::TablesFull, .. });
     w.notices.iter().filter(early).count()
 }
 
@@ -247,6 +247,6 @@ fn session_ended_by_overload_gets_bye_and_453() {
     assert_eq!(w.ask_session(new, "PLAY", &second, "").status, 454);
     assert!(!w.closed.contains(&new), "BYE has told its player");
     assert_eq!(w.server.sessions(w.now).len(), 1);
-    let told = w.notices.iter().rev().find(|event| matches!(event, Event::Closed { .. })).unwrap();
+    let told = w.notices.iter().rev().find(|event| matches!(event, ServiceEvent::Closed { .. })).unwrap();
     assert!(told.is_warning(), "{told}");
 }

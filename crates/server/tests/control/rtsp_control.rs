@@ -377,10 +377,10 @@ fn raise_descriptor_limit() -> usize {
 
 #[test]
 fn control_start_without_engine_reports_reason() {
-    use millrace_server::control::{Control, ControlConfig, Sockets};
+    use millrace_server::control::{ControlConfig, ControlPlane, Sockets};
     let sockets =
         Sockets { listeners: Vec::new(), secure: None, udp: Vec::new(), offload: None, orders: None };
-    let error = Control::start(
+    let error = ControlPlane::start(
         ControlConfig::default(),
         Box::new(rtsp_support::SharedTitles::default()),
         Vec::new(),

@@ -9,7 +9,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig, StreamSpec};
-use millrace_offload::command::{Command, Cut, Dest, Event, Numbering, RunSpec, StopReason, StreamEvent};
+use millrace_offload::command::{Command, Dest, Event, Numbering, RunCut, RunSpec, StopReason, StreamEvent};
 use millrace_testkit::film::Film;
 
 const STREAMS: usize = 4;
@@ -177,7 +177,7 @@ fn fake_engine_answers_random_commands_like_real_engine() {
                         // Mostly ahead, sometimes passed already.
                         let packet = (next.saturating_sub(20) + random(400) as u32).max(lasts.spec.from);
                         let is_end = random(4) == 0 || packet > lasts.spec.until;
-                        let cut = if is_end { Cut::End } else { Cut::At(packet) };
+                        let cut = if is_end { RunCut::End } else { RunCut::At(packet) };
                         Command::Queue { stream, cut, run }
                     }
                     _ => Command::Play { stream, at, ahead_ms: 0, run },

@@ -3,8 +3,8 @@
 use crate::rtsp_support::{Answer, MS, SECOND, World};
 use millrace_core::ids::StreamId;
 use millrace_offload::command::{FailReason, LeaseFailure, StreamEvent};
-use millrace_server::service::{ConnKey, Event, FecMode};
-use millrace_server::session::State;
+use millrace_server::service::{ConnKey, FecMode, ServiceEvent};
+use millrace_server::session::SessionState;
 
 const OFFER: &str = "a=x-millrace-fec:xor,all;xor_port=+2;rs_port=+6;pt=96;L=20;D=4;k=4;m=2;U=20\r\n";
 const XOR: &str = "xor;xor_port=5002;pt=96;L=20;D=4;k=4;m=2;U=20";
@@ -206,7 +206,7 @@ fn switching_while_playing() {
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
     // It plays packet 380; a quarter of a second on, at the end of an extent, it goes over.
     assert_eq!(world.take_log(), ["queue 588..24000 seq 589 at 588", "reply 200"]);
-    assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
+    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
     assert_eq!(
         (world.server.service().reserved_rate(), fec_of(&mut world, conn, &session)),
         (4_000_000, "fec: off\r\n".into())
@@ -295,7 +295,7 @@ fn switching_on_a_full_engine() {
     );
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
-    assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
+    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
     world.ask_session(conn, "TEARDOWN", &session, "");
     world.assert_empty();
 }
@@ -332,7 +332,7 @@ fn requests_that_cross_a_switch() {
         world.wait(SECOND);
         world.engine.silent = true;
         world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
-        assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
+        assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
         world.tell(
             conn,
             &format!("{method} rtsp://192.0.2.1/safe/ RTSP/1.0\nCSeq: 9\nSession: {session}\n{more}"),
@@ -444,9 +444,9 @@ fn fec_ends_when_new_viewer_takes_its_ports() {
     assert_eq!(answer.status, 200);
     world.settle();
     assert_eq!(fec_of(&mut world, second, &session), "fec: off\r\n");
-    assert_eq!(world.server.sessions(world.now)[0].state, State::Playing);
+    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
     let told = world.notices.iter().any(|notice| {
-        matches!(notice, Event::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
+        matches!(notice, ServiceEvent::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
     });
     assert!(told, "{:?}", world.notices);
     // A box that was switched off and on again asks for the same ports, with FEC.
@@ -520,7 +520,7 @@ fn title_with_too_many_lost_members_returns_503() {
     let answer = setup(&mut world, conn, "torn", UDP, "");
     assert_eq!((answer.status, answer.get("retry-after")), (503, "10"));
     assert_eq!(answer.reason, "Service Unavailable: 2 members lost (b, c), 1 may be");
-    let told = |notice: &Event| matches!(notice, Event::Refused { title, reason, .. } if title == "torn" && reason.contains("b, c"));
+    let told = |notice: &ServiceEvent| matches!(notice, ServiceEvent::Refused { title, reason, .. } if title == "torn" && reason.contains("b, c"));
     assert!(world.notices.iter().any(told), "{:?}", world.notices);
     assert_eq!(setup(&mut world, conn, "film", UDP, "").status, 200, "other titles go on");
 }

@@ -3,15 +3,15 @@
 use crate::rtsp_support::{MS, SECOND, World, receiver_report};
 use millrace_core::ids::RunSerial;
 use millrace_offload::command::{self, FailReason, LeaseFailure, RunEnd, StopReason, StreamEvent};
-use millrace_server::service::{ConnRefusal, EndReason, Event, RateBasis};
-use millrace_server::session::{State, UdpPort};
+use millrace_server::service::{ConnRefusal, EndReason, RateBasis, ServiceEvent};
+use millrace_server::session::{SessionState, UdpPort};
 
 const RTCP: &str = "192.0.2.7:5001";
 const RTP: &str = "192.0.2.7:5000";
 
 fn ended(w: &World) -> Vec<EndReason> {
-    let reason = |notice: &Event| match notice {
-        Event::Closed { reason, .. } => Some(*reason),
+    let reason = |notice: &ServiceEvent| match notice {
+        ServiceEvent::Closed { reason, .. } => Some(*reason),
         _ => None,
     };
     w.notices.iter().filter_map(reason).collect()
@@ -60,7 +60,7 @@ fn fec_switch_with_lost_parity_continues_without_fec() {
     w.open_titles.0.lock().unwrap().members_lost = true;
     let switched = w.ask_session(c, "SET_PARAMETER", &id, "Content-Length: 8\n\nfec: all");
     assert_eq!((switched.status, switched.get("x-millrace-fec")), (200, "off"), "{switched:?}");
-    let why = |notice: &Event| matches!(notice, Event::Broken { reason, .. } if reason.contains("b, c"));
+    let why = |notice: &ServiceEvent| matches!(notice, ServiceEvent::Broken { reason, .. } if reason.contains("b, c"));
     assert!(w.notices.iter().any(why), "{:?}", w.notices);
     assert_eq!(w.server.service().stream_count(), 1, "its title is open");
     w.ask_session(c, "TEARDOWN", &id, "");
@@ -193,7 +193,7 @@ fn loss_reports_change_nothing() {
         w.settle();
     }
     assert_eq!(w.take_log(), Vec::<String>::new());
-    assert_eq!(w.server.sessions(w.now)[0].state, State::Playing);
+    assert_eq!(w.server.sessions(w.now)[0].state, SessionState::Playing);
 }
 
 #[test]
@@ -318,9 +318,9 @@ fn end_of_title_is_reported_once_and_keeps_session() {
     let id = w.setup_udp(c);
     w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
     w.wait(8 * SECOND);
-    let finished = w.notices.iter().filter(|n| matches!(n, Event::Finished { .. })).count();
+    let finished = w.notices.iter().filter(|n| matches!(n, ServiceEvent::Finished { .. })).count();
     assert_eq!((finished, w.server.service().stream_count()), (1, 1));
-    assert_eq!(w.server.sessions(w.now)[0].state, State::Ready);
+    assert_eq!(w.server.sessions(w.now)[0].state, SessionState::Ready);
     // A: a jump back; the sequence goes on behind BYE.
     w.take_log();
     let a = w.ask_session(c, "PLAY", &id, "Range: npt=2-3");
@@ -384,7 +384,7 @@ fn max_streams_reached_refuses_next_setup_with_453() {
     let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
     assert_eq!((a.status, a.has("session")), (453, false));
     assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use");
-    assert!(matches!(w.notices.last(), Some(Event::Refused { status: 453, .. })));
+    assert!(matches!(w.notices.last(), Some(ServiceEvent::Refused { status: 453, .. })));
     // A viewer that leaves makes room.
     w.ask_session(c, "TEARDOWN", &first, "");
     w.setup_tcp(c);

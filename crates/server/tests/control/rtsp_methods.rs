@@ -1,7 +1,7 @@
 //! Every method and every status it can be answered with (RFC 2326 sections 10 and 11).
 
 use crate::rtsp_support::{Answer, SECOND, World};
-use millrace_server::service::Event;
+use millrace_server::service::ServiceEvent;
 
 fn status(w: &mut World, request: &str) -> u16 {
     let c = w.connect();
@@ -511,7 +511,7 @@ fn refusal_is_logged_once_with_its_reason() {
     let mut w = World::new();
     let c = w.connect();
     let refusal = |w: &mut World| match w.notices.pop() {
-        Some(Event::Refused { title, status, reason, .. }) => (title, status, reason),
+        Some(ServiceEvent::Refused { title, status, reason, .. }) => (title, status, reason),
         other => panic!("{other:?}"),
     };
     w.ask(c, "DESCRIBE rtsp://192.0.2.1/none RTSP/1.0\nCSeq: 1");

@@ -3,7 +3,7 @@
 
 use crate::rtsp_support::{Answer, SECOND, World};
 use millrace_server::limits::{MAX_OPENINGS, OPENING_NS};
-use millrace_server::service::{ConnKey, Event, Need, OpenError, Part};
+use millrace_server::service::{ConnKey, NeededPart, OpenError, ServiceEvent, TitlePart};
 
 const SLOW: &str = "Service Unavailable: the title's disks do not respond";
 const UDP: &str = "RTP/AVP;unicast;client_port=5000-5001";
@@ -38,19 +38,19 @@ fn is_answered(world: &mut World, conn: ConnKey, status: u16) -> bool {
 }
 
 /// Returns the openings under way, the oldest first.
-fn begun(world: &World) -> Vec<Need> {
+fn begun(world: &World) -> Vec<NeededPart> {
     world.open_titles.0.lock().unwrap().begun.iter().cloned().collect()
 }
 
-fn parts(world: &World) -> Vec<Part> {
+fn parts(world: &World) -> Vec<TitlePart> {
     begun(world).iter().map(|need| need.part).collect()
 }
 
-const TIMES: Part = Part::Times { packet_bytes: 1316 };
-const MEDIA: Part = Part::Media { packet_bytes: 1316, is_raw: false };
-const RAW: Part = Part::Media { packet_bytes: 1316, is_raw: true };
-const XOR: Part = Part::Parity { track: 1 };
-const RS: Part = Part::Parity { track: 2 };
+const TIMES: TitlePart = TitlePart::Times { packet_bytes: 1316 };
+const MEDIA: TitlePart = TitlePart::Media { packet_bytes: 1316, is_raw: false };
+const RAW: TitlePart = TitlePart::Media { packet_bytes: 1316, is_raw: true };
+const XOR: TitlePart = TitlePart::Parity { track: 1 };
+const RS: TitlePart = TitlePart::Parity { track: 2 };
 
 /// Completes all openings under way, and the openings that begin as a result.
 fn open_all(world: &mut World) {
@@ -67,7 +67,7 @@ fn request_for_open_title_does_not_wait_for_other_openings() {
     w.opened(Ok(()));
     assert!(is_answered(&mut w, b, 200));
     w.tell(a, &describe("film", 1));
-    assert_eq!(begun(&w), [Need::title("film")]);
+    assert_eq!(begun(&w), [NeededPart::title("film")]);
     // A request for an open title is answered at once, and so is a request without a title.
     assert_eq!(w.ask(b, &describe("other", 2)).status, 200);
     assert_eq!(w.ask(b, "OPTIONS * RTSP/1.0\nCSeq: 3").status, 200);
@@ -76,7 +76,10 @@ fn request_for_open_title_does_not_wait_for_other_openings() {
     w.tell(b, &setup("other", ""));
     w.tell(c, &describe("long", 2));
     assert!(w.server.is_waiting(a) && w.server.is_waiting(b) && w.server.is_waiting(c));
-    assert_eq!(begun(&w)[1..], [Need { title: "other".into(), part: MEDIA }, Need::title("long")]);
+    assert_eq!(
+        begun(&w)[1..],
+        [NeededPart { title: "other".into(), part: MEDIA }, NeededPart::title("long")]
+    );
     w.opened(Ok(()));
     assert!(is_answered(&mut w, a, 200) && !w.server.is_waiting(a) && w.server.is_waiting(b));
     open_all(&mut w);
@@ -92,7 +95,7 @@ fn requests_for_one_title_share_an_opening_and_are_answered_in_their_order() {
     let (a, b) = (w.connect(), w.connect());
     w.tell(b, &describe("film", 8));
     w.tell(a, &describe("film", 9));
-    assert_eq!(begun(&w), [Need::title("film")]);
+    assert_eq!(begun(&w), [NeededPart::title("film")]);
     w.opened(Ok(()));
     assert_eq!(statuses(&mut w, a), [("9".to_owned(), 200)]);
     assert_eq!(statuses(&mut w, b), [("8".to_owned(), 200)]);
@@ -117,7 +120,7 @@ fn pipelined_requests_behind_waiting_one_keep_their_order() {
     w.push(a, bytes.as_bytes());
     w.tell(b, &describe("other", 7));
     assert_eq!((answers(&mut w, a).len(), w.requests[&a]), (0, 1), "the others are held back");
-    assert_eq!(w.opened(Ok(())), Need::title("film"));
+    assert_eq!(w.opened(Ok(())), NeededPart::title("film"));
     assert_eq!(statuses(&mut w, a), [("1".to_owned(), 200), ("2".to_owned(), 200)]);
     assert!(w.server.is_waiting(a));
     w.opened(Ok(()));
@@ -142,7 +145,7 @@ fn opening_timeout_refuses_request_and_allows_retry() {
     assert_eq!((refused.status, refused.reason.as_str(), refused.get("retry-after")), (503, SLOW, "10"));
     assert!(is_answered(&mut w, b, 503) && w.closed.contains(&b), "as it has asked to be");
     assert!(w.server.is_waiting(late) && !w.closed.contains(&a));
-    let refused = |event: &&Event| matches!(event, Event::Refused { status: 503, .. });
+    let refused = |event: &&ServiceEvent| matches!(event, ServiceEvent::Refused { status: 503, .. });
     assert_eq!(w.notices.iter().filter(refused).count(), 2);
     assert_eq!(w.ask(a, "OPTIONS * RTSP/1.0\nCSeq: 2").status, 200);
     // The same request again joins the opening, and its time starts over.
@@ -216,7 +219,7 @@ fn max_openings_reached_refuses_new_titles_but_shares_pending_ones() {
     assert_eq!(w.ask(other, &describe("film", 1)).status, 503);
     w.opened(Ok(()));
     w.tell(other, &describe("film", 2));
-    assert_eq!(begun(&w).last(), Some(&Need::title("film")));
+    assert_eq!(begun(&w).last(), Some(&NeededPart::title("film")));
     open_all(&mut w);
     assert!(is_answered(&mut w, other, 200) && is_answered(&mut w, last, 404));
     assert!(asking[1..].iter().all(|conn| w.answers[conn].len() == 1));
@@ -271,7 +274,7 @@ fn opening_failure_returns_error_status_and_is_retried() {
         assert_eq!(w.opened(broken()).part, TIMES, "tried again");
         assert_eq!(w.opened(error.clone()).part, MEDIA);
         assert!(is_answered(&mut w, a, status), "{error:?}");
-        let told = |event: &Event| matches!(event, Event::Broken { .. });
+        let told = |event: &ServiceEvent| matches!(event, ServiceEvent::Broken { .. });
         assert_eq!(
             w.notices.drain(..).any(|event| told(&event)),
             !matches!(error, Err(OpenError::MembersLost(_)))
@@ -376,12 +379,12 @@ fn times_that_could_not_be_read_are_opened_again_before_the_next_play() {
     let session = answers(&mut w, conn).pop().unwrap().session();
     // Only parts that are not open are requested.
     assert_eq!(w.ask_session(conn, "PLAY", &session, "").status, 200);
-    w.open_titles.forget(&Need::title("worn"));
+    w.open_titles.forget(&NeededPart::title("worn"));
     w.tell(
         conn,
         &format!("PLAY rtsp://192.0.2.1/worn RTSP/1.0\nCSeq: 7\nSession: {session}\nRange: npt=10-"),
     );
-    assert_eq!(begun(&w), [Need::title("worn")]);
+    assert_eq!(begun(&w), [NeededPart::title("worn")]);
     assert!(w.server.is_waiting(conn) && w.server.service().streams()[0].is_playing());
     w.opened(Err(OpenError::Broken("meta-1316.mrp: is missing".into())));
     let [played] = <[Answer; 1]>::try_from(answers(&mut w, conn)).unwrap();

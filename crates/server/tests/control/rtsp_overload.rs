@@ -2,9 +2,9 @@
 //! become slower.
 
 use crate::rtsp_support::*;
-use millrace_server::admission::{AdmissionConfig, EngineFigures, News, OverloadPolicy};
+use millrace_server::admission::{AdmissionConfig, AdmissionNotice, EngineFigures, OverloadPolicy};
 use millrace_server::limits::ADMISSION_LOOK_NS;
-use millrace_server::service::{ConnKey, EndReason, Event};
+use millrace_server::service::{ConnKey, EndReason, ServiceEvent};
 
 /// 4 Mb/s in packets of 1316 bytes.
 const VIEWER_PACKETS_PER_S: u64 = 380;
@@ -103,9 +103,9 @@ impl Hotel {
         }
     }
 
-    fn news(&self) -> Vec<News> {
-        let news = |event: &Event| match event {
-            Event::Admission(news) => Some(*news),
+    fn news(&self) -> Vec<AdmissionNotice> {
+        let news = |event: &ServiceEvent| match event {
+            ServiceEvent::Admission(news) => Some(*news),
             _ => None,
         };
         self.w.notices.iter().filter_map(news).collect()
@@ -122,9 +122,9 @@ fn admission_on_full_core_refuses_next_viewer_with_453() {
         assert_eq!(hotel.comes(false), 453);
         hotel.step();
     }
-    let [News::Full { refused: 1, .. }] = hotel.news()[..] else { panic!("{:?}", hotel.news()) };
+    let [AdmissionNotice::Full { refused: 1, .. }] = hotel.news()[..] else { panic!("{:?}", hotel.news()) };
     assert_eq!(hotel.w.counters().refused_measured, before + 20);
-    assert!(!hotel.w.notices.iter().any(|notice| matches!(notice, Event::Refused { .. })));
+    assert!(!hotel.w.notices.iter().any(|notice| matches!(notice, ServiceEvent::Refused { .. })));
     // An admitted viewer may seek, and pause, and play again.
     let (conn, session) = hotel.playing[3].clone();
     assert_eq!(hotel.w.ask_session(conn, "PLAY", &session, "Range: npt=100-").status, 200);
@@ -155,7 +155,7 @@ fn overload_with_end_newest_policy_ends_newest_viewers() {
         .w
         .notices
         .iter()
-        .filter(|notice| matches!(notice, Event::Closed { reason: EndReason::Overloaded, .. }))
+        .filter(|notice| matches!(notice, ServiceEvent::Closed { reason: EndReason::Overloaded, .. }))
         .collect();
     assert_eq!(ended.len() as u64, before - left);
     assert_eq!(hotel.w.counters().sessions_overload, before - left);
@@ -170,7 +170,7 @@ fn overload_with_end_newest_policy_ends_newest_viewers() {
     }
     assert_eq!(hotel.w.server.service().reserved_streams() as u64, left);
     assert!(
-        matches!(hotel.news()[..], [.., News::Shedding { .. }, News::Recovered { .. }]),
+        matches!(hotel.news()[..], [.., AdmissionNotice::Shedding { .. }, AdmissionNotice::Recovered { .. }]),
         "{:?}",
         hotel.news()
     );

@@ -3,7 +3,7 @@
 
 use crate::rtsp_support::{Answer, SECOND, World};
 use millrace_core::units::BitRate;
-use millrace_server::service::{ConnKey, OpenError, Part};
+use millrace_server::service::{ConnKey, OpenError, TitlePart};
 
 fn describe(w: &mut World, conn: ConnKey, title: &str) -> Answer {
     w.ask(conn, &format!("DESCRIBE rtsp://192.0.2.1/{title} RTSP/1.0\nCSeq: 1"))
@@ -130,7 +130,7 @@ fn rendition_that_is_not_open_is_opened_before_switch() {
         w.tell(c, &format!("SET_PARAMETER rtsp://192.0.2.1/ladder RTSP/1.0\nCSeq: 5\nSession: {id}\nContent-Length: 19\n\nrendition: 480p"));
         assert!(w.open_titles.is_opening() && w.answers[&c].is_empty());
         w.wait(2 * SECOND);
-        assert!(matches!(w.opened(Ok(())).part, Part::Times { .. }));
+        assert!(matches!(w.opened(Ok(())).part, TitlePart::Times { .. }));
         w.opened(if is_good { Ok(()) } else { Err(OpenError::Broken("damaged".into())) });
         let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
         let told = (answer.status, answer.get("x-millrace-rendition"));

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use crate::rtsp_support::{Answer, SECOND, World};
 use millrace_core::limits::rights::{FAILURES_AT_ONCE, NONCE_NS};
 use millrace_rights::{
-    Advised, Adviser, Answered, Cost, Gate, Known, Link, NewUser, Policy, Question, RightsFile, Watching,
+    Advised, Adviser, Answered, Cost, Gate, NewUser, Policy, Question, RightsFile, RightsSnapshot,
+    SignedLink, Watching,
 };
 use millrace_server::rtsp::reply::PUBLIC;
 
@@ -14,7 +15,7 @@ const PASSWORD: &str = "secret-word";
 const BEGIN: u64 = 1_000_100;
 
 /// `anna` may watch `film`, `plain` too but cannot sign in by Digest, `other` may watch something else.
-fn known() -> Known {
+fn known() -> RightsSnapshot {
     let dir = tempfile::tempdir().unwrap();
     let mut file = RightsFile::open_or_create(&dir.path().join("rights.sqlite")).unwrap();
     for (name, pattern, digest) in [("anna", "film", true), ("plain", "fil?", false), ("other", "x*", true)] {
@@ -26,7 +27,7 @@ fn known() -> Known {
     file.read().unwrap()
 }
 
-fn world(known: Known) -> (World, Arc<Gate>) {
+fn world(known: RightsSnapshot) -> (World, Arc<Gate>) {
     let policy = Policy { watching: Watching::ByRights, ..Policy::default() };
     let gate = Arc::new(Gate::new(policy, known).unwrap());
     let given = Arc::clone(&gate);
@@ -240,7 +241,7 @@ fn connection_keeps_granted_access_until_rights_change() {
     assert_eq!(w.ask(conn, &player.request("DESCRIBE", URL, "")).status, 200);
     assert_eq!(describe(&mut w, conn, "").status, 200);
     assert_eq!(w.ask(conn, "DESCRIBE rtsp://192.0.2.1/xyz RTSP/1.0\nCSeq: 1").status, 403);
-    gate.replace(Known::default());
+    gate.replace(RightsSnapshot::default());
     assert_eq!(describe(&mut w, conn, "").status, 401);
     let other = w.connect();
     assert_eq!(describe(&mut w, other, "").status, 401);
@@ -269,7 +270,7 @@ fn too_many_wrong_answers_and_none_is_looked_at() {
 #[test]
 fn signed_link_grants_its_title_and_session_outlives_it() {
     let known = known();
-    let link = |title: &str| Link::sign(&known.keys.as_ref().unwrap().links, title, BEGIN + 60);
+    let link = |title: &str| SignedLink::sign(&known.keys.as_ref().unwrap().links, title, BEGIN + 60);
     let (film, other) = (link("film"), link("xyz"));
     let (mut w, _) = world(known.clone());
     let ask = |w: &mut World, conn, method: &str, url: &str, more: &str| {

@@ -3,7 +3,7 @@
 
 use crate::rtsp_support::{Answer, SECOND, World};
 use millrace_core::units::BitRate;
-use millrace_server::service::{ConnKey, Event, OpenError, Part};
+use millrace_server::service::{ConnKey, OpenError, ServiceEvent, TitlePart};
 
 /// `Range`, `Scale`, `RTP-Info` without its URL.
 fn played(answer: &Answer) -> (&str, &str, &str) {
@@ -152,9 +152,9 @@ fn another_speed_is_opened_first() {
     assert!(w.answers.get(&c).is_none_or(|answers| answers.is_empty()), "its times are being opened");
     w.wait(2 * SECOND);
     let need = w.opened(Ok(()));
-    assert_eq!((need.title.as_str(), need.part), ("film@400", Part::Times { packet_bytes: 1316 }));
+    assert_eq!((need.title.as_str(), need.part), ("film@400", TitlePart::Times { packet_bytes: 1316 }));
     let need = w.opened(Ok(()));
-    assert!(matches!(need.part, Part::Media { is_raw: false, .. }), "{need:?}");
+    assert!(matches!(need.part, TitlePart::Media { is_raw: false, .. }), "{need:?}");
     let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
     // It has played on meanwhile.
     assert_eq!(played(&answer), ("npt=0.000-60.000", "4.0", "seq=2402;rtptime=1540225"));
@@ -181,7 +181,8 @@ fn another_speed_that_cannot_be_opened_is_the_next_one() {
     assert_eq!(w.opened(Ok(())).title, "film@-100");
     let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
     assert_eq!((answer.get("range"), answer.get("scale")), ("npt=20.000-0.000", "-1.0"));
-    let told = |event: &Event| matches!(event, Event::Broken { title, .. } if title == "film@-400");
+    let told =
+        |event: &ServiceEvent| matches!(event, ServiceEvent::Broken { title, .. } if title == "film@-400");
     assert!(w.notices.iter().any(told));
     // The session ends while something is being opened for it.
     w.tell(c, &format!("PLAY rtsp://192.0.2.1/film/ RTSP/1.0\nCSeq: 8\nSession: {id}\nScale: 16"));
@@ -209,9 +210,9 @@ fn another_speed_of_a_transformed_title_is_transformed_too() {
     w.wait(4 * SECOND);
     w.open_titles.0.lock().unwrap().on_disk = true;
     w.tell(c, &format!("PLAY rtsp://192.0.2.1/film/ RTSP/1.0\nCSeq: 7\nSession: {id}\nScale: 4"));
-    assert_eq!(w.opened(Ok(())).part, Part::Times { packet_bytes: 1316 });
+    assert_eq!(w.opened(Ok(())).part, TitlePart::Times { packet_bytes: 1316 });
     let need = w.opened(Ok(()));
-    let derived = Part::Derived { packet_bytes: 1316, is_raw: false, number: 0 };
+    let derived = TitlePart::Derived { packet_bytes: 1316, is_raw: false, number: 0 };
     assert_eq!((need.title.as_str(), need.part), ("film@400", derived));
     let answer = w.answers.get_mut(&c).unwrap().pop_front().unwrap();
     assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("4.0", "german"), "{answer:?}");
@@ -221,7 +222,7 @@ fn another_speed_of_a_transformed_title_is_transformed_too() {
     w.open_titles.0.lock().unwrap().on_disk = false;
     let answer = w.ask_session(c, "PLAY", &id, "Scale: -1\nRange: npt=20-");
     assert_eq!((answer.get("scale"), answer.get("x-millrace-transform")), ("-4.0", "german"), "{answer:?}");
-    let told = |event: &Event| matches!(event, Event::Broken { title, reason } if title == "film@-100" && reason.contains("PID 256"));
+    let told = |event: &ServiceEvent| matches!(event, ServiceEvent::Broken { title, reason } if title == "film@-100" && reason.contains("PID 256"));
     assert!(w.notices.iter().any(told));
     // The other viewer's stream is not transformed.
     let (d, other) = player(&mut w);

@@ -7,7 +7,9 @@ use millrace_core::limits::PLAY_DELAY_NS;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_server::service::adapt::Trouble;
-use millrace_server::service::{Cause, Event, Need, OpenError, Refusal, RenditionWish, StreamKey};
+use millrace_server::service::{
+    Cause, NeededPart, OpenError, Refusal, RenditionWish, ServiceEvent, StreamKey,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -28,8 +30,8 @@ fn sent(desk: &Desk, key: StreamKey) -> String {
 
 /// When each change was made, in seconds of the test, and why.
 fn changes(desk: &Desk, times: &[u64]) -> Vec<(u64, String, Cause)> {
-    let change = |event: &Event| match event {
-        Event::Rendition { to, cause, .. } => Some((to.to_string(), *cause)),
+    let change = |event: &ServiceEvent| match event {
+        ServiceEvent::Rendition { to, cause, .. } => Some((to.to_string(), *cause)),
         _ => None,
     };
     let changes: Vec<_> = desk.events.iter().filter_map(change).collect();
@@ -201,7 +203,7 @@ fn adaptation_after_pause_ignores_earlier_reports() {
 }
 
 fn told(desk: &Desk, name: &str) -> usize {
-    let is_it = |event: &&Event| matches!(event, Event::Broken { title, .. } if title == name);
+    let is_it = |event: &&ServiceEvent| matches!(event, ServiceEvent::Broken { title, .. } if title == name);
     desk.events.iter().filter(is_it).count()
 }
 
@@ -239,7 +241,7 @@ fn rendition_that_fails_asynchronous_opening_is_not_retried_soon() {
     let mut desk = Desk::new();
     let (key, other) = (by_tcp(&mut desk), by_tcp(&mut desk));
     desk.titles.0.lock().unwrap().on_disk = true;
-    let fails = |need: &Need, failing: &[&str]| failing.contains(&need.title.as_str());
+    let fails = |need: &NeededPart, failing: &[&str]| failing.contains(&need.title.as_str());
     let mut asked = Vec::new();
     let mut seconds = |desk: &mut Desk, seconds, from: u64, failing: &[&str]| {
         for second in from..from + seconds {

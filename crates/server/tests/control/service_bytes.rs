@@ -3,13 +3,13 @@
 use crate::rtsp_support::SECOND;
 use crate::service_support::*;
 use millrace_offload::command::StopReason;
-use millrace_server::service::{ConnKey, EndReason, Event, Path, Refusal, StreamKey};
+use millrace_server::service::{ConnKey, EndReason, Refusal, ServiceEvent, StreamKey, StreamPath};
 
 /// A film's default packet.
 const SIZE: u64 = 1316;
 
 fn order(desk: &mut Desk, conn: ConnKey) -> Result<StreamKey, Refusal> {
-    let request = desk.request("film", conn, Path::Bytes { conn });
+    let request = desk.request("film", conn, StreamPath::Bytes { conn });
     desk.admit(request).map(|admitted| admitted.stream)
 }
 
@@ -19,7 +19,7 @@ fn send(desk: &mut Desk, key: StreamKey, bytes: std::ops::Range<u64>) -> Result<
     played
 }
 
-fn has(desk: &Desk, wanted: impl Fn(&Event) -> bool) -> usize {
+fn has(desk: &Desk, wanted: impl Fn(&ServiceEvent) -> bool) -> usize {
     desk.events.iter().filter(|event| wanted(event)).count()
 }
 
@@ -36,11 +36,11 @@ fn byte_order_completes_and_connection_is_reusable() {
         assert_eq!(desk.service.reserved_streams(), 1);
         assert_eq!(send(&mut desk, key, 0..SIZE), Err(Refusal::Busy), "a stream of bytes has one run");
         desk.wait(3 * SECOND);
-        assert_eq!(has(&desk, |event| *event == Event::BytesSent { conn }), round);
+        assert_eq!(has(&desk, |event| *event == ServiceEvent::BytesSent { conn }), round);
         desk.service.close(desk.now, key, EndReason::Sent);
         assert!(desk.service.take_back(conn));
         desk.settle();
-        assert_eq!(has(&desk, |event| *event == Event::ConnectionReturned { conn }), round);
+        assert_eq!(has(&desk, |event| *event == ServiceEvent::ConnectionReturned { conn }), round);
         assert!(!desk.service.take_back(conn), "no engine writes to it");
         assert_eq!(desk.take_commands(), ["open", "play 4..400", "close", "return conn"]);
         desk.writes_itself(conn);
@@ -101,7 +101,7 @@ fn byte_order_ended_by_overload_is_closed_without_bye() {
     desk.settle();
     assert_eq!(desk.take_commands(), ["close"]);
     assert_eq!((desk.ends(), desk.counters.deliveries_broken), (vec![EndReason::Overloaded], 1));
-    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    assert_eq!(has(&desk, |event| matches!(event, ServiceEvent::BytesSent { .. })), 0);
     desk.hang_up(conn);
     desk.assert_empty();
 }
@@ -115,6 +115,6 @@ fn byte_order_cut_by_shutdown_is_not_reported_as_sent() {
     let place = *desk.engine.streams.keys().next().unwrap();
     desk.engine.end_run(place, StopReason::ShutDown);
     desk.settle();
-    assert_eq!(has(&desk, |event| matches!(event, Event::BytesSent { .. })), 0);
+    assert_eq!(has(&desk, |event| matches!(event, ServiceEvent::BytesSent { .. })), 0);
     assert_eq!(desk.ends(), [EndReason::Shutdown]);
 }

@@ -10,8 +10,8 @@ use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
 use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{
-    Begins, EndReason, Event, FecMode, FecWish, Path, Played, Refusal, RenditionWish, ServiceConfig,
-    StreamKey,
+    Begins, EndReason, FecMode, FecWish, Played, Refusal, RenditionWish, ServiceConfig, ServiceEvent,
+    StreamKey, StreamPath,
 };
 use proptest::prelude::*;
 
@@ -206,7 +206,7 @@ fn overloaded_engine_hands_newest_streams_to_other_engine() {
             assert!(passed.abs_diff(expected) < ratio * 90 * 60, "{passed}");
             // Packets are numbered and stamped as if they came from one engine.
             let runs = site.desk.events.iter().filter_map(|event| match event {
-                Event::Playing(playing) if playing.stream == *key => Some(playing),
+                ServiceEvent::Playing(playing) if playing.stream == *key => Some(playing),
                 _ => None,
             });
             let numbers: Vec<_> = runs.map(|run| (run.sequence, run.timestamp.unwrap())).collect();
@@ -214,8 +214,11 @@ fn overloaded_engine_hands_newest_streams_to_other_engine() {
                 assert_eq!(pair[1].1 - pair[0].1, u32::from(pair[1].0 - pair[0].0) * 225, "{numbers:?}");
             }
         }
-        let seeks =
-            site.desk.events.iter().filter(|event| matches!(event, Event::Playing(playing) if playing.seek));
+        let seeks = site
+            .desk
+            .events
+            .iter()
+            .filter(|event| matches!(event, ServiceEvent::Playing(playing) if playing.seek));
         assert_eq!(seeks.count(), 0);
         for key in keys {
             site.desk.close(key);
@@ -341,7 +344,7 @@ fn handover_of_connection_moves_all_its_streams() {
         let mut site = Site::new();
         let conn = site.desk.conn();
         let keys = [0, 2, 4].map(|channel| {
-            let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+            let path = StreamPath::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
             let request = site.desk.request("film", conn, path);
             site.desk.admit(request).unwrap().stream
         });
@@ -455,7 +458,7 @@ fn handover_of_lost_connection_ends_its_streams() {
         site.desk.settle();
         assert!(held.iter().all(|conn| site.desk.service.streams_of(*conn).is_empty()));
         let lost = site.desk.events.iter().filter_map(|event| match event {
-            Event::ConnectionLost { conn } => Some(*conn),
+            ServiceEvent::ConnectionLost { conn } => Some(*conn),
             _ => None,
         });
         let lost: HashSet<_> = lost.collect();
@@ -554,7 +557,7 @@ proptest! {
                 (0 | 1, _) => {
                     let channel = 2 * keys.len() as u8;
                     let conn = conns[which];
-                    let path = Path::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
+                    let path = StreamPath::Interleaved { conn, rtp_channel: channel, rtcp_channel: channel + 1 };
                     let request = site.desk.request("film", conn, path);
                     keys.extend(site.desk.admit(request).map(|admitted| admitted.stream));
                 }
@@ -628,7 +631,7 @@ fn connection_bound_to_engine_is_admitted_there_and_never_moved() {
     let second_on_it = site.desk.request(
         "film",
         viewers[0].0,
-        Path::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
+        StreamPath::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
     );
     assert!(matches!(site.desk.admit(second_on_it), Err(Refusal::Full(_))));
     assert_eq!(site.desk.take_commands(), [""; 0]);

@@ -6,7 +6,7 @@ use crate::service_support::*;
 use millrace_core::units::BitRate;
 use millrace_server::admission::{AdmissionConfig, EngineFigures, Full};
 use millrace_server::limits::ADMISSION_LOOK_NS;
-use millrace_server::service::{Event, FecMode, FecRefusal, FecWish, Refusal, StreamKey};
+use millrace_server::service::{FecMode, FecRefusal, FecWish, Refusal, ServiceEvent, StreamKey};
 
 const MBIT: u64 = 1_000_000;
 
@@ -104,7 +104,7 @@ fn fec_counts_for_the_core_at_play_and_after() {
     desk.play(five[4], None).unwrap();
     desk.play(key, None).unwrap();
     let without = desk.events.iter().rev().find_map(|event| match event {
-        Event::Playing(playing) => Some(playing.without_fec.clone()),
+        ServiceEvent::Playing(playing) => Some(playing.without_fec.clone()),
         _ => None,
     });
     let text = "the core of engine 0 would be busy 95.0 % of the time; the limit is 93.0 %";

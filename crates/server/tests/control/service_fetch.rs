@@ -8,7 +8,9 @@ use millrace_core::units::BitRate;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::{AdmissionConfig, Full};
 use millrace_server::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, VIEWERS_OF_PLAYER};
-use millrace_server::service::{EndReason, Event, Fetch, Fetching, Path, Refusal, Segment, StreamKey, Which};
+use millrace_server::service::{
+    EndReason, Fetch, FetchedSegment, Fetching, Refusal, ServiceEvent, StreamKey, StreamPath, Which,
+};
 
 const MBIT: u64 = 1_000_000;
 const SOUND: u64 = 128_000;
@@ -38,9 +40,9 @@ fn sound<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
     Fetch { mean_rate, peak_rate, is_sound: true, ..fetch(from, conn, title, number) }
 }
 
-fn segment(conn: char, number: u32) -> Segment {
+fn segment(conn: char, number: u32) -> FetchedSegment {
     let at = MediaTicks(u64::from(number) * LENGTH * 90_000);
-    Segment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000) }
+    FetchedSegment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000) }
 }
 
 /// It is sent at once.
@@ -88,7 +90,7 @@ fn segment_viewer_on_many_connections_counts_as_one() {
         assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", segment)), Ok(()));
         assert_eq!(reserved(&desk), (1, 4), "segment {segment}");
     }
-    let began = desk.events.iter().filter(|event| matches!(event, Event::FetchBegan { .. })).count();
+    let began = desk.events.iter().filter(|event| matches!(event, ServiceEvent::FetchBegan { .. })).count();
     assert_eq!((began, desk.counters.segment_viewers_started), (1, 1));
     assert_eq!(
         desk.service.fetchers().map(|one| (one.rate, one.at.0)).collect::<Vec<_>>(),
@@ -100,7 +102,7 @@ fn segment_viewer_on_many_connections_counts_as_one() {
     let ended = desk
         .events
         .iter()
-        .filter(|event| matches!(event, Event::FetchEnded { title, .. } if title == "film"));
+        .filter(|event| matches!(event, ServiceEvent::FetchEnded { title, .. } if title == "film"));
     assert_eq!(ended.count(), 1);
     desk.assert_empty();
 }
@@ -146,7 +148,7 @@ fn segment_viewers_and_streams_share_max_streams() {
     let stream = desk.udp("film", 5000);
     desk.play(stream, None).unwrap();
     assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Streams { max: 2 }));
-    let told = desk.events.iter().filter(|event| matches!(event, Event::NoRoom { .. })).count();
+    let told = desk.events.iter().filter(|event| matches!(event, ServiceEvent::NoRoom { .. })).count();
     assert_eq!((told, desk.counters.refused_full), (1, 1));
     assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), Ok(()), "it has a place");
     // Its reservation keeps a stream out as well.
@@ -287,7 +289,7 @@ fn order(
     quota: Option<Quota>,
 ) -> Result<StreamKey, Refusal> {
     let lent = desk.service.conn_lent(ANNA.parse().unwrap()).unwrap();
-    let mut request = desk.request(title, lent, Path::Bytes { conn: lent });
+    let mut request = desk.request(title, lent, StreamPath::Bytes { conn: lent });
     request.viewer = ANNA.parse().unwrap();
     request.which = Which::New { label: "http-1.1".to_owned(), agent: Some("player".to_owned()) };
     (request.segment, request.quota) = (Some(segment(conn, number)), quota);
@@ -324,8 +326,10 @@ fn segment_order_viewer_keeps_reservation_between_segments() {
     // Others are counted beside it, whatever their segments are made of.
     ask(&mut desk, fetch(BERT, 'c', "film", 0)).unwrap();
     assert_eq!(order(&mut desk, "other", 'd', 0, None), Err(Refusal::Streams { max: 2 }));
-    let told =
-        desk.events.iter().filter(|event| matches!(event, Event::NoRoom { title, .. } if title == "other"));
+    let told = desk
+        .events
+        .iter()
+        .filter(|event| matches!(event, ServiceEvent::NoRoom { title, .. } if title == "other"));
     assert_eq!((told.count(), desk.counters.refused_full), (1, 1));
     for key in keys {
         sent(&mut desk, key);
@@ -372,12 +376,14 @@ fn made_segment_cut_off_continues_on_any_connection() {
     // With its last segment whole, it is looked for at the next.
     assert_eq!(ask(&mut desk, fetch(ANNA, 'c', "film", 7)), full);
     let sent = desk.events.iter().filter_map(|event| match event {
-        Event::Sent { title, bytes, .. } => Some((title.as_str(), *bytes)),
+        ServiceEvent::Sent { title, bytes, .. } => Some((title.as_str(), *bytes)),
         _ => None,
     });
     assert_eq!(sent.collect::<Vec<_>>(), [("film", 1000), ("film", SEGMENT_BYTES)]);
     let over = desk.events.iter().filter_map(|event| match event {
-        Event::Delivered { label, reason, lasted_ns, .. } => Some((label.as_str(), *reason, *lasted_ns)),
+        ServiceEvent::Delivered { label, reason, lasted_ns, .. } => {
+            Some((label.as_str(), *reason, *lasted_ns))
+        }
         _ => None,
     });
     let expected = [("http-1.1", EndReason::Disconnected, SECOND), ("http-1.1", EndReason::Sent, 0)];
@@ -464,7 +470,7 @@ fn segment_viewer_ended_by_overload_loses_its_reservation() {
     desk.settle();
     assert_eq!((desk.service.fetchers().count(), desk.service.stream(segment).is_some()), (0, false));
     // The operator sees the reason, and that it is a failure.
-    let ended = desk.events.iter().find(|event| matches!(event, Event::FetchEnded { .. })).unwrap();
+    let ended = desk.events.iter().find(|event| matches!(event, ServiceEvent::FetchEnded { .. })).unwrap();
     assert!(ended.is_warning() && ended.is_logged());
     let line = ended.to_string();
     let expected = "session http-1.1 ended: film for 192.0.2.1:5000, the server is overloaded and ends its newest streams, after ";
@@ -473,7 +479,7 @@ fn segment_viewer_ended_by_overload_loses_its_reservation() {
     // One that has gone by itself is none.
     ask(&mut desk, fetch(BERT, 'b', "film", 0)).unwrap();
     desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
-    let last = desk.events.iter().rfind(|event| matches!(event, Event::FetchEnded { .. })).unwrap();
+    let last = desk.events.iter().rfind(|event| matches!(event, ServiceEvent::FetchEnded { .. })).unwrap();
     assert!(!last.is_warning() && last.to_string().contains(", no more segments fetched, after 10.0 s"));
 }
 

@@ -9,7 +9,8 @@ use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::MAX_OPENINGS;
 use millrace_server::service::{
-    ConnRefusal, EndReason, Event, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, StreamKey, Which,
+    ConnRefusal, EndReason, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent, StreamKey,
+    Which,
 };
 
 /// A new variant does not compile until it stands here, and fails until it is met below.
@@ -92,7 +93,7 @@ impl Met {
 /// Returns the resource named by the last event too, for subscribers that count or warn.
 fn told(desk: &Desk) -> Option<&'static str> {
     desk.events.iter().rev().find_map(|event| match event {
-        Event::NoRoom { refusal, .. } => refusal.resource(),
+        ServiceEvent::NoRoom { refusal, .. } => refusal.resource(),
         _ => None,
     })
 }
@@ -316,7 +317,7 @@ fn titles(met: &mut Met) {
     };
     met.see(ask(&mut desk, "broken"), "the title cannot be played now", None);
     met.see(ask(&mut desk, "crowded"), "the title cannot be played now", Some("open titles"));
-    let broken = desk.events.iter().filter(|event| matches!(event, Event::Broken { .. }));
+    let broken = desk.events.iter().filter(|event| matches!(event, ServiceEvent::Broken { .. }));
     assert_eq!(broken.count(), 2, "the operator is told why");
     met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
     met.see(ask(&mut desk, "silent"), "the title's disks do not respond", None);

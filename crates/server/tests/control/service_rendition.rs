@@ -9,8 +9,8 @@ use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, RunEnd, StreamEvent};
 use millrace_offload::command::{FailReason, LeaseFailure, Numbering, Refusal as Refused, StopReason};
 use millrace_server::service::{
-    Begins, Cause, EndReason, Event, FecMode, FecRefusal, FecWish, Played, Refusal, RenditionWish, Speed,
-    StreamKey, Wanted, Which,
+    Begins, Cause, EndReason, FecMode, FecRefusal, FecWish, PlayRequest, Played, Refusal, RenditionWish,
+    ServiceEvent, Speed, StreamKey, Which,
 };
 use proptest::prelude::*;
 
@@ -44,8 +44,8 @@ fn position(desk: &Desk, key: StreamKey) -> f64 {
 
 /// From, to, and place of each change, in seconds.
 fn changes(desk: &Desk) -> Vec<(String, String, Option<u64>, Cause)> {
-    let change = |event: &Event| match event {
-        Event::Rendition { from, to, at, cause, .. } => {
+    let change = |event: &ServiceEvent| match event {
+        ServiceEvent::Rendition { from, to, at, cause, .. } => {
             Some((from.to_string(), to.to_string(), at.map(|at| at.0 / S), *cause))
         }
         _ => None,
@@ -440,7 +440,7 @@ fn rendition_cut_lies_beyond_media_sent_ahead_or_faster() {
         let conn = desk.conn();
         let request = desk.request("ladder", conn, tcp(conn));
         let key = desk.admit(request).unwrap().stream;
-        let wanted = Wanted { speed: Some(Speed::nearest(speed)), ..Wanted::default() };
+        let wanted = PlayRequest { speed: Some(Speed::nearest(speed)), ..PlayRequest::default() };
         desk.service.play(desk.now, key, &wanted).unwrap();
         desk.settle();
         desk.wait(PLAY_DELAY_NS + asked_at_ms * 1_000_000 * 1_000 / speed);

@@ -10,7 +10,7 @@ use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, Numbering, StreamEvent};
 use millrace_server::limits::trick::UNREAD_NS;
 use millrace_server::service::{
-    EndReason, Event, FecMode, FecWish, Played, Playing, Refusal, Speed, StreamKey, Wanted, Which,
+    EndReason, FecMode, FecWish, PlayRequest, Played, Playing, Refusal, ServiceEvent, Speed, StreamKey, Which,
 };
 
 const BASE: u32 = 1_000_000;
@@ -19,7 +19,7 @@ const PACKET: u32 = 225;
 
 fn last(desk: &Desk) -> &Playing {
     let playing = desk.events.iter().rev().find_map(|event| match event {
-        Event::Playing(playing) => Some(playing),
+        ServiceEvent::Playing(playing) => Some(playing),
         _ => None,
     });
     playing.expect("it has played")
@@ -220,7 +220,7 @@ fn rewind_comes_to_the_beginning_and_stands_there() {
     desk.wait(5 * SECOND + SECOND / 2);
     assert_eq!((position(&desk, key), is_playing(&desk, key)), (0.0, false));
     assert_eq!(desk.counters.titles_finished, 0);
-    assert_eq!(desk.events.iter().filter(|event| matches!(event, Event::Paused { .. })).count(), 1);
+    assert_eq!(desk.events.iter().filter(|event| matches!(event, ServiceEvent::Paused { .. })).count(), 1);
     desk.wait(60 * SECOND);
     for speed in [-400, -100] {
         assert_eq!(desk.play_at(key, speed, None), Err(Refusal::BeginningReached));
@@ -275,7 +275,9 @@ fn scale_that_is_unavailable_gets_nearest_or_refusal() {
     desk.play_at(key, 3_200, None).unwrap();
     assert_eq!(scale_of(&desk, key), 1_600);
     assert!(
-        desk.events.iter().any(|event| matches!(event, Event::Broken { title, .. } if title == "film@3200"))
+        desk.events
+            .iter()
+            .any(|event| matches!(event, ServiceEvent::Broken { title, .. } if title == "film@3200"))
     );
     desk.close(key);
     desk.assert_empty();
@@ -297,7 +299,7 @@ fn trick_title_that_failed_to_read_is_avoided_for_a_while() {
     let told = |desk: &Desk| {
         desk.events
             .iter()
-            .filter(|event| matches!(event, Event::Broken { title, .. } if title == "film@400"))
+            .filter(|event| matches!(event, ServiceEvent::Broken { title, .. } if title == "film@400"))
             .count()
     };
     let plays = |desk: &mut Desk, asked| {
@@ -472,15 +474,15 @@ fn fec_goes_with_normal_speed() {
     desk.assert_empty();
 }
 
-fn speed(permille: u64) -> Wanted {
-    Wanted { speed: Some(Speed::nearest(permille)), ..Wanted::default() }
+fn speed(permille: u64) -> PlayRequest {
+    PlayRequest { speed: Some(Speed::nearest(permille)), ..PlayRequest::default() }
 }
 
 #[test]
 fn faster_delivery_is_paid_for() {
     let mut desk = Desk::with(|config| config.max_rate = Some(BitRate(14_000_000)));
     let key = desk.udp("film", 5000);
-    let play = |desk: &mut Desk, wanted: &Wanted| {
+    let play = |desk: &mut Desk, wanted: &PlayRequest| {
         let played = desk.service.play(desk.now, key, wanted);
         desk.settle();
         (played.unwrap(), last(desk).speed.permille(), desk.service.reserved_rate())
@@ -517,17 +519,17 @@ fn fast_start_applies_to_play_and_seek_if_capacity_allows() {
     });
     let conn = desk.conn();
     let key = desk.try_tcp(conn).unwrap();
-    let led = |desk: &mut Desk, wanted: &Wanted| {
+    let led = |desk: &mut Desk, wanted: &PlayRequest| {
         let played = desk.service.play(desk.now, key, wanted);
         assert!(played.is_ok(), "{played:?}");
         desk.settle();
         desk.led.take()
     };
-    assert_eq!(led(&mut desk, &Wanted::default()), Some(1_500));
+    assert_eq!(led(&mut desk, &PlayRequest::default()), Some(1_500));
     desk.wait(PLAY_DELAY_NS + SECOND);
     desk.pause(key);
-    assert_eq!(led(&mut desk, &Wanted::default()), Some(0));
-    let jump = Wanted { span: span(30, None), ..Wanted::default() };
+    assert_eq!(led(&mut desk, &PlayRequest::default()), Some(0));
+    let jump = PlayRequest { span: span(30, None), ..PlayRequest::default() };
     assert_eq!(led(&mut desk, &jump), Some(1_500));
     // There is no room for as much again as it costs.
     let other = desk.udp("film", 6000);

@@ -9,12 +9,12 @@ use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, FailReason, StreamEvent};
 use millrace_server::limits::ENGINE_ANSWER_TIMEOUT_NS;
 use millrace_server::service::{
-    EndReason, Event, FecMode, FecWish, Path, Played, Playing, StreamKey, Wanted, Which,
+    EndReason, FecMode, FecWish, PlayRequest, Played, Playing, ServiceEvent, StreamKey, StreamPath, Which,
 };
 
-fn as_playing(event: &Event) -> Option<&Playing> {
+fn as_playing(event: &ServiceEvent) -> Option<&Playing> {
     match event {
-        Event::Playing(playing) => Some(playing),
+        ServiceEvent::Playing(playing) => Some(playing),
         _ => None,
     }
 }
@@ -150,12 +150,12 @@ fn playing_event_precedes_play_command() {
     let mut desk = Desk::new();
     let conn = desk.conn();
     let key = desk.try_tcp(conn).unwrap();
-    let wanted = Wanted { told_by: Some(conn), ..Wanted::default() };
+    let wanted = PlayRequest { told_by: Some(conn), ..PlayRequest::default() };
     assert_eq!(desk.service.play(desk.now, key, &wanted), Ok(Played::Begun));
     let mut order = Vec::new();
     while let Some(output) = desk.service.poll_output() {
         order.push(match output {
-            millrace_server::service::Output::Event(Event::Playing(_)) => "told".to_owned(),
+            millrace_server::service::Output::Event(ServiceEvent::Playing(_)) => "told".to_owned(),
             millrace_server::service::Output::Command {
                 command: command::Command::Play { at, .. }, ..
             } => {
@@ -186,7 +186,7 @@ fn stream_moved_to_other_path_continues() {
     assert_eq!(desk.admit(request).unwrap().stream, key);
     assert_eq!(desk.take_commands(), ["close", "open"]);
     assert_eq!(desk.service.streams_of(conn), [key]);
-    assert!(matches!(desk.service.stream(key).unwrap().path(), Path::Interleaved { .. }));
+    assert!(matches!(desk.service.stream(key).unwrap().path(), StreamPath::Interleaved { .. }));
     assert!(desk.service.at_port("192.0.2.7".parse().unwrap(), 5000).is_empty());
     assert_eq!(desk.play(key, None), Ok(Played::Begun));
     assert_eq!(last(&desk), (Some(1.0025), 60.0, 402));
@@ -200,7 +200,7 @@ fn stream_moved_to_other_path_continues() {
 fn packets_by_udp_go_to_the_viewer_whatever_address_is_named() {
     let mut desk = Desk::new();
     let conn = desk.conn();
-    let victim = Path::udp("192.0.2.99:5000".parse().unwrap(), Some(5001));
+    let victim = StreamPath::udp("192.0.2.99:5000".parse().unwrap(), Some(5001));
     let request = desk.request("film", conn, victim);
     let key = desk.admit(request).unwrap().stream;
     let to: Vec<_> = desk
@@ -235,7 +235,7 @@ fn engine_silence_times_out_request_but_keeps_stream() {
     desk.wait(ENGINE_ANSWER_TIMEOUT_NS - 500 * MS);
     assert_eq!(desk.counters.engine_silent, 0);
     desk.wait(SECOND);
-    assert!(matches!(desk.events.last(), Some(Event::EngineSilent { stream, .. }) if *stream == key));
+    assert!(matches!(desk.events.last(), Some(ServiceEvent::EngineSilent { stream, .. }) if *stream == key));
     assert_eq!((desk.counters.engine_silent, is_playing(&desk, key)), (1, false));
     // It can be asked again, and is answered when the engine is back.
     assert_eq!(desk.play(key, span(40, None)), Ok(Played::Waits));
@@ -316,12 +316,13 @@ fn connection_lost_ends_only_streams_through_it() {
     assert_eq!(desk.ends(), [EndReason::Disconnected]);
     assert!(desk.service.stream(keys[1]).is_none());
     assert_eq!(desk.service.streams_of(conns[1]), [by_udp]);
-    assert!(desk.events.iter().any(|event| *event == Event::ConnectionLost { conn: conns[1] }));
+    assert!(desk.events.iter().any(|event| *event == ServiceEvent::ConnectionLost { conn: conns[1] }));
     desk.service.conn_closed(desk.now, conns[1]);
     desk.settle();
     assert_eq!(desk.service.stream(by_udp).map(|stream| stream.owner()), Some(None), "it goes on");
     // A late report of the engine concerns no connection.
-    let lost = |desk: &Desk| desk.events.iter().filter(|e| matches!(e, Event::ConnectionLost { .. })).count();
+    let lost =
+        |desk: &Desk| desk.events.iter().filter(|e| matches!(e, ServiceEvent::ConnectionLost { .. })).count();
     let before = lost(&desk);
     desk.service.engine_event(desk.now, 0, command::Event::ConnGone { conn: ConnId(1), errno: 104 });
     desk.settle();
@@ -352,7 +353,7 @@ fn end_newest_sends_bye_and_releases_capacity_at_once() {
     assert_eq!(desk.ends(), [EndReason::Overloaded, EndReason::Overloaded]);
     let left = keys.map(|key| desk.service.stream(key).is_some());
     assert_eq!((left, is_playing(&desk, keys[0])), ([true, false, false, true, true], true));
-    let line = desk.events.iter().find(|event| matches!(event, Event::Closed { .. })).unwrap();
+    let line = desk.events.iter().find(|event| matches!(event, ServiceEvent::Closed { .. })).unwrap();
     assert!(line.is_warning() && line.to_string().contains("overloaded"), "{line}");
     assert_eq!((desk.counters.sessions_overload, desk.counters.titles_finished), (2, 0));
     // A player may be quicker than the engine that has sent BYE.
@@ -427,7 +428,8 @@ fn reported_loss_and_backlog_are_logged_when_stream_ends() {
     let found = command::Event::Backlog { stream: place, backlog_bytes: 77, behind_ns: 0 };
     desk.service.engine_event(desk.now, 0, found);
     desk.close(udp);
-    let ended: Vec<_> = desk.events.iter().filter(|event| matches!(event, Event::Closed { .. })).collect();
+    let ended: Vec<_> =
+        desk.events.iter().filter(|event| matches!(event, ServiceEvent::Closed { .. })).collect();
     let lines: Vec<_> = ended.iter().map(|event| event.to_string()).collect();
     assert!(lines[0].ends_with(" late, 12 reported lost, 77 bytes not acknowledged"), "{lines:?}");
     assert!(lines[1].ends_with(" late, 12 reported lost"), "{lines:?}");
@@ -444,7 +446,7 @@ fn sent_event_reports_packets_of_each_run() {
     let key = desk.admit(request).unwrap().stream;
     let sent = |desk: &mut Desk| {
         let told = std::mem::take(&mut desk.events).into_iter().filter_map(|event| match event {
-            Event::Sent { title, packets, bytes, missing } => Some((title, packets, bytes, missing)),
+            ServiceEvent::Sent { title, packets, bytes, missing } => Some((title, packets, bytes, missing)),
             _ => None,
         });
         told.collect::<Vec<_>>()
@@ -461,8 +463,8 @@ fn sent_event_reports_packets_of_each_run() {
     desk.play(key, None).unwrap();
     desk.wait(SECOND / 2);
     desk.close(key);
-    let closed = desk.events.iter().position(|event| matches!(event, Event::Closed { .. })).unwrap();
-    let last = desk.events.iter().position(|event| matches!(event, Event::Sent { .. })).unwrap();
+    let closed = desk.events.iter().position(|event| matches!(event, ServiceEvent::Closed { .. })).unwrap();
+    let last = desk.events.iter().position(|event| matches!(event, ServiceEvent::Sent { .. })).unwrap();
     assert!(last < closed, "before the last that is told of the stream");
     assert_eq!(sent(&mut desk), [("safe".to_owned(), 181, 181 * 1328, 0)]);
     // The engine's report of packets that it passed over is forwarded too.

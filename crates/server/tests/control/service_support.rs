@@ -6,10 +6,10 @@ use std::collections::{HashMap, HashSet};
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command::Command;
-use millrace_server::control::Counters;
+use millrace_server::control::ServerCounters;
 use millrace_server::service::{
-    Admitted, ConnKey, EndReason, Event, FecWish, From, Output, Path, Played, Refusal, Request, Service,
-    ServiceConfig, Span, StreamKey, Wanted, Which,
+    Admitted, ConnKey, EndReason, FecWish, From, Output, PlayRequest, Played, Refusal, Service,
+    ServiceConfig, ServiceEvent, Span, StreamKey, StreamPath, StreamRequest, Which,
 };
 
 use crate::rtsp_support::{FakeEngine, SECOND, SharedTitles};
@@ -29,10 +29,10 @@ pub struct Desk {
     pub held: HashSet<ConnKey>,
     /// Commands to the engine, in order; those to the second begin with `2: `.
     pub commands: Vec<String>,
-    pub events: Vec<Event>,
+    pub events: Vec<ServiceEvent>,
     /// How far ahead the last run may send, in milliseconds.
     pub led: Option<u16>,
-    pub counters: Counters,
+    pub counters: ServerCounters,
 }
 
 impl Desk {
@@ -57,7 +57,7 @@ impl Desk {
             commands: Vec::new(),
             events: Vec::new(),
             led: None,
-            counters: Counters::default(),
+            counters: ServerCounters::default(),
         }
     }
 
@@ -70,8 +70,8 @@ impl Desk {
     }
 
     /// Returns the request of a viewer on `conn`.
-    pub fn request(&mut self, title: &str, conn: ConnKey, path: Path) -> Request {
-        Request {
+    pub fn request(&mut self, title: &str, conn: ConnKey, path: StreamPath) -> StreamRequest {
+        StreamRequest {
             which: Which::New { label: title.to_owned(), agent: None },
             viewer: VIEWER.parse().unwrap(),
             conn: Some(conn),
@@ -84,7 +84,7 @@ impl Desk {
         }
     }
 
-    pub fn admit(&mut self, request: Request) -> Result<Admitted, Refusal> {
+    pub fn admit(&mut self, request: StreamRequest) -> Result<Admitted, Refusal> {
         let admitted = self.service.admit(self.now, request);
         self.settle();
         admitted
@@ -104,7 +104,7 @@ impl Desk {
     }
 
     pub fn play(&mut self, key: StreamKey, span: Option<Span>) -> Result<Played, Refusal> {
-        let played = self.service.play(self.now, key, &Wanted { span, ..Wanted::default() });
+        let played = self.service.play(self.now, key, &PlayRequest { span, ..PlayRequest::default() });
         self.settle();
         played
     }
@@ -113,7 +113,7 @@ impl Desk {
     pub fn play_at(&mut self, key: StreamKey, speed: i16, span: Option<Span>) -> Result<Played, Refusal> {
         let scale = Scale::from_hundredths(speed);
         assert!(scale.is_some(), "{speed}");
-        let played = self.service.play(self.now, key, &Wanted { span, scale, ..Wanted::default() });
+        let played = self.service.play(self.now, key, &PlayRequest { span, scale, ..PlayRequest::default() });
         self.settle();
         played
     }
@@ -204,8 +204,8 @@ impl Desk {
 
     /// Why streams have ended, in order.
     pub fn ends(&self) -> Vec<EndReason> {
-        let reason = |event: &Event| match event {
-            Event::Ended { reason, .. } => Some(*reason),
+        let reason = |event: &ServiceEvent| match event {
+            ServiceEvent::Ended { reason, .. } => Some(*reason),
             _ => None,
         };
         self.events.iter().filter_map(reason).collect()
@@ -236,14 +236,14 @@ fn shown(command: &Command) -> String {
     }
 }
 
-pub fn udp(rtp_port: u16) -> Path {
+pub fn udp(rtp_port: u16) -> StreamPath {
     let mut viewer: std::net::SocketAddr = VIEWER.parse().unwrap();
     viewer.set_port(rtp_port);
-    Path::udp(viewer, Some(rtp_port + 1))
+    StreamPath::udp(viewer, Some(rtp_port + 1))
 }
 
-pub fn tcp(conn: ConnKey) -> Path {
-    Path::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 }
+pub fn tcp(conn: ConnKey) -> StreamPath {
+    StreamPath::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 }
 }
 
 /// From this second on, to that one or to the end.

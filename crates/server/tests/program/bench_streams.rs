@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::millrace;
 use millrace_core::units::BitRate;
-use millrace_lab::streams::{Blocks, Kind, Media, Transport};
+use millrace_lab::streams::{Blocks, SendMethod, TitleFolder, Transport};
 
 const STREAMS: usize = 10;
 const TITLES: u32 = 2;
@@ -28,7 +28,7 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    fn start(kind: Kind, media: &Media, transport: Transport, more: &[String]) -> Self {
+    fn start(kind: SendMethod, media: &TitleFolder, transport: Transport, more: &[String]) -> Self {
         let blocks = media.blocks;
         let mut command = millrace();
         command.args(["bench-stream", kind.name(), "--transport", transport.name()]);
@@ -76,7 +76,7 @@ fn file_of(dir: &Path, stream: usize, extension: &str) -> Vec<u8> {
     std::fs::read(dir.join(format!("title-{}.{extension}", stream as u32 % TITLES))).unwrap()
 }
 
-fn by_datagrams(kind: Kind, media: &Media, more: &[&str]) {
+fn by_datagrams(kind: SendMethod, media: &TitleFolder, more: &[&str]) {
     let (base, sockets) = receivers();
     let mut all = vec!["--to".to_owned(), "127.0.0.1".to_owned(), "--base-port".to_owned(), base.to_string()];
     all.extend(more.iter().map(|word| (*word).to_owned()));
@@ -100,7 +100,7 @@ fn by_datagrams(kind: Kind, media: &Media, more: &[&str]) {
     }
 }
 
-fn by_connections(kind: Kind, media: &Media) {
+fn by_connections(kind: SendMethod, media: &TitleFolder) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let more = ["--listen".to_owned(), address.to_string()];
@@ -119,12 +119,12 @@ fn by_connections(kind: Kind, media: &Media) {
     sender.wait();
 }
 
-fn media(dir: &Path, kbps: u64, ms: u64) -> Media {
+fn media(dir: &Path, kbps: u64, ms: u64) -> TitleFolder {
     let blocks = Blocks::of(BitRate(kbps * 1000), Duration::from_millis(ms)).unwrap();
-    Media::make(dir, blocks, 2, TITLES).unwrap()
+    TitleFolder::make(dir, blocks, 2, TITLES).unwrap()
 }
 
-fn every_way_of(kind: Kind) {
+fn every_way_of(kind: SendMethod) {
     let dir = tempfile::tempdir().unwrap();
     // A datagram a block, of another size than the usual; then several a block.
     for (kbps, ms) in [(300, 20), (500, 100)] {
@@ -138,24 +138,24 @@ fn every_way_of(kind: Kind) {
 
 #[test]
 fn process_sender_sends_every_byte() {
-    every_way_of(Kind::Process);
+    every_way_of(SendMethod::Process);
 }
 
 #[test]
 fn sendfile_sends_every_byte() {
-    every_way_of(Kind::Sendfile);
+    every_way_of(SendMethod::Sendfile);
 }
 
 #[test]
 fn event_loop_senders_send_every_byte() {
-    every_way_of(Kind::Events);
-    every_way_of(Kind::EventsMemory);
-    every_way_of(Kind::EventsSendfile);
+    every_way_of(SendMethod::Events);
+    every_way_of(SendMethod::EventsMemory);
+    every_way_of(SendMethod::EventsSendfile);
 }
 
 #[test]
 fn engine_sender_sends_every_byte() {
-    every_way_of(Kind::Engine);
+    every_way_of(SendMethod::Engine);
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn reads_past_the_cache_send_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let media = media(dir.path(), 500, 100);
     media.forget().unwrap();
-    by_datagrams(Kind::Process, &media, &["--read-bytes", "4096"]);
-    by_datagrams(Kind::Events, &media, &["--read-bytes", "131072"]);
+    by_datagrams(SendMethod::Process, &media, &["--read-bytes", "4096"]);
+    by_datagrams(SendMethod::Events, &media, &["--read-bytes", "131072"]);
 }
 
 #[test]
@@ -172,6 +172,6 @@ fn library_call_sender_sends_every_byte() {
     let dir = tempfile::tempdir().unwrap();
     // The call opens titles with packets of the usual size.
     let media = media(dir.path(), 500, 100);
-    by_datagrams(Kind::Call, &media, &[]);
-    by_connections(Kind::Call, &media);
+    by_datagrams(SendMethod::Call, &media, &[]);
+    by_connections(SendMethod::Call, &media);
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::support::viewers::Load;
 use crate::support::viewers::Viewers::Steady;
 use crate::support::{Server, add, film, play};
-use millrace_lab::held::{Held, counters};
-use millrace_lab::hostile::{ATTACKS, Response, Target, idle};
+use millrace_lab::held::{HeldResources, counters};
+use millrace_lab::hostile::{ATTACKS, AttackTarget, Response, idle};
 use millrace_lab::proc::resident_bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -45,8 +45,9 @@ impl Site {
     }
 
     /// Returns its resources once it holds no more than `expected`.
-    fn settled(&self, expected: Held) -> Held {
-        Held::settle(self.server.child.id(), &self.stats, expected, TIMEOUT).expect("the server's counters")
+    fn settled(&self, expected: HeldResources) -> HeldResources {
+        HeldResources::settle(self.server.child.id(), &self.stats, expected, TIMEOUT)
+            .expect("the server's counters")
     }
 
     fn web_counter(&self, name: &str) -> u64 {
@@ -58,8 +59,8 @@ impl Site {
     }
 
     /// The site as seen from this address of the machine itself: as another client than the viewers.
-    fn target(&self, from: Ipv4Addr) -> Target {
-        Target { web: self.web, from: IpAddr::V4(from), title: FILM.to_owned() }
+    fn target(&self, from: Ipv4Addr) -> AttackTarget {
+        AttackTarget { web: self.web, from: IpAddr::V4(from), title: FILM.to_owned() }
     }
 }
 
@@ -76,8 +77,8 @@ impl Drop for Stop<'_> {
 fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
     let site = Site::start(SECS + 25, &["--max-connections-per-address", "4000"]);
     play(&[&site.server.title("film"), "-o", "null", "--duration", "1s"]);
-    let before = site.settled(Held::nothing_but(u64::MAX));
-    assert_eq!(before, Held::nothing_but(before.descriptors));
+    let before = site.settled(HeldResources::nothing_but(u64::MAX));
+    assert_eq!(before, HeldResources::nothing_but(before.descriptors));
     let memory = site.memory();
 
     let load = Load::start(&site.server, &["film"], (VIEWERS, SECS), Steady, &[]);
@@ -97,7 +98,7 @@ fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
     for (name, done) in &done {
         assert!(done.rounds > 0 && done.wrong == 0, "{name}: {done:?}");
     }
-    let expected = Held::nothing_but(before.descriptors);
+    let expected = HeldResources::nothing_but(before.descriptors);
     let held = site.settled(expected);
     assert_eq!(held.beyond(expected), 0, "something is left after {done:?}: {held:?}");
     assert_eq!(site.web_counter("connections"), 0);
@@ -145,7 +146,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     // After this the cache's memory is present, and everything that is made and opened once.
     play(&[&site.server.title("film"), "-o", "null", "--duration", "1s"]);
     read_response_of(&site, "Range: bytes=0-187\r\n");
-    let descriptors = site.settled(Held::nothing_but(u64::MAX)).descriptors;
+    let descriptors = site.settled(HeldResources::nothing_but(u64::MAX)).descriptors;
     let before = site.memory();
     let from: Vec<_> = (1..=IDLE_ADDRESSES).map(|last| Ipv4Addr::new(127, 0, 1, last).into()).collect();
     let idle = || idle(&site.target(Ipv4Addr::LOCALHOST), &from, IDLE).unwrap();
@@ -166,7 +167,7 @@ fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     assert_eq!(report["sequence"]["lost"], 0, "{report}");
     drop(all);
     wait_until(&site, "connections", 0);
-    let expected = Held::nothing_but(descriptors);
+    let expected = HeldResources::nothing_but(descriptors);
     let held = site.settled(expected);
     assert_eq!(held.beyond(expected), 0, "{held:?}");
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Server, add, film, header, read_head};
-use millrace_lab::held::{Held, counters};
+use millrace_lab::held::{HeldResources, counters};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::Film;
 
@@ -241,9 +241,10 @@ fn nginx_proxies_whole_title_and_client_abort_frees_stream() {
         client.read_exact(&mut [0; 50_000]).unwrap();
     }
     // The film lasts for 44 s.
-    let expected = Held::nothing_but(u64::MAX);
+    let expected = HeldResources::nothing_but(u64::MAX);
     let begun = Instant::now();
-    let held = Held::settle(site.server.child.id(), &site.stats, expected, Duration::from_secs(25)).unwrap();
+    let held = HeldResources::settle(site.server.child.id(), &site.stats, expected, Duration::from_secs(25))
+        .unwrap();
     assert_eq!(held.beyond(expected), 0, "{held:?} after {:?}", begun.elapsed());
     assert_eq!(site.count("media_broken"), 5);
     drop(nginx);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::support::viewers::Load;
 use crate::support::viewers::Viewers::Steady;
 use crate::support::{Server, add, film, play};
-use millrace_lab::held::{Held, counters};
+use millrace_lab::held::{HeldResources, counters};
 use millrace_lab::visitors::{Visits, visit};
 
 const VIEWERS: u64 = 50;
@@ -19,8 +19,8 @@ const CLIENTS: usize = 2;
 /// For things that must happen on their own, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn settled(server: &Server, stats: &Path, expected: Held) -> Held {
-    Held::settle(server.child.id(), stats, expected, TIMEOUT).expect("the server's counters")
+fn settled(server: &Server, stats: &Path, expected: HeldResources) -> HeldResources {
+    HeldResources::settle(server.child.id(), stats, expected, TIMEOUT).expect("the server's counters")
 }
 
 /// Lets clients go when it is dropped, however that comes.
@@ -54,8 +54,8 @@ fn viewers_miss_nothing_and_everything_is_given_back() {
     let server = Server::start(&store, &[&limits[..], &["--stats", stats.to_str().unwrap()]].concat());
     // After this, everything that is opened once and stays open has been opened.
     play(&[&server.title("film"), "-o", "null", "--duration", "1s"]);
-    let before = settled(&server, &stats, Held::nothing_but(u64::MAX));
-    assert_eq!(before, Held::nothing_but(before.descriptors));
+    let before = settled(&server, &stats, HeldResources::nothing_but(u64::MAX));
+    assert_eq!(before, HeldResources::nothing_but(before.descriptors));
 
     let load = Load::start(&server, &["film"], (VIEWERS, SECS), Steady, &[]);
     let (clients, report) = beside(&server, || load.assert_nothing_missing());
@@ -64,7 +64,7 @@ fn viewers_miss_nothing_and_everything_is_given_back() {
         assert_eq!((client.refused, client.failed), (0, 0), "{client:?}");
         assert!(client.set_up > 0 && client.played > 0, "{client:?}");
     }
-    let expected = Held::nothing_but(before.descriptors);
+    let expected = HeldResources::nothing_but(before.descriptors);
     let held = settled(&server, &stats, expected);
     assert_eq!(held.beyond(expected), 0, "something is left: {held:?}");
     // Each was a session of its own, and ended with its connection.

@@ -12,7 +12,7 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::fill::Builder;
 use super::handle::ReadFailure;
-use super::kind::{Kind, TitleMembers};
+use super::kind::{TitleKind, TitleMembers};
 use super::order::{Built, MemberView, Order, SpanResult};
 use super::source::{OpenTitle, SourceKind, TitleSource, TrackId};
 use crate::sums::DeriveError;
@@ -20,7 +20,7 @@ use crate::transform::{Derivation, timeline_of};
 
 /// A transformed title: a kind around another.
 pub struct DerivedTitle {
-    parent: Box<dyn Kind>,
+    parent: Box<dyn TitleKind>,
     derivation: Derivation,
 }
 
@@ -80,7 +80,7 @@ impl TitleSource for DerivedTitle {
     }
 }
 
-impl Kind for DerivedTitle {
+impl TitleKind for DerivedTitle {
     fn source(&self) -> &dyn TitleSource {
         self
     }

@@ -10,11 +10,11 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use super::evict::{Candidate, Freshness, Victims};
 use super::plan::ExtentKey;
 use super::playheads::{NextUse, Ns};
-use super::titles::Titles;
+use super::titles::TitleTable;
 use crate::limits::CACHE_SPACE_RETRY_NS;
 
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum ExtentSlot {
     /// Free, or being filled by whoever took it.
     Empty,
     /// Filled.
@@ -56,7 +56,7 @@ impl Brings {
 /// The arena's extents and their content.
 pub(super) struct ExtentTable {
     arena: Arc<ExtentArena>,
-    slots: Box<[Slot]>,
+    slots: Box<[ExtentSlot]>,
     free: Vec<u32>,
     orphans: Vec<u32>,
     by_key: HashMap<ExtentKey, u32>,
@@ -71,7 +71,7 @@ impl ExtentTable {
     pub(super) fn new(arena: Arc<ExtentArena>) -> Self {
         let extents = arena.extents();
         Self {
-            slots: vec![Slot::Empty; extents as usize].into(),
+            slots: vec![ExtentSlot::Empty; extents as usize].into(),
             free: (0..extents).rev().collect(),
             orphans: Vec::new(),
             by_key: HashMap::with_capacity(extents as usize),
@@ -115,7 +115,7 @@ impl ExtentTable {
 
     fn held_spare(&self, key: ExtentKey) -> Option<u8> {
         match self.slots[*self.by_key.get(&key)? as usize] {
-            Slot::Held { content, .. } => Some(content.spare),
+            ExtentSlot::Held { content, .. } => Some(content.spare),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ impl ExtentTable {
     /// this complete.
     pub(super) fn lend(&mut self, key: ExtentKey, spare: u8) -> Option<Lease> {
         let slot = *self.by_key.get(&key)?;
-        let Slot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
+        let ExtentSlot::Held { content, used, .. } = &mut self.slots[slot as usize] else { return None };
         if !does(content.spare, spare) {
             return None;
         }
@@ -146,7 +146,7 @@ impl ExtentTable {
         let slot = fill.extent();
         fill.publish();
         self.stamp += 1;
-        self.slots[slot as usize] = Slot::Held { content, start_ns, used: self.stamp };
+        self.slots[slot as usize] = ExtentSlot::Held { content, start_ns, used: self.stamp };
         if let Some(older) = self.by_key.insert(key, slot) {
             self.retire(older);
         }
@@ -156,10 +156,10 @@ impl ExtentTable {
     /// is fed and is not in the table: it is free as soon as no lease remains.
     pub(super) fn retire(&mut self, slot: u32) {
         if self.arena.reclaim(slot) {
-            self.slots[slot as usize] = Slot::Empty;
+            self.slots[slot as usize] = ExtentSlot::Empty;
             self.free.push(slot);
         } else {
-            self.slots[slot as usize] = Slot::Orphan;
+            self.slots[slot as usize] = ExtentSlot::Orphan;
             self.orphans.push(slot);
         }
     }
@@ -173,7 +173,7 @@ impl ExtentTable {
 
     /// An extent to fill: a free one, or the one whose next use is latest, if that may go for this. `None`: there is
     /// no room now.
-    pub(super) fn take(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<Fill> {
+    pub(super) fn take(&mut self, now: Ns, brings: Brings, titles: &mut TitleTable) -> Option<Fill> {
         loop {
             let slot = match self.free.pop() {
                 Some(slot) => slot,
@@ -191,7 +191,7 @@ impl ExtentTable {
         self.victims.retry();
     }
 
-    fn evict(&mut self, now: Ns, brings: Brings, titles: &mut Titles) -> Option<u32> {
+    fn evict(&mut self, now: Ns, brings: Brings, titles: &mut TitleTable) -> Option<u32> {
         loop {
             match self.victims.freshness(now, CACHE_SPACE_RETRY_NS as Ns) {
                 Freshness::Good => {}
@@ -200,7 +200,7 @@ impl ExtentTable {
             }
             let victim = self.victims.peek()?;
             let next_use = match self.slots[victim.slot as usize] {
-                Slot::Held { content, start_ns, used } if used == victim.used => {
+                ExtentSlot::Held { content, start_ns, used } if used == victim.used => {
                     next_use(titles, &content, start_ns)
                 }
                 _ => {
@@ -222,11 +222,11 @@ impl ExtentTable {
         }
     }
 
-    fn choose(&mut self, now: Ns, titles: &mut Titles) {
+    fn choose(&mut self, now: Ns, titles: &mut TitleTable) {
         let heads: usize = titles.iter_mut().map(|title| title.heads.freeze()).sum();
         let arena = &self.arena;
         let held = self.slots.iter().enumerate().filter_map(|(slot, held)| match held {
-            Slot::Held { content, start_ns, used } if arena.leases(slot as u32) == 0 => {
+            ExtentSlot::Held { content, start_ns, used } if arena.leases(slot as u32) == 0 => {
                 let next_use = next_use(titles, content, *start_ns);
                 Some(Candidate { slot: slot as u32, next_use, used: *used })
             }
@@ -237,12 +237,12 @@ impl ExtentTable {
 
     /// Frees a held slot in the arena and in the tables; `false`: it is lent out.
     fn drop_held(&mut self, slot: u32) -> bool {
-        let Slot::Held { content, .. } = self.slots[slot as usize] else { return false };
+        let ExtentSlot::Held { content, .. } = self.slots[slot as usize] else { return false };
         if !self.arena.reclaim(slot) {
             return false;
         }
         self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
-        self.slots[slot as usize] = Slot::Empty;
+        self.slots[slot as usize] = ExtentSlot::Empty;
         true
     }
 
@@ -268,7 +268,7 @@ impl ExtentTable {
 
     fn drop_those(&mut self, are: impl Fn(&ExtentContent) -> bool) {
         for slot in 0..self.slots.len() as u32 {
-            if let Slot::Held { content, .. } = self.slots[slot as usize]
+            if let ExtentSlot::Held { content, .. } = self.slots[slot as usize]
                 && are(&content)
             {
                 self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
@@ -283,7 +283,7 @@ impl ExtentTable {
         self.orphans.retain(|&slot| {
             let back = arena.reclaim(slot);
             if back {
-                slots[slot as usize] = Slot::Empty;
+                slots[slot as usize] = ExtentSlot::Empty;
                 free.push(slot);
             }
             !back
@@ -297,7 +297,7 @@ fn does(held: u8, spare: u8) -> bool {
     held <= spare || held == ExtentContent::DAMAGED
 }
 
-fn next_use(titles: &mut Titles, content: &ExtentContent, start_ns: Ns) -> NextUse {
+fn next_use(titles: &mut TitleTable, content: &ExtentContent, start_ns: Ns) -> NextUse {
     titles.get_mut(content.title).map_or(NextUse::Never, |t| t.heads.next_use(content.number, start_ns))
 }
 

@@ -1,23 +1,23 @@
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::HeapRegion;
 
-use super::super::playheads::{Place, StreamKey};
-use super::super::sample::Sample;
+use super::super::playheads::{PlayheadPosition, StreamKey};
+use super::super::sample::SampleFiles;
 use super::super::source::OpenTitle;
 use super::*;
 
 const SECOND: Ns = 1_000_000_000;
 
-struct World {
+struct ExtentTableFixture {
     extent_table: ExtentTable,
-    titles: Titles,
+    titles: TitleTable,
     title: TitleRef,
 }
 
-impl World {
+impl ExtentTableFixture {
     fn new(extents: usize) -> Self {
-        let mut titles = Titles::default();
-        let sample = Sample::new(1316, 5000);
+        let mut titles = TitleTable::default();
+        let sample = SampleFiles::new(1316, 5000);
         let title = titles.add(OpenTitle::new(Box::new(sample.open()))).unwrap();
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
         Self { extent_table: ExtentTable::new(arena), titles, title }
@@ -49,7 +49,7 @@ impl World {
     }
 
     fn head(&mut self, index: u32, extent: u32, offset: Ns) {
-        let place = Place { extent, offset };
+        let place = PlayheadPosition { extent, offset };
         self.titles.get_mut(self.title).unwrap().heads.place(StreamKey { handle: 0, index }, None, place);
     }
 
@@ -60,7 +60,7 @@ impl World {
 
 #[test]
 fn take_evicts_unneeded_extents_first_then_latest_needed() {
-    let mut world = World::new(6);
+    let mut world = ExtentTableFixture::new(6);
     world.load(0..6);
     world.head(0, 2, 0); // needs 2, 3, 4, 5; nobody needs 0 and 1
     drop(world.extent_table.lend(world.key(0), 0));
@@ -78,7 +78,7 @@ fn take_evicts_unneeded_extents_first_then_latest_needed() {
 
 #[test]
 fn take_for_read_ahead_keeps_extents_needed_as_soon() {
-    let mut world = World::new(4);
+    let mut world = ExtentTableFixture::new(4);
     world.load(0..4);
     world.head(0, 0, 0);
     let (same, sooner) = (Brings::Ahead(3 * SECOND), Brings::Ahead(3 * SECOND - 1));
@@ -91,7 +91,7 @@ fn take_for_read_ahead_keeps_extents_needed_as_soon() {
     assert_eq!(world.held(), [0, 1, 2]);
     assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_some(), "somebody waits");
     assert_eq!(world.held(), [0, 1]);
-    let (from, to) = (Place { extent: 0, offset: 0 }, Place { extent: 1, offset: 0 });
+    let (from, to) = (PlayheadPosition { extent: 0, offset: 0 }, PlayheadPosition { extent: 1, offset: 0 });
     let heads = &mut world.titles.get_mut(world.title).unwrap().heads;
     heads.place(StreamKey { handle: 0, index: 0 }, Some(from), to);
     assert!(
@@ -103,7 +103,7 @@ fn take_for_read_ahead_keeps_extents_needed_as_soon() {
 
 #[test]
 fn take_after_viewer_arrives_keeps_extents_it_needs() {
-    let mut world = World::new(64 * 8);
+    let mut world = ExtentTableFixture::new(64 * 8);
     world.load(0..64 * 8);
     let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap(); // the batch: 0 to 7, nobody needs them
     drop(fill);
@@ -118,7 +118,7 @@ fn take_after_viewer_arrives_keeps_extents_it_needs() {
 
 #[test]
 fn take_with_all_extents_leased_returns_none() {
-    let mut world = World::new(3);
+    let mut world = ExtentTableFixture::new(3);
     world.load(0..3);
     let mut leases: Vec<_> =
         (0..3).map(|extent| world.extent_table.lend(world.key(extent), 0).unwrap()).collect();
@@ -133,7 +133,7 @@ fn take_with_all_extents_leased_returns_none() {
 
 #[test]
 fn sweep_after_lease_release_frees_orphan_of_closed_title() {
-    let mut world = World::new(4);
+    let mut world = ExtentTableFixture::new(4);
     world.load(0..4);
     let lease = world.extent_table.lend(world.key(2), 0).unwrap();
     world.titles.remove(world.title).unwrap();
@@ -153,7 +153,7 @@ fn sweep_after_lease_release_frees_orphan_of_closed_title() {
 
 #[test]
 fn give_back_frees_failed_fill_and_ignores_foreign_extents() {
-    let mut world = World::new(2);
+    let mut world = ExtentTableFixture::new(2);
     let foreign = world.extent_table.arena.fill(0).unwrap();
     let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();
     assert_eq!(fill.extent(), 1);

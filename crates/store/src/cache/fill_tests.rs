@@ -1,18 +1,18 @@
 use millrace_core::limits::EXTENT_BYTES;
 
-use super::super::sample::Sample;
+use super::super::sample::SampleFiles;
 use super::*;
 use crate::meta::CrcFile;
 
 struct Input {
-    sample: Sample,
+    sample: SampleFiles,
     title: OpenTitle,
     meta: Vec<u8>,
 }
 
 impl Input {
     fn new(packet_bytes: usize, bytes: usize) -> Self {
-        let sample = Sample::new(packet_bytes, bytes);
+        let sample = SampleFiles::new(packet_bytes, bytes);
         let title = OpenTitle::new(Box::new(sample.open()));
         let meta = std::fs::read(sample.meta_path()).unwrap();
         Self { sample, title, meta }

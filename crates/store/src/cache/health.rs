@@ -63,9 +63,9 @@ impl Standing {
     }
 }
 
-/// What became of reading from a member.
+/// Why a read from a member was not good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum MemberFault {
     /// It failed with this `errno`.
     Error(i32),
     /// No answer within [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS).
@@ -112,7 +112,7 @@ struct Suspension {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Member {
+struct MemberHistory {
     standing: Standing,
     disk: u32,
     /// Since when it has been on this disk.
@@ -131,7 +131,7 @@ struct Member {
     suspensions: u64,
 }
 
-impl Member {
+impl MemberHistory {
     fn health(&self) -> MemberHealth {
         self.standing.health_of(self.suspended.map_or(MemberHealth::Healthy, |suspension| suspension.why))
     }
@@ -183,7 +183,7 @@ impl Member {
 /// All members.
 #[derive(Default)]
 pub(super) struct Health {
-    members: [Member; MAX_MEMBERS],
+    members: [MemberHistory; MAX_MEMBERS],
 }
 
 impl Health {
@@ -194,25 +194,25 @@ impl Health {
         let is_other = known.disk != disk;
         if is_other {
             let (disk_since_ns, suspensions) = (now.0, known.suspensions);
-            *known = Member { disk, disk_since_ns, suspensions, ..Member::default() };
+            *known = MemberHistory { disk, disk_since_ns, suspensions, ..MemberHistory::default() };
         }
         known.standing = standing;
         is_other
     }
 
     /// What became of a read. `true`: it suspends the member.
-    pub(super) fn note(&mut self, now: Instant, member: u16, outcome: Outcome) -> bool {
+    pub(super) fn note(&mut self, now: Instant, member: u16, outcome: MemberFault) -> bool {
         let Some(known) = self.members.get_mut(usize::from(member)) else { return false };
         let was = known.suspended.is_some();
         match outcome {
-            Outcome::Late => known.suspend(now.0, MemberHealth::Slow),
-            Outcome::Error(errno) if device_is_gone(errno) => known.suspend(now.0, MemberHealth::Failing),
-            Outcome::Error(_) => {
+            MemberFault::Late => known.suspend(now.0, MemberHealth::Slow),
+            MemberFault::Error(errno) if device_is_gone(errno) => known.suspend(now.0, MemberHealth::Failing),
+            MemberFault::Error(_) => {
                 if known.add_points(now.0, ERROR_POINTS) {
                     known.suspend(now.0, MemberHealth::Failing);
                 }
             }
-            Outcome::Wrong => {
+            MemberFault::Wrong => {
                 if known.add_points(now.0, WRONG_POINTS) {
                     known.suspend(now.0, MemberHealth::Failing);
                 }
@@ -291,7 +291,7 @@ impl Health {
 
     /// When [`Health::next_probe`] has one.
     pub(super) fn poll_at(&self) -> Option<Instant> {
-        self.members.iter().filter_map(Member::probe_at).min().map(Instant)
+        self.members.iter().filter_map(MemberHistory::probe_at).min().map(Instant)
     }
 
     /// Members that owe answers to reads that were given up, as bits.
@@ -302,7 +302,7 @@ impl Health {
 
     /// How a member is.
     pub(super) fn of(&self, member: u16) -> MemberHealth {
-        self.members.get(usize::from(member)).map_or(MemberHealth::Missing, Member::health)
+        self.members.get(usize::from(member)).map_or(MemberHealth::Missing, MemberHistory::health)
     }
 
     /// How often it was suspended.
@@ -316,7 +316,7 @@ impl Health {
     }
 }
 
-impl Member {
+impl MemberHistory {
     fn probe_at(&self) -> Option<u64> {
         let suspension = self.suspended.filter(|suspension| !suspension.probing)?;
         (self.standing == Standing::Active && self.stuck == 0).then_some(suspension.next_probe_ns)

@@ -21,8 +21,8 @@ fn avoided(view: MemberView, member: u16) -> bool {
 fn health_after_late_answer_suspends_until_good_probes() {
     let mut health = Health::default();
     assert!(may(health.view(at(0)), 1) && health.poll_at().is_none());
-    assert!(health.note(at(0), 1, Outcome::Late));
-    assert!(!health.note(at(1), 1, Outcome::Late), "it is suspended already");
+    assert!(health.note(at(0), 1, MemberFault::Late));
+    assert!(!health.note(at(1), 1, MemberFault::Late), "it is suspended already");
     let view = health.view(at(1));
     assert!(!may(view, 1) && avoided(view, 1) && may(view, 0) && !avoided(view, 0));
     assert_eq!((health.of(1), health.of(0)), (MemberHealth::Slow, MemberHealth::Healthy));
@@ -44,25 +44,25 @@ fn health_after_late_answer_suspends_until_good_probes() {
 fn note_of_consecutive_errors_suspends_but_single_error_does_not() {
     let mut health = Health::default();
     for minute in 0..100 {
-        assert!(!health.note(at(minute * 60 * SECOND), 3, Outcome::Error(libc::EIO)));
+        assert!(!health.note(at(minute * 60 * SECOND), 3, MemberFault::Error(libc::EIO)));
     }
     let now = 6000 * SECOND;
-    assert!(!health.note(at(now), 3, Outcome::Error(libc::EIO)));
-    assert!(!health.note(at(now), 3, Outcome::Error(libc::ENODATA)));
-    assert!(health.note(at(now), 3, Outcome::Error(libc::EIO)));
+    assert!(!health.note(at(now), 3, MemberFault::Error(libc::EIO)));
+    assert!(!health.note(at(now), 3, MemberFault::Error(libc::ENODATA)));
+    assert!(health.note(at(now), 3, MemberFault::Error(libc::EIO)));
     assert_eq!(health.of(3), MemberHealth::Failing);
     // A device that is gone needs no second error.
-    assert!(health.note(at(now), 4, Outcome::Error(libc::ENODEV)));
+    assert!(health.note(at(now), 4, MemberFault::Error(libc::ENODEV)));
     // Wrong sums count less.
     for n in 1..=6 {
-        assert_eq!(health.note(at(now), 5, Outcome::Wrong), n == 6);
+        assert_eq!(health.note(at(now), 5, MemberFault::Wrong), n == 6);
     }
 }
 
 #[test]
 fn next_probe_of_member_with_owed_answers_returns_none() {
     let mut health = Health::default();
-    health.note(at(0), 0, Outcome::Late);
+    health.note(at(0), 0, MemberFault::Late);
     health.stuck(0, at(0));
     health.stuck(0, at(5));
     assert!(avoided(health.view(at(HUNG_NS - 1)), 0));
@@ -78,15 +78,15 @@ fn next_probe_of_member_with_owed_answers_returns_none() {
 #[test]
 fn has_other_files_clears_failing_member_and_probes_slow_one() {
     let mut health = Health::default();
-    assert!((0..6).any(|_| health.note(at(0), 0, Outcome::Wrong)));
-    health.note(at(0), 1, Outcome::Late);
+    assert!((0..6).any(|_| health.note(at(0), 0, MemberFault::Wrong)));
+    health.note(at(0), 1, MemberFault::Late);
     health.probed(at(0), 1, false);
     assert_eq!((health.of(0), health.of(1)), (MemberHealth::Failing, MemberHealth::Slow));
     (0..2).for_each(|member| health.has_other_files(at(5), member));
-    assert!(may(health.view(at(5)), 0) && !health.note(at(5), 0, Outcome::Wrong), "all is forgotten");
+    assert!(may(health.view(at(5)), 0) && !health.note(at(5), 0, MemberFault::Wrong), "all is forgotten");
     assert_eq!((health.of(1), health.next_probe(at(5))), (MemberHealth::Slow, Some(1)));
     // It owes an answer: that is no matter of files.
-    health.note(at(6), 2, Outcome::Error(libc::ENODEV));
+    health.note(at(6), 2, MemberFault::Error(libc::ENODEV));
     health.stuck(2, at(6));
     health.has_other_files(at(7), 2);
     assert_eq!(health.of(2), MemberHealth::Failing);
@@ -98,9 +98,9 @@ fn view_separates_lost_stale_hung_and_avoided_members() {
     let mut health = Health::default();
     health.stand(at(0), 0, Standing::Missing, 0);
     health.stand(at(0), 1, Standing::Stale, 0);
-    health.note(at(0), 2, Outcome::Late);
+    health.note(at(0), 2, MemberFault::Late);
     health.stuck(2, at(0));
-    health.note(at(0), 3, Outcome::Late);
+    health.note(at(0), 3, MemberFault::Late);
     let view = health.view(at(HUNG_NS));
     assert_eq!((view.lost, view.stale, view.hung, view.avoid), (0b0111, 0b0010, 0b0100, 0b1000));
 }
@@ -109,7 +109,7 @@ fn view_separates_lost_stale_hung_and_avoided_members() {
 #[test]
 fn view_of_member_with_late_answers_is_avoided_not_hung() {
     let mut health = Health::default();
-    health.note(at(0), 0, Outcome::Late);
+    health.note(at(0), 0, MemberFault::Late);
     let read_ns = HUNG_NS / 4;
     for number in 0..40 {
         health.stuck(0, at(number * read_ns));
@@ -144,7 +144,7 @@ fn standing_missing_or_stale_overrides_measured_health() {
         health.stand(at(0), 2, standing, 0);
         let view = health.view(at(0));
         assert!(!may(view, 2) && !avoided(view, 2));
-        health.note(at(0), 2, Outcome::Late);
+        health.note(at(0), 2, MemberFault::Late);
         assert_eq!(health.next_probe(at(1000 * SECOND)), None);
     }
     assert_eq!(health.of(2), MemberHealth::Stale);
@@ -162,7 +162,7 @@ fn standing_missing_or_stale_overrides_measured_health() {
     health.stuck(99, at(0));
     health.unstuck(at(0), 99, 0);
     health.probed(at(0), 99, true);
-    assert!(!health.note(at(0), 99, Outcome::Late));
+    assert!(!health.note(at(0), 99, MemberFault::Late));
     assert_eq!(health.of(99), MemberHealth::Missing);
 }
 
@@ -171,7 +171,7 @@ fn probe_delay_after_repeated_failures_doubles_to_maximum() {
     let mut health = Health::default();
     let (mut now, mut waits) = (0, Vec::new());
     for _ in 0..9 {
-        health.note(at(now), 0, Outcome::Late);
+        health.note(at(now), 0, MemberFault::Late);
         let probe = health.poll_at().unwrap().0;
         waits.push((probe - now) / SECOND);
         now = probe;
@@ -183,13 +183,13 @@ fn probe_delay_after_repeated_failures_doubles_to_maximum() {
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
     now += PAROLE_NS;
-    health.note(at(now), 0, Outcome::Late);
+    health.note(at(now), 0, MemberFault::Late);
     assert_eq!(health.poll_at(), Some(at(now + FIRST_PROBE_NS)));
 }
 
 /// The events of one member.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum HealthEvent {
     Wait(u64),
     Read(u8),
     Probe(bool),
@@ -197,21 +197,21 @@ enum Event {
     Unstuck,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = HealthEvent> {
     prop_oneof![
-        (0..5 * SECOND).prop_map(Event::Wait),
-        (1u8..4).prop_map(Event::Read),
-        any::<bool>().prop_map(Event::Probe),
-        Just(Event::Stuck),
-        Just(Event::Unstuck),
+        (0..5 * SECOND).prop_map(HealthEvent::Wait),
+        (1u8..4).prop_map(HealthEvent::Read),
+        any::<bool>().prop_map(HealthEvent::Probe),
+        Just(HealthEvent::Stuck),
+        Just(HealthEvent::Unstuck),
     ]
 }
 
-fn outcome(kind: u8) -> Outcome {
+fn outcome(kind: u8) -> MemberFault {
     match kind {
-        1 => Outcome::Error(libc::EIO),
-        2 => Outcome::Late,
-        _ => Outcome::Wrong,
+        1 => MemberFault::Error(libc::EIO),
+        2 => MemberFault::Late,
+        _ => MemberFault::Wrong,
     }
 }
 
@@ -226,8 +226,8 @@ proptest! {
         let (mut suspended, mut last_bad) = (false, 0);
         for event in events {
             match event {
-                Event::Wait(ns) => now += ns,
-                Event::Read(kind) => {
+                HealthEvent::Wait(ns) => now += ns,
+                HealthEvent::Read(kind) => {
                     let suspends = health.note(at(now), 0, outcome(kind));
                     prop_assert!(!(suspends && suspended));
                     if suspended && kind == 2 {
@@ -237,7 +237,7 @@ proptest! {
                         (suspended, good_in_a_row, last_bad) = (true, 0, now);
                     }
                 }
-                Event::Probe(good) => {
+                HealthEvent::Probe(good) => {
                     let Some(member) = health.next_probe(at(now)) else { continue };
                     prop_assert!(member == 0 && suspended && owed == 0);
                     prop_assert!(now >= last_bad + PROBE_GAP_NS);
@@ -246,11 +246,11 @@ proptest! {
                     good_in_a_row = if good { good_in_a_row + 1 } else { 0 };
                     last_bad = now;
                 }
-                Event::Stuck => {
+                HealthEvent::Stuck => {
                     health.stuck(0, at(now));
                     owed += 1;
                 }
-                Event::Unstuck => {
+                HealthEvent::Unstuck => {
                     health.unstuck(at(now), 0, 0);
                     owed = owed.saturating_sub(1);
                 }
@@ -271,7 +271,7 @@ proptest! {
     #[test]
     fn next_probe_of_dead_member_backs_off_to_max_interval(hours in 1u64..24) {
         let mut health = Health::default();
-        health.note(at(0), 7, Outcome::Late);
+        health.note(at(0), 7, MemberFault::Late);
         let (end, mut probes) = (hours * 3600 * SECOND, 0);
         while let Some(next) = health.poll_at().filter(|next| next.0 <= end) {
             prop_assert_eq!(health.next_probe(next), Some(7));

@@ -25,8 +25,8 @@ pub(super) struct TitleMembers<'a> {
     pub(super) table: &'a FileTable,
 }
 
-/// One kind of titles.
-pub(super) trait Kind: Send + Sync {
+/// How titles of one kind order the reads for an extent and assemble it.
+pub(super) trait TitleKind: Send + Sync {
     /// Returns the properties that any title has.
     fn source(&self) -> &dyn TitleSource;
 

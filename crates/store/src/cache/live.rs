@@ -25,7 +25,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::fill::{Builder, write_header};
 use super::handle::ReadFailure;
-use super::kind::Kind;
+use super::kind::TitleKind;
 use super::order::{Built, MemberView, Order, SpanResult};
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::StreamKey;
@@ -90,7 +90,7 @@ impl TitleSource for LiveTitle {
 }
 
 /// Nothing of it is ever read: wants wait for its feeder.
-impl Kind for LiveTitle {
+impl TitleKind for LiveTitle {
     fn source(&self) -> &dyn TitleSource {
         self
     }
@@ -140,9 +140,9 @@ const FINISHED: u8 = 1;
 /// The feeder was dropped before it was done.
 const LOST: u8 = 2;
 
-/// What both ends of a feed see beside the ring and the arena.
+/// State that both ends of a feed share, beside the ring and the arena.
 #[derive(Default)]
-struct Shared {
+struct FeedState {
     /// Something was published, an extent was taken, or it is over.
     news: AtomicBool,
     /// [`FEEDING`], [`FINISHED`] or [`LOST`].
@@ -160,7 +160,7 @@ pub struct Feeder {
     /// Packets in it that have not been published.
     written: u32,
     extents: Consumer<Growing>,
-    shared: Arc<Shared>,
+    shared: Arc<FeedState>,
     wake: Arc<EventBell>,
 }
 
@@ -266,7 +266,7 @@ pub(super) struct Feed {
     /// There was no memory for the feeder's next extent.
     pub(super) is_short: bool,
     to_feeder: Producer<Growing>,
-    shared: Arc<Shared>,
+    shared: Arc<FeedState>,
     /// The last field: dropped when the feeder can see that the feed is.
     bell: FeederBell,
 }
@@ -288,7 +288,7 @@ pub(super) fn pair(
     bell: Arc<dyn Doorbell>,
 ) -> (Feeder, Feed) {
     let (to_feeder, extents) = RingBuffer::new(FEEDER_EXTENTS);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(FeedState::default());
     let feeder = Feeder {
         timeline: title.timeline,
         layout: title.layout,

@@ -32,9 +32,9 @@ use super::handle::{Ask, ManagerEnd};
 use super::live::Feed;
 use super::order::{Order, SpanOrder};
 use super::policy::Policy;
-use super::read::{self, Reader};
+use super::read::{self, ExtentReader};
 use super::source::OpenTitle;
-use super::stats::Counters;
+use super::stats::CacheCounters;
 use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
@@ -42,8 +42,8 @@ use crate::limits::cache::{ASKS_PER_TURN, FILLS_PER_TURN, GATHER};
 use crate::limits::{EXTENTS_PER_READ, MAX_RUN_EXTENTS};
 use crate::members::Members;
 
-/// From the control side.
-pub(super) enum Control {
+/// A command from the control side to the manager thread.
+pub(super) enum ManagerCommand {
     Open(Box<OpenTitle>, SyncSender<Option<TitleRef>>),
     OpenLive(Box<(OpenTitle, Feed)>, SyncSender<Result<TitleRef, CacheError>>),
     Close(TitleRef, SyncSender<()>),
@@ -54,7 +54,7 @@ pub(super) enum Control {
 /// The state of the manager thread.
 pub(super) struct Manager {
     policy: Policy,
-    reader: Box<dyn Reader>,
+    reader: Box<dyn ExtentReader>,
     builder: Builder,
     transformer: Transformer,
     monitor: MemberMonitor,
@@ -62,10 +62,10 @@ pub(super) struct Manager {
     flights: Box<[Option<Flight>]>,
     free_places: Vec<usize>,
     handles: Vec<Option<ManagerEnd>>,
-    control: Receiver<Control>,
+    control: Receiver<ManagerCommand>,
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     /// [`CacheConfig::read_bytes`].
     read_bytes: usize,
     /// [`MemberMonitor::returns`] when extents with holes were last dropped.
@@ -75,15 +75,15 @@ pub(super) struct Manager {
     stopping: bool,
 }
 
-/// The parts of a manager.
-pub(super) struct Parts {
+/// Everything that a [`Manager`] is built from.
+pub(super) struct ManagerParts {
     pub(super) config: CacheConfig,
     pub(super) arena: Arc<ExtentArena>,
     pub(super) handles: Vec<ManagerEnd>,
-    pub(super) control: Receiver<Control>,
+    pub(super) control: Receiver<ManagerCommand>,
     pub(super) wake: Arc<EventBell>,
     pub(super) clock: Arc<dyn Clock + Send + Sync>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<CacheCounters>,
     pub(super) faults: ReadFaults,
 }
 
@@ -92,8 +92,8 @@ impl Manager {
     ///
     /// # Errors
     /// When there is no way of reading.
-    pub(super) fn new(parts: Parts) -> Result<Self, CacheError> {
-        let Parts { config, arena, handles, control, wake, clock, counters, faults } = parts;
+    pub(super) fn new(parts: ManagerParts) -> Result<Self, CacheError> {
+        let ManagerParts { config, arena, handles, control, wake, clock, counters, faults } = parts;
         let reads = config.reads_in_flight;
         let places = EXTENTS_PER_READ * reads + MAX_RUN_EXTENTS;
         // One place more, for probes.
@@ -198,21 +198,21 @@ impl Manager {
         taken
     }
 
-    fn obey(&mut self, now: Instant, control: Control) {
+    fn obey(&mut self, now: Instant, control: ManagerCommand) {
         // Whoever asked and does not wait for the answer any more does not need it.
         match control {
-            Control::Open(title, reply) => drop(reply.send(self.policy.open_title(*title))),
-            Control::OpenLive(live, reply) => {
+            ManagerCommand::Open(title, reply) => drop(reply.send(self.policy.open_title(*title))),
+            ManagerCommand::OpenLive(live, reply) => {
                 let (title, feed) = *live;
                 let _ = reply.send(self.policy.open_live(now, title, feed));
             }
-            Control::Close(title, reply) => {
+            ManagerCommand::Close(title, reply) => {
                 self.policy.close_title(now, title);
                 self.forget_title(title);
                 let _ = reply.send(());
             }
-            Control::Watch(members) => self.monitor.watch(now, members),
-            Control::Stop => self.stopping = true,
+            ManagerCommand::Watch(members) => self.monitor.watch(now, members),
+            ManagerCommand::Stop => self.stopping = true,
         }
     }
 

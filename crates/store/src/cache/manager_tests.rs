@@ -11,12 +11,12 @@ use super::super::ReadBackend;
 use super::super::handle::{self, CacheHandle, Grant, ReadFailure};
 use super::super::order::{MemberView, Order, Role, SpanResult};
 use super::super::read::{Owed, Unanswered};
-use super::super::sample::Sample;
+use super::super::sample::SampleFiles;
 use super::*;
 
-/// What becomes of a read on its way.
+/// Scripted result of a read.
 #[derive(Clone, Copy)]
-enum Fate {
+enum ScriptedRead {
     Good,
     /// The span with this role fails.
     Fails(Role, i32),
@@ -29,8 +29,8 @@ const DATA: Role = Role::Data { position: 0 };
 
 /// A working reader, except for the script's faults.
 struct Scripted {
-    inner: Box<dyn Reader>,
-    script: VecDeque<Fate>,
+    inner: Box<dyn ExtentReader>,
+    script: VecDeque<ScriptedRead>,
     roles: Vec<Role>,
     failed: Option<(Role, i32)>,
     garbled: Option<Vec<u8>>,
@@ -40,7 +40,7 @@ struct Scripted {
     waits: Arc<AtomicUsize>,
 }
 
-impl Reader for Scripted {
+impl ExtentReader for Scripted {
     fn forgive(&mut self, _: Instant, _: u64) {}
 
     fn name(&self) -> &'static str {
@@ -58,10 +58,10 @@ impl Reader for Scripted {
     }
     fn next_done(&mut self) -> Option<usize> {
         let place = self.inner.next_done()?;
-        match self.script.pop_front().unwrap_or(Fate::Good) {
-            Fate::Good => {}
-            Fate::Fails(role, errno) => self.failed = Some((role, errno)),
-            Fate::Garbled => {
+        match self.script.pop_front().unwrap_or(ScriptedRead::Good) {
+            ScriptedRead::Good => {}
+            ScriptedRead::Fails(role, errno) => self.failed = Some((role, errno)),
+            ScriptedRead::Garbled => {
                 let mut data = self.inner.results(place)[0].unwrap().to_vec();
                 data[12_345] ^= 4;
                 self.garbled = Some(data);
@@ -118,19 +118,19 @@ impl Clock for StoppedClock {
     }
 }
 
-struct World {
+struct ManagerFixture {
     manager: Manager,
     handle: CacheHandle,
-    orders: std::sync::mpsc::Sender<Control>,
-    sample: Sample,
+    orders: std::sync::mpsc::Sender<ManagerCommand>,
+    sample: SampleFiles,
     title: TitleRef,
     asker: Arc<Mutex<Option<CacheHandle>>>,
     waits: Arc<AtomicUsize>,
 }
 
-impl World {
+impl ManagerFixture {
     /// One read at a time, with these fates.
-    fn new(script: &[Fate]) -> Self {
+    fn new(script: &[ScriptedRead]) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
         let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(NoBell));
         let config = CacheConfig {
@@ -140,7 +140,7 @@ impl World {
             ..CacheConfig::default()
         };
         let (orders, control) = std::sync::mpsc::channel();
-        let mut manager = Manager::new(Parts {
+        let mut manager = Manager::new(ManagerParts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(4))),
             handles: vec![end],
@@ -165,7 +165,7 @@ impl World {
         let (asks, counts) = (Arc::clone(&asker), Arc::clone(&waits));
         manager.reader =
             Box::new(Scripted { inner, script, roles, failed, garbled, asker: asks, waits: counts });
-        let sample = Sample::of_extents(2);
+        let sample = SampleFiles::of_extents(2);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
         Self { manager, handle, orders, sample, title, asker, waits }
     }
@@ -202,7 +202,7 @@ impl World {
 /// The space of a removed title is free when no code has its files open.
 #[test]
 fn close_title_releases_its_files() {
-    let mut world = World::new(&[]);
+    let mut world = ManagerFixture::new(&[]);
     let title = world.manager.policy.title(world.title).unwrap();
     let file = title.order(0, 0, MemberView::default(), false).unwrap().spans[0].file.clone();
     drop(world.fetch());
@@ -210,14 +210,14 @@ fn close_title_releases_its_files() {
     world.manager.turn(Instant(7));
     assert!(file.holders() > 1);
     let (reply, _replied) = sync_channel(1);
-    world.orders.send(Control::Close(world.title, reply)).unwrap();
+    world.orders.send(ManagerCommand::Close(world.title, reply)).unwrap();
     world.manager.turn(Instant(7));
     assert_eq!(file.holders(), 1, "this one");
 }
 
 #[test]
 fn bytes_that_were_garbled_once_are_read_again_and_nobody_notices() {
-    let mut world = World::new(&[Fate::Garbled, Fate::Good]);
+    let mut world = ManagerFixture::new(&[ScriptedRead::Garbled, ScriptedRead::Good]);
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     let stats = world.manager.counters.snapshot();
@@ -227,7 +227,7 @@ fn bytes_that_were_garbled_once_are_read_again_and_nobody_notices() {
 
 #[test]
 fn bytes_that_stay_garbled_are_left_out() {
-    let mut world = World::new(&[Fate::Garbled, Fate::Garbled]);
+    let mut world = ManagerFixture::new(&[ScriptedRead::Garbled, ScriptedRead::Garbled]);
     let lease = world.fetch().lease.unwrap();
     assert_eq!(world.sample.check_rest(&lease, 0), [12_345 / 1316]);
     let stats = world.manager.counters.snapshot();
@@ -236,7 +236,7 @@ fn bytes_that_stay_garbled_are_left_out() {
 
 #[test]
 fn fetch_without_direct_io_support_uses_page_cache() {
-    let mut world = World::new(&[Fate::Fails(DATA, libc::EINVAL), Fate::Good]);
+    let mut world = ManagerFixture::new(&[ScriptedRead::Fails(DATA, libc::EINVAL), ScriptedRead::Good]);
     if !world.is_direct() {
         return eprintln!("no direct reads here: nothing to test");
     }
@@ -246,14 +246,21 @@ fn fetch_without_direct_io_support_uses_page_cache() {
     let stats = world.manager.counters.snapshot();
     assert_eq!((stats.read_errors, stats.retries), (0, 0));
     // Once it is buffered, the same answer is an error.
-    let mut world = World::new(&[Fate::Fails(DATA, libc::EINVAL), Fate::Fails(DATA, libc::EINVAL)]);
+    let mut world = ManagerFixture::new(&[
+        ScriptedRead::Fails(DATA, libc::EINVAL),
+        ScriptedRead::Fails(DATA, libc::EINVAL),
+    ]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EINVAL)));
 }
 
 /// Of a title of two extents one is more than may be left out.
 #[test]
 fn fetch_with_persistent_read_error_returns_and_reports_it() {
-    let mut world = World::new(&[Fate::Fails(DATA, libc::EIO), Fate::Fails(DATA, libc::EIO), Fate::Good]);
+    let mut world = ManagerFixture::new(&[
+        ScriptedRead::Fails(DATA, libc::EIO),
+        ScriptedRead::Fails(DATA, libc::EIO),
+        ScriptedRead::Good,
+    ]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::EIO)));
     let trouble = world.manager.counters.take_trouble(Instant(7)).unwrap();
     assert_eq!((trouble.extent, trouble.failure), (0, ReadFailure::Io(libc::EIO)));
@@ -266,25 +273,29 @@ fn fetch_with_persistent_read_error_returns_and_reports_it() {
 #[test]
 fn fetch_with_failed_large_read_succeeds_from_blocks() {
     for errno in [libc::EIO, libc::ENODATA] {
-        let mut world = World::new(&[Fate::Fails(DATA, errno), Fate::Good]);
+        let mut world = ManagerFixture::new(&[ScriptedRead::Fails(DATA, errno), ScriptedRead::Good]);
         let lease = world.fetch().lease.unwrap();
         world.sample.check(&lease, 0);
         let stats = world.manager.counters.snapshot();
         assert_eq!((stats.read_errors, stats.damaged, stats.degraded, stats.retries), (0, 0, 0, 0));
     }
     // The first reading was garbled, and the second failed.
-    let mut world = World::new(&[Fate::Garbled, Fate::Fails(DATA, libc::EIO), Fate::Good]);
+    let mut world = ManagerFixture::new(&[
+        ScriptedRead::Garbled,
+        ScriptedRead::Fails(DATA, libc::EIO),
+        ScriptedRead::Good,
+    ]);
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     // A device that has gone altogether is not asked for every block.
-    let mut world = World::new(&[Fate::Fails(DATA, libc::ENXIO), Fate::Good]);
+    let mut world = ManagerFixture::new(&[ScriptedRead::Fails(DATA, libc::ENXIO), ScriptedRead::Good]);
     assert_eq!(world.fetch().lease.err(), Some(ReadFailure::Io(libc::ENXIO)));
 }
 
 /// Nothing else proves these packets, so their records are read once more.
 #[test]
 fn fetch_with_failed_record_read_succeeds_on_retry() {
-    let mut world = World::new(&[Fate::Fails(Role::Meta, libc::EIO), Fate::Good]);
+    let mut world = ManagerFixture::new(&[ScriptedRead::Fails(Role::Meta, libc::EIO), ScriptedRead::Good]);
     let lease = world.fetch().lease.unwrap();
     world.sample.check(&lease, 0);
     let stats = world.manager.counters.snapshot();
@@ -295,13 +306,13 @@ fn fetch_with_failed_record_read_succeeds_on_retry() {
 /// Each of these sleeps would last for ever if it did not.
 #[test]
 fn work_that_came_just_before_is_seen_before_sleep() {
-    let mut world = World::new(&[]);
+    let mut world = ManagerFixture::new(&[]);
     assert_eq!(world.manager.turn(Instant(7)), 0);
     let stream = StreamId { index: 0, generation: 0 };
     assert!(world.handle.leave(stream));
     world.manager.sleep(Instant(7));
     assert_eq!(world.manager.turn(Instant(7)), 1);
-    world.orders.send(Control::Stop).unwrap();
+    world.orders.send(ManagerCommand::Stop).unwrap();
     world.manager.sleep(Instant(7));
     assert!(world.manager.stopping);
     assert!(world.handle.want(&Want {
@@ -328,9 +339,9 @@ fn work_that_came_just_before_is_seen_before_sleep() {
 /// and then for returned extents, not each time that another extent is requested.
 #[test]
 fn space_retry_is_triggered_by_time_not_by_requests() {
-    let mut world = World::new(&[]);
+    let mut world = ManagerFixture::new(&[]);
     // Each of four extents is lent to a viewer. Titles of another length are others.
-    let sample = Sample::of_extents(3);
+    let sample = SampleFiles::of_extents(3);
     let other = world.manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
     assert_ne!(other, world.title);
     let title = world.title;
@@ -338,12 +349,12 @@ fn space_retry_is_triggered_by_time_not_by_requests() {
         .zip([(title, 0), (title, 1), (other, 0), (other, 1)])
         .map(|(index, (title, extent))| world.fetch_of(index, title, extent).lease.unwrap())
         .collect();
-    let third = Sample::of_extents(4);
+    let third = SampleFiles::of_extents(4);
     let third = world.manager.policy.open_title(OpenTitle::new(Box::new(third.open()))).unwrap();
     world.want(5, third, 0);
     world.manager.turn(Instant(7));
     held.pop();
-    let reading = |world: &World| world.manager.counters.snapshot().reading;
+    let reading = |world: &ManagerFixture| world.manager.counters.snapshot().reading;
     let silent = handle::pair(Arc::clone(&world.manager.wake), Arc::new(NoBell)).0;
     *world.asker.lock().unwrap() = Some(std::mem::replace(&mut world.handle, silent));
     for _ in 0..5 {
@@ -359,16 +370,16 @@ fn space_retry_is_triggered_by_time_not_by_requests() {
 /// Reads that were begun would wait for nothing, and the control side for the engines.
 #[test]
 fn gathering_holds_up_neither_the_disks_nor_the_control_side() {
-    let mut world = World::new(&[]);
+    let mut world = ManagerFixture::new(&[]);
     let (reply, done) = sync_channel(1);
-    world.orders.send(Control::Close(TitleRef(77), reply)).unwrap();
+    world.orders.send(ManagerCommand::Close(TitleRef(77), reply)).unwrap();
     let due = world.manager.gather(Instant(7));
     assert_eq!((done.try_recv(), due), (Ok(()), Instant(7).plus_ns(GATHER.as_nanos() as u64)));
     assert_eq!(world.waits.load(Ordering::Relaxed), 0, "nothing is being read");
     world.want(0, world.title, 0);
     assert_eq!(world.manager.turn(Instant(7)), 2, "a want, and a read begun");
     assert!(!world.manager.may_gather(), "one read at a time: as soon as it ends there may be another");
-    world.orders.send(Control::Stop).unwrap();
+    world.orders.send(ManagerCommand::Stop).unwrap();
     let before = world.waits.load(Ordering::Relaxed);
     world.manager.gather(Instant(7));
     assert_eq!(world.waits.load(Ordering::Relaxed), before + 1, "what was begun is sent");

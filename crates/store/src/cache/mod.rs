@@ -88,9 +88,9 @@ pub use self::stripes::{MemberFiles, TitleFile};
 use crate::limits::{MAX_FEEDERS, PREFETCH_NS};
 
 use self::health::Standing;
-use self::manager::{Control, Manager, Parts};
+use self::manager::{Manager, ManagerCommand, ManagerParts};
 use self::source::OpenTitle;
-use self::stats::Counters;
+use self::stats::CacheCounters;
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 use crate::members::Members;
@@ -226,11 +226,11 @@ impl ReadyTitle {
 
 /// The control side's handle of the cache. Dropped or shut down, it ends the manager thread.
 pub struct Cache {
-    control: Sender<Control>,
+    control: Sender<ManagerCommand>,
     wake: Arc<EventBell>,
     clock: Arc<dyn Clock + Send + Sync>,
     arena: Arc<ExtentArena>,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     watched: Mutex<Option<Arc<Members>>>,
     backend: &'static str,
     thread: Option<JoinHandle<()>>,
@@ -272,9 +272,9 @@ impl Cache {
         }
         let wake = Arc::new(EventBell::new().map_err(CacheError::Resources)?);
         let (handles, ends) = bells.into_iter().map(|bell| handle::pair(Arc::clone(&wake), bell)).unzip();
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CacheCounters::default());
         let (control, commands) = channel();
-        let parts = Parts {
+        let parts = ManagerParts {
             config,
             arena: Arc::clone(&arena),
             handles: ends,
@@ -320,7 +320,7 @@ impl Cache {
             self.watch(members)?;
         }
         let (reply, answer) = sync_channel(1);
-        self.tell(Control::Open(title, reply))?;
+        self.tell(ManagerCommand::Open(title, reply))?;
         answer.recv().map_err(|_| CacheError::Stopped)?.ok_or(CacheError::TooManyTitles)
     }
 
@@ -336,7 +336,7 @@ impl Cache {
             return Ok(());
         }
         *watched = Some(Arc::clone(&members));
-        self.tell(Control::Watch(members))
+        self.tell(ManagerCommand::Watch(members))
     }
 
     /// Opens a title that is not in a store.
@@ -359,7 +359,7 @@ impl Cache {
     ) -> Result<(TitleRef, Feeder), CacheError> {
         let (feeder, feed) = live::pair(title, Arc::clone(&self.arena), Arc::clone(&self.wake), bell);
         let (reply, answer) = sync_channel(1);
-        self.tell(Control::OpenLive(Box::new((OpenTitle::new(Box::new(title)), feed)), reply))?;
+        self.tell(ManagerCommand::OpenLive(Box::new((OpenTitle::new(Box::new(title)), feed)), reply))?;
         let title = answer.recv().map_err(|_| CacheError::Stopped)??;
         Ok((title, feeder))
     }
@@ -371,7 +371,7 @@ impl Cache {
     /// one.
     pub fn close_title(&self, title: TitleRef) {
         let (reply, done) = sync_channel(1);
-        if self.tell(Control::Close(title, reply)).is_ok() {
+        if self.tell(ManagerCommand::Close(title, reply)).is_ok() {
             // An error means that the manager has ended: then nothing is granted either.
             let _ = done.recv();
         }
@@ -432,7 +432,7 @@ impl Cache {
         drop(self);
     }
 
-    fn tell(&self, control: Control) -> Result<(), CacheError> {
+    fn tell(&self, control: ManagerCommand) -> Result<(), CacheError> {
         self.control.send(control).map_err(|_| CacheError::Stopped)?;
         self.wake.ring();
         Ok(())
@@ -441,7 +441,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        let _ = self.tell(Control::Stop);
+        let _ = self.tell(ManagerCommand::Stop);
         if let Some(thread) = self.thread.take() {
             // A manager that panicked has ended too.
             let _ = thread.join();

@@ -1,5 +1,5 @@
 //! The reads for one extent, and their results: the seam between the code that knows where a
-//! title's bytes are ([`Kind`](super::kind::Kind)) and the code that reads.
+//! title's bytes are ([`TitleKind`](super::kind::TitleKind)) and the code that reads.
 //!
 //! ```text
 //!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built

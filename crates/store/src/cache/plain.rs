@@ -11,7 +11,7 @@ use millrace_core::ids::TitleRef;
 
 use super::fill::Builder;
 use super::handle::ReadFailure;
-use super::kind::Kind;
+use super::kind::TitleKind;
 use super::order::{Built, MemberView, Order, Role, SpanFile, SpanOrder, SpanResult};
 use super::source::{ALIGN, OpenTitle, PlainSource, TitleSource};
 use super::stripes::may_wait;
@@ -58,7 +58,7 @@ impl Plain {
     }
 }
 
-impl Kind for Plain {
+impl TitleKind for Plain {
     fn source(&self) -> &dyn TitleSource {
         &*self.files.source
     }

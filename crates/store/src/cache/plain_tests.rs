@@ -5,13 +5,13 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
-use super::super::sample::{Sample, SampleSource};
+use super::super::sample::{SampleFiles, SampleSource};
 use super::super::source::SourceKind;
 use super::*;
 
 #[test]
 fn direct_reads_are_of_the_same_file_or_not_at_all() {
-    let sample = Sample::of_extents(1);
+    let sample = SampleFiles::of_extents(1);
     let file = File::open(sample.data_path()).unwrap();
     let elsewhere = sample.dir.path().join("other");
     std::fs::write(&elsewhere, b"something else").unwrap();
@@ -69,7 +69,7 @@ impl PlainSource for WithoutSums {
 
 #[test]
 fn records_that_cannot_be_derived_cannot_be_ordered() {
-    let sample = Sample::of_extents(1);
+    let sample = SampleFiles::of_extents(1);
     let order = |source: Box<dyn TitleSource>| {
         OpenTitle::new(source).order(0, 0, MemberView::default(), false).map(|order| order.spans.len())
     };

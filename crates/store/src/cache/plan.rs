@@ -29,9 +29,9 @@ pub(super) struct Waiter {
     pub(super) serial: u64,
 }
 
-/// The next read.
+/// The most urgent read of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextRead {
     /// What.
     pub(super) key: ExtentKey,
     /// By when.
@@ -43,7 +43,7 @@ pub(super) struct Next {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PlannedRead {
     by: Ns,
     /// The minimum over all requests, which may include one of a stream that has left.
     spare: u8,
@@ -55,7 +55,7 @@ struct Asked {
     live: usize,
 }
 
-impl Asked {
+impl PlannedRead {
     fn new(by: Ns, spare: u8) -> Self {
         Self { by, spare, reading: false, waited: false, waiters: Vec::new(), live: 0 }
     }
@@ -71,17 +71,17 @@ struct Queues {
 }
 
 impl Queues {
-    fn of(&mut self, asked: &Asked) -> &mut BTreeSet<(Ns, ExtentKey)> {
+    fn of(&mut self, asked: &PlannedRead) -> &mut BTreeSet<(Ns, ExtentKey)> {
         if asked.live > 0 { &mut self.demand } else { &mut self.ahead }
     }
 
-    fn insert(&mut self, key: ExtentKey, asked: &Asked) {
+    fn insert(&mut self, key: ExtentKey, asked: &PlannedRead) {
         if !asked.reading {
             self.of(asked).insert((asked.by, key));
         }
     }
 
-    fn remove(&mut self, key: ExtentKey, asked: &Asked) {
+    fn remove(&mut self, key: ExtentKey, asked: &PlannedRead) {
         if !asked.reading {
             self.of(asked).remove(&(asked.by, key));
         }
@@ -90,13 +90,13 @@ impl Queues {
 
 /// The planned reads and those in progress.
 #[derive(Debug)]
-pub(super) struct Plan {
-    asked: HashMap<ExtentKey, Asked>,
+pub(super) struct ReadPlan {
+    asked: HashMap<ExtentKey, PlannedRead>,
     queues: Queues,
     ahead_limit: usize,
 }
 
-impl Plan {
+impl ReadPlan {
     /// Creates a plan with at most `ahead_limit` reads that no stream waits for.
     pub(super) fn new(ahead_limit: usize) -> Self {
         Self { asked: HashMap::new(), queues: Queues::default(), ahead_limit }
@@ -118,7 +118,7 @@ impl Plan {
         is_live: impl Fn(&Waiter) -> bool,
     ) -> bool {
         let joined = self.asked.contains_key(&key);
-        let asked = self.asked.entry(key).or_insert_with(|| Asked::new(by, spare));
+        let asked = self.asked.entry(key).or_insert_with(|| PlannedRead::new(by, spare));
         self.queues.remove(key, asked);
         if asked.waiters.len() > 2 * asked.live + 8 {
             asked.waiters.retain(is_live);
@@ -142,7 +142,7 @@ impl Plan {
         if self.queues.ahead.len() >= self.ahead_limit {
             return false;
         }
-        let asked = Asked::new(by, spare);
+        let asked = PlannedRead::new(by, spare);
         self.queues.insert(key, &asked);
         self.asked.insert(key, asked);
         true
@@ -170,13 +170,23 @@ impl Plan {
     }
 
     /// Returns the most urgent read that a stream waits for.
-    pub(super) fn first_demand(&self) -> Option<Next> {
-        self.queues.demand.first().map(|&(by, key)| Next { key, by, demand: true, spare: self.spare(key) })
+    pub(super) fn first_demand(&self) -> Option<NextRead> {
+        self.queues.demand.first().map(|&(by, key)| NextRead {
+            key,
+            by,
+            demand: true,
+            spare: self.spare(key),
+        })
     }
 
     /// Returns the most urgent read that no stream waits for yet.
-    pub(super) fn first_ahead(&self) -> Option<Next> {
-        self.queues.ahead.first().map(|&(by, key)| Next { key, by, demand: false, spare: self.spare(key) })
+    pub(super) fn first_ahead(&self) -> Option<NextRead> {
+        self.queues.ahead.first().map(|&(by, key)| NextRead {
+            key,
+            by,
+            demand: false,
+            spare: self.spare(key),
+        })
     }
 
     /// Whether `key` is in the plan, being read or not.
@@ -185,9 +195,9 @@ impl Plan {
     }
 
     /// `key`, if it is in the plan and its read has not begun.
-    pub(super) fn unread(&self, key: ExtentKey) -> Option<Next> {
+    pub(super) fn unread(&self, key: ExtentKey) -> Option<NextRead> {
         let asked = self.asked.get(&key).filter(|asked| !asked.reading)?;
-        Some(Next { key, by: asked.by, demand: asked.live > 0, spare: asked.spare })
+        Some(NextRead { key, by: asked.by, demand: asked.live > 0, spare: asked.spare })
     }
 
     fn spare(&self, key: ExtentKey) -> u8 {
@@ -216,7 +226,7 @@ impl Plan {
     }
 
     /// Removes a title from the plan. Returns all its recorded waiters. Reads already in progress
-    /// stay, without waiters, until [`Plan::finish`].
+    /// stay, without waiters, until [`ReadPlan::finish`].
     pub(super) fn forget_title(&mut self, title: TitleRef) -> Vec<(ExtentKey, Waiter)> {
         let mut waiters = Vec::new();
         self.queues.demand.retain(|(_, key)| key.title != title);

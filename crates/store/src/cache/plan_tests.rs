@@ -12,15 +12,15 @@ fn waiter(serial: u64) -> Waiter {
 
 #[test]
 fn plan_demands_for_same_extent_share_read_at_soonest_deadline() {
-    let mut plan = Plan::new(10);
+    let mut plan = ReadPlan::new(10);
     assert!(plan.ahead(key(1, 5), 900, 0));
     assert!(plan.demand(key(1, 5), (700, 0), waiter(1), |_| true), "joined what was planned ahead");
     assert!(plan.demand(key(1, 5), (800, 0), waiter(2), |_| true));
     assert!(!plan.demand(key(1, 6), (650, 0), waiter(3), |_| true));
     assert!(!plan.ahead(key(1, 6), 600, 0), "hastened, not planned twice");
-    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 6), by: 600, demand: true, spare: 0 }));
+    assert_eq!(plan.first_demand(), Some(NextRead { key: key(1, 6), by: 600, demand: true, spare: 0 }));
     plan.begin(key(1, 6));
-    assert_eq!(plan.first_demand(), Some(Next { key: key(1, 5), by: 700, demand: true, spare: 0 }));
+    assert_eq!(plan.first_demand(), Some(NextRead { key: key(1, 5), by: 700, demand: true, spare: 0 }));
     assert_eq!(plan.queued(), 1);
     assert!(plan.demand(key(1, 6), (1, 0), waiter(4), |_| true), "joins a read in flight");
     assert_eq!(plan.finish(key(1, 6)), [waiter(3), waiter(4)]);
@@ -30,7 +30,7 @@ fn plan_demands_for_same_extent_share_read_at_soonest_deadline() {
 
 #[test]
 fn reads_ahead_have_a_limit_and_demands_have_not() {
-    let mut plan = Plan::new(2);
+    let mut plan = ReadPlan::new(2);
     assert!(plan.ahead(key(1, 1), 1, 0) && plan.ahead(key(1, 2), 2, 0));
     assert!(!plan.ahead(key(1, 3), 3, 0));
     assert!(!plan.demand(key(1, 3), (3, 0), waiter(1), |_| true));
@@ -39,7 +39,7 @@ fn reads_ahead_have_a_limit_and_demands_have_not() {
 
 #[test]
 fn unwant_by_last_waiter_turns_demand_into_read_ahead() {
-    let mut plan = Plan::new(2);
+    let mut plan = ReadPlan::new(2);
     plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
     plan.demand(key(1, 1), (5, 0), waiter(2), |_| true);
     plan.unwant(key(1, 1));
@@ -53,7 +53,7 @@ fn unwant_by_last_waiter_turns_demand_into_read_ahead() {
 
 #[test]
 fn forget_title_leaves_only_reads_in_flight() {
-    let mut plan = Plan::new(9);
+    let mut plan = ReadPlan::new(9);
     plan.demand(key(1, 1), (5, 0), waiter(1), |_| true);
     plan.demand(key(1, 2), (5, 0), waiter(2), |_| true);
     plan.demand(key(2, 1), (5, 0), waiter(3), |_| true);
@@ -69,7 +69,7 @@ fn forget_title_leaves_only_reads_in_flight() {
 
 #[test]
 fn demand_repeated_by_returning_stream_keeps_waiters_bounded() {
-    let mut plan = Plan::new(1);
+    let mut plan = ReadPlan::new(1);
     for serial in 0..10_000 {
         plan.demand(key(1, 1), (5, 0), waiter(serial), |old| old.serial == serial);
         plan.unwant(key(1, 1));
@@ -108,7 +108,7 @@ struct Flat {
 proptest! {
     #[test]
     fn behaves_like_a_flat_list(ops in proptest::collection::vec(op(), 0..200)) {
-        let mut plan = Plan::new(usize::MAX);
+        let mut plan = ReadPlan::new(usize::MAX);
         let mut flat: Vec<Flat> = Vec::new();
         for (serial, op) in ops.into_iter().enumerate() {
             match op {

@@ -30,9 +30,9 @@ pub(super) enum NextUse {
     Never,
 }
 
-/// Place of one playhead.
+/// Position of one playhead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct PlayheadPosition {
     /// First extent that the stream has not got yet.
     pub(super) extent: u32,
     /// When media time zero would have been due.
@@ -42,12 +42,12 @@ pub(super) struct Place {
 /// Least offset of all playheads at or before a place: strictly ascending places, strictly descending offsets.
 #[derive(Debug, Default)]
 pub(super) struct Horizon {
-    steps: Vec<Place>,
+    steps: Vec<PlayheadPosition>,
 }
 
 impl Horizon {
     /// From all playheads, in ascending order of their extents.
-    pub(super) fn rebuild(&mut self, places: impl Iterator<Item = Place>) {
+    pub(super) fn rebuild(&mut self, places: impl Iterator<Item = PlayheadPosition>) {
         self.steps.clear();
         for place in places {
             match self.steps.last_mut() {
@@ -70,7 +70,7 @@ impl Horizon {
 /// All playheads of one title.
 #[derive(Debug, Default)]
 pub(super) struct Playheads {
-    order: BTreeSet<(Place, StreamKey)>,
+    order: BTreeSet<(PlayheadPosition, StreamKey)>,
     horizon: Horizon,
     /// A playhead appeared or jumped since the horizon was built: an extent may be needed sooner
     /// than the horizon indicates.
@@ -81,7 +81,7 @@ pub(super) struct Playheads {
 
 impl Playheads {
     /// A stream is at `to`; it was at `from` in this title before.
-    pub(super) fn place(&mut self, stream: StreamKey, from: Option<Place>, to: Place) {
+    pub(super) fn place(&mut self, stream: StreamKey, from: Option<PlayheadPosition>, to: PlayheadPosition) {
         if let Some(from) = from {
             self.take_out(stream, from);
         }
@@ -95,11 +95,11 @@ impl Playheads {
     }
 
     /// A stream is not in this title any more.
-    pub(super) fn remove(&mut self, stream: StreamKey, from: Place) {
+    pub(super) fn remove(&mut self, stream: StreamKey, from: PlayheadPosition) {
         self.take_out(stream, from);
     }
 
-    fn take_out(&mut self, stream: StreamKey, from: Place) {
+    fn take_out(&mut self, stream: StreamKey, from: PlayheadPosition) {
         if self.order.remove(&(from, stream)) {
             self.places -= usize::from(!self.is_somebody_at(from.extent));
         }
@@ -107,7 +107,7 @@ impl Playheads {
 
     fn is_somebody_at(&self, extent: u32) -> bool {
         let nobody = StreamKey { handle: 0, index: 0 };
-        let first = (Place { extent, offset: Ns::MIN }, nobody);
+        let first = (PlayheadPosition { extent, offset: Ns::MIN }, nobody);
         self.order.range(first..).next().is_some_and(|(place, _)| place.extent == extent)
     }
 
@@ -137,7 +137,8 @@ impl Playheads {
     /// Looks at the nearest playheads only and returns `true` when in doubt.
     pub(super) fn reached_by(&self, extent: u32, start_ns: Ns, until: Ns) -> bool {
         const LOOKED_AT: usize = 64;
-        let nearest = (Place { extent, offset: Ns::MAX }, StreamKey { handle: u16::MAX, index: u32::MAX });
+        let nearest =
+            (PlayheadPosition { extent, offset: Ns::MAX }, StreamKey { handle: u16::MAX, index: u32::MAX });
         let mut behind = self.order.range(..=nearest).rev();
         let found = behind.by_ref().take(LOOKED_AT).any(|(p, _)| p.offset.saturating_add(start_ns) <= until);
         found || behind.next().is_some()

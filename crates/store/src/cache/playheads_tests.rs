@@ -12,7 +12,7 @@ fn start(extent: u32) -> Ns {
 }
 
 /// The definition, with nothing in common with the horizon.
-fn naive(places: &[(Place, StreamKey)], extent: u32) -> NextUse {
+fn naive(places: &[(PlayheadPosition, StreamKey)], extent: u32) -> NextUse {
     let reach = places.iter().filter(|(place, _)| place.extent <= extent);
     reach.map(|(place, _)| NextUse::At(place.offset + start(extent))).min().unwrap_or(NextUse::Never)
 }
@@ -24,15 +24,15 @@ proptest! {
         moves in proptest::collection::vec((0usize..40, 0u32..50, -100_000i64..100_000), 0..40),
     ) {
         let mut heads = Playheads::default();
-        let mut known: Vec<(Place, StreamKey)> = Vec::new();
+        let mut known: Vec<(PlayheadPosition, StreamKey)> = Vec::new();
         for (index, (extent, offset)) in places.into_iter().enumerate() {
-            let place = Place { extent, offset };
+            let place = PlayheadPosition { extent, offset };
             heads.place(key(index as u32), None, place);
             known.push((place, key(index as u32)));
         }
         for (who, extent, offset) in moves {
             if let Some((place, stream)) = known.get_mut(who) {
-                let to = Place { extent, offset };
+                let to = PlayheadPosition { extent, offset };
                 heads.place(*stream, Some(*place), to);
                 *place = to;
             }
@@ -58,14 +58,15 @@ proptest! {
     #[test]
     fn next_use_with_old_horizon_errs_early(steps in proptest::collection::vec((0u32..8, 0u32..3), 1..60)) {
         let mut heads = Playheads::default();
-        let mut known: Vec<_> = (0..8).map(|i| (Place { extent: i * 5, offset: i64::from(i) * -700 }, key(i))).collect();
+        let first = |i: u32| PlayheadPosition { extent: i * 5, offset: i64::from(i) * -700 };
+        let mut known: Vec<_> = (0..8).map(|i| (first(i), key(i))).collect();
         known.iter().for_each(|&(place, stream)| heads.place(stream, None, place));
         heads.freeze();
         for (who, kind) in steps {
             let (place, stream) = &mut known[who as usize];
             let to = match kind {
-                0 => Place { extent: 20, offset: -300_000_000 - place.offset },
-                _ => Place { extent: place.extent + 1, offset: place.offset + 10 },
+                0 => PlayheadPosition { extent: 20, offset: -300_000_000 - place.offset },
+                _ => PlayheadPosition { extent: place.extent + 1, offset: place.offset + 10 },
             };
             heads.place(*stream, Some(*place), to);
             *place = to;
@@ -86,7 +87,7 @@ proptest! {
 fn reached_by_with_many_late_playheads_returns_true() {
     let mut heads = Playheads::default();
     for index in 0..200 {
-        heads.place(key(index), None, Place { extent: 5, offset: 1_000_000 });
+        heads.place(key(index), None, PlayheadPosition { extent: 5, offset: 1_000_000 });
     }
     assert!(heads.reached_by(5, start(5), 0), "in doubt: yes");
     assert!(!heads.reached_by(4, start(4), Ns::MAX), "nobody is before extent 5");

@@ -21,12 +21,12 @@ use millrace_core::time::Instant;
 use super::extent_table::{Brings, ExtentTable};
 use super::handle::{Grant, ReadFailure};
 use super::live::Feed;
-use super::plan::{ExtentKey, Next, Plan, Waiter};
-use super::playheads::{NextUse, Ns, Place, Playheads, StreamKey};
+use super::plan::{ExtentKey, NextRead, ReadPlan, Waiter};
+use super::playheads::{NextUse, Ns, PlayheadPosition, Playheads, StreamKey};
 use super::source::OpenTitle;
-use super::stats::Counters;
-use super::streams::{Head, Need, Streams};
-use super::titles::Titles;
+use super::stats::CacheCounters;
+use super::streams::{ExtentNeed, Head, StreamTable};
+use super::titles::TitleTable;
 use crate::limits::cache::{AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, SWEEP_NS, URGENT_NS};
 use crate::limits::{
     CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
@@ -61,13 +61,13 @@ pub(super) struct Policy {
     reading: usize,
     /// Those of them that are read together with the one before them: no reads of their own.
     joined: HashSet<ExtentKey>,
-    titles: Titles,
+    titles: TitleTable,
     /// Of these, those that are being written.
     live: Vec<(TitleRef, Feed)>,
     /// Titles to close when no connection may need them again.
     closing: Vec<TitleRef>,
-    streams: Streams,
-    plan: Plan,
+    streams: StreamTable,
+    plan: ReadPlan,
     extent_table: ExtentTable,
     /// When the next extent comes within sight of a playhead.
     timers: BinaryHeap<Reverse<(Ns, StreamKey, u32)>>,
@@ -84,7 +84,7 @@ pub(super) struct Policy {
     heads: usize,
     /// Extents at which they are.
     positions: usize,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
 }
 
 fn ns(at: Instant) -> Ns {
@@ -98,7 +98,7 @@ impl Policy {
         handles: usize,
         prefetch_ns: u64,
         reads_in_flight: usize,
-        counters: Arc<Counters>,
+        counters: Arc<CacheCounters>,
     ) -> Self {
         let extents = arena.extents();
         // Reads in flight hold extents that cannot be lent: never more than half of a tiny arena.
@@ -115,11 +115,11 @@ impl Policy {
             max_ahead: (extents / 4).clamp(1, MAX_PREFETCH_EXTENTS),
             reading: 0,
             joined: HashSet::new(),
-            titles: Titles::default(),
+            titles: TitleTable::default(),
             live: Vec::new(),
             closing: Vec::new(),
-            streams: Streams::new(handles),
-            plan: Plan::new(extents as usize),
+            streams: StreamTable::new(handles),
+            plan: ReadPlan::new(extents as usize),
             extent_table: ExtentTable::new(arena),
             timers: BinaryHeap::new(),
             grants: VecDeque::new(),
@@ -180,10 +180,10 @@ impl Policy {
         if !known || !self.enter(stream, want) {
             return self.grants.push_back(refuse(ReadFailure::OutOfRange));
         }
-        let place = Place { extent: want.extent, offset };
+        let place = PlayheadPosition { extent: want.extent, offset };
         self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
-        let need = Need { run: want.run, by, spare: want.spare, place: want.place };
+        let need = ExtentNeed { run: want.run, by, spare: want.spare, place: want.place };
         if self.streams.rewant(stream, key, need) {
             self.plan.hasten(key, by, want.spare);
         } else if let Some(lease) = self.extent_table.lend(key, want.spare) {
@@ -205,7 +205,7 @@ impl Policy {
         self.streams.enter(stream, want.stream.generation, want.spare)
     }
 
-    fn wait(&mut self, stream: StreamKey, key: ExtentKey, need: Need) {
+    fn wait(&mut self, stream: StreamKey, key: ExtentKey, need: ExtentNeed) {
         let Some((waiter, displaced)) = self.streams.wait(stream, key, need) else { return };
         if let Some(displaced) = displaced {
             self.counters.displaced.add(1);
@@ -264,7 +264,7 @@ impl Policy {
             return;
         }
         let extents = self.titles.get(key.title).map_or(0, |title| title.open.extents());
-        let place = Place { extent: key.extent + 1, ..head.place };
+        let place = PlayheadPosition { extent: key.extent + 1, ..head.place };
         self.move_head(stream, (place.extent < extents).then_some(Head { place, ..head }));
     }
 
@@ -426,7 +426,7 @@ impl Policy {
 
     /// Returns the most urgent read ahead that a playhead still needs; drops those no longer
     /// needed.
-    fn first_needed_ahead(&mut self, now: Ns) -> Option<Next> {
+    fn first_needed_ahead(&mut self, now: Ns) -> Option<NextRead> {
         loop {
             let next = self.plan.first_ahead()?;
             let until = now.saturating_add(self.prefetch_ns);
@@ -440,7 +440,7 @@ impl Policy {
         }
     }
 
-    fn brings(&self, now: Ns, next: &Next) -> Brings {
+    fn brings(&self, now: Ns, next: &NextRead) -> Brings {
         let time_left = next.by.saturating_sub(now);
         match next.demand {
             true if time_left <= self.prefetch_ns.max(URGENT_NS) => Brings::Demand,
@@ -449,7 +449,7 @@ impl Policy {
         }
     }
 
-    fn begin(&mut self, now: Ns, next: Next, brings: Brings) -> Option<ReadOrder> {
+    fn begin(&mut self, now: Ns, next: NextRead, brings: Brings) -> Option<ReadOrder> {
         let title = Arc::clone(&self.titles.get(next.key.title)?.open);
         let fill = self.extent_table.take(now, brings, &mut self.titles)?;
         self.plan.begin(next.key);
@@ -496,7 +496,7 @@ impl Policy {
             self.failed.push_back((key, now.saturating_add(FAILED_FOR_NS)));
         }
         for waiter in waiters {
-            let Some(Need { by, spare, .. }) = self.streams.needs(key, &waiter) else { continue };
+            let Some(ExtentNeed { by, spare, .. }) = self.streams.needs(key, &waiter) else { continue };
             if outcome.is_ok() && !self.extent_table.holds(key, spare) {
                 self.plan.demand(key, (by, spare), waiter, |_| true);
             } else {
@@ -507,7 +507,7 @@ impl Policy {
 
     /// Answers a waiter, if it still waits.
     fn answer(&mut self, now: Ns, key: ExtentKey, waiter: &Waiter, outcome: Result<(), ReadFailure>) {
-        let Some(Need { run, by, spare, .. }) = self.streams.answered(key, waiter) else { return };
+        let Some(ExtentNeed { run, by, spare, .. }) = self.streams.answered(key, waiter) else { return };
         let live = self.live_at(key.title);
         let lease = outcome.and_then(|()| {
             let lease = match live {

@@ -12,7 +12,7 @@ const MS: u64 = 1_000_000;
 
 /// A viewer at a position of its own, behaving like the engine: it holds the extent it sends from
 /// and requests the next one when the current one is nearly over.
-struct Viewer {
+struct SimulatedViewer {
     title: TitleRef,
     extent: u32,
     /// When its next extent is needed.
@@ -23,13 +23,13 @@ struct Viewer {
 
 /// Plays five seconds with `viewers` viewers, each in a title of its own. Returns the cache's
 /// counters afterwards.
-fn play_apart(extents: usize, viewers: u32) -> (World, u64) {
-    let mut world = World::new(extents, 2_000_000_000);
+fn play_apart(extents: usize, viewers: u32) -> (PolicyFixture, u64) {
+    let mut world = PolicyFixture::new(extents, 2_000_000_000);
     let begin = world.now;
     let mut audience: Vec<_> = (0..viewers)
         .map(|index| {
             let by = begin.plus_ns(3_000 * MS + u64::from(index) * EXTENT_NS / u64::from(viewers));
-            Viewer { title: world.open_long(index), extent: 0, by, asked: false, held: Vec::new() }
+            SimulatedViewer { title: world.open_long(index), extent: 0, by, asked: false, held: Vec::new() }
         })
         .collect();
     let mut in_flight = VecDeque::new();
@@ -73,7 +73,7 @@ fn play_apart(extents: usize, viewers: u32) -> (World, u64) {
 #[test]
 fn so_many_viewers_apart_are_carried_as_is_said() {
     let extents = 128;
-    let max = World::new(extents, 0).counters.positions().max;
+    let max = PolicyFixture::new(extents, 0).counters.positions().max;
     let (world, late) = play_apart(extents, max as u32);
     let counters = &world.counters;
     assert_eq!((late, counters.waits_for_space.get()), (0, 0), "{max} viewers");
@@ -86,7 +86,7 @@ fn so_many_viewers_apart_are_carried_as_is_said() {
 
 #[test]
 fn viewers_of_the_same_place_count_once_and_who_pauses_not_at_all() {
-    let mut world = World::new(16, 0);
+    let mut world = PolicyFixture::new(16, 0);
     let (title, other) = (world.open(1, 100), world.open(2, 100));
     for (index, (title, extent)) in (0..).zip([(title, 5), (title, 5), (title, 6), (other, 5), (other, 5)]) {
         world.want(index, title, extent, 0);
@@ -96,7 +96,7 @@ fn viewers_of_the_same_place_count_once_and_who_pauses_not_at_all() {
     world.read_all();
     let held = world.granted();
     // Each viewer is one extent further and holds the extents it was granted.
-    let leased = |world: &World| (0..16).filter(|&extent| world.arena.leases(extent) > 0).count();
+    let leased = |world: &PolicyFixture| (0..16).filter(|&extent| world.arena.leases(extent) > 0).count();
     assert_eq!((world.counters.positions().used, leased(&world)), (3, 3));
     world.leave(1);
     world.leave(2);
@@ -112,7 +112,7 @@ fn viewers_of_the_same_place_count_once_and_who_pauses_not_at_all() {
 
 #[test]
 fn places_in_a_closed_title_are_forgotten() {
-    let mut world = World::new(16, 0);
+    let mut world = PolicyFixture::new(16, 0);
     let (title, other) = (world.open(1, 100), world.open(2, 100));
     (0..4).for_each(|index| world.want(index, title, index, 0));
     world.want(4, other, 0, 0);

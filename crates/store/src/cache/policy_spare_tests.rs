@@ -6,7 +6,7 @@ use super::*;
 /// began earlier is not sent. The extents read ahead after it may have holes as usual.
 #[test]
 fn read_ahead_after_request_for_whole_extent_allows_holes() {
-    let mut world = World::new(64, 2_000_000_000);
+    let mut world = PolicyFixture::new(64, 2_000_000_000);
     let title = world.open(1, 60);
     world.want_spare(0, title, 0, 0, 4);
     world.read_all();

@@ -61,19 +61,19 @@ impl PlainSource for Bare {
 }
 
 /// A policy with instant reads.
-struct World {
+struct PolicyFixture {
     policy: Policy,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     arena: Arc<ExtentArena>,
     now: Instant,
     /// Extents in the order they were read in.
     read: Vec<ExtentKey>,
 }
 
-impl World {
+impl PolicyFixture {
     fn new(extents: usize, prefetch_ns: u64) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CacheCounters::default());
         let policy = Policy::new(Arc::clone(&arena), 2, prefetch_ns, 8, Arc::clone(&counters));
         Self { policy, counters, arena, now: Instant(1_000_000_000), read: Vec::new() }
     }
@@ -141,7 +141,7 @@ fn extents_of(grants: &[Grant]) -> Vec<(u32, u32)> {
 
 #[test]
 fn read_ahead_starts_when_extents_come_within_horizon() {
-    let mut world = World::new(64, 3 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 10, EXTENT_NS);
     world.read_all();
@@ -166,7 +166,7 @@ fn read_ahead_starts_when_extents_come_within_horizon() {
 
 #[test]
 fn read_ahead_for_late_viewer_starts_at_requested_extent() {
-    let mut world = World::new(64, 2 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 2 * EXTENT_NS);
     let title = world.open(1, 100);
     world.now = world.now.plus_ns(1000 * EXTENT_NS);
     let stream = StreamId { index: 0, generation: 0 };
@@ -187,7 +187,7 @@ fn read_ahead_for_late_viewer_starts_at_requested_extent() {
 
 #[test]
 fn read_ahead_at_title_end_stops_and_removes_playhead() {
-    let mut world = World::new(64, 10 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 10 * EXTENT_NS);
     let title = world.open(1, 12);
     world.want(0, title, 10, 0);
     world.read_all();
@@ -202,7 +202,7 @@ fn read_ahead_at_title_end_stops_and_removes_playhead() {
 
 #[test]
 fn those_who_wait_come_first_and_a_part_of_the_reads_is_kept_for_them() {
-    let mut world = World::new(64, 20 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 20 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 0, 0);
     let mut orders = Vec::new();
@@ -225,7 +225,7 @@ fn those_who_wait_come_first_and_a_part_of_the_reads_is_kept_for_them() {
 
 #[test]
 fn reads_go_by_deadline() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     for (index, in_ns) in [(0, 900), (1, 300), (2, 700), (3, 100)] {
         world.want(index, title, 10 * index, in_ns);
@@ -238,7 +238,7 @@ fn reads_go_by_deadline() {
 
 #[test]
 fn want_by_many_viewers_for_same_extent_shares_one_read() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     (0..200).for_each(|index| world.want(index, title, 7, 1000));
     world.read_all();
@@ -253,7 +253,7 @@ fn want_by_many_viewers_for_same_extent_shares_one_read() {
 
 #[test]
 fn leave_cancels_pending_grants_and_reads() {
-    let mut world = World::new(64, 5 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 5 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
     world.want(1, title, 9, 1000);
@@ -269,7 +269,7 @@ fn leave_cancels_pending_grants_and_reads() {
 
 #[test]
 fn stream_of_new_generation_gets_no_earlier_grants() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     world.want(0, title, 7, 1000);
     let stream = StreamId { index: 0, generation: 1 };
@@ -293,7 +293,7 @@ fn stream_of_new_generation_gets_no_earlier_grants() {
 
 #[test]
 fn seeks_give_up_the_oldest_wants() {
-    let mut world = World::new(64, 0);
+    let mut world = PolicyFixture::new(64, 0);
     let title = world.open(1, 100);
     (0..9).for_each(|place| world.want(0, title, 10 * place, 1000));
     world.read_all();
@@ -303,7 +303,7 @@ fn seeks_give_up_the_oldest_wants() {
 
 #[test]
 fn close_title_fails_waiters_and_discards_reads_in_flight() {
-    let mut world = World::new(8, 0);
+    let mut world = PolicyFixture::new(8, 0);
     let title = world.open(1, 100);
     world.want(0, title, 1, 0);
     world.want(1, title, 2, 10);
@@ -330,7 +330,7 @@ fn close_title_fails_waiters_and_discards_reads_in_flight() {
 #[test]
 fn close_title_with_outstanding_recall_keeps_title_open() {
     for opened_again in [false, true] {
-        let mut world = World::new(8, 0);
+        let mut world = PolicyFixture::new(8, 0);
         let title = world.open(1, 100);
         world.want(0, title, 1, 0);
         world.read_all();
@@ -361,7 +361,7 @@ fn close_title_with_outstanding_recall_keeps_title_open() {
 
 #[test]
 fn want_with_all_extents_leased_waits_without_failure() {
-    let mut world = World::new(4, 0);
+    let mut world = PolicyFixture::new(4, 0);
     let title = world.open(1, 100);
     (0..4).for_each(|index| world.want(index, title, 10 * index, 0));
     world.read_all();
@@ -385,7 +385,7 @@ fn want_with_all_extents_leased_waits_without_failure() {
 /// A viewer of a slow media asks long before he needs it: until then he does not drive out what others need sooner.
 #[test]
 fn want_with_late_deadline_evicts_only_later_needed_extents() {
-    let mut world = World::new(4, 0);
+    let mut world = PolicyFixture::new(4, 0);
     let (fast, slow) = (world.open(1, 100), world.open(2, 100));
     (0..4).for_each(|index| world.want(index, fast, index, 0));
     world.read_all();
@@ -405,7 +405,7 @@ fn want_with_late_deadline_evicts_only_later_needed_extents() {
 
 #[test]
 fn read_ahead_skips_failed_extent_until_requested() {
-    let mut world = World::new(64, 3 * EXTENT_NS);
+    let mut world = PolicyFixture::new(64, 3 * EXTENT_NS);
     let title = world.open(1, 100);
     world.want(0, title, 0, EXTENT_NS);
     while let Some(order) = world.policy.next_read(world.now) {
@@ -424,7 +424,7 @@ fn read_ahead_skips_failed_extent_until_requested() {
 }
 
 fn play(audience: &Audience, capacity: usize, prefetch_ns: u64) -> u64 {
-    let mut world = World::new(capacity, prefetch_ns);
+    let mut world = PolicyFixture::new(capacity, prefetch_ns);
     let title = world.open(1, audience.extents);
     let start = world.now;
     let mut playing: HashMap<usize, Lease> = HashMap::new();
@@ -521,7 +521,7 @@ proptest! {
     /// come back, everybody who still waits is answered.
     #[test]
     fn policy_random_operations_lose_no_extent_and_answer_all_wants(ops in prop::collection::vec(op(), 0..300)) {
-        let mut world = World::new(5, 300_000_000);
+        let mut world = PolicyFixture::new(5, 300_000_000);
         let mut titles = [world.open(0, 12), world.open(1, 12)];
         let mut next_id = 2;
         let (mut reads, mut held) = (VecDeque::new(), VecDeque::new());
@@ -592,7 +592,7 @@ proptest! {
 #[ignore = "a measurement"]
 fn decision_cost() {
     for (extents, viewers) in [(1024, 200), (1024, 10_000), (65_536, 10_000)] {
-        let mut world = World::new(extents, 2_000_000_000);
+        let mut world = PolicyFixture::new(extents, 2_000_000_000);
         let title = world.open(1, 4 * extents as u32);
         let (mut wants, mut seconds) = (0, 0.0);
         let start = world.now;
@@ -621,7 +621,7 @@ fn decision_cost() {
 
 #[test]
 fn extent_with_holes_is_granted_to_repairers_and_reread_for_others() {
-    let mut world = World::new(8, 0);
+    let mut world = PolicyFixture::new(8, 0);
     let title = world.open(1, 4);
     let spare = |grant: (u16, Grant)| grant.1.lease.map(|lease| lease.content().spare);
     world.want_spare(0, title, 2, 0, 4);
@@ -664,7 +664,7 @@ mod spare;
 #[test]
 fn next_of_run_stops_at_playhead_horizon_or_memory_limit() {
     let second = 1_000_000_000;
-    let mut world = World::new(64, second);
+    let mut world = PolicyFixture::new(64, second);
     let title = world.open(1, 200);
     world.want(0, title, 10, EXTENT_NS);
     let mut before = world.policy.next_read(world.now).unwrap();
@@ -687,7 +687,7 @@ fn next_of_run_stops_at_playhead_horizon_or_memory_limit() {
     let end = world.policy.next_read(world.now).unwrap();
     assert!(world.policy.next_of_run(world.now, &end).is_none());
     world.finish(end);
-    let mut roomy = World::new(512, second);
+    let mut roomy = PolicyFixture::new(512, second);
     let title = roomy.open(1, 400);
     roomy.want(0, title, 0, 0);
     let mut before = roomy.policy.next_read(roomy.now).unwrap();

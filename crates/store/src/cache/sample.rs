@@ -18,7 +18,7 @@ const BLOCK: usize = 4096;
 const RECORDS: usize = 510;
 
 /// The contents of the files, and their location.
-pub struct Sample {
+pub struct SampleFiles {
     pub dir: tempfile::TempDir,
     pub id: TitleId,
     pub layout: WireLayout,
@@ -53,7 +53,7 @@ pub fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-impl Sample {
+impl SampleFiles {
     /// Media ticks from one packet to the next: with packets of 1316 bytes, 10.5 Mb/s.
     pub const TICKS_PER_PACKET: u64 = 90;
 

@@ -15,7 +15,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::derived::DerivedTitle;
 use super::handle::ReadFailure;
-use super::kind::Kind;
+use super::kind::TitleKind;
 use super::live::LiveTitle;
 use super::order::{MemberView, Order, Role, SpanFile};
 use super::plain::Plain;
@@ -259,7 +259,7 @@ pub(super) struct Geometry {
 
 /// A title that is open in the cache.
 pub(super) struct OpenTitle {
-    kind: Box<dyn Kind>,
+    kind: Box<dyn TitleKind>,
     layout: WireLayout,
     packets: u32,
     /// A direct read was refused although its file could be opened for it.
@@ -276,7 +276,7 @@ impl OpenTitle {
     }
 
     /// The kind of a source, with its files open. The one place where its kind is looked at.
-    pub(super) fn kind_of(source: Box<dyn TitleSource>) -> Box<dyn Kind> {
+    pub(super) fn kind_of(source: Box<dyn TitleSource>) -> Box<dyn TitleKind> {
         match source.kind() {
             SourceKind::Plain(source) => Box::new(Plain::open(source)),
             SourceKind::Striped(stripes, source) => Box::new(Striped::open(stripes, source)),
@@ -298,7 +298,7 @@ impl OpenTitle {
         self.direct_refused.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn kind(&self) -> &dyn Kind {
+    pub(super) fn kind(&self) -> &dyn TitleKind {
         &*self.kind
     }
 

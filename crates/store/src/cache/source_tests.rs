@@ -1,10 +1,10 @@
-use super::super::sample::{Sample, SampleSource};
+use super::super::sample::{SampleFiles, SampleSource};
 use super::*;
 
 #[test]
 fn extents_cover_the_title_without_gap_or_overlap() {
     for packet_bytes in [188, 1316, 188 * 11, 188 * 48] {
-        let sample = Sample::new(packet_bytes, 900_000);
+        let sample = SampleFiles::new(packet_bytes, 900_000);
         let title = OpenTitle::new(Box::new(sample.open()));
         assert_eq!(title.extents(), sample.extents());
         let (mut packet, mut byte) = (0, 0);
@@ -71,7 +71,7 @@ impl PlainSource for Odd {
 
 #[test]
 fn geometry_of_inconsistent_source_returns_none() {
-    let sample = Sample::of_extents(1);
+    let sample = SampleFiles::of_extents(1);
     for (packets, packet_bytes) in [(0, 1316), (5, 0), (5, 1317), (5, 70_000)] {
         let odd = OpenTitle::new(Box::new(Odd { inner: sample.open(), packets, packet_bytes }));
         assert_eq!(odd.geometry(0), None, "{packets} packets of {packet_bytes}");

@@ -30,7 +30,7 @@ macro_rules! counters {
 
         /// The live counters.
         #[derive(Default)]
-        pub(super) struct Counters {
+        pub(super) struct CacheCounters {
             $(pub(super) $name: Counter,)+
             /// The reads from each member; a volume with one member is not counted.
             pub(super) of_members: [MemberCounters; MAX_MEMBERS],
@@ -39,7 +39,7 @@ macro_rules! counters {
             damaged_titles: Mutex<VecDeque<TitleId>>,
         }
 
-        impl Counters {
+        impl CacheCounters {
             /// What concerns room for more viewers.
             pub(super) fn positions(&self) -> Positions {
                 Positions { used: self.positions.get(), max: self.positions_max.get() }
@@ -426,7 +426,7 @@ struct Troubles {
     reported: Option<Instant>,
 }
 
-impl Counters {
+impl CacheCounters {
     /// Notes a failure.
     pub(super) fn note_trouble(&self, mut trouble: Trouble) {
         let mut troubles = self.trouble.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn member_reports_return_recorded_health_and_errors() {
-        let counters = Counters::default();
+        let counters = CacheCounters::default();
         assert_eq!(counters.member_reports(), []);
         counters.members.set(3);
         for (place, health) in HEALTHS.into_iter().enumerate() {
@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn take_trouble_with_many_failures_reports_once_per_second() {
-        let counters = Counters::default();
+        let counters = CacheCounters::default();
         let second = Instant(5_000_000_000);
         assert_eq!(counters.take_trouble(second), None);
         (0..10).for_each(|extent| counters.note_trouble(trouble(extent)));

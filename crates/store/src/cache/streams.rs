@@ -4,7 +4,7 @@ use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::{AGAIN_PLACES, MAX_STREAMS_PER_ENGINE};
 
 use super::plan::{ExtentKey, Waiter};
-use super::playheads::{Ns, Place, StreamKey};
+use super::playheads::{Ns, PlayheadPosition, StreamKey};
 use crate::limits::MAX_WANTS_PER_STREAM;
 
 /// Where a stream's playhead is.
@@ -13,12 +13,12 @@ pub(super) struct Head {
     /// In which title.
     pub(super) title: TitleRef,
     /// Where in it.
-    pub(super) place: Place,
+    pub(super) place: PlayheadPosition,
 }
 
-/// What one run of a stream asks of an extent.
+/// Requirements of one run of a stream on an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct ExtentNeed {
     /// The run: its wants are not those of another, even for the same extent.
     pub(super) run: RunSerial,
     /// By when.
@@ -31,23 +31,23 @@ pub(super) struct Need {
 
 /// A want that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Open {
+struct PendingWant {
     key: ExtentKey,
     serial: u64,
-    need: Need,
+    need: ExtentNeed,
 }
 
-impl Open {
+impl PendingWant {
     fn is(&self, key: ExtentKey, serial: u64) -> bool {
         self.key == key && self.serial == serial
     }
 }
 
 #[derive(Clone, Debug, Default)]
-struct Stream {
+struct StreamWants {
     generation: u32,
     /// Unanswered wants, oldest first.
-    open: [Option<Open>; MAX_WANTS_PER_STREAM],
+    open: [Option<PendingWant>; MAX_WANTS_PER_STREAM],
     head: Option<Head>,
     /// Packets of one codeword that it can do without: the maximum of all its requests. It may want
     /// one extent whole because it does not receive all stripes of the extent; this does not apply
@@ -61,24 +61,24 @@ struct Stream {
 
 /// The streams of all engines. Grows with the largest index in use, up to [`MAX_STREAMS_PER_ENGINE`] and [`AGAIN_PLACES`] per engine.
 #[derive(Debug)]
-pub(super) struct Streams {
-    handles: Vec<Vec<Option<Stream>>>,
+pub(super) struct StreamTable {
+    handles: Vec<Vec<Option<StreamWants>>>,
     /// Serial number of the last request of all streams. It never repeats, even when one stream
     /// takes the place of another.
     serial: u64,
 }
 
-impl Streams {
+impl StreamTable {
     /// Creates an empty table for `handles` engines.
     pub(super) fn new(handles: usize) -> Self {
         Self { handles: vec![Vec::new(); handles], serial: 0 }
     }
 
-    fn get(&self, key: StreamKey) -> Option<&Stream> {
+    fn get(&self, key: StreamKey) -> Option<&StreamWants> {
         self.handles.get(usize::from(key.handle))?.get(key.index as usize)?.as_ref()
     }
 
-    fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
+    fn get_mut(&mut self, key: StreamKey) -> Option<&mut StreamWants> {
         self.handles.get_mut(usize::from(key.handle))?.get_mut(key.index as usize)?.as_mut()
     }
 
@@ -98,7 +98,8 @@ impl Streams {
         if index >= handle.len() {
             handle.resize_with(index + 1, || None);
         }
-        let stream = handle[index].get_or_insert_with(|| Stream { generation, ..Stream::default() });
+        let stream =
+            handle[index].get_or_insert_with(|| StreamWants { generation, ..StreamWants::default() });
         stream.spare = stream.spare.max(spare);
         true
     }
@@ -138,9 +139,9 @@ impl Streams {
     }
 
     /// If this run of the stream already waits for this extent, replaces its need.
-    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, need: Need) -> bool {
+    pub(super) fn rewant(&mut self, key: StreamKey, extent: ExtentKey, need: ExtentNeed) -> bool {
         let Some(stream) = self.get_mut(key) else { return false };
-        let same = |open: &&mut Open| open.key == extent && open.need.run == need.run;
+        let same = |open: &&mut PendingWant| open.key == extent && open.need.run == need.run;
         stream.open.iter_mut().flatten().find(same).map(|open| open.need = need).is_some()
     }
 
@@ -150,7 +151,7 @@ impl Streams {
         &mut self,
         key: StreamKey,
         extent: ExtentKey,
-        need: Need,
+        need: ExtentNeed,
     ) -> Option<(Waiter, Option<ExtentKey>)> {
         self.serial += 1;
         let serial = self.serial;
@@ -160,14 +161,14 @@ impl Streams {
             stream.open[0] = None;
         }
         close_gaps(&mut stream.open);
-        let open = Open { key: extent, serial, need };
+        let open = PendingWant { key: extent, serial, need };
         *stream.open.iter_mut().find(|place| place.is_none())? = Some(open);
         let id = StreamId { index: key.index, generation: stream.generation };
         let waiter = Waiter { handle: key.handle, stream: id, serial };
         Some((waiter, displaced.map(|open| open.key)))
     }
 
-    fn open(&self, extent: ExtentKey, waiter: &Waiter) -> Option<&Open> {
+    fn open(&self, extent: ExtentKey, waiter: &Waiter) -> Option<&PendingWant> {
         let key = StreamKey { handle: waiter.handle, index: waiter.stream.index };
         self.get(key)?.open.iter().flatten().find(|open| open.is(extent, waiter.serial))
     }
@@ -178,15 +179,15 @@ impl Streams {
     }
 
     /// Returns a waiter's need for the extent; `None` if it no longer waits.
-    pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<Need> {
+    pub(super) fn needs(&self, extent: ExtentKey, waiter: &Waiter) -> Option<ExtentNeed> {
         self.open(extent, waiter).map(|open| open.need)
     }
 
     /// Takes back a waiter's want, which is about to be answered. `None`: it does not wait any more.
-    pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<Need> {
+    pub(super) fn answered(&mut self, extent: ExtentKey, waiter: &Waiter) -> Option<ExtentNeed> {
         let key = StreamKey { handle: waiter.handle, index: waiter.stream.index };
         let stream = self.get_mut(key)?;
-        let is_it = |open: &Option<Open>| open.is_some_and(|open| open.is(extent, waiter.serial));
+        let is_it = |open: &Option<PendingWant>| open.is_some_and(|open| open.is(extent, waiter.serial));
         let open = stream.open.iter_mut().find(|open| is_it(open))?.take();
         close_gaps(&mut stream.open);
         open.map(|open| open.need)
@@ -212,7 +213,7 @@ impl Streams {
 }
 
 /// Moves the entries to the front, in the same order.
-fn close_gaps(open: &mut [Option<Open>]) {
+fn close_gaps(open: &mut [Option<PendingWant>]) {
     let mut kept = 0;
     for i in 0..open.len() {
         if open[i].is_some() {
@@ -232,13 +233,13 @@ mod tests {
         ExtentKey { title: TitleRef(1), extent }
     }
 
-    fn need(by: Ns) -> Need {
-        Need { run: RunSerial(1), by, spare: 0, place: 0 }
+    fn need(by: Ns) -> ExtentNeed {
+        ExtentNeed { run: RunSerial(1), by, spare: 0, place: 0 }
     }
 
     #[test]
     fn want_counts_until_answered_displaced_or_removed() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamTable::new(1);
         assert!(streams.enter(STREAM, 7, 0));
         let (first, none) = streams.wait(STREAM, extent(0), need(5)).unwrap();
         assert_eq!((none, first.stream.generation), (None, 7));
@@ -264,20 +265,20 @@ mod tests {
     /// A run and the one that is queued behind it may both need the same extent, one of them whole.
     #[test]
     fn wants_of_different_runs_are_answered_apart() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamTable::new(1);
         assert!(streams.enter(STREAM, 7, 0));
-        let (first, _) = streams.wait(STREAM, extent(0), Need { spare: 2, ..need(5) }).unwrap();
-        let next = Need { run: RunSerial(2), ..need(6) };
+        let (first, _) = streams.wait(STREAM, extent(0), ExtentNeed { spare: 2, ..need(5) }).unwrap();
+        let next = ExtentNeed { run: RunSerial(2), ..need(6) };
         assert!(!streams.rewant(STREAM, extent(0), next), "another run waits for it");
         let (second, _) = streams.wait(STREAM, extent(0), next).unwrap();
-        assert!(streams.rewant(STREAM, extent(0), Need { by: 3, ..next }));
-        assert_eq!(streams.answered(extent(0), &first), Some(Need { spare: 2, ..need(5) }));
-        assert_eq!(streams.answered(extent(0), &second), Some(Need { by: 3, ..next }));
+        assert!(streams.rewant(STREAM, extent(0), ExtentNeed { by: 3, ..next }));
+        assert_eq!(streams.answered(extent(0), &first), Some(ExtentNeed { spare: 2, ..need(5) }));
+        assert_eq!(streams.answered(extent(0), &second), Some(ExtentNeed { by: 3, ..next }));
     }
 
     #[test]
     fn enter_beyond_stream_limit_returns_false() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamTable::new(1);
         assert!(!streams.enter(
             StreamKey { handle: 0, index: (MAX_STREAMS_PER_ENGINE + AGAIN_PLACES) as u32 },
             0,
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn set_ahead_end_invalidates_older_timers() {
-        let mut streams = Streams::new(1);
+        let mut streams = StreamTable::new(1);
         streams.enter(STREAM, 0, 0);
         let old = streams.set_ahead_end(STREAM, 4).unwrap();
         let new = streams.set_ahead_end(STREAM, 5).unwrap();

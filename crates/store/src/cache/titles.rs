@@ -30,21 +30,21 @@ impl Title {
 }
 
 #[derive(Default)]
-struct Place {
+struct TitleSlot {
     generation: u32,
     title: Option<Title>,
 }
 
-/// At most [`MAX_OPEN_TITLES`] titles.
+/// The open titles, at most [`MAX_OPEN_TITLES`].
 #[derive(Default)]
-pub(super) struct Titles {
-    places: Vec<Place>,
+pub(super) struct TitleTable {
+    places: Vec<TitleSlot>,
     /// Places that a title has left, the longest free first.
     free: VecDeque<u32>,
     open: usize,
 }
 
-impl Titles {
+impl TitleTable {
     /// Adds a title, or opens it once more if it is open in the same layout. `None`: the table is full.
     pub(super) fn add(&mut self, open: OpenTitle) -> Option<TitleRef> {
         for (place, entry) in self.places.iter_mut().enumerate() {
@@ -56,7 +56,7 @@ impl Titles {
         let place = match self.free.pop_front() {
             Some(place) => place,
             None if self.places.len() < MAX_OPEN_TITLES => {
-                self.places.push(Place::default());
+                self.places.push(TitleSlot::default());
                 self.places.len() as u32 - 1
             }
             None => return None,

@@ -1,9 +1,9 @@
 use millrace_core::ids::TitleId;
 
-use super::super::sample::Sample;
+use super::super::sample::SampleFiles;
 use super::*;
 
-fn open(sample: &Sample, id: u64) -> OpenTitle {
+fn open(sample: &SampleFiles, id: u64) -> OpenTitle {
     let mut renamed = [0; 16];
     renamed[..8].copy_from_slice(&id.to_le_bytes());
     let mut source = sample.open();
@@ -13,8 +13,8 @@ fn open(sample: &Sample, id: u64) -> OpenTitle {
 
 #[test]
 fn titles_get_of_closed_reference_returns_none_after_reuse() {
-    let sample = Sample::new(1316, 5000);
-    let mut titles = Titles::default();
+    let sample = SampleFiles::new(1316, 5000);
+    let mut titles = TitleTable::default();
     let first = titles.add(open(&sample, 1)).unwrap();
     assert!(titles.remove(first).is_some());
     assert_eq!(titles.len(), 0);
@@ -32,9 +32,9 @@ fn titles_get_of_closed_reference_returns_none_after_reuse() {
 
 #[test]
 fn titles_add_of_same_title_shares_entry_until_last_remove() {
-    let sample = Sample::new(1316, 5000);
-    let other_layout = Sample::new(188, 5000);
-    let mut titles = Titles::default();
+    let sample = SampleFiles::new(1316, 5000);
+    let other_layout = SampleFiles::new(188, 5000);
+    let mut titles = TitleTable::default();
     let first = titles.add(open(&sample, 1)).unwrap();
     assert_eq!(titles.add(open(&sample, 1)), Some(first));
     assert_ne!(titles.add(open(&other_layout, 1)), Some(first));
@@ -46,8 +46,8 @@ fn titles_add_of_same_title_shares_entry_until_last_remove() {
 
 #[test]
 fn titles_place_with_used_up_generations_is_retired() {
-    let sample = Sample::new(1316, 5000);
-    let mut titles = Titles::default();
+    let sample = SampleFiles::new(1316, 5000);
+    let mut titles = TitleTable::default();
     let first = titles.add(open(&sample, 1)).unwrap();
     titles.remove(first).unwrap();
     titles.places[0].generation = LAST_GENERATION;
@@ -60,11 +60,11 @@ fn titles_place_with_used_up_generations_is_retired() {
 
 #[test]
 fn titles_add_at_limit_returns_none() {
-    let sample = Sample::new(1316, 5000);
-    let mut titles = Titles::default();
+    let sample = SampleFiles::new(1316, 5000);
+    let mut titles = TitleTable::default();
     // The process does not have enough descriptors for the files of all these titles, so fill the
     // table with free places.
-    titles.places.resize_with(MAX_OPEN_TITLES, Place::default);
+    titles.places.resize_with(MAX_OPEN_TITLES, TitleSlot::default);
     assert_eq!(titles.add(open(&sample, 1)), None);
     titles.free.push_back(4095);
     assert_eq!(titles.add(open(&sample, 1)), Some(TitleRef(4095)));

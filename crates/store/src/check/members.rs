@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Report, cause, geometry_is_supported, superblock_is_readable};
+use super::{CheckReport, cause, geometry_is_supported, superblock_is_readable};
 use crate::format::members::MEMBERS_FILE;
 use crate::format::superblock::Superblock;
 use crate::members::{MemberState, Members, read_record};
 use crate::volume::dirs::Dirs;
 
 /// A member that is present and trusted.
-pub(super) struct Member {
+pub(super) struct PresentMember {
     pub(super) slot: u16,
     pub(super) dirs: Dirs,
     pub(super) superblock: Option<Superblock>,
@@ -17,7 +17,11 @@ pub(super) struct Member {
 
 /// The members of the volume that the store in `dir` belongs to, as far as they can be checked; those in the directories that
 /// are `named`, if any are.
-pub(super) fn members(dir: &Path, named: Option<&[PathBuf]>, report: &mut Report<'_>) -> Vec<Member> {
+pub(super) fn members(
+    dir: &Path,
+    named: Option<&[PathBuf]>,
+    report: &mut CheckReport<'_>,
+) -> Vec<PresentMember> {
     let dirs = Dirs::new(dir);
     let superblock = superblock_is_readable(&dirs, report);
     if let Some(block) = &superblock {
@@ -26,11 +30,11 @@ pub(super) fn members(dir: &Path, named: Option<&[PathBuf]>, report: &mut Report
     let has_list = dir.join(MEMBERS_FILE).exists();
     let is_one_of_several = superblock.as_ref().is_some_and(|block| !block.geometry.is_single());
     if !has_list && !is_one_of_several || superblock.is_none() {
-        return vec![Member { slot: 0, dirs, superblock }];
+        return vec![PresentMember { slot: 0, dirs, superblock }];
     }
     let Some(members) = members_file_is_readable(dir, named, report) else {
         let slot = superblock.as_ref().map_or(0, |block| block.member_index);
-        return vec![Member { slot, dirs, superblock }];
+        return vec![PresentMember { slot, dirs, superblock }];
     };
     every_member_is_there(&members, report);
     every_member_is_active(&members, report);
@@ -38,7 +42,7 @@ pub(super) fn members(dir: &Path, named: Option<&[PathBuf]>, report: &mut Report
     let member = |slot: usize| {
         let dirs = Dirs::new(&members.dir(slot));
         let superblock = superblock_is_readable(&dirs, report);
-        Member { slot: slot as u16, dirs, superblock }
+        PresentMember { slot: slot as u16, dirs, superblock }
     };
     members.usable().into_iter().map(member).collect()
 }
@@ -46,7 +50,7 @@ pub(super) fn members(dir: &Path, named: Option<&[PathBuf]>, report: &mut Report
 fn members_file_is_readable(
     dir: &Path,
     named: Option<&[PathBuf]>,
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) -> Option<Members> {
     match named.map_or_else(|| Members::find(dir), Members::among) {
         Ok(members) => Some(members),
@@ -59,7 +63,7 @@ fn members_file_is_readable(
     }
 }
 
-fn every_member_is_there(members: &Members, report: &mut Report<'_>) {
+fn every_member_is_there(members: &Members, report: &mut CheckReport<'_>) {
     let gone: Vec<_> = members.report().into_iter().filter(|slot| slot.absent.is_some()).collect();
     let may = usize::from(members.geometry().tolerance());
     for slot in &gone {
@@ -75,7 +79,7 @@ fn every_member_is_there(members: &Members, report: &mut Report<'_>) {
     }
 }
 
-fn every_member_is_active(members: &Members, report: &mut Report<'_>) {
+fn every_member_is_active(members: &Members, report: &mut CheckReport<'_>) {
     let there = members.report().into_iter().filter(|slot| slot.absent.is_none());
     for slot in there.filter(|slot| slot.state != MemberState::Active) {
         let what = format!("member {} is {}: nothing is read from it", slot.index, slot.state);
@@ -84,7 +88,7 @@ fn every_member_is_active(members: &Members, report: &mut Report<'_>) {
 }
 
 /// Every member has the newest list.
-fn members_agree(members: &Members, report: &mut Report<'_>) {
+fn members_agree(members: &Members, report: &mut CheckReport<'_>) {
     let Some(newest) = members.record() else { return };
     for slot in members.report().into_iter().filter(|slot| slot.absent.is_none()) {
         let what = match read_record(&slot.dir) {

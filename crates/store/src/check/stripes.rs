@@ -13,7 +13,7 @@ use super::content::{SumCheck, SyncCheck, wrong_crc};
 use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
 use super::title::remedy;
-use super::{Report, Severity};
+use super::{CheckReport, Severity};
 use crate::disk::ReadFaults;
 use crate::format::manifest::{CRC_FILE, FileEntry, SUMS_FILE, meta_file};
 use crate::meta::{CrcFile, MetaFile};
@@ -22,7 +22,7 @@ use crate::repair::reading::Reading;
 use crate::repair::set::{TitleSet, Units};
 use crate::repair::title::stripe_sums;
 use crate::repair::work::Work;
-use crate::repair::{Progress, RepairError, Setting, Timekeeper};
+use crate::repair::{RepairError, RepairProgress, Setting, Timekeeper};
 use crate::sums::SumsFile;
 use crate::volume::{open_crcs, open_meta, open_sums};
 
@@ -41,9 +41,9 @@ impl Timekeeper for NoWait {
 }
 
 /// Reads the title's units on all members.
-pub(super) fn check(set: &TitleSet, report: &mut Report<'_>) {
+pub(super) fn check(set: &TitleSet, report: &mut CheckReport<'_>) {
     let (time, stop) = (NoWait::default(), AtomicBool::new(false));
-    let tell = &mut |_: &Progress| ();
+    let tell = &mut |_: &RepairProgress| ();
     let setting = Setting {
         time: &time,
         stop: &stop,
@@ -64,13 +64,13 @@ pub(super) fn check(set: &TitleSet, report: &mut Report<'_>) {
 
 /// The state to verify against the stripes as they are read.
 struct StripeLayout<'a> {
-    media: Media<'a>,
+    media: MediaCheck<'a>,
     contradictions: u64,
     first: Option<u32>,
 }
 
-/// The title, as long as all of it could be read.
-struct Media<'a> {
+/// Checks of the whole title, while all of it could be read.
+struct MediaCheck<'a> {
     whole: bool,
     hasher: blake3::Hasher,
     sums: Vec<SumCheck<'a>>,
@@ -80,7 +80,7 @@ struct Media<'a> {
 }
 
 impl StripeLayout<'_> {
-    fn look(set: &TitleSet, report: &mut Report<'_>, work: &mut Work<'_>) -> Result<(), RepairError> {
+    fn look(set: &TitleSet, report: &mut CheckReport<'_>, work: &mut Work<'_>) -> Result<(), RepairError> {
         let files: Vec<(usize, Units)> = (0..set.homes.len())
             .filter(|&position| set.homes[position].is_some())
             .flat_map(|position| [(position, Units::Data), (position, Units::Parity)])
@@ -94,7 +94,7 @@ impl StripeLayout<'_> {
         let mut reading = Reading::open(set, sums, work)?;
         let (metas, range_sums, crcs) = others(set);
         let mut stripes = StripeLayout {
-            media: Media {
+            media: MediaCheck {
                 whole: set.stripes.members() > 1,
                 hasher: blake3::Hasher::new(),
                 sums: metas.iter().map(SumCheck::new).collect(),
@@ -148,7 +148,7 @@ impl StripeLayout<'_> {
         }
     }
 
-    fn end(self, set: &TitleSet, report: &mut Report<'_>) {
+    fn end(self, set: &TitleSet, report: &mut CheckReport<'_>) {
         let dir = set.homes.iter().flatten().next().map(|home| home.dirs.title(set.id())).unwrap_or_default();
         let todo = remedy(&set.manifest);
         if let Some(first) = self.first {
@@ -158,7 +158,7 @@ impl StripeLayout<'_> {
             );
             report.error("parity_is_of_the_data", &dir, what, todo.clone());
         }
-        let Media { whole, hasher, sums, grains, mut crcs, sync } = self.media;
+        let MediaCheck { whole, hasher, sums, grains, mut crcs, sync } = self.media;
         if !whole {
             return; // not all of it could be had; what is wrong with it has been said
         }
@@ -227,7 +227,7 @@ fn units_are_as_ingested(
     position: usize,
     units: Units,
     reading: &Reading,
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
 ) {
     let (Some(entry), Some(dir)) = (set.entry(position, units), set.dir(position)) else { return };
     let path = dir.join(&entry.name);
@@ -248,7 +248,7 @@ fn units_are_as_ingested(
 fn hashes_only(
     set: &TitleSet,
     files: &[(usize, Units)],
-    report: &mut Report<'_>,
+    report: &mut CheckReport<'_>,
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
     for &(position, units) in files {

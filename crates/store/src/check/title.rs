@@ -7,7 +7,7 @@ use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 
-use super::{Depth, Report, cause, content, crcs, is_one_of, list, parity, range_sums};
+use super::{CheckReport, Depth, cause, content, crcs, is_one_of, list, parity, range_sums};
 use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, Manifest, meta_file};
 use crate::format::meta::META_BLOCK_BYTES;
 use crate::format::superblock::Superblock;
@@ -25,7 +25,7 @@ pub(super) struct TitleCheck<'a, 'r> {
     /// The member's place among those of the title.
     pub(super) position: usize,
     superblock: Option<&'a Superblock>,
-    pub(super) report: &'a mut Report<'r>,
+    pub(super) report: &'a mut CheckReport<'r>,
     /// Files that are missing or have the wrong length: one finding each is enough.
     broken: Vec<&'a str>,
 }
@@ -36,7 +36,7 @@ impl<'a, 'r> TitleCheck<'a, 'r> {
         superblock: Option<&'a Superblock>,
         manifest: &'a Manifest,
         position: usize,
-        report: &'a mut Report<'r>,
+        report: &'a mut CheckReport<'r>,
     ) -> Self {
         let dir = dirs.title(manifest.title.id);
         Self { dir, manifest, position, superblock, report, broken: Vec::new() }

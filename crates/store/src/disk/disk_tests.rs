@@ -9,7 +9,7 @@ struct Notes {
     short_write: bool,
 }
 
-impl Watch for Notes {
+impl DiskInterceptor for Notes {
     fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
         let (verb, path) = op.name();
         let name = path.file_name().unwrap().to_string_lossy();

@@ -95,17 +95,17 @@ impl ReadFault {
 /// The faults of all members, shared by the code that sets them and the readers. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ReadFaults {
-    table: Option<Arc<Table>>,
+    table: Option<Arc<FaultTable>>,
 }
 
 #[derive(Debug)]
-struct Table {
-    state: Mutex<State>,
+struct FaultTable {
+    state: Mutex<FaultState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct FaultState {
     members: [ReadFault; MAX_MEMBERS],
     /// Whether each member's arm is under way: for readers that block.
     arms: [bool; MAX_MEMBERS],
@@ -115,8 +115,8 @@ struct State {
     waiting: usize,
 }
 
-impl Table {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl FaultTable {
+    fn lock(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,8 +125,8 @@ impl ReadFaults {
     /// A handle on which faults can be set; none are yet.
     pub fn settable() -> Self {
         let (members, arms) = ([ReadFault::None; MAX_MEMBERS], [false; MAX_MEMBERS]);
-        let state = State { members, arms, changes: 0, waiting: 0 };
-        Self { table: Some(Arc::new(Table { state: Mutex::new(state), changed: Condvar::new() })) }
+        let state = FaultState { members, arms, changes: 0, waiting: 0 };
+        Self { table: Some(Arc::new(FaultTable { state: Mutex::new(state), changed: Condvar::new() })) }
     }
 
     /// Whether faults can be set at all: if not, a reader need not ask.
@@ -182,7 +182,7 @@ impl ReadFaults {
     pub fn before_read(&self, member: u16, at: u64, bytes: usize) -> io::Result<()> {
         let Some(table) = &self.table else { return Ok(()) };
         let read = at..at.saturating_add(bytes as u64);
-        let of = |state: &State| {
+        let of = |state: &FaultState| {
             state.members.get(usize::from(member)).map_or(ReadFault::None, |fault| fault.on(&read))
         };
         let mut state = table.lock();
@@ -200,7 +200,7 @@ impl ReadFaults {
                 }
                 fault @ (ReadFault::SlowNs(_) | ReadFault::Arm { .. }) => {
                     let (since, delay) = (state.changes, Duration::from_nanos(fault.delay_ns(bytes)));
-                    let same = |state: &mut State| state.changes == since;
+                    let same = |state: &mut FaultState| state.changes == since;
                     state.waiting += 1;
                     state.arms[usize::from(member)] = true;
                     let waited = table.changed.wait_timeout_while(state, delay, same);

@@ -1,7 +1,7 @@
 //! Every operation of the store that must survive a power cut, behind one cheap handle.
 //!
 //! [`Disk`] uses the operating system's files by default and then costs one test of a pointer per
-//! operation. A test puts a [`Watch`] in its place: the simulated disk in `tests/crash/sim` records the
+//! operation. A test puts a [`DiskInterceptor`] in its place: the simulated disk in `tests/crash/sim` records the
 //! operations, refuses those it is configured to refuse, and rebuilds in a fresh directory the
 //! state that a power cut may have left (`docs/design/0009-power-cuts.md`). [`ReadFaults`] is the
 //! same for readers.
@@ -129,7 +129,7 @@ impl Op<'_> {
 }
 
 /// Stands between the store and the operating system.
-pub trait Watch: Send + Sync + std::fmt::Debug {
+pub trait DiskInterceptor: Send + Sync + std::fmt::Debug {
     /// Does `op` by calling `perform`, or fails in its place. `perform` takes the number of a
     /// write's bytes to write (`usize::MAX`: all); an error after fewer is a short write.
     ///
@@ -141,12 +141,12 @@ pub trait Watch: Send + Sync + std::fmt::Debug {
 /// The way to the disk. Cheap to clone; the default is the operating system, unwatched.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
-    watch: Option<Arc<dyn Watch>>,
+    watch: Option<Arc<dyn DiskInterceptor>>,
 }
 
 impl Disk {
     /// A disk whose every operation goes through `watch`.
-    pub fn watched(watch: Arc<dyn Watch>) -> Self {
+    pub fn watched(watch: Arc<dyn DiskInterceptor>) -> Self {
         Self { watch: Some(watch) }
     }
 

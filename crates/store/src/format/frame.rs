@@ -26,9 +26,9 @@ const _: () = {
     assert!(at::FRAME_CRC + 4 == FRAME_BYTES);
 };
 
-/// The contents of a file.
+/// Kind of a file in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// `volume.mrv`
     Superblock,
     /// `manifest.mrm`
@@ -45,7 +45,7 @@ pub enum Kind {
     Crcs,
 }
 
-impl Kind {
+impl FileKind {
     /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Superblock, Self::Manifest, Self::Index, Self::Meta, Self::Sums, Self::Members, Self::Crcs];
@@ -104,9 +104,9 @@ impl Kind {
 
 /// A frame's fields, its own checksum verified. Whether the body is right is for [`open`] to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FileFrame {
     /// The contents of the file.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Format version of the body.
     pub version: u16,
     /// Length of the body, which follows the frame to the end of the record.
@@ -118,12 +118,12 @@ pub struct Frame {
 }
 
 /// The frame of `body`, in the newest version of its kind.
-pub fn seal(kind: Kind, body: &[u8]) -> [u8; FRAME_BYTES] {
+pub fn seal(kind: FileKind, body: &[u8]) -> [u8; FRAME_BYTES] {
     seal_as(kind, kind.version(), body)
 }
 
 /// The frame of `body` in an older version: what older programs can read is written so that they do.
-pub fn seal_as(kind: Kind, version: u16, body: &[u8]) -> [u8; FRAME_BYTES] {
+pub fn seal_as(kind: FileKind, version: u16, body: &[u8]) -> [u8; FRAME_BYTES] {
     let mut frame = [0; FRAME_BYTES];
     put(&mut frame, at::MAGIC, &MAGIC);
     put(&mut frame, at::KIND, &kind.tag());
@@ -137,12 +137,12 @@ pub fn seal_as(kind: Kind, version: u16, body: &[u8]) -> [u8; FRAME_BYTES] {
 }
 
 /// Frame and body as one file.
-pub fn seal_file(kind: Kind, body: &[u8]) -> Vec<u8> {
+pub fn seal_file(kind: FileKind, body: &[u8]) -> Vec<u8> {
     [&seal(kind, body)[..], body].concat()
 }
 
 /// Reads the frame at the start of `file`: magic, checksum, kind. Neither version nor body is looked at.
-pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
+pub fn peek(file: &[u8]) -> Result<FileFrame, FormatError> {
     let fields = Fields { record: "frame", bytes: file };
     let magic: [u8; 8] = fields.array(at::MAGIC, "magic")?;
     if magic != MAGIC {
@@ -154,7 +154,7 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
         return Err(FormatError::Checksum { record: "frame", what: "frame", found: frame_crc, computed });
     }
     let tag: [u8; 4] = fields.array(at::KIND, "kind")?;
-    let kind = Kind::ALL.into_iter().find(|k| k.tag() == tag).ok_or_else(|| {
+    let kind = FileKind::ALL.into_iter().find(|k| k.tag() == tag).ok_or_else(|| {
         FormatError::value(
             "frame",
             "kind",
@@ -166,7 +166,7 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
     if usize::from(frame_bytes) != FRAME_BYTES {
         return Err(FormatError::value(kind.name(), "frame length", frame_bytes, FRAME_BYTES));
     }
-    Ok(Frame {
+    Ok(FileFrame {
         kind,
         version: fields.u16(at::VERSION, "version")?,
         body_bytes: fields.u64(at::BODY_BYTES, "body length")?,
@@ -177,7 +177,7 @@ pub fn peek(file: &[u8]) -> Result<Frame, FormatError> {
 
 /// The body of `file`, which must be a frame of this kind and a version this program reads, followed by exactly its
 /// body, with both checksums right.
-pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], FormatError> {
+pub fn open(kind: FileKind, file: &[u8]) -> Result<&[u8], FormatError> {
     let record = kind.name();
     let frame = peek(file)?;
     if frame.kind != kind {
@@ -212,33 +212,36 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seal_and_open_are_inverse(body in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..Kind::ALL.len()) {
-            let kind = Kind::ALL[kind];
+        fn seal_and_open_are_inverse(
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+            kind in 0..FileKind::ALL.len(),
+        ) {
+            let kind = FileKind::ALL[kind];
             let file = seal_file(kind, &body);
             prop_assert_eq!(open(kind, &file), Ok(&body[..]));
-            let other = Kind::ALL.into_iter().find(|k| *k != kind).unwrap();
+            let other = FileKind::ALL.into_iter().find(|k| *k != kind).unwrap();
             prop_assert!(open(other, &file).is_err());
         }
     }
 
     #[test]
     fn another_version_is_named_and_not_called_damage() {
-        let mut file = seal_file(Kind::Index, b"body");
+        let mut file = seal_file(FileKind::Index, b"body");
         file[at::VERSION] = 9;
         let crc = crc32c(&file[..at::FRAME_CRC]);
         put(&mut file, at::FRAME_CRC, &crc.to_le_bytes());
-        let error = open(Kind::Index, &file).unwrap_err();
+        let error = open(FileKind::Index, &file).unwrap_err();
         assert!(matches!(error, FormatError::Unsupported { found: 9, .. }), "{error}");
         assert!(error.to_string().contains("index: format version is 9"), "{error}");
     }
 
     #[test]
     fn truncation_and_extra_bytes_are_seen() {
-        let file = seal_file(Kind::Manifest, b"some body");
+        let file = seal_file(FileKind::Manifest, b"some body");
         for len in 0..file.len() {
-            assert!(open(Kind::Manifest, &file[..len]).is_err(), "{len}");
+            assert!(open(FileKind::Manifest, &file[..len]).is_err(), "{len}");
         }
         let longer = [&file[..], b"x"].concat();
-        assert!(open(Kind::Manifest, &longer).unwrap_err().to_string().contains("body length"));
+        assert!(open(FileKind::Manifest, &longer).unwrap_err().to_string().contains("body length"));
     }
 }

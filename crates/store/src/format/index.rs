@@ -11,7 +11,7 @@ use millrace_core::time::MediaTicks;
 
 use super::FormatError;
 use super::bytes::{Fields, put};
-use super::frame::{self, Kind};
+use super::frame::{self, FileKind};
 use crate::index::{
     ClockPiece, IndexParts, LayoutStream, PidRole, PidUse, RandomAccessPoint, TIME_STEP_PACKETS, TimeBase,
     TitleIndex,
@@ -153,7 +153,7 @@ pub fn encode(index: &TitleIndex) -> Vec<u8> {
         body.extend_from_slice(&entry);
     }
     parts.layouts.iter().for_each(|stream| body.extend_from_slice(&layout_entry(stream)));
-    frame::seal_file(Kind::Index, &body)
+    frame::seal_file(FileKind::Index, &body)
 }
 
 fn layout_entry(stream: &LayoutStream) -> [u8; LAYOUT_BYTES] {
@@ -169,7 +169,7 @@ fn layout_entry(stream: &LayoutStream) -> [u8; LAYOUT_BYTES] {
 
 /// From the whole file; the lists are checked against each other.
 pub fn decode(file: &[u8]) -> Result<TitleIndex, FormatError> {
-    let body = Fields { record: RECORD, bytes: frame::open(Kind::Index, file)? };
+    let body = Fields { record: RECORD, bytes: frame::open(FileKind::Index, file)? };
     let exactly = |at, field, expected: u32| {
         let found = body.u32(at, field)?;
         if found == expected { Ok(()) } else { Err(FormatError::value(RECORD, field, found, expected)) }

@@ -63,7 +63,7 @@ fn forged(at: usize, bytes: &[u8]) -> Result<TitleIndex, FormatError> {
     let file = encode(&index(1000, 7));
     let mut body = file[frame::FRAME_BYTES..].to_vec();
     put(&mut body, at, bytes);
-    decode(&frame::seal_file(Kind::Index, &body))
+    decode(&frame::seal_file(FileKind::Index, &body))
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn decode_of_older_versions_leaves_newer_lists_empty() {
     let file = encode(&new);
     let mut body = file[frame::FRAME_BYTES..file.len() - 2 * LAYOUT_BYTES].to_vec();
     let old =
-        |version, body: &[u8]| decode(&[&frame::seal_as(Kind::Index, version, body)[..], body].concat());
+        |version, body: &[u8]| decode(&[&frame::seal_as(FileKind::Index, version, body)[..], body].concat());
     assert!(old(2, &body).unwrap_err().to_string().contains("reserved"), "there these bytes were reserved");
     put(&mut body, at::LAYOUTS, &[0; 4]);
     let parts = IndexParts { layouts: Vec::new(), ..new.parts().clone() };
@@ -151,8 +151,8 @@ proptest! {
                 put(&mut body, at::TIMES + 4 * i, &u32::from(*count % 8).to_le_bytes());
             }
         }
-        if let Ok(index) = decode(&frame::seal_file(Kind::Index, &body)) {
-            prop_assert_eq!(encode(&index), frame::seal_file(Kind::Index, &body));
+        if let Ok(index) = decode(&frame::seal_file(FileKind::Index, &body)) {
+            prop_assert_eq!(encode(&index), frame::seal_file(FileKind::Index, &body));
         }
     }
 }

@@ -92,17 +92,17 @@ pub(crate) mod timeline {
     use millrace_core::wire::rtp::Timeline;
 
     #[derive(Serialize, Deserialize)]
-    struct Stored {
+    struct StoredTimeline {
         ssrc: u32,
         timestamp_base: u32,
     }
 
     pub(crate) fn serialize<S: Serializer>(t: &Timeline, s: S) -> Result<S::Ok, S::Error> {
-        Stored { ssrc: t.ssrc, timestamp_base: t.timestamp_base }.serialize(s)
+        StoredTimeline { ssrc: t.ssrc, timestamp_base: t.timestamp_base }.serialize(s)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timeline, D::Error> {
-        Stored::deserialize(d).map(|s| Timeline { ssrc: s.ssrc, timestamp_base: s.timestamp_base })
+        StoredTimeline::deserialize(d).map(|s| Timeline { ssrc: s.ssrc, timestamp_base: s.timestamp_base })
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) mod path {
 
     #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
-    enum Stored {
+    enum StoredPath {
         Text(String),
         Bytes { bytes: Vec<u8> },
     }
@@ -123,14 +123,14 @@ pub(crate) mod path {
     pub(crate) fn serialize<S: Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
         match path.to_str() {
             Some(text) => s.serialize_str(text),
-            None => Stored::Bytes { bytes: path.as_os_str().as_bytes().to_vec() }.serialize(s),
+            None => StoredPath::Bytes { bytes: path.as_os_str().as_bytes().to_vec() }.serialize(s),
         }
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<PathBuf, D::Error> {
-        Ok(match Stored::deserialize(d)? {
-            Stored::Text(text) => PathBuf::from(text),
-            Stored::Bytes { bytes } => PathBuf::from(OsString::from_vec(bytes)),
+        Ok(match StoredPath::deserialize(d)? {
+            StoredPath::Text(text) => PathBuf::from(text),
+            StoredPath::Bytes { bytes } => PathBuf::from(OsString::from_vec(bytes)),
         })
     }
 }

@@ -8,7 +8,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITL
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Kind};
+use super::frame::{self, FileKind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
 use crate::limits::MAX_SOURCE_COPIES;
@@ -152,18 +152,18 @@ impl Manifest {
         let body = serde_json::to_vec_pretty(self).expect("a manifest has only text keys and finite numbers");
         // What older programs can read is written so that they do.
         let version = match (self.has_crcs(), self.placement.geometry().is_single()) {
-            _ if !self.title.subtitles.is_empty() => Kind::Manifest.version(),
+            _ if !self.title.subtitles.is_empty() => FileKind::Manifest.version(),
             (true, _) => 4,
             (false, true) => 2,
             (false, false) => 3,
         };
-        [&frame::seal_as(Kind::Manifest, version, &body)[..], &body].concat()
+        [&frame::seal_as(FileKind::Manifest, version, &body)[..], &body].concat()
     }
 
     /// From the whole file, checked for contradictions. A placement this version cannot serve is decoded too:
     /// [`Geometry::check_supported`] decides.
     pub fn decode(file: &[u8]) -> Result<Self, FormatError> {
-        let body = frame::open(Kind::Manifest, file)?;
+        let body = frame::open(FileKind::Manifest, file)?;
         let manifest: Self = serde_json::from_slice(body).map_err(|e| {
             FormatError::value(RECORD, "body", format!("not a manifest ({e})"), "the JSON of a manifest")
         })?;

@@ -140,7 +140,7 @@ fn contradictions_are_refused_by_name() {
 fn decode_of_non_manifest_body_returns_error() {
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
     for body in [&b""[..], b"{}", b"null", b"{\"title\":1}", &[0xff, 0xfe], &deep] {
-        let error = Manifest::decode(&frame::seal_file(Kind::Manifest, body)).unwrap_err();
+        let error = Manifest::decode(&frame::seal_file(FileKind::Manifest, body)).unwrap_err();
         assert!(error.to_string().contains("not a manifest"), "{error}");
     }
 }

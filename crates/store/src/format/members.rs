@@ -10,7 +10,7 @@ use crate::limits::MAX_MEMBERS;
 pub use crate::limits::volume::MAX_MEMBERS_FILE_BYTES;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Kind};
+use super::frame::{self, FileKind};
 use super::superblock::Geometry;
 use super::{FormatError, Uuid, json};
 
@@ -84,12 +84,12 @@ impl MembersRecord {
     /// The whole file.
     pub fn encode(&self) -> Vec<u8> {
         let body = serde_json::to_vec_pretty(self).expect("a list of members has only text keys and numbers");
-        frame::seal_file(Kind::Members, &body)
+        frame::seal_file(FileKind::Members, &body)
     }
 
     /// From the whole file, checked for contradictions.
     pub fn decode(file: &[u8]) -> Result<Self, FormatError> {
-        let body = frame::open(Kind::Members, file)?;
+        let body = frame::open(FileKind::Members, file)?;
         let record: Self = serde_json::from_slice(body).map_err(|e| {
             let found = format!("not a list of members ({e})");
             FormatError::value(RECORD, "body", found, "the JSON of a list of members")

@@ -65,7 +65,7 @@ proptest! {
     #[test]
     fn members_record_decode_of_arbitrary_bytes_does_not_panic(body in proptest::collection::vec(any::<u8>(), 0..600)) {
         prop_assert!(MembersRecord::decode(&body).is_err());
-        let _ = MembersRecord::decode(&frame::seal_file(Kind::Members, &body));
+        let _ = MembersRecord::decode(&frame::seal_file(FileKind::Members, &body));
     }
 
     #[test]
@@ -73,7 +73,7 @@ proptest! {
         let mut body = record(3).encode()[frame::FRAME_BYTES..].to_vec();
         let place = place % body.len();
         body[place] = byte;
-        if let Ok(read) = MembersRecord::decode(&frame::seal_file(Kind::Members, &body)) {
+        if let Ok(read) = MembersRecord::decode(&frame::seal_file(FileKind::Members, &body)) {
             prop_assert_eq!(MembersRecord::decode(&read.encode()), Ok(read));
         }
     }

@@ -11,7 +11,7 @@ use millrace_core::limits::MAX_TITLE_PACKETS;
 use millrace_core::packet::{PacketMeta, WireLayout};
 
 use super::bytes::{Fields, put};
-use super::frame::{self, FRAME_BYTES, Kind};
+use super::frame::{self, FRAME_BYTES, FileKind};
 use super::{FormatError, crc32c};
 
 /// Length of a block, and of the header block at the start of the file.
@@ -24,7 +24,7 @@ const RECORDS_BYTES: usize = 4080;
 /// The entry for each packet in a file of records.
 pub trait Record: Copy + Default + PartialEq + fmt::Debug {
     /// The kind of file that holds these records.
-    const KIND: Kind;
+    const KIND: FileKind;
     /// Length of a record: `RECORDS_BYTES` is a multiple of it.
     const LENGTH: usize;
     /// Records in a block.
@@ -38,7 +38,7 @@ pub trait Record: Copy + Default + PartialEq + fmt::Debug {
 }
 
 impl Record for PacketMeta {
-    const KIND: Kind = Kind::Meta;
+    const KIND: FileKind = FileKind::Meta;
     const LENGTH: usize = Self::BYTES;
 
     fn append_to(self, out: &mut Vec<u8>) {
@@ -63,7 +63,7 @@ impl PacketCrc {
 }
 
 impl Record for PacketCrc {
-    const KIND: Kind = Kind::Crcs;
+    const KIND: FileKind = FileKind::Crcs;
     const LENGTH: usize = 4;
 
     fn append_to(self, out: &mut Vec<u8>) {

@@ -25,7 +25,7 @@ fn meta_header_decode_of_forged_block_names_invalid_field() {
     let refused = |words: &str, at: usize, bytes: &[u8]| {
         let mut block = header().encode();
         put(&mut block[FRAME_BYTES..], at, bytes);
-        let frame = frame::seal(Kind::Meta, &block[FRAME_BYTES..]);
+        let frame = frame::seal(FileKind::Meta, &block[FRAME_BYTES..]);
         put(&mut block[..], 0, &frame);
         let error = MetaHeader::decode(&block[..]).unwrap_err().to_string();
         assert!(error.contains(words), "wanted \"{words}\", got \"{error}\"");
@@ -38,7 +38,7 @@ fn meta_header_decode_of_forged_block_names_invalid_field() {
     refused("packets is 1; expected 14286", at::PACKETS, &1u32.to_le_bytes());
     refused("reserved byte", at::RESERVED_1, &[1]);
     refused("reserved byte", META_BLOCK_BYTES - FRAME_BYTES - 1, &[1]);
-    let short = frame::seal_file(Kind::Meta, &header().encode()[FRAME_BYTES..META_BLOCK_BYTES - 8]);
+    let short = frame::seal_file(FileKind::Meta, &header().encode()[FRAME_BYTES..META_BLOCK_BYTES - 8]);
     assert!(MetaHeader::decode(&short).unwrap_err().to_string().contains("header block length"));
 }
 

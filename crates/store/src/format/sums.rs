@@ -8,7 +8,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::wire::checksum::add;
 
 use super::bytes::{Fields, put};
-use super::frame::{self, FRAME_BYTES, Kind};
+use super::frame::{self, FRAME_BYTES, FileKind};
 use super::{FormatError, crc32c};
 
 const RECORD: &str = "range sums header";
@@ -95,14 +95,14 @@ impl SumsHeader {
         put(body, at::BLOCK_BYTES, &(SUMS_BLOCK_BYTES as u16).to_le_bytes());
         put(body, at::SUMS_PER_BLOCK, &(SUMS_PER_BLOCK as u16).to_le_bytes());
         put(body, at::DATA_BYTES, &self.data_bytes.to_le_bytes());
-        let frame = frame::seal(Kind::Sums, &block[FRAME_BYTES..]);
+        let frame = frame::seal(FileKind::Sums, &block[FRAME_BYTES..]);
         block[..FRAME_BYTES].copy_from_slice(&frame);
         block
     }
 
     /// From the header block.
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        let body = frame::open(Kind::Sums, block)?;
+        let body = frame::open(FileKind::Sums, block)?;
         let body = Fields { record: RECORD, bytes: body };
         body.reserved(at::RESERVED_1, 8)?;
         body.reserved(at::RESERVED_2, SUMS_BLOCK_BYTES - FRAME_BYTES - at::RESERVED_2)?;
@@ -165,7 +165,7 @@ pub enum SumsError {
         /// End of the grains asked for.
         to: u64,
     },
-    /// The bytes at the edges of a range were not given as [`crate::sums::Cut`] asks for them.
+    /// The bytes at the edges of a range were not given as [`crate::sums::GrainSplit`] asks for them.
     #[error("range sums: {given} bytes given for an edge of {needed} bytes")]
     Edge {
         /// Bytes given.

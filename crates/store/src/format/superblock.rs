@@ -4,7 +4,7 @@
 //! of units of every stripe. One member without parity has `k = 1`, `m = 0`: plain files, which older versions read too.
 
 use super::bytes::{Fields, put};
-use super::frame::{self, FRAME_BYTES, Kind};
+use super::frame::{self, FRAME_BYTES, FileKind};
 use super::{FormatError, Uuid};
 use crate::limits::MAX_MEMBERS;
 use millrace_core::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
@@ -124,15 +124,15 @@ impl Superblock {
         put(&mut body, at::CREATED, &self.created_unix_s.to_le_bytes());
         let mut file = [0; SUPERBLOCK_BYTES];
         // What older programs can read is written so that they do; the rest they refuse by its version.
-        let version = if self.geometry.is_single() { 1 } else { Kind::Superblock.version() };
-        put(&mut file, 0, &frame::seal_as(Kind::Superblock, version, &body));
+        let version = if self.geometry.is_single() { 1 } else { FileKind::Superblock.version() };
+        put(&mut file, 0, &frame::seal_as(FileKind::Superblock, version, &body));
         put(&mut file, FRAME_BYTES, &body);
         file
     }
 
     /// From the whole file. A geometry this version cannot serve is decoded too: [`Geometry::check_supported`] decides.
     pub fn decode(file: &[u8]) -> Result<Self, FormatError> {
-        let fields = Fields { record: RECORD, bytes: frame::open(Kind::Superblock, file)? };
+        let fields = Fields { record: RECORD, bytes: frame::open(FileKind::Superblock, file)? };
         if fields.bytes.len() != BODY_BYTES {
             return Err(FormatError::value(RECORD, "body length", fields.bytes.len(), BODY_BYTES));
         }

@@ -8,7 +8,7 @@ use crate::limits::volume::MAX_LOOK_BYTES;
 
 /// The type of the picture at the start of a PES packet, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum PictureAccess {
     /// A decoder can start here.
     Access,
     /// A decoder could start here, but the parameter sets (sequence header) do not come with the
@@ -56,12 +56,12 @@ impl PictureLook {
     }
 
     /// The verdict if no picture was found: the random access indicator decides.
-    pub(super) fn untold(&self) -> Verdict {
-        if self.is_indicated { Verdict::Access } else { Verdict::NoAccess }
+    pub(super) fn untold(&self) -> PictureAccess {
+        if self.is_indicated { PictureAccess::Access } else { PictureAccess::NoAccess }
     }
 
     /// The next bytes of the PES packet's payload.
-    pub(super) fn push(&mut self, payload: &[u8]) -> Verdict {
+    pub(super) fn push(&mut self, payload: &[u8]) -> PictureAccess {
         if self.syntax == VideoSyntax::Opaque {
             return self.untold();
         }
@@ -72,10 +72,10 @@ impl PictureLook {
             let unit = &self.bytes[code + 3..];
             if unit.len() < 8 && self.bytes.len() < MAX_LOOK_BYTES {
                 self.seen = code;
-                return Verdict::More;
+                return PictureAccess::More;
             }
             match self.unit(code + 3) {
-                Verdict::More => self.seen = code + 3,
+                PictureAccess::More => self.seen = code + 3,
                 decided => return decided,
             }
         }
@@ -83,14 +83,14 @@ impl PictureLook {
             return self.untold();
         }
         self.seen = self.seen.max(self.bytes.len().saturating_sub(2));
-        Verdict::More
+        PictureAccess::More
     }
 
     /// No more bytes of this PES packet come.
-    pub(super) fn end(&mut self) -> Verdict {
+    pub(super) fn end(&mut self) -> PictureAccess {
         while let Some(code) = find_start_code(&self.bytes, self.seen) {
             match self.unit(code + 3) {
-                Verdict::More => self.seen = code + 3,
+                PictureAccess::More => self.seen = code + 3,
                 decided => return decided,
             }
         }
@@ -122,16 +122,16 @@ impl PictureLook {
     }
 
     /// The unit whose first byte behind the start code is at `at`: decides, or goes on.
-    fn unit(&mut self, at: usize) -> Verdict {
+    fn unit(&mut self, at: usize) -> PictureAccess {
         let unit = &self.bytes[at..];
-        let Some(&kind) = unit.first() else { return Verdict::More };
+        let Some(&kind) = unit.first() else { return PictureAccess::More };
         let byte = |i: usize| unit.get(i).copied().unwrap_or(0);
         match self.syntax {
             VideoSyntax::Mpeg2 => match kind {
                 0xb3 => self.sets |= set::SEQUENCE,
                 // Picture header: 10 bits of temporal reference, 3 bits of coding type, 1 = I.
                 0x00 => return self.picture(set::SEQUENCE, false, byte(2) >> 3 & 7 == 1),
-                0x01..=0xaf => return Verdict::NoAccess,
+                0x01..=0xaf => return PictureAccess::NoAccess,
                 _ => {}
             },
             VideoSyntax::Mpeg4 => match kind {
@@ -162,18 +162,18 @@ impl PictureLook {
             },
             VideoSyntax::Opaque => return self.untold(),
         }
-        Verdict::More
+        PictureAccess::More
     }
 
     /// Decides about a picture. `is_start`: a decoder can start at any picture of this kind;
     /// `is_intra`: it can start if the encoder has put the `needed` sets before the picture, or
     /// marked it.
-    fn picture(&self, needed: u8, is_start: bool, is_intra: bool) -> Verdict {
+    fn picture(&self, needed: u8, is_start: bool, is_intra: bool) -> PictureAccess {
         let has_sets = self.sets & needed == needed;
         match (has_sets, is_start || self.is_indicated, is_intra) {
-            (true, true, _) | (true, _, true) => Verdict::Access,
-            (false, true, _) => Verdict::Bare,
-            _ => Verdict::NoAccess,
+            (true, true, _) | (true, _, true) => PictureAccess::Access,
+            (false, true, _) => PictureAccess::Bare,
+            _ => PictureAccess::NoAccess,
         }
     }
 }

@@ -2,17 +2,17 @@ use super::*;
 
 /// Whether a decoder can start at a PES packet without the random access indicator.
 fn look(syntax: VideoSyntax, bytes: &[u8]) -> bool {
-    verdict(syntax, bytes, false) == Verdict::Access
+    verdict(syntax, bytes, false) == PictureAccess::Access
 }
 
 /// Examines one PES payload, split in two at every possible place; all results must agree.
-fn verdict(syntax: VideoSyntax, bytes: &[u8], is_indicated: bool) -> Verdict {
+fn verdict(syntax: VideoSyntax, bytes: &[u8], is_indicated: bool) -> PictureAccess {
     let verdict = |pieces: &[&[u8]]| {
         let mut look = PictureLook::new(syntax);
         look.begin(is_indicated);
         for piece in pieces {
             match look.push(piece) {
-                Verdict::More => {}
+                PictureAccess::More => {}
                 decided => return decided,
             }
         }
@@ -39,10 +39,10 @@ fn h264() {
     // first_mb_in_slice 0 = '1'; slice_type 7 (I) = '0001000', 5 (P) = '00110'.
     let (i, p) = (&[0x41, 0b1000_1000, 0x80, 9, 9, 9, 9, 9][..], &[0x41, 0b1001_1010, 9, 9, 9, 9, 9, 9][..]);
     assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, sei, idr])));
-    assert_eq!(verdict(VideoSyntax::H264, &units(&[idr]), false), Verdict::Bare);
+    assert_eq!(verdict(VideoSyntax::H264, &units(&[idr]), false), PictureAccess::Bare);
     assert_eq!(
         verdict(VideoSyntax::H264, &units(&[sps, idr]), false),
-        Verdict::Bare,
+        PictureAccess::Bare,
         "no picture parameter set"
     );
     assert!(look(VideoSyntax::H264, &units(&[aud, sps, pps, i])), "parameter sets and an I picture");
@@ -50,9 +50,9 @@ fn h264() {
     assert!(!look(VideoSyntax::H264, &units(&[aud, sps, pps, p])));
     assert!(!look(VideoSyntax::H264, &units(&[aud, p, idr])), "the first picture decides");
     let marked = |parts: &[&[u8]]| verdict(VideoSyntax::H264, &units(parts), true);
-    assert_eq!(marked(&[aud, sps, pps, p]), Verdict::Access, "gradual refresh");
-    assert_eq!(marked(&[aud, i]), Verdict::Bare);
-    assert_eq!(marked(&[&[9; 8]]), Verdict::Access, "no picture says otherwise");
+    assert_eq!(marked(&[aud, sps, pps, p]), PictureAccess::Access, "gradual refresh");
+    assert_eq!(marked(&[aud, i]), PictureAccess::Bare);
+    assert_eq!(marked(&[&[9; 8]]), PictureAccess::Access, "no picture says otherwise");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn h265() {
         let bytes = units(&[&unit(35), &unit(32), &unit(33), &unit(34), &unit(39), &unit(kind)]);
         assert_eq!(look(VideoSyntax::H265, &bytes), access, "NAL unit type {kind}");
         let bare = units(&[&unit(35), &unit(33), &unit(34), &unit(kind)]);
-        let expected = if access { Verdict::Bare } else { Verdict::NoAccess };
+        let expected = if access { PictureAccess::Bare } else { PictureAccess::NoAccess };
         assert_eq!(verdict(VideoSyntax::H265, &bare, false), expected, "NAL unit type {kind} without VPS");
     }
 }
@@ -80,8 +80,8 @@ fn mpeg_2_and_mpeg_4() {
     assert!(look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x10, 9, 9, 9, 9, 9, 9]])));
     assert!(!look(VideoSyntax::Mpeg4, &units(&[layer, &[0xb6, 0x50, 9, 9, 9, 9, 9, 9]])));
     assert!(!look(VideoSyntax::Opaque, &units(&[&[0x65; 8]])));
-    assert_eq!(verdict(VideoSyntax::Opaque, &units(&[&[0x65; 8]]), true), Verdict::Access);
-    assert_eq!(verdict(VideoSyntax::Mpeg2, &units(&[group, &picture(1)]), true), Verdict::Bare);
+    assert_eq!(verdict(VideoSyntax::Opaque, &units(&[&[0x65; 8]]), true), PictureAccess::Access);
+    assert_eq!(verdict(VideoSyntax::Mpeg2, &units(&[group, &picture(1)]), true), PictureAccess::Bare);
 }
 
 #[test]
@@ -89,14 +89,14 @@ fn endless_headers_are_given_up() {
     let mut look = PictureLook::new(VideoSyntax::H264);
     look.begin(false);
     let mut pushed = 0;
-    while look.push(&[6; 184]) == Verdict::More {
+    while look.push(&[6; 184]) == PictureAccess::More {
         pushed += 184;
         assert!(pushed <= MAX_LOOK_BYTES);
     }
     assert!(look.bytes.len() <= MAX_LOOK_BYTES);
     // The next one is looked at afresh.
     look.begin(false);
-    assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), Verdict::Bare);
+    assert_eq!(look.push(&units(&[&[0x65, 1, 2, 3, 4, 5, 6, 7]])), PictureAccess::Bare);
 }
 
 #[test]

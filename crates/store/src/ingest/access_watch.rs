@@ -1,7 +1,7 @@
 //! Detects access points in passing PES packets: pictures where a decoder can start, and audio in
 //! gaps without pictures.
 
-use super::access::{PictureLook, Verdict};
+use super::access::{PictureAccess, PictureLook};
 use super::access_list::{AccessList, MIN_GAP_AUDIO_TICKS, MIN_GAP_TICKS};
 use super::codec::VideoSyntax;
 use super::layout::LayoutList;
@@ -102,8 +102,8 @@ impl AccessWatch {
     pub(super) fn unit_continues(&mut self, payload: &[u8], byte: u64) {
         let (Some(look), Some(unit)) = (&mut self.look, self.undecided) else { return };
         let verdict = match look.push(payload) {
-            Verdict::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => return,
-            Verdict::More => look.untold(),
+            PictureAccess::More if byte - unit.byte <= MAX_UNDECIDED_BYTES => return,
+            PictureAccess::More => look.untold(),
             verdict => verdict,
         };
         self.decide(unit, verdict);
@@ -149,15 +149,15 @@ impl AccessWatch {
         self.bare
     }
 
-    fn decide(&mut self, unit: Undecided, verdict: Verdict) {
+    fn decide(&mut self, unit: Undecided, verdict: PictureAccess) {
         self.undecided = None;
-        if verdict == Verdict::Access {
+        if verdict == PictureAccess::Access {
             if let Some(config) = self.look.as_ref().and_then(PictureLook::config) {
                 self.layouts.config(self.pid, config, unit.byte);
             }
             return self.add(unit);
         }
-        if verdict == Verdict::Bare {
+        if verdict == PictureAccess::Bare {
             if self.bare.count == 0 {
                 self.bare.first = unit.byte;
             }

@@ -82,16 +82,16 @@ impl Point {
     }
 }
 
-/// Bytes that passed in some time.
+/// Bytes between two anchors, and the time they took.
 #[derive(Clone, Copy, Debug, Default)]
-struct Piece {
+struct ClockInterval {
     bytes: u64,
     ticks: u64,
     /// Longest interval of anchors in it.
     longest: u64,
 }
 
-impl Piece {
+impl ClockInterval {
     fn add(&mut self, bytes: u64, ticks: u64) {
         self.bytes += bytes;
         self.ticks += ticks;
@@ -113,19 +113,19 @@ impl Piece {
 /// Rates seen: of the last second, the fastest, and whether all are the same.
 #[derive(Debug, Default)]
 struct Rates {
-    window: VecDeque<Piece>,
-    total: Piece,
-    fastest: Option<Piece>,
-    gathering: Piece,
-    slowest_long: Option<Piece>,
-    fastest_long: Option<Piece>,
+    window: VecDeque<ClockInterval>,
+    total: ClockInterval,
+    fastest: Option<ClockInterval>,
+    gathering: ClockInterval,
+    slowest_long: Option<ClockInterval>,
+    fastest_long: Option<ClockInterval>,
 }
 
 impl Rates {
     fn add(&mut self, bytes: u64, ticks: u64) {
         match self.window.back_mut().filter(|last| last.ticks < PIECE_TICKS) {
             Some(last) => last.add(bytes, ticks),
-            None => self.window.push_back(Piece { bytes, ticks, longest: ticks }),
+            None => self.window.push_back(ClockInterval { bytes, ticks, longest: ticks }),
         }
         self.total.add(bytes, ticks);
         while self.window.len() > 1 && self.total.ticks - self.window[0].ticks >= WINDOW_TICKS {

@@ -39,7 +39,7 @@ const PACKETS_AT_A_TIME: usize = 256;
 
 /// A stream whose time stamps drive the clock.
 #[derive(Debug)]
-struct Track {
+struct TimedStream {
     pid: u16,
     kind: StreamKind,
     /// Clock at which its last PES packet was due.
@@ -51,7 +51,7 @@ struct Track {
     packets_before: u64,
 }
 
-impl Track {
+impl TimedStream {
     fn new(pid: u16, kind: StreamKind) -> Self {
         Self { pid, kind, due: 0, step: 0, packets: 0, packets_before: 0 }
     }
@@ -100,7 +100,7 @@ impl Gap {
 pub(super) struct ClockFiller {
     programs: Programs,
     pcr_pid: Option<u16>,
-    tracks: Vec<Track>,
+    tracks: Vec<TimedStream>,
     /// Pushed bytes; those before `taken` are processed.
     input: Vec<u8>,
     taken: usize,
@@ -131,7 +131,7 @@ impl ClockFiller {
     /// Releases the held packets at the end of ffmpeg's output, after [`ClockFiller::read`] has
     /// returned everything. The clock continues to the end of the last frame if that is far away.
     pub(super) fn end(&mut self) {
-        let end = self.tracks.iter().map(Track::end).max();
+        let end = self.tracks.iter().map(TimedStream::end).max();
         if let (Some(now), Some(end)) = (self.now, end)
             && end > now + END_TICKS
         {
@@ -227,7 +227,7 @@ impl ClockFiller {
         self.tracks.retain(|track| pmt.streams.iter().any(|stream| stream.pid == track.pid));
         for stream in pmt.streams.iter().filter(|stream| stream.kind != StreamKind::Other) {
             if !self.tracks.iter().any(|track| track.pid == stream.pid) {
-                self.tracks.push(Track::new(stream.pid, stream.kind));
+                self.tracks.push(TimedStream::new(stream.pid, stream.kind));
             }
         }
     }

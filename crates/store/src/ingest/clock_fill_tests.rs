@@ -6,11 +6,11 @@ const AUDIO: u16 = 0x101;
 const DELAY: u64 = 63_000;
 
 /// A stream as ffmpeg writes it: the clock with the pictures.
-struct Stream {
+struct TestStream {
     writer: PacketWriter,
 }
 
-impl Stream {
+impl TestStream {
     fn new() -> Self {
         let entry = |pid, stream_type| StreamEntry { pid, stream_type, descriptors: Vec::new() };
         let mut writer = PacketWriter::default();
@@ -77,7 +77,7 @@ impl Stream {
 
 #[test]
 fn fill_where_pictures_carry_the_clock_changes_nothing() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     (0..50).for_each(|n| stream.picture(1000 + 40 * n, 5000));
     assert_eq!(stream.filled(usize::MAX, 4096), stream.writer.out);
     assert_eq!(stream.clock().len(), 50);
@@ -85,7 +85,7 @@ fn fill_where_pictures_carry_the_clock_changes_nothing() {
 
 #[test]
 fn fill_of_audio_beyond_the_pictures_follows_its_stamps() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     for n in 0..25 {
         stream.picture(1000 + 40 * n, 5000);
         if n % 8 == 0 {
@@ -101,7 +101,7 @@ fn fill_of_audio_beyond_the_pictures_follows_its_stamps() {
 
 #[test]
 fn fill_of_audio_before_the_pictures_begins_with_it() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     (0..10).for_each(|n| stream.audio(500 + 300 * n));
     (0..25).for_each(|n| stream.picture(3500 + 40 * n, 5000));
     assert_eq!(stream.clock()[0], 500);
@@ -109,7 +109,7 @@ fn fill_of_audio_before_the_pictures_begins_with_it() {
 
 #[test]
 fn fill_between_sparse_pictures_sends_each_before_it_is_decoded() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     (0..4).for_each(|n| stream.picture(1000 + 5000 * n, 100_000));
     stream.clock();
     let out = stream.filled(usize::MAX, 4096);
@@ -127,7 +127,7 @@ fn fill_between_sparse_pictures_sends_each_before_it_is_decoded() {
 
 #[test]
 fn fill_with_a_picture_behind_the_audio_does_not_turn_the_clock_back() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     stream.picture(1000, 500);
     (0..10).for_each(|n| stream.audio(1000 + 300 * n));
     // It lies in the wrong place of the file.
@@ -138,7 +138,7 @@ fn fill_with_a_picture_behind_the_audio_does_not_turn_the_clock_back() {
 
 #[test]
 fn fill_of_a_long_gap_takes_no_memory() {
-    let mut stream = Stream::new();
+    let mut stream = TestStream::new();
     stream.picture(1000, 500);
     stream.picture(36_001_000, 500);
     let (mut filler, mut room, mut total) = (ClockFiller::new(), vec![0; 4096], 0);
@@ -156,7 +156,7 @@ fn fill_of_a_long_gap_takes_no_memory() {
 #[test]
 fn fill_of_bytes_that_are_no_stream_passes_them_on() {
     for bytes in [vec![0; 1000], vec![0x47; 1000], Vec::new(), vec![0x47; 100]] {
-        let mut stream = Stream { writer: PacketWriter::default() };
+        let mut stream = TestStream { writer: PacketWriter::default() };
         stream.writer.out.clone_from(&bytes);
         assert_eq!(stream.filled(333, 77), bytes);
     }

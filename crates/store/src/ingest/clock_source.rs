@@ -45,7 +45,7 @@ impl ClockOrigin {
 
 /// A clock value as found in a packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct ClockSample {
     /// PID of the packet.
     pub pid: u16,
     /// Offset of its first byte in the data.
@@ -80,8 +80,8 @@ pub(super) struct ClockSource {
     origin: Option<ClockOrigin>,
     switched: bool,
     last_losses: u64,
-    early_pcrs: Vec<Found>,
-    early_stamps: Vec<Found>,
+    early_pcrs: Vec<ClockSample>,
+    early_stamps: Vec<ClockSample>,
 }
 
 impl ClockSource {
@@ -147,7 +147,7 @@ impl ClockSource {
     }
 
     /// A PCR.
-    pub(super) fn pcr(&mut self, found: Found, out: &mut Vec<Point>) {
+    pub(super) fn pcr(&mut self, found: ClockSample, out: &mut Vec<Point>) {
         match self.origin {
             None => {
                 if self.early_pcrs.len() < MAX_EARLY_ANCHORS {
@@ -164,7 +164,7 @@ impl ClockSource {
     }
 
     /// A decoding time stamp.
-    pub(super) fn stamp(&mut self, found: Found, out: &mut Vec<Point>) {
+    pub(super) fn stamp(&mut self, found: ClockSample, out: &mut Vec<Point>) {
         match self.origin {
             None if self.early_stamps.len() < MAX_EARLY_ANCHORS => self.early_stamps.push(found),
             None => {}
@@ -175,7 +175,7 @@ impl ClockSource {
 
     /// Measures the progress of time stamps since the last PCR. If they have passed
     /// [`SILENT_TICKS`], they replace it.
-    fn measure(&mut self, found: Found, out: &mut Vec<Point>) {
+    fn measure(&mut self, found: ClockSample, out: &mut Vec<Point>) {
         let anchor = self.anchors;
         let Some(stamped) = self.stamped.iter_mut().find(|stamped| stamped.pid == found.pid) else {
             if self.stamped.len() < MAX_PROGRAMS {
@@ -231,7 +231,13 @@ impl ClockSource {
         self.clock.finish(byte, out);
     }
 
-    fn try_all(&mut self, origin: ClockOrigin, all: &[Found], scale: u64, out: &mut Vec<Point>) -> bool {
+    fn try_all(
+        &mut self,
+        origin: ClockOrigin,
+        all: &[ClockSample],
+        scale: u64,
+        out: &mut Vec<Point>,
+    ) -> bool {
         self.restart();
         for &found in all {
             self.follow_if(origin.pid(), found, scale, out);
@@ -255,7 +261,7 @@ impl ClockSource {
         }
     }
 
-    fn follow_if(&mut self, pid: u16, found: Found, scale: u64, out: &mut Vec<Point>) {
+    fn follow_if(&mut self, pid: u16, found: ClockSample, scale: u64, out: &mut Vec<Point>) {
         if pid != found.pid {
             return;
         }

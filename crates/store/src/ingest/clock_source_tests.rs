@@ -3,8 +3,8 @@ use super::*;
 
 const MS: u64 = SYSTEM_HZ / 1000;
 
-fn found(pid: u16, packet: u64, value: u64) -> Found {
-    Found { pid, byte: packet * 188, value, new_base: false, losses: 0 }
+fn found(pid: u16, packet: u64, value: u64) -> ClockSample {
+    ClockSample { pid, byte: packet * 188, value, new_base: false, losses: 0 }
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn missing_packets_since_the_last_value_are_told() {
         source.pcr(found(0x100, 40 * i, 40 * i * MS), &mut out);
     }
     // 5 s further than the bytes explain: real if nothing is missing, a jump if something is.
-    let far = |losses| Found { losses, ..found(0x100, 2000, 7000 * MS) };
+    let far = |losses| ClockSample { losses, ..found(0x100, 2000, 7000 * MS) };
     source.pcr(far(0), &mut out);
     assert_eq!(source.clock().jumps(), 0);
-    source.pcr(Found { losses: 3, ..found(0x100, 2040, 12_040 * MS) }, &mut out);
+    source.pcr(ClockSample { losses: 3, ..found(0x100, 2040, 12_040 * MS) }, &mut out);
     assert_eq!(source.clock().jumps(), 1);
 }
 

@@ -13,7 +13,7 @@ use crate::volume::ElementaryStream;
 
 use super::access_watch::{AccessWatch, BarePictures};
 use super::clock::{MAX_BYTES_BETWEEN_ANCHORS, Point};
-use super::clock_source::{ClockOrigin, ClockSource, Found};
+use super::clock_source::{ClockOrigin, ClockSample, ClockSource};
 use super::codec::{self, StreamKind};
 use super::error::StreamError;
 pub use super::indexed::{Indexed, Oddities};
@@ -217,7 +217,7 @@ impl Indexer {
         if let Some(value) = adaptation.pcr() {
             let new_base = std::mem::take(&mut state.new_base);
             if self.clock.wants_pcr(pid) {
-                let found = Found { pid, byte, value, new_base, losses: self.losses };
+                let found = ClockSample { pid, byte, value, new_base, losses: self.losses };
                 let jumps = self.clock.clock().jumps();
                 self.clock.pcr(found, &mut self.points);
                 let now_jumps = self.clock.clock().jumps();
@@ -360,7 +360,7 @@ impl Indexer {
 
     fn stamp(&mut self, pid: u16, start: Option<PesStart<'_>>, byte: u64) {
         if let Some(value) = start.and_then(|s| s.decode_stamp) {
-            let found = Found { pid, byte, value, new_base: false, losses: self.losses };
+            let found = ClockSample { pid, byte, value, new_base: false, losses: self.losses };
             self.clock.stamp(found, &mut self.points);
             self.presentation.clock_moved(self.clock.clock().jumps(), byte);
         }

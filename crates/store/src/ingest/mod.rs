@@ -74,7 +74,7 @@ pub use pass::{IndexOptions, Passed, index_only};
 pub use sink::{IndexSink, NullSink};
 pub use source::{SourceFile, identify};
 pub use stream::{UploadNames, ingest_stream};
-pub use watch::{Progress, Stage};
+pub use watch::{IngestProgress, IngestStage};
 pub use web_audio::WebAudio;
 
 use bounds::OutputBound;
@@ -82,7 +82,7 @@ use plan::RemuxPlan;
 use remux::{RemuxSource, RemuxStop, Remuxer};
 use source::FileStop;
 use subtitles::FoundSubtitles;
-use watch::Watch;
+use watch::ProgressReporter;
 
 /// How to take a title in.
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ pub fn ingest(
     volume: &Volume,
     source: &Path,
     options: &IngestOptions,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&IngestProgress),
 ) -> Result<TitleInfo, IngestError> {
     ingest_file(volume, &SourceFile::open(source)?, options, progress)
 }
@@ -147,7 +147,7 @@ pub fn ingest_file(
     volume: &Volume,
     source: &SourceFile,
     options: &IngestOptions,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&IngestProgress),
 ) -> Result<TitleInfo, IngestError> {
     ingest_as(volume, source, options, None, progress)
 }
@@ -158,11 +158,11 @@ fn ingest_as(
     file: &SourceFile,
     options: &IngestOptions,
     derived: Option<Derived>,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&IngestProgress),
 ) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
-    let mut watch = Watch::new(progress, &options.cancel);
-    watch.stage(Stage::Probing);
+    let mut watch = ProgressReporter::new(progress, &options.cancel);
+    watch.stage(IngestStage::Probing);
     let source = file.path();
     let framing = file.framing().map_err(|error| stream_error(source, error))?;
     let mut taken = match framing {
@@ -185,7 +185,7 @@ fn ingest_as(
         // Subtitles belong to the parent title, so a derived title has none.
         Some(_) => taken.subtitles = FoundSubtitles::default(),
     }
-    watch.stage(Stage::Committing);
+    watch.stage(IngestStage::Committing);
     if watch.is_cancelled() {
         return Err(IngestError::Cancelled { path: source.to_path_buf() });
     }
@@ -227,7 +227,7 @@ pub fn check_file(source: &Path) -> Result<(), IngestError> {
 }
 
 /// A title that is written and not yet committed; dropped, nothing of it is left.
-struct Taken {
+struct UncommittedTitle {
     writer: TitleWriter,
     passed: Passed,
     notes: Vec<String>,
@@ -238,7 +238,7 @@ struct Taken {
     subtitles: FoundSubtitles,
 }
 
-impl Taken {
+impl UncommittedTitle {
     fn new(writer: TitleWriter, passed: Passed, notes: Vec<String>) -> Self {
         Self { writer, passed, notes, tag: None, source_start: 0, subtitles: FoundSubtitles::default() }
     }
@@ -278,10 +278,10 @@ fn take_stream(
     file: &SourceFile,
     options: &IngestOptions,
     framing: Framing,
-    watch: &mut Watch<'_>,
-) -> Result<Taken, IngestError> {
+    watch: &mut ProgressReporter<'_>,
+) -> Result<UncommittedTitle, IngestError> {
     watch.totals(Some(file.identity().bytes), None);
-    watch.stage(Stage::Indexing);
+    watch.stage(IngestStage::Indexing);
     let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
     let how = IndexOptions {
         packet_sizes: options.packet_sizes.clone(),
@@ -292,7 +292,7 @@ fn take_stream(
         FileStop::Cancelled => IngestError::Cancelled { path: file.path().to_path_buf() },
         FileStop::Stream(error) => stream_error(file.path(), error),
     })?;
-    Ok(Taken::new(writer, passed, Vec::new()))
+    Ok(UncommittedTitle::new(writer, passed, Vec::new()))
 }
 
 /// The programs that read this file.
@@ -307,12 +307,12 @@ fn take_container(
     file: &SourceFile,
     options: &IngestOptions,
     plan: RemuxPlan,
-    watch: &mut Watch<'_>,
-) -> Result<Taken, IngestError> {
+    watch: &mut ProgressReporter<'_>,
+) -> Result<UncommittedTitle, IngestError> {
     let source_bytes = file.identity().bytes;
     let remuxer = remuxer(file, options);
     watch.totals(None, plan.duration);
-    watch.stage(Stage::Remuxing);
+    watch.stage(IngestStage::Remuxing);
     let mut writer = TitleWriter::begin(volume, &options.packet_sizes)?;
     let bound = OutputBound::new(&options.bounds, source_bytes, writer.dirs());
     let mut child = remuxer.start(&plan)?;
@@ -335,7 +335,7 @@ fn take_container(
         notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
     }
     let source_start = subtitles::start_of(&remuxer, plan.stream_args(), watch);
-    let mut taken = Taken { source_start, tag, ..Taken::new(writer, passed, notes) };
+    let mut taken = UncommittedTitle { source_start, tag, ..UncommittedTitle::new(writer, passed, notes) };
     let dir = taken.writer.dirs().swap_remove(0);
     taken.subtitles.add_streams(&remuxer, &plan.subtitles, &dir, source_start, watch);
     Ok(taken)

@@ -16,7 +16,7 @@ pub(super) enum Joined {
 }
 
 /// Type and content of a box.
-type Found = ([u8; 4], Range<u64>);
+type Mp4Box = ([u8; 4], Range<u64>);
 
 /// Reads boxes, up to a limit for the whole file.
 struct Boxes<'a, R> {
@@ -50,7 +50,7 @@ impl Joined {
 
 impl<R: Read + Seek> Boxes<'_, R> {
     /// The boxes of a range, up to the first that is damaged.
-    fn within(&mut self, range: Range<u64>) -> io::Result<Vec<Found>> {
+    fn within(&mut self, range: Range<u64>) -> io::Result<Vec<Mp4Box>> {
         let (mut found, mut at) = (Vec::new(), range.start);
         while self.left > 0
             && let Some([a, b, c, d, kind @ ..]) = self.bytes::<8>(&range, at)?

@@ -12,14 +12,14 @@ use super::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;
 
 /// A packet that is not yet handed out.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pending {
+struct PendingPacket {
     sum: u16,
     ticks: u64,
 }
 
 /// A packet that is complete.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ready {
+pub(super) struct CompletePacket {
     /// Number in the title.
     pub number: u64,
     /// Its length.
@@ -35,7 +35,7 @@ pub(super) struct Ready {
 pub(super) struct Packetizer {
     packet_bytes: usize,
     sums: bool,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingPacket>,
     /// Number of `pending[0]`.
     first: u64,
     /// How many of `pending` are whole.
@@ -92,11 +92,11 @@ impl Packetizer {
         self.whole += packets.len();
         for packet in packets {
             let sum = self.sum(packet);
-            self.pending.push_back(Pending { sum, ticks: 0 });
+            self.pending.push_back(PendingPacket { sum, ticks: 0 });
         }
         if !rest.is_empty() {
             let sum = self.sum(rest);
-            self.pending.push_back(Pending { sum, ticks: 0 });
+            self.pending.push_back(PendingPacket { sum, ticks: 0 });
             self.partial_bytes = rest.len();
         }
     }
@@ -131,7 +131,7 @@ impl Packetizer {
     }
 
     /// The next packet in order that ends at or before `limit`; `None` if it is not ready.
-    pub(super) fn next_ready(&mut self, limit: u64) -> Option<Ready> {
+    pub(super) fn next_ready(&mut self, limit: u64) -> Option<CompletePacket> {
         if self.whole == 0 || self.timed == 0 {
             return None;
         }
@@ -141,7 +141,7 @@ impl Packetizer {
         if end > limit {
             return None;
         }
-        let Pending { sum, ticks } = self.pending.pop_front()?;
+        let PendingPacket { sum, ticks } = self.pending.pop_front()?;
         let mut flags = 0;
         for (marks, flag) in
             [(&mut self.access, PacketMeta::RANDOM_ACCESS), (&mut self.jumps, PacketMeta::DISCONTINUITY)]
@@ -156,7 +156,7 @@ impl Packetizer {
         self.whole -= 1;
         self.timed -= 1;
         let meta = PacketMeta::new(sum, flags, MediaTicks(ticks / SYSTEM_TICKS_PER_MEDIA_TICK));
-        Some(Ready { number, bytes, ticks, meta })
+        Some(CompletePacket { number, bytes, ticks, meta })
     }
 }
 

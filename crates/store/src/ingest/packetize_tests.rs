@@ -6,7 +6,7 @@ fn point(byte: u64, ticks: u64) -> Point {
     Point { byte, ticks, jump: false }
 }
 
-fn all(packetizer: &mut Packetizer, limit: u64) -> Vec<Ready> {
+fn all(packetizer: &mut Packetizer, limit: u64) -> Vec<CompletePacket> {
     std::iter::from_fn(|| packetizer.next_ready(limit)).collect()
 }
 

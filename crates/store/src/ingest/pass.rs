@@ -28,9 +28,9 @@ impl Default for IndexOptions {
     }
 }
 
-/// How far the pass is.
+/// Progress of the pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Done {
+pub(super) struct PassProgress {
     /// Bytes read from the source.
     pub source_bytes: u64,
     /// Media time up to the last clock value.
@@ -43,7 +43,7 @@ pub(super) trait ByteSource {
     type Error: From<StreamError>;
 
     /// Reads into `room` (never empty); 0 is the end.
-    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, Self::Error>;
+    fn read(&mut self, room: &mut [u8], done: PassProgress) -> Result<usize, Self::Error>;
 }
 
 /// The result of a pass.
@@ -69,7 +69,7 @@ pub(super) fn pass<R: ByteSource, S: IndexSink>(
     let mut indexer = Indexer::new(&options.packet_sizes, S::SUMS, options.trusted_clock);
     let mut framing = options.framing;
     let mut ended = false;
-    let mut done = Done::default();
+    let mut done = PassProgress::default();
     while !ended {
         match source.read(framer.space(), done)? {
             0 => {
@@ -121,7 +121,7 @@ struct ReaderSource<'a>(&'a mut dyn Read);
 impl ByteSource for ReaderSource<'_> {
     type Error = StreamError;
 
-    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, StreamError> {
+    fn read(&mut self, room: &mut [u8], done: PassProgress) -> Result<usize, StreamError> {
         read_retrying(self.0, room).map_err(|error| StreamError::Read { offset: done.source_bytes, error })
     }
 }

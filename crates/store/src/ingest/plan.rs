@@ -8,7 +8,7 @@ use millrace_core::time::MediaTicks;
 use serde::Deserialize;
 
 use super::clock_fill::MUX_DELAY_SECS;
-use super::ladder::{Film, Sound};
+use super::ladder::{LadderSource, Sound};
 use super::mp4::Joined;
 use super::subtitles::TextStream;
 use super::web_audio::WebAudio;
@@ -64,7 +64,7 @@ const SOUND_PES_BYTES: &str = "600";
 
 /// What ffprobe prints, as far as it matters.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Probe {
+pub(super) struct ProbeOutput {
     #[serde(default)]
     streams: Vec<ProbeStream>,
     /// The first [`PROBED_PACKETS`] of the file.
@@ -188,7 +188,7 @@ pub(super) struct NothingToPlay {
     pub found: String,
 }
 
-impl Probe {
+impl ProbeOutput {
     /// From ffprobe's JSON.
     pub(super) fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(json)
@@ -322,7 +322,7 @@ impl Probe {
     }
 
     /// Returns the source for a ladder; `None` if the pictures' size or rate is not known.
-    pub(super) fn film(&self) -> Option<Film> {
+    pub(super) fn film(&self) -> Option<LadderSource> {
         let pictures = self.pictures()?;
         let (width, height) = pictures.shown_size()?;
         let rate = ratio(&pictures.avg_frame_rate, '/').or_else(|| ratio(&pictures.r_frame_rate, '/'))?;
@@ -344,7 +344,7 @@ impl Probe {
         }
         let (duration, tag) = (self.duration(), self.format.tags.title.clone());
         let (pictures, texts) = (pictures.index, self.subtitles());
-        Some(Film { pictures, width, height, rate, sounds, duration, tag, notes, texts })
+        Some(LadderSource { pictures, width, height, rate, sounds, duration, tag, notes, texts })
     }
 
     fn duration(&self) -> Option<MediaTicks> {

@@ -1,9 +1,9 @@
 use super::*;
 
-fn probe(streams: &str) -> Probe {
+fn probe(streams: &str) -> ProbeOutput {
     let json =
         format!(r#"{{"streams":[{streams}],"format":{{"format_name":"matroska,webm","duration":"12.5"}}}}"#);
-    Probe::parse(json.as_bytes()).unwrap()
+    ProbeOutput::parse(json.as_bytes()).unwrap()
 }
 
 fn args(plan: &RemuxPlan) -> String {
@@ -109,7 +109,7 @@ fn video_that_begins_between_key_pictures_is_transcoded() {
             r#"{{"packets":[{{"stream_index":0,"pts_time":"{pts}","flags":"{flags}"}},{{"stream_index":1,"pts_time":"{pts}","flags":"{flags}"}}],
                 "streams":[{{"index":0,"codec_type":"video","codec_name":"h264"}},{{"index":1,"codec_type":"audio","codec_name":"aac"}}]}}"#
         );
-        args(&Probe::parse(json.as_bytes()).unwrap().plan(WebAudio::Never).unwrap())
+        args(&ProbeOutput::parse(json.as_bytes()).unwrap().plan(WebAudio::Never).unwrap())
     };
     let text = plan("-1.32", "KD");
     assert!(text.contains("-c:v:0 libx264") && text.contains("-c:a:0 copy -copypriorss:a:0 0"), "{text}");
@@ -161,17 +161,18 @@ fn web_audio_is_added_once_for_each_language_without() {
 
 #[test]
 fn nonsense_from_ffprobe_is_an_error_or_nothing() {
-    assert!(Probe::parse(b"{").is_err());
-    assert!(Probe::parse(b"{}").unwrap().plan(WebAudio::Never).is_err());
-    let odd = Probe::parse(br#"{"streams":[{"index":0,"codec_type":"audio"}],"format":{"duration":"N/A"}}"#)
-        .unwrap();
+    assert!(ProbeOutput::parse(b"{").is_err());
+    assert!(ProbeOutput::parse(b"{}").unwrap().plan(WebAudio::Never).is_err());
+    let odd =
+        ProbeOutput::parse(br#"{"streams":[{"index":0,"codec_type":"audio"}],"format":{"duration":"N/A"}}"#)
+            .unwrap();
     assert_eq!(odd.plan(WebAudio::Never).unwrap().duration, None);
 }
 
 #[test]
 fn bare_pictures_without_time_stamps_are_transcoded() {
     let json = br#"{"streams":[{"index":0,"codec_type":"video","codec_name":"h264"}],"format":{"format_name":"h264"}}"#;
-    let plan = Probe::parse(json).unwrap().plan(WebAudio::Never).unwrap();
+    let plan = ProbeOutput::parse(json).unwrap().plan(WebAudio::Never).unwrap();
     assert!(args(&plan).contains("-map 0:0 -c:v:0 libx264"));
     assert_eq!(plan.notes, ["picture: a bare h264 file has no time stamps, transcoded to H.264"]);
 }

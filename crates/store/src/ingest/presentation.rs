@@ -14,14 +14,14 @@ use super::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;
 
 /// A stream within the current base. Stamps are relative to the base's reference, so that they do not wrap.
 #[derive(Clone, Copy, Debug)]
-struct Stream {
+struct PresentedStream {
     pid: u16,
     highest: i64,
     /// The second highest: the difference is the duration of the last frame.
     before: Option<i64>,
 }
 
-impl Stream {
+impl PresentedStream {
     fn add(&mut self, stamp: i64) {
         if stamp > self.highest {
             self.before = Some(std::mem::replace(&mut self.highest, stamp));
@@ -43,7 +43,7 @@ pub(super) struct Presentation {
     bases: Vec<(u64, u64)>,
     /// Where the current base begins.
     base_start: u64,
-    streams: Vec<Stream>,
+    streams: Vec<PresentedStream>,
     /// A stamp of the base as it was stored, and the last one unwrapped from there.
     reference: u64,
     last: i64,
@@ -71,7 +71,7 @@ impl Presentation {
 
     /// The first stamp of a stream in this base.
     fn first(&mut self, pid: u16, stamp: u64, here: i64) {
-        self.streams.push(Stream { pid, highest: here, before: None });
+        self.streams.push(PresentedStream { pid, highest: here, before: None });
         let has_room = self.bases.len() < MAX_BASES;
         match self.bases.last_mut().filter(|(byte, _)| *byte == self.base_start) {
             Some((_, lowest)) if distance(*lowest, stamp) < 0 => *lowest = stamp,
@@ -112,7 +112,7 @@ impl Presentation {
     }
 
     fn end(&self, clock: &MediaClock, duration: MediaTicks) -> Option<MediaTicks> {
-        let last = self.streams.iter().map(Stream::end).max()?;
+        let last = self.streams.iter().map(PresentedStream::end).max()?;
         let stamp = self.reference.wrapping_add_signed(last) % PTS_MODULUS;
         let ticks = clock.ticks_of_stamp(stamp)? / SYSTEM_TICKS_PER_MEDIA_TICK.cast_signed();
         let shown = MediaTicks(u64::try_from(ticks).unwrap_or(0));
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn stream_end_adds_distance_from_previously_shown_frame() {
         // Decoding order I P B B, 3600 ticks a picture.
-        let mut stream = Stream { pid: 1, highest: 0, before: None };
+        let mut stream = PresentedStream { pid: 1, highest: 0, before: None };
         assert_eq!(stream.end(), 0, "nothing is known of a single picture's duration");
         [10_800, 3600, 7200].into_iter().for_each(|stamp| stream.add(stamp));
         assert_eq!(stream.end(), 14_400);

@@ -22,7 +22,7 @@ pub(crate) struct TableNews {
 }
 
 #[derive(Debug)]
-struct Program {
+struct ProgramEntry {
     number: u16,
     table_pid: u16,
     pmt: Option<Pmt>,
@@ -36,7 +36,7 @@ pub(crate) struct Programs {
     pat: SectionAssembler,
     /// Sections of the PAT by number.
     sections: Vec<Option<psi::PatSection>>,
-    programs: Vec<Program>,
+    programs: Vec<ProgramEntry>,
     tables: Vec<(u16, SectionAssembler)>,
     chosen: Option<usize>,
     wrong_crcs: u64,
@@ -119,7 +119,7 @@ impl Programs {
             let known = old.iter().position(|p| p.number == number && p.table_pid == table_pid);
             self.programs.push(match known {
                 Some(at) => old.swap_remove(at),
-                None => Program { number, table_pid, pmt: None, seen: 0 },
+                None => ProgramEntry { number, table_pid, pmt: None, seen: 0 },
             });
         }
         let programs = &self.programs;

@@ -11,10 +11,10 @@ use super::child::{ChildStop, HelperProgram};
 use super::clock_fill::ClockFiller;
 use super::error::{IngestError, StreamError};
 use super::mp4::Joined;
-use super::pass::{ByteSource, Done};
-use super::plan::{self, Probe, RemuxPlan};
+use super::pass::{ByteSource, PassProgress};
+use super::plan::{self, ProbeOutput, RemuxPlan};
 use super::source::SourceFile;
-use super::watch::Watch;
+use super::watch::ProgressReporter;
 use super::web_audio::WebAudio;
 use crate::limits::volume::MAX_PROBE_BYTES;
 
@@ -55,7 +55,11 @@ pub(super) struct Remuxer<'a> {
 
 impl Remuxer<'_> {
     /// Asks ffprobe for the contents of the file, and decides how to convert it.
-    pub(super) fn plan(&self, web_audio: WebAudio, watch: &mut Watch<'_>) -> Result<RemuxPlan, IngestError> {
+    pub(super) fn plan(
+        &self,
+        web_audio: WebAudio,
+        watch: &mut ProgressReporter<'_>,
+    ) -> Result<RemuxPlan, IngestError> {
         let path = || self.source.path().to_path_buf();
         let mut probe = self.probe(watch)?;
         let joined = self.source.again().and_then(|mut file| Joined::of(&mut file));
@@ -66,7 +70,7 @@ impl Remuxer<'_> {
     }
 
     /// Asks ffprobe for the contents of the file.
-    pub(super) fn probe(&self, watch: &mut Watch<'_>) -> Result<Probe, IngestError> {
+    pub(super) fn probe(&self, watch: &mut ProgressReporter<'_>) -> Result<ProbeOutput, IngestError> {
         let program = ffprobe_beside(self.ffmpeg);
         let failed = |stop| self.error(&program, stop);
         let mut command = Command::new(&program);
@@ -93,7 +97,7 @@ impl Remuxer<'_> {
             }
             other => other.map_err(failed)?,
         }
-        Probe::parse(&json).map_err(|error| IngestError::NotMedia {
+        ProbeOutput::parse(&json).map_err(|error| IngestError::NotMedia {
             path: self.source.path().to_path_buf(),
             said: format!("ffprobe's description cannot be read: {error}"),
         })
@@ -166,7 +170,7 @@ fn with_remedy(said: &str, memory: ByteLen) -> String {
 /// ffmpeg's output as a source of the pass, with the gaps in its clock filled.
 pub(super) struct RemuxSource<'a, 'w> {
     child: &'a mut HelperProgram,
-    watch: &'a mut Watch<'w>,
+    watch: &'a mut ProgressReporter<'w>,
     bound: OutputBound,
     filler: ClockFiller,
     /// Where ffmpeg's bytes are read to.
@@ -177,7 +181,11 @@ pub(super) struct RemuxSource<'a, 'w> {
 
 impl<'a, 'w> RemuxSource<'a, 'w> {
     /// Reads what `child` writes, up to its bound.
-    pub(super) fn new(child: &'a mut HelperProgram, watch: &'a mut Watch<'w>, bound: OutputBound) -> Self {
+    pub(super) fn new(
+        child: &'a mut HelperProgram,
+        watch: &'a mut ProgressReporter<'w>,
+        bound: OutputBound,
+    ) -> Self {
         let (filler, buffer) = (ClockFiller::new(), vec![0; BUFFER_BYTES]);
         Self { child, watch, bound, filler, buffer, has_ended: false, written: 0 }
     }
@@ -187,7 +195,7 @@ impl ByteSource for RemuxSource<'_, '_> {
     type Error = RemuxStop;
 
     /// At the end waits for ffmpeg to say whether it was successful, so that half a title is never taken for a whole.
-    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, RemuxStop> {
+    fn read(&mut self, room: &mut [u8], done: PassProgress) -> Result<usize, RemuxStop> {
         self.watch.done(done.source_bytes, done.media);
         let cancel = self.watch.cancel_flag();
         self.bound.check(self.written).map_err(ChildStop::Exceeded)?;

@@ -19,8 +19,8 @@ use crate::volume::SourceIdentity;
 use super::content;
 use super::error::{IngestError, StreamError};
 use super::framing::{self, Framing};
-use super::pass::{ByteSource, Done, SNIFF_BYTES, read_retrying};
-use super::watch::Watch;
+use super::pass::{ByteSource, PassProgress, SNIFF_BYTES, read_retrying};
+use super::watch::ProgressReporter;
 
 /// First bytes of containers in which a transport stream must not be looked for: (offset, bytes).
 const CONTAINER_MARKS: &[(usize, &[u8])] = &[
@@ -180,7 +180,7 @@ impl SourceFile {
     }
 
     /// Reads it from front to back.
-    pub(super) fn reader<'a, 'w>(&'a self, watch: &'a mut Watch<'w>) -> FileSource<'a, 'w> {
+    pub(super) fn reader<'a, 'w>(&'a self, watch: &'a mut ProgressReporter<'w>) -> FileSource<'a, 'w> {
         FileSource { file: &self.file, watch }
     }
 }
@@ -195,13 +195,13 @@ pub(super) fn framing_of(head: &[u8], whole: bool) -> Option<Framing> {
 /// A file as a source of the pass.
 pub(super) struct FileSource<'a, 'w> {
     file: &'a File,
-    watch: &'a mut Watch<'w>,
+    watch: &'a mut ProgressReporter<'w>,
 }
 
 impl ByteSource for FileSource<'_, '_> {
     type Error = FileStop;
 
-    fn read(&mut self, room: &mut [u8], done: Done) -> Result<usize, FileStop> {
+    fn read(&mut self, room: &mut [u8], done: PassProgress) -> Result<usize, FileStop> {
         if self.watch.is_cancelled() {
             return Err(FileStop::Cancelled);
         }

@@ -13,8 +13,8 @@ use millrace_core::time::NS_PER_S;
 use super::error::{IngestError, StreamError};
 use super::pass::{self, IndexOptions, SNIFF_BYTES, read_retrying};
 use super::{
-    IngestOptions, Progress, SourceFile, Taken, as_alone, check_packet_sizes, ingest_file, kinds, naming,
-    source, stream_error,
+    IngestOptions, IngestProgress, SourceFile, UncommittedTitle, as_alone, check_packet_sizes, ingest_file,
+    kinds, naming, source, stream_error,
 };
 use crate::StoreError;
 use crate::volume::dirs::unix_s;
@@ -40,7 +40,7 @@ pub fn ingest_stream(
     upload: UploadNames<'_>,
     options: &IngestOptions,
     reader: &mut dyn Read,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&IngestProgress),
 ) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
     let label = PathBuf::from(upload.name);
@@ -94,7 +94,7 @@ fn take_stream(
         modified_unix_ns: unix_s() * NS_PER_S,
     };
     let (name, naming) = naming(&as_alone(shown_name(upload)), options, None);
-    Ok(Taken::new(writer, passed, Vec::new()).commit(name, identity, None, naming)?)
+    Ok(UncommittedTitle::new(writer, passed, Vec::new()).commit(name, identity, None, naming)?)
 }
 
 /// Writes all that the reader returns into `file`.

@@ -16,7 +16,7 @@ use super::child::ChildStop;
 use super::plan::input_args;
 use super::remux::Remuxer;
 use super::source::identify;
-use super::watch::Watch;
+use super::watch::ProgressReporter;
 use crate::limits::subtitles::{MAX_START_BYTES, MAX_SUBTITLE_TRACKS, START_LOOK_S};
 use crate::subtitles::{SubtitleLabel, Subtitles, read_file, sidecars_of};
 use crate::volume::NewSubtitles;
@@ -109,7 +109,7 @@ impl FoundSubtitles {
         streams: &[TextStream],
         dir: &Path,
         source_start: i64,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressReporter<'_>,
     ) {
         let (streams, more) = streams.split_at(streams.len().min(MAX_SUBTITLE_TRACKS));
         if streams.is_empty() {
@@ -186,7 +186,7 @@ fn extract(
     remuxer: &Remuxer<'_>,
     streams: &[TextStream],
     dir: &Path,
-    watch: &mut Watch<'_>,
+    watch: &mut ProgressReporter<'_>,
 ) -> Result<(), String> {
     let mut args = words(&["-nostdin", "-hide_banner", "-v", "error"]);
     args.extend(input_args());
@@ -206,7 +206,11 @@ fn extract(
 /// Start of the streams that these arguments map, in ticks on the clock of ffmpeg's other output of
 /// the same file: the earliest of their first time stamps. If it cannot be determined, 0, the value
 /// for most files.
-pub(super) fn start_of(remuxer: &Remuxer<'_>, stream_args: &[String], watch: &mut Watch<'_>) -> i64 {
+pub(super) fn start_of(
+    remuxer: &Remuxer<'_>,
+    stream_args: &[String],
+    watch: &mut ProgressReporter<'_>,
+) -> i64 {
     let mut args = words(&["-nostdin", "-hide_banner", "-v", "error", "-fflags", "+genpts"]);
     args.extend(input_args());
     args.extend(stream_args.iter().map(OsString::from));
@@ -241,7 +245,11 @@ fn earliest(text: &str) -> Option<i64> {
 }
 
 /// Runs ffmpeg and returns its output, up to a bound.
-fn run(remuxer: &Remuxer<'_>, args: Vec<OsString>, watch: &mut Watch<'_>) -> Result<Vec<u8>, String> {
+fn run(
+    remuxer: &Remuxer<'_>,
+    args: Vec<OsString>,
+    watch: &mut ProgressReporter<'_>,
+) -> Result<Vec<u8>, String> {
     let mut command = Command::new(remuxer.ffmpeg);
     command.args(args);
     let said = |stop: ChildStop| remuxer.error(remuxer.ffmpeg, stop).to_string();

@@ -7,9 +7,9 @@ use millrace_core::time::MediaTicks;
 
 use crate::limits::volume::REPORT_EVERY;
 
-/// How far an ingest is.
+/// Progress of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct IngestProgress {
     /// Bytes of transport stream done: read from the file, or received from ffmpeg.
     pub bytes_done: u64,
     /// Bytes there will be, if known: not while ffmpeg makes them.
@@ -19,12 +19,12 @@ pub struct Progress {
     /// Total media time, if the container gives it.
     pub media_total: Option<MediaTicks>,
     /// The current stage.
-    pub stage: Stage,
+    pub stage: IngestStage,
 }
 
 /// The stages of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum IngestStage {
     /// Finding out what kind of file it is.
     Probing,
     /// ffmpeg turns it into a transport stream, which is indexed and stored at the same time.
@@ -35,23 +35,23 @@ pub enum Stage {
     Committing,
 }
 
-/// The caller, as seen from inside.
-pub(super) struct Watch<'a> {
-    report: &'a mut dyn FnMut(&Progress),
+/// Reports progress to the caller and checks for cancellation.
+pub(super) struct ProgressReporter<'a> {
+    report: &'a mut dyn FnMut(&IngestProgress),
     cancel: &'a AtomicBool,
-    progress: Progress,
+    progress: IngestProgress,
     reported: Option<StdInstant>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> ProgressReporter<'a> {
     /// Reports to `report`, stops when `cancel` is set.
-    pub(super) fn new(report: &'a mut dyn FnMut(&Progress), cancel: &'a AtomicBool) -> Self {
-        let progress = Progress {
+    pub(super) fn new(report: &'a mut dyn FnMut(&IngestProgress), cancel: &'a AtomicBool) -> Self {
+        let progress = IngestProgress {
             bytes_done: 0,
             bytes_total: None,
             media_done: MediaTicks(0),
             media_total: None,
-            stage: Stage::Probing,
+            stage: IngestStage::Probing,
         };
         Self { report, cancel, progress, reported: None }
     }
@@ -67,7 +67,7 @@ impl<'a> Watch<'a> {
     }
 
     /// A new stage; always reported.
-    pub(super) fn stage(&mut self, stage: Stage) {
+    pub(super) fn stage(&mut self, stage: IngestStage) {
         self.progress.stage = stage;
         self.reported = None;
         self.tick();
@@ -103,20 +103,20 @@ mod tests {
     #[test]
     fn stages_are_always_reported_and_the_rest_seldom() {
         let (mut seen, cancel) = (Vec::new(), AtomicBool::new(false));
-        let mut report = |p: &Progress| seen.push(*p);
-        let mut watch = Watch::new(&mut report, &cancel);
-        watch.stage(Stage::Probing);
+        let mut report = |p: &IngestProgress| seen.push(*p);
+        let mut watch = ProgressReporter::new(&mut report, &cancel);
+        watch.stage(IngestStage::Probing);
         watch.totals(Some(100_000), None);
-        watch.stage(Stage::Indexing);
+        watch.stage(IngestStage::Indexing);
         let begun = StdInstant::now();
         for n in 0..100_000 {
             watch.done(n, MediaTicks(n));
         }
         let most = begun.elapsed().as_millis() as usize / 50 + 1;
-        watch.stage(Stage::Committing);
+        watch.stage(IngestStage::Committing);
         assert!(seen.len() <= 3 + most, "{} reports", seen.len());
-        let stages: Vec<Stage> = [0, 1, seen.len() - 1].map(|i| seen[i].stage).into();
-        assert_eq!(stages, [Stage::Probing, Stage::Indexing, Stage::Committing]);
+        let stages: Vec<IngestStage> = [0, 1, seen.len() - 1].map(|i| seen[i].stage).into();
+        assert_eq!(stages, [IngestStage::Probing, IngestStage::Indexing, IngestStage::Committing]);
         assert_eq!((seen[seen.len() - 1].bytes_done, seen[1].bytes_total), (99_999, Some(100_000)));
     }
 }

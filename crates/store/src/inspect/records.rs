@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use crate::error::StoreError;
 use crate::format::meta::{META_BLOCK_BYTES, PacketCrc, Record, RecordsHeader, open_block};
 
-/// Records as they are shown.
-pub(super) trait Shown: Record {
+/// A record that can be printed as JSON.
+pub(super) trait PrintableRecord: Record {
     /// Returns the contents of a readable block, in addition to its location.
     fn of_block(records: &[Self]) -> Map<String, Value>;
     /// The record of a packet.
@@ -20,7 +20,7 @@ pub(super) trait Shown: Record {
 }
 
 /// A file of records: its header, its blocks, and the records of `range`.
-pub(super) fn records<R: Shown>(
+pub(super) fn records<R: PrintableRecord>(
     file: &File,
     path: &Path,
     bytes: u64,
@@ -67,7 +67,7 @@ fn decode<R: Record>(records: &[u8], count: u32) -> Vec<R> {
     records.chunks_exact(R::LENGTH).take(count as usize).map(R::parse).collect()
 }
 
-fn block_json<R: Shown>(
+fn block_json<R: PrintableRecord>(
     number: u32,
     at: u64,
     first: u32,
@@ -88,7 +88,7 @@ fn block_json<R: Shown>(
     block
 }
 
-impl Shown for PacketMeta {
+impl PrintableRecord for PacketMeta {
     fn of_block(metas: &[Self]) -> Map<String, Value> {
         let time = |meta: Option<&Self>| meta.map_or(String::new(), |m| m.time().to_string());
         Map::from_iter([
@@ -116,7 +116,7 @@ impl Shown for PacketMeta {
     }
 }
 
-impl Shown for PacketCrc {
+impl PrintableRecord for PacketCrc {
     fn of_block(_: &[Self]) -> Map<String, Value> {
         Map::new()
     }

@@ -12,9 +12,9 @@ use crate::format::superblock::Superblock;
 use crate::volume::dirs::{Dirs, TITLES_DIR, read_whole};
 use crate::volume::read_superblock;
 
-/// The findings in a directory.
+/// State of a directory that may be a member.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct DirectoryFindings {
     pub(super) dir: PathBuf,
     /// The same by the name that the list of members has it by.
     pub(super) hint: PathBuf,
@@ -22,14 +22,14 @@ pub(super) struct Look {
     pub(super) block: Result<Superblock, StoreError>,
     /// `None`: there is no such file.
     pub(super) record: Option<Result<MembersRecord, StoreError>>,
-    pub(super) titles: Titles,
+    pub(super) titles: TitlesDirState,
     /// The blocking calls on it.
     pub(super) blocking: BlockingCalls,
 }
 
-/// The findings where a member's titles are.
+/// State of the directory with a member's titles.
 #[derive(Debug)]
-pub(super) enum Titles {
+pub(super) enum TitlesDirState {
     /// They can be listed; whether there are any.
     Listed { any: bool },
     /// There is no such directory: the member is new, or has lost it.
@@ -38,7 +38,7 @@ pub(super) enum Titles {
     Unlisted(StoreError),
 }
 
-impl Titles {
+impl TitlesDirState {
     fn of(dirs: &Dirs) -> Self {
         let first = |dir: &Path| fs::read_dir(dir).and_then(|mut entries| entries.next().transpose());
         match (first(&dirs.titles), first(&dirs.tmp)) {
@@ -53,11 +53,11 @@ impl Titles {
     }
 }
 
-impl Look {
+impl DirectoryFindings {
     fn at(dir: &Path, blocking: BlockingCalls) -> Self {
         let dirs = Dirs::new(dir);
         let block = read_superblock(&dirs);
-        let (record, titles) = (read_record(dir), Titles::of(&dirs));
+        let (record, titles) = (read_record(dir), TitlesDirState::of(&dirs));
         Self {
             dir: dir.to_path_buf(),
             hint: hint(dir),
@@ -73,7 +73,7 @@ impl Look {
     fn unanswered(dir: PathBuf, blocking: BlockingCalls) -> Self {
         let hint = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
         let block = Err(StoreError::TimedOut { path: dir.clone() });
-        Self { dir, hint, is_dir: true, block, record: None, titles: Titles::None, blocking }
+        Self { dir, hint, is_dir: true, block, record: None, titles: TitlesDirState::None, blocking }
     }
 
     /// Looks at all of these directories at once. One that does not answer is waited for, but not one after the other.
@@ -93,7 +93,7 @@ impl Look {
         let take = |(dir, blocking, begun): (
             PathBuf,
             BlockingCalls,
-            Result<crate::blocking::Pending<Self>, TimedOut>,
+            Result<crate::blocking::PendingCall<Self>, TimedOut>,
         )| {
             let Ok(pending) = begun else { return Self::unanswered(dir, blocking) };
             let answer = if waited { pending.take(timeout) } else { pending.wait(timeout) };
@@ -107,8 +107,8 @@ impl Look {
     /// has its titles, if `any` member has some.
     pub(super) fn why_unlisted(&self, state: MemberState, any: bool) -> Option<String> {
         match &self.titles {
-            Titles::Unlisted(error) => Some(error.to_string()),
-            Titles::None if any && state == MemberState::Active => Some(format!(
+            TitlesDirState::Unlisted(error) => Some(error.to_string()),
+            TitlesDirState::None if any && state == MemberState::Active => Some(format!(
                 "{}: is missing, with all that the member had; put it back, or give the member a new directory with \
                  millrace volume replace",
                 self.dir.join(TITLES_DIR).display()

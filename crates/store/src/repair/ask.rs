@@ -15,8 +15,8 @@ use crate::limits::volume::ASK_SLICE_NS;
 /// A question as its thread takes it: it sends the answer itself.
 type Question = Box<dyn FnOnce() + Send>;
 
-/// Whether a member has answered until now.
-enum Member {
+/// The thread that asks a member, until the member is given up.
+enum MemberThread {
     Answers(Sender<Question>),
     GivenUp,
 }
@@ -24,7 +24,7 @@ enum Member {
 /// Asks all members of one run.
 pub(crate) struct Asker {
     limit_ns: u64,
-    members: BTreeMap<u16, Member>,
+    members: BTreeMap<u16, MemberThread>,
 }
 
 impl Asker {
@@ -40,7 +40,7 @@ impl Asker {
 
     /// Whether the member in `slot` has not answered in time.
     pub(crate) fn has_given_up(&self, slot: u16) -> bool {
-        matches!(self.members.get(&slot), Some(Member::GivenUp))
+        matches!(self.members.get(&slot), Some(MemberThread::GivenUp))
     }
 
     /// All such members.
@@ -60,9 +60,9 @@ impl Asker {
         // An answer that comes too late has no receiver.
         let question: Question = Box::new(move || drop(reply.send(question())));
         match self.members.get(&slot) {
-            Some(Member::GivenUp) => return Ok(None),
+            Some(MemberThread::GivenUp) => return Ok(None),
             // A thread that is not there any more has panicked, and so has the question.
-            Some(Member::Answers(thread)) => drop(thread.send(question)),
+            Some(MemberThread::Answers(thread)) => drop(thread.send(question)),
             None => self.begin(slot, question),
         }
         let mut left_ns = self.limit_ns;
@@ -75,7 +75,7 @@ impl Asker {
             }
             check()?;
         }
-        self.members.insert(slot, Member::GivenUp);
+        self.members.insert(slot, MemberThread::GivenUp);
         Ok(None)
     }
 
@@ -87,7 +87,7 @@ impl Asker {
             Ok(_) => {
                 // It waits for nothing else, so it hears this.
                 let _ = thread.send(first);
-                self.members.insert(slot, Member::Answers(thread));
+                self.members.insert(slot, MemberThread::Answers(thread));
             }
             Err(_) => first(),
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::RepairError;
 use super::set::TitleSet;
-use super::title::Need;
+use super::title::MissingFiles;
 use super::work::Work;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE};
 use crate::limits::MAX_MANIFEST_BYTES;
@@ -13,16 +13,22 @@ use crate::volume::dirs::read_whole;
 
 /// Whether the directory, the manifest, and every file with its length are there. The member must be; of one that does not
 /// answer nothing is known.
-pub(crate) fn glance(set: &TitleSet, position: usize, work: &mut Work<'_>) -> Result<Need, RepairError> {
-    let Some(dir) = set.dir(position) else { return Ok(Need { position, ..Need::default() }) };
+pub(crate) fn glance(
+    set: &TitleSet,
+    position: usize,
+    work: &mut Work<'_>,
+) -> Result<MissingFiles, RepairError> {
+    let Some(dir) = set.dir(position) else {
+        return Ok(MissingFiles { position, ..MissingFiles::default() });
+    };
     let files = set.manifest.files_on(position).into_iter().cloned().collect();
     let manifest = set.manifest_bytes.clone();
     let looked = work.ask(set.slot(position), move || Ok(look(position, &dir, &manifest, files)))?;
-    Ok(looked.unwrap_or_else(|_| Need { position, ..Need::default() }))
+    Ok(looked.unwrap_or_else(|_| MissingFiles { position, ..MissingFiles::default() }))
 }
 
-fn look(position: usize, dir: &Path, manifest: &[u8], files: Vec<FileEntry>) -> Need {
-    let mut need = Need { position, ..Need::default() };
+fn look(position: usize, dir: &Path, manifest: &[u8], files: Vec<FileEntry>) -> MissingFiles {
+    let mut need = MissingFiles { position, ..MissingFiles::default() };
     if !dir.is_dir() {
         need.whole = true;
         return need;
@@ -55,7 +61,7 @@ pub(crate) fn read(
     position: usize,
     wanted: impl Fn(&FileEntry) -> bool,
     work: &mut Work<'_>,
-) -> Result<Need, RepairError> {
+) -> Result<MissingFiles, RepairError> {
     let mut need = glance(set, position, work)?;
     let Some(dir) = set.dir(position).filter(|_| !need.whole) else { return Ok(need) };
     for file in set.manifest.files_on(position).into_iter().filter(|file| wanted(file)) {

@@ -16,9 +16,9 @@ use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::Timeline;
 
 use super::set::{Home, TitleSet, Units};
-use super::title::{Need, mend};
+use super::title::{MissingFiles, mend};
 use super::work::Work;
-use super::{RepairError, Report, Setting, Timekeeper};
+use super::{RepairError, RepairReport, Setting, Timekeeper};
 use crate::disk::{Disk, ReadFaults};
 use crate::format::Uuid;
 use crate::format::manifest::{
@@ -33,19 +33,19 @@ use crate::volume::{Origin, SourceIdentity, TitleInfo};
 pub(crate) const PACKET: usize = DEFAULT_PACKET_BYTES;
 
 /// A clock that only counts, and may ask to stop after some waits.
-pub(crate) struct Counted {
+pub(crate) struct CountingClock {
     pub(crate) now: Cell<u64>,
     pub(crate) stop_at_ns: u64,
     pub(crate) stop: AtomicBool,
 }
 
-impl Clock for Counted {
+impl Clock for CountingClock {
     fn now(&self) -> Instant {
         Instant(self.now.get())
     }
 }
 
-impl Timekeeper for Counted {
+impl Timekeeper for CountingClock {
     fn wait_ns(&self, ns: u64) {
         self.now.set(self.now.get() + ns);
         if self.now.get() >= self.stop_at_ns {
@@ -55,13 +55,13 @@ impl Timekeeper for Counted {
 }
 
 /// Member directories with one title.
-pub(crate) struct World {
+pub(crate) struct RepairFixture {
     root: tempfile::TempDir,
     pub(crate) manifest: Manifest,
     n: usize,
 }
 
-impl World {
+impl RepairFixture {
     pub(crate) fn new(geometry: Geometry, packets: usize) -> Self {
         let root = tempfile::tempdir().unwrap();
         let n = usize::from(geometry.members);
@@ -198,17 +198,17 @@ impl World {
         found
     }
 
-    pub(crate) fn mend(&self, needs: &[Need], suspects: &[(usize, Units)]) -> Report {
+    pub(crate) fn mend(&self, needs: &[MissingFiles], suspects: &[(usize, Units)]) -> RepairReport {
         self.mend_until(needs, suspects, 0, u64::MAX).0
     }
 
     pub(crate) fn mend_until(
         &self,
-        needs: &[Need],
+        needs: &[MissingFiles],
         suspects: &[(usize, Units)],
         rate: u64,
         stop_at_ns: u64,
-    ) -> (Report, u64, Result<(), RepairError>) {
+    ) -> (RepairReport, u64, Result<(), RepairError>) {
         let set = self.set();
         self.work(rate, stop_at_ns, |work| mend(&set, needs, suspects, work))
     }
@@ -219,8 +219,8 @@ impl World {
         rate: u64,
         stop_at_ns: u64,
         step: impl FnOnce(&mut Work<'_>) -> Result<(), RepairError>,
-    ) -> (Report, u64, Result<(), RepairError>) {
-        let time = Counted { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false) };
+    ) -> (RepairReport, u64, Result<(), RepairError>) {
+        let time = CountingClock { now: Cell::new(0), stop_at_ns, stop: AtomicBool::new(false) };
         let tell = &mut |_: &_| ();
         let setting = Setting {
             time: &time,

@@ -37,7 +37,7 @@ pub(crate) mod title;
 pub(crate) mod work;
 
 pub use pace::Timekeeper;
-pub use report::{Fate, Found, Progress, Report, Verdict};
+pub use report::{RepairFinding, RepairOutcome, RepairProgress, RepairReport, RepairVerdict};
 pub use run::repair;
 pub use work::Setting;
 

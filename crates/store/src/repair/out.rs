@@ -13,8 +13,8 @@ use super::work::Work;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 
-/// The file.
-pub(crate) struct Out {
+/// A file of units that is being rebuilt.
+pub(crate) struct RebuiltFile {
     pub(crate) position: usize,
     pub(crate) units: Units,
     file: DiskFile,
@@ -28,7 +28,7 @@ pub(crate) struct Out {
     buffer: Vec<u8>,
 }
 
-impl Out {
+impl RebuiltFile {
     /// Creates the file at `path`, or continues an existing one: keeps the stripes that match their
     /// sums.
     pub(crate) fn open(

@@ -15,7 +15,7 @@ pub trait Timekeeper: Clock {
 }
 
 /// Bytes a second, bounded over any stretch of time longer than [`PACE_SLICE_NS`]; and whether to go on at all.
-pub(crate) struct Pace<'a> {
+pub(crate) struct RepairThrottle<'a> {
     time: &'a dyn Timekeeper,
     stop: &'a AtomicBool,
     /// 0: no bound.
@@ -24,7 +24,7 @@ pub(crate) struct Pace<'a> {
     due: Instant,
 }
 
-impl<'a> Pace<'a> {
+impl<'a> RepairThrottle<'a> {
     /// From now on; `bytes_per_s` 0 means as fast as the disks can.
     pub(crate) fn new(time: &'a dyn Timekeeper, stop: &'a AtomicBool, bytes_per_s: u64) -> Self {
         Self { time, stop, bytes_per_s, due: time.now() }
@@ -69,15 +69,15 @@ mod tests {
 
     use super::*;
 
-    struct Counted(Cell<u64>);
+    struct PaceTestClock(Cell<u64>);
 
-    impl Clock for Counted {
+    impl Clock for PaceTestClock {
         fn now(&self) -> Instant {
             Instant(self.0.get())
         }
     }
 
-    impl Timekeeper for Counted {
+    impl Timekeeper for PaceTestClock {
         fn wait_ns(&self, ns: u64) {
             self.0.set(self.0.get() + ns);
         }
@@ -86,8 +86,8 @@ mod tests {
     proptest! {
         #[test]
         fn never_faster_than_the_bound(rate in 1_000u64..1_000_000_000, steps in prop::collection::vec((1u64..2_000_000, 0u64..300_000_000), 1..40)) {
-            let (time, stop) = (Counted(Cell::new(5)), AtomicBool::new(false));
-            let mut pace = Pace::new(&time, &stop, rate);
+            let (time, stop) = (PaceTestClock(Cell::new(5)), AtomicBool::new(false));
+            let mut pace = RepairThrottle::new(&time, &stop, rate);
             let (start, mut moved) = (time.now(), 0u128);
             for (bytes, idle_ns) in steps {
                 time.wait_ns(idle_ns);
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn pace_without_bound_never_waits_and_honours_stop() {
-        let (time, stop) = (Counted(Cell::new(0)), AtomicBool::new(false));
-        let mut pace = Pace::new(&time, &stop, 0);
+        let (time, stop) = (PaceTestClock(Cell::new(0)), AtomicBool::new(false));
+        let mut pace = RepairThrottle::new(&time, &stop, 0);
         pace.moved(u64::MAX).unwrap();
         assert_eq!(time.now(), Instant(0));
         stop.store(true, Ordering::Relaxed);

@@ -13,14 +13,14 @@ use crate::volume::lock::StoreLock;
 
 /// The directory, locked by this process.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RepairDirectory {
     dirs: Dirs,
     id: TitleId,
     path: PathBuf,
     _lock: DiskFile,
 }
 
-impl Place {
+impl RepairDirectory {
     /// Creates it, or takes over the data that a killed repair left there.
     ///
     /// # Errors

@@ -24,11 +24,11 @@ pub(crate) struct StripeSums {
 }
 
 /// A file of records, and the slot of the member that has it.
-pub(crate) type Found<R> = (u16, Arc<RecordsFile<R>>);
+pub(crate) type LocatedRecords<R> = (u16, Arc<RecordsFile<R>>);
 /// One of sums.
-pub(crate) type Sums = Found<PacketMeta>;
+pub(crate) type Sums = LocatedRecords<PacketMeta>;
 /// One of CRCs.
-type Crcs = Found<PacketCrc>;
+type Crcs = LocatedRecords<PacketCrc>;
 
 impl StripeSums {
     /// From files whose BLAKE3 has been found right.
@@ -112,7 +112,7 @@ fn sums(meta: &Sums, packets: std::ops::Range<u32>, work: &mut Work<'_>) -> Resu
 }
 
 fn records<R: Record + Send + Sync + 'static>(
-    (slot, file): &Found<R>,
+    (slot, file): &LocatedRecords<R>,
     packets: std::ops::Range<u32>,
     work: &mut Work<'_>,
 ) -> Result<Vec<R>, RepairError> {
@@ -124,8 +124,8 @@ fn records<R: Record + Send + Sync + 'static>(
     Ok(read?)
 }
 
-/// A file of units that is read.
-struct Source {
+/// A file of units that is read for a rebuild.
+struct UnitSource {
     position: usize,
     units: Units,
     slot: u16,
@@ -171,7 +171,7 @@ impl Trouble {
 /// Reads stripes.
 pub(crate) struct Reading {
     sums: StripeSums,
-    sources: Vec<Source>,
+    sources: Vec<UnitSource>,
     grid: Grid,
     buffer: Vec<u8>,
 }
@@ -194,7 +194,7 @@ impl Reading {
                         let path = dir.join(set.name(units));
                         trouble.other = work.wrong_with(slot, &path, entry.bytes, &entry.blake3)?;
                     }
-                    sources.push(Source { position, units, slot, file, len, hasher, trouble, by_hash });
+                    sources.push(UnitSource { position, units, slot, file, len, hasher, trouble, by_hash });
                 }
             }
         }
@@ -250,7 +250,7 @@ impl Reading {
     }
 }
 
-impl Source {
+impl UnitSource {
     fn load(
         &mut self,
         set: &TitleSet,

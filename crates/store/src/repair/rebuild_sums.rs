@@ -33,7 +33,7 @@ pub(crate) fn make(
     sums: StripeSums,
     work: &mut Work<'_>,
 ) -> Result<Result<(), String>, RepairError> {
-    let mut out = Out::create(&entry.name, disk, to)?;
+    let mut out = RecordsOutput::create(&entry.name, disk, to)?;
     let made = fill(set, &mut out, sums, work);
     let finished = match made {
         Ok(None) => {
@@ -56,7 +56,7 @@ pub(crate) fn make(
 /// One pass over all stripes; returns the first that cannot be restored.
 fn fill(
     set: &TitleSet,
-    out: &mut Out,
+    out: &mut RecordsOutput,
     sums: StripeSums,
     work: &mut Work<'_>,
 ) -> Result<Option<u32>, RepairError> {
@@ -77,15 +77,15 @@ fn fill(
     Ok(None)
 }
 
-/// The file being made.
-enum Out {
+/// Writer of the file of sums or CRCs that is being rebuilt.
+enum RecordsOutput {
     Sums(SumsWriter),
     ParityMeta(MetaWriter),
     Crcs(CrcWriter),
     ParityCrcs(CrcWriter),
 }
 
-impl Out {
+impl RecordsOutput {
     fn create(name: &str, disk: &Disk, to: &Path) -> Result<Self, StoreError> {
         Ok(match name {
             SUMS_FILE => Self::Sums(SumsWriter::create(disk, to, GRAIN_BYTES)?),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 use serde::Serialize;
 
-/// What became of something that was missing or wrong.
+/// Outcome for something that was missing or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum RepairOutcome {
     /// It is as it was ingested again.
     Repaired,
     /// It can be repaired; nothing was changed, because only a look was wanted.
@@ -19,7 +19,7 @@ pub enum Fate {
 
 /// Something that was missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct RepairFinding {
     /// The title.
     #[serde(with = "crate::format::json::title_id")]
     pub title: TitleId,
@@ -33,7 +33,7 @@ pub struct Found {
     /// The fault found.
     pub what: String,
     /// What became of it.
-    pub fate: Fate,
+    pub fate: RepairOutcome,
 }
 
 /// A path as people read it; bytes that are no text are shown as such.
@@ -41,9 +41,9 @@ fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S:
     serializer.collect_str(&path.display())
 }
 
-/// How far a repair or a scrub is.
+/// Progress of a repair or a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct RepairProgress {
     /// Name of the title being worked on.
     pub title: String,
     /// Titles done.
@@ -56,10 +56,10 @@ pub struct Progress {
     pub bytes_total: u64,
 }
 
-/// The result in a word.
+/// Overall result of a repair or a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum RepairVerdict {
     /// Nothing was missing or wrong.
     Healthy,
     /// All that was missing or wrong has been repaired, or could be; or a member is not there.
@@ -68,13 +68,13 @@ pub enum Verdict {
     Lost,
 }
 
-/// The findings and the work done.
+/// Findings of a repair or a scrub, and the work done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct RepairReport {
     /// Titles looked at.
     pub titles: usize,
     /// All that was missing or wrong.
-    pub found: Vec<Found>,
+    pub found: Vec<RepairFinding>,
     /// Members that this repair has made active again, by their places in the volume.
     pub activated: Vec<u16>,
     /// Members that are not present, are not those of this volume, or are not active: their
@@ -88,21 +88,21 @@ pub struct Report {
     pub bytes_written: u64,
 }
 
-impl Report {
+impl RepairReport {
     /// The result in a word.
-    pub fn verdict(&self) -> Verdict {
-        let lost = self.found.iter().any(|found| found.fate == Fate::Lost);
+    pub fn verdict(&self) -> RepairVerdict {
+        let lost = self.found.iter().any(|found| found.fate == RepairOutcome::Lost);
         if lost {
-            Verdict::Lost
+            RepairVerdict::Lost
         } else if self.found.is_empty() && self.activated.is_empty() && self.absent.is_empty() {
-            Verdict::Healthy
+            RepairVerdict::Healthy
         } else {
-            Verdict::Repaired
+            RepairVerdict::Repaired
         }
     }
 
     /// Returns the number of findings that met this fate.
-    pub fn count(&self, fate: Fate) -> usize {
+    pub fn count(&self, fate: RepairOutcome) -> usize {
         self.found.iter().filter(|found| found.fate == fate).count()
     }
 }

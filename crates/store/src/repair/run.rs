@@ -6,11 +6,11 @@ use std::fs;
 use millrace_core::ids::TitleId;
 
 use super::examine;
-use super::report::{Fate, Found};
+use super::report::{RepairFinding, RepairOutcome};
 use super::set::{Home, TitleSet};
 use super::title::mend;
 use super::work::{Setting, Work};
-use super::{RepairError, RepairOptions, Report};
+use super::{RepairError, RepairOptions, RepairReport};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::manifest::Manifest;
@@ -28,13 +28,17 @@ use crate::volume::{Volume, make_subdirectories};
 /// # Errors
 /// If a disk refuses, or the user wants to stop. Completed work is kept; the next repair continues
 /// from there.
-pub fn repair(volume: &Volume, options: &RepairOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
+pub fn repair(
+    volume: &Volume,
+    options: &RepairOptions,
+    setting: Setting<'_>,
+) -> Result<RepairReport, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     for _ in 0..MAX_ROUNDS {
         volume.members().refresh();
         let behind = begin_rebuilding(volume)?;
         // Data that was unavailable or could not be repaired is tried again, and reported once.
-        work.report.found.retain(|found| found.fate == Fate::Repaired);
+        work.report.found.retain(|found| found.fate == RepairOutcome::Repaired);
         let titles = titles(volume, &mut work)?;
         begin(&titles, &mut work);
         for set in &titles {
@@ -88,8 +92,9 @@ pub(crate) fn each(
             result => break result?,
         }
     }
-    let is_read =
-        |found: &Found| found.fate == Fate::Repaired && volume.members().is_usable(usize::from(found.member));
+    let is_read = |found: &RepairFinding| {
+        found.fate == RepairOutcome::Repaired && volume.members().is_usable(usize::from(found.member))
+    };
     let is_told = volume.members().record().is_some() && work.given_up().is_empty();
     if is_told && work.report.found[known..].iter().any(is_read) {
         // A new generation, with nothing else new in it.
@@ -99,7 +104,7 @@ pub(crate) fn each(
 }
 
 /// The report, with the members that were left out.
-pub(crate) fn end(volume: &Volume, mut work: Work<'_>) -> Report {
+pub(crate) fn end(volume: &Volume, mut work: Work<'_>) -> RepairReport {
     work.report.silent = work.given_up();
     work.report.absent = absent(volume);
     let silent = work.report.silent.clone();
@@ -202,7 +207,7 @@ pub(crate) fn titles(volume: &Volume, work: &mut Work<'_>) -> Result<Vec<TitleSe
             Err((member, error)) => {
                 let path = volume.dirs_of(usize::from(member)).manifest(id);
                 let (name, what) = (id.to_string(), error.to_string());
-                let lost = Found { title: id, name, member, path, what, fate: Fate::Lost };
+                let lost = RepairFinding { title: id, name, member, path, what, fate: RepairOutcome::Lost };
                 if !work.report.found.contains(&lost) {
                     work.report.found.push(lost);
                 }

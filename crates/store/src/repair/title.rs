@@ -9,11 +9,11 @@ use std::sync::Arc;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
 use super::RepairError;
-use super::out::Out;
-use super::place::Place;
+use super::out::RebuiltFile;
+use super::place::RepairDirectory;
 use super::reading::{self, Reading, StripeSums};
 use super::rebuild_sums;
-use super::report::{Fate, Found};
+use super::report::{RepairFinding, RepairOutcome};
 use super::set::{TitleSet, Units};
 use super::shared::{self, Fresh};
 use super::work::Work;
@@ -29,9 +29,9 @@ use crate::volume::drop_unnamed;
 use crate::volume::lock::StoreLock;
 use crate::volume::workspace::Workspace;
 
-/// The data that a member lacks of a title.
+/// The files of a title that a member lacks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Need {
+pub(crate) struct MissingFiles {
     /// Its position.
     pub(crate) position: usize,
     /// The title's directory is not there at all.
@@ -40,26 +40,26 @@ pub(crate) struct Need {
     pub(crate) files: Vec<(String, String)>,
 }
 
-impl Need {
+impl MissingFiles {
     pub(crate) fn is_empty(&self) -> bool {
         !self.whole && self.files.is_empty()
     }
 }
 
-/// Where the files of a need are made.
-enum Site {
-    Whole(Place),
+/// Where the missing files of a member are rebuilt.
+enum RepairSite {
+    Whole(RepairDirectory),
     Files(Workspace, Dirs),
 }
 
-impl Site {
-    fn open(set: &TitleSet, need: &Need) -> Result<Self, StoreError> {
+impl RepairSite {
+    fn open(set: &TitleSet, need: &MissingFiles) -> Result<Self, StoreError> {
         let home = set.homes[need.position].as_ref();
         let home = home.ok_or(StoreError::NoTitle { id: set.id() })?;
         if !need.whole {
             return Ok(Self::Files(Workspace::create(&home.dirs)?, home.dirs.clone()));
         }
-        let place = Place::take(&home.dirs, set.id())?;
+        let place = RepairDirectory::take(&home.dirs, set.id())?;
         let names: Vec<&str> =
             set.manifest.files_on(need.position).into_iter().map(|f| f.name.as_str()).collect();
         place.keep_only(&names)?;
@@ -86,24 +86,24 @@ impl Site {
 }
 
 /// The files that could be made, by position and name: `Err` gives the reason for a failure.
-type Made = HashMap<(usize, String), Result<(), String>>;
+type RebuildResults = HashMap<(usize, String), Result<(), String>>;
 
 /// Makes the files that the members lack and puts them in place; the outcome goes into the report.
 /// In files that are `suspects` even a packet with the right sum may be wrong, so it is also
 /// checked against the code. If the title was removed or changed meanwhile, nothing is done.
 pub(crate) fn mend(
     set: &TitleSet,
-    needs: &[Need],
+    needs: &[MissingFiles],
     suspects: &[(usize, Units)],
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
     let mut sites = Vec::new();
-    let (silent, answering): (Vec<&Need>, Vec<&Need>) =
+    let (silent, answering): (Vec<&MissingFiles>, Vec<&MissingFiles>) =
         needs.iter().filter(|n| !n.is_empty()).partition(|need| work.has_given_up(set.slot(need.position)));
     for need in answering {
-        sites.push((need, Site::open(set, need)?));
+        sites.push((need, RepairSite::open(set, need)?));
     }
-    let mut made = Made::new();
+    let mut made = RebuildResults::new();
     let fresh = make_all_shared(set, &sites, &mut made, work)?;
     make_units(set, &sites, suspects, &fresh, &mut made, work)?;
     for (need, site) in sites {
@@ -117,18 +117,18 @@ pub(crate) fn mend(
 
 /// Reports the files that are lacking on a member that does not answer: nothing can be written
 /// there now.
-fn leave_alone(set: &TitleSet, need: &Need, work: &mut Work<'_>) {
+fn leave_alone(set: &TitleSet, need: &MissingFiles, work: &mut Work<'_>) {
     let Some(dir) = set.dir(need.position) else { return };
     if need.whole {
-        found(set, need.position, dir.clone(), "is missing".to_owned(), Fate::Repairable, work);
+        found(set, need.position, dir.clone(), "is missing".to_owned(), RepairOutcome::Repairable, work);
     }
     for (name, what) in &need.files {
-        found(set, need.position, dir.join(name), what.clone(), Fate::Repairable, work);
+        found(set, need.position, dir.join(name), what.clone(), RepairOutcome::Repairable, work);
     }
 }
 
 /// Returns the entries of the files to make, without the manifest.
-fn wanted<'a>(set: &'a TitleSet, need: &'a Need) -> impl Iterator<Item = &'a FileEntry> {
+fn wanted<'a>(set: &'a TitleSet, need: &'a MissingFiles) -> impl Iterator<Item = &'a FileEntry> {
     let is_wanted = |entry: &&FileEntry| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
     set.manifest.files_on(need.position).into_iter().filter(is_wanted)
 }
@@ -137,8 +137,8 @@ fn wanted<'a>(set: &'a TitleSet, need: &'a Need) -> impl Iterator<Item = &'a Fil
 /// others are computed with their help.
 fn make_all_shared(
     set: &TitleSet,
-    sites: &[(&Need, Site)],
-    made: &mut Made,
+    sites: &[(&MissingFiles, RepairSite)],
+    made: &mut RebuildResults,
     work: &mut Work<'_>,
 ) -> Result<Vec<Fresh>, RepairError> {
     let mut fresh = Vec::new();
@@ -172,12 +172,12 @@ fn make_shared(
     set: &TitleSet,
     position: usize,
     entry: &FileEntry,
-    site: &Site,
+    site: &RepairSite,
     fresh: &[Fresh],
     work: &mut Work<'_>,
 ) -> Result<Result<(), String>, RepairError> {
     let to = site.path().join(&entry.name);
-    if let Site::Whole(place) = site
+    if let RepairSite::Whole(place) = site
         && to.exists()
     {
         // A killed repair had come this far. Its bytes are right, but perhaps not on the disk yet.
@@ -202,13 +202,13 @@ fn make_shared(
 /// Makes all files of units in one pass over the stripes.
 fn make_units(
     set: &TitleSet,
-    sites: &[(&Need, Site)],
+    sites: &[(&MissingFiles, RepairSite)],
     suspects: &[(usize, Units)],
     fresh: &[Fresh],
-    made: &mut Made,
+    made: &mut RebuildResults,
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
-    let mut files: Vec<(usize, Units, &Site)> = Vec::new();
+    let mut files: Vec<(usize, Units, &RepairSite)> = Vec::new();
     for (need, site) in sites {
         let units = wanted(set, need).filter_map(|entry| set.units_of(&entry.name));
         files.extend(units.map(|units| (need.position, units, site)));
@@ -226,7 +226,7 @@ fn make_units(
     let mut outs = Vec::new();
     for (position, units, site) in files {
         let path = site.path().join(set.name(units));
-        outs.push(Out::open(set, position, units, site.disk(), path, &sums, work)?);
+        outs.push(RebuiltFile::open(set, position, units, site.disk(), path, &sums, work)?);
     }
     let mut reading = Reading::open(set, sums, work)?;
     let suspected = |stripe| {
@@ -258,7 +258,13 @@ fn make_units(
 
 /// Reports damage of the files that were read: it counts toward the tolerated losses, and only a
 /// scrub repairs it.
-fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read: bool, work: &mut Work<'_>) {
+fn tell_of_sources(
+    set: &TitleSet,
+    reading: &Reading,
+    outs: &[RebuiltFile],
+    is_all_read: bool,
+    work: &mut Work<'_>,
+) {
     let files =
         (0..set.homes.len()).flat_map(|position| [(position, Units::Data), (position, Units::Parity)]);
     for (position, units) in files {
@@ -270,7 +276,14 @@ fn tell_of_sources(set: &TitleSet, reading: &Reading, outs: &[Out], is_all_read:
         trouble.wrong_hash &= is_all_read;
         if let (Some(what), Some(dir)) = (trouble.describe(), set.dir(position)) {
             let path = dir.join(set.name(units));
-            found(set, position, path, format!("{what}; run millrace scrub"), Fate::Repairable, work);
+            found(
+                set,
+                position,
+                path,
+                format!("{what}; run millrace scrub"),
+                RepairOutcome::Repairable,
+                work,
+            );
         }
     }
 }
@@ -296,7 +309,7 @@ fn find_records<R: Record + Send + Sync + 'static>(
     name: &str,
     fresh: &[Fresh],
     work: &mut Work<'_>,
-) -> Result<Option<reading::Found<R>>, RepairError> {
+) -> Result<Option<reading::LocatedRecords<R>>, RepairError> {
     let Some(entry) = set.manifest.file(name) else { return Ok(None) };
     let Some((slot, path)) = shared::find(set, entry, fresh, work)? else { return Ok(None) };
     let file = work.demand(slot, move || RecordsFile::open(&path))??;
@@ -306,9 +319,9 @@ fn find_records<R: Record + Send + Sync + 'static>(
 /// Puts the rebuilt files in place and reports them.
 fn finish(
     set: &TitleSet,
-    need: &Need,
-    site: Site,
-    made: &Made,
+    need: &MissingFiles,
+    site: RepairSite,
+    made: &RebuildResults,
     work: &mut Work<'_>,
 ) -> Result<(), RepairError> {
     let outcome = |name: &str| made.get(&(need.position, name.to_owned())).cloned().unwrap_or(Ok(()));
@@ -317,7 +330,7 @@ fn finish(
     let lock = StoreLock::take(&dirs)?;
     let is_current = is_current(set, need, work)?;
     match site {
-        Site::Whole(place) => {
+        RepairSite::Whole(place) => {
             let lost: Vec<String> = wanted(set, need)
                 .filter_map(|entry| Some(format!("{}: {}", entry.name, outcome(&entry.name).err()?)))
                 .collect();
@@ -329,11 +342,11 @@ fn finish(
             if is_current {
                 let mut what = need.files.first().map_or("is missing".to_owned(), |(_, what)| what.clone());
                 lost.iter().for_each(|why| what.push_str(&format!("; {why}")));
-                let fate = if lost.is_empty() { Fate::Repaired } else { Fate::Lost };
+                let fate = if lost.is_empty() { RepairOutcome::Repaired } else { RepairOutcome::Lost };
                 found(set, need.position, dir, what, fate, work);
             }
         }
-        Site::Files(workspace, dirs) => {
+        RepairSite::Files(workspace, dirs) => {
             if !is_current {
                 return Ok(());
             }
@@ -343,8 +356,8 @@ fn finish(
             drop(lock);
             for (name, wrong) in &need.files {
                 let (what, fate) = match outcome(name) {
-                    Ok(()) => (wrong.clone(), Fate::Repaired),
-                    Err(why) => (format!("{wrong}; {why}"), Fate::Lost),
+                    Ok(()) => (wrong.clone(), RepairOutcome::Repaired),
+                    Err(why) => (format!("{wrong}; {why}"), RepairOutcome::Lost),
                 };
                 found(set, need.position, dir.join(name), what, fate, work);
             }
@@ -354,7 +367,11 @@ fn finish(
 }
 
 /// Whether the title is still there as it was when the repair began with it: removed or prepared titles are not brought back.
-pub(crate) fn is_current(set: &TitleSet, need: &Need, work: &mut Work<'_>) -> Result<bool, RepairError> {
+pub(crate) fn is_current(
+    set: &TitleSet,
+    need: &MissingFiles,
+    work: &mut Work<'_>,
+) -> Result<bool, RepairError> {
     let others = set.homes.iter().enumerate().filter_map(|(position, home)| Some((position, home.as_ref()?)));
     let lacks_manifest = need.whole || need.files.iter().any(|(name, _)| name == MANIFEST_FILE);
     for (position, home) in others {
@@ -402,9 +419,16 @@ fn replace(set: &TitleSet, workspace: &Workspace, dirs: &Dirs, names: &[&str]) -
     drop_unnamed(disk, &dir, &set.manifest)
 }
 
-fn found(set: &TitleSet, position: usize, path: PathBuf, what: String, fate: Fate, work: &mut Work<'_>) {
+fn found(
+    set: &TitleSet,
+    position: usize,
+    path: PathBuf,
+    what: String,
+    fate: RepairOutcome,
+    work: &mut Work<'_>,
+) {
     let (title, name, member) = (set.id(), set.manifest.title.name.clone(), set.slot(position));
-    work.report.found.push(Found { title, name, member, path, what, fate });
+    work.report.found.push(RepairFinding { title, name, member, path, what, fate });
 }
 
 #[cfg(test)]

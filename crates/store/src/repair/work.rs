@@ -9,22 +9,22 @@ use std::time::Duration;
 use millrace_core::units::HumanDuration;
 
 use super::ask::Asker;
-use super::pace::Pace;
-use super::report::{Progress, Report};
+use super::pace::RepairThrottle;
+use super::report::{RepairProgress, RepairReport};
 use super::{RepairError, Timekeeper};
 use crate::disk::ReadFaults;
 use crate::limits::REPAIR_READ_BYTES;
 
 /// Carried through all steps.
 pub(crate) struct Work<'a> {
-    pace: Pace<'a>,
+    pace: RepairThrottle<'a>,
     faults: ReadFaults,
     asker: Asker,
     /// All data read goes through here: a thread that hangs must not hold the reader's memory.
     buffer: Vec<u8>,
-    pub(crate) report: Report,
-    pub(crate) progress: Progress,
-    tell: &'a mut dyn FnMut(&Progress),
+    pub(crate) report: RepairReport,
+    pub(crate) progress: RepairProgress,
+    tell: &'a mut dyn FnMut(&RepairProgress),
 }
 
 /// The clock, the stop flag, where progress is reported, and how readers fail in a test.
@@ -34,7 +34,7 @@ pub struct Setting<'a> {
     /// Set from another thread: the work ends at the next step, all that is done stays done.
     pub stop: &'a std::sync::atomic::AtomicBool,
     /// Hears how far it is.
-    pub tell: &'a mut dyn FnMut(&Progress),
+    pub tell: &'a mut dyn FnMut(&RepairProgress),
     /// Faults of readers on order; the default has none.
     pub faults: ReadFaults,
     /// How long a member may take to answer, in nanoseconds; after that the run goes on without it.
@@ -44,8 +44,8 @@ pub struct Setting<'a> {
 impl<'a> Work<'a> {
     pub(crate) fn new(setting: Setting<'a>, rate_bytes_per_s: u64) -> Self {
         let Setting { time, stop, tell, faults, answer_ns } = setting;
-        let pace = Pace::new(time, stop, rate_bytes_per_s);
-        let (report, progress) = (Report::default(), Progress::default());
+        let pace = RepairThrottle::new(time, stop, rate_bytes_per_s);
+        let (report, progress) = (RepairReport::default(), RepairProgress::default());
         Self { pace, faults, asker: Asker::new(answer_ns), buffer: Vec::new(), report, progress, tell }
     }
 

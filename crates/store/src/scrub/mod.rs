@@ -11,7 +11,7 @@ use millrace_core::ids::TitleId;
 
 use crate::repair::run::{begin, each, end, next, titles};
 use crate::repair::work::Work;
-use crate::repair::{Fate, RepairError, Report, Setting};
+use crate::repair::{RepairError, RepairOutcome, RepairReport, Setting};
 use crate::volume::Volume;
 
 /// How a scrub is done.
@@ -29,7 +29,11 @@ pub struct ScrubOptions {
 ///
 /// # Errors
 /// If a disk refuses to write, or the user wants to stop. Repairs completed until then are kept.
-pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> Result<Report, RepairError> {
+pub fn scrub(
+    volume: &Volume,
+    options: &ScrubOptions,
+    setting: Setting<'_>,
+) -> Result<RepairReport, RepairError> {
     let mut work = Work::new(setting, options.rate_bytes_per_s);
     volume.members().refresh();
     let (damaged, mut titles) = (volume.damaged_titles(), titles(volume, &mut work)?);
@@ -50,7 +54,7 @@ pub fn scrub(volume: &Volume, options: &ScrubOptions, setting: Setting<'_>) -> R
         each(volume, set, &mut work, |set, work| title::scrub(set, options.mend, work))?;
         let is_whole = set.homes.iter().all(Option::is_some)
             && work.given_up().is_empty()
-            && work.report.found[known..].iter().all(|found| found.fate == Fate::Repaired);
+            && work.report.found[known..].iter().all(|found| found.fate == RepairOutcome::Repaired);
         if options.mend && is_whole && damaged.contains(&set.id()) {
             volume.forget_damaged(&[set.id()]);
         }

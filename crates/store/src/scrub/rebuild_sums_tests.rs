@@ -3,11 +3,11 @@
 use std::fs;
 
 use crate::format::superblock::Geometry;
-use crate::repair::hand_made::{PACKET, World, geometry};
-use crate::repair::{Fate, Report};
+use crate::repair::hand_made::{PACKET, RepairFixture, geometry};
+use crate::repair::{RepairOutcome, RepairReport};
 use crate::scrub::title::scrub;
 
-fn run(world: &World, repairs: bool) -> Report {
+fn run(world: &RepairFixture, repairs: bool) -> RepairReport {
     let set = world.set();
     let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, repairs, work));
     result.unwrap();
@@ -15,7 +15,7 @@ fn run(world: &World, repairs: bool) -> Report {
 }
 
 /// Damages a file on all members, in one way or another.
-fn damage_all(world: &World, name: &str) {
+fn damage_all(world: &RepairFixture, name: &str) {
     for i in 0..world.set().homes.len() {
         match i % 3 {
             0 => fs::remove_file(world.title(i).join(name)).unwrap(),
@@ -35,27 +35,35 @@ fn lost_on_all_members_they_are_computed_from_media_and_parity() {
         (geometry(2, 0), &["sums.mrr"]),
         (Geometry::SINGLE, &["sums.mrr"]),
     ] {
-        let world = World::new(geometry, 700);
+        let world = RepairFixture::new(geometry, 700);
         let whole = world.tree();
         names.iter().for_each(|name| damage_all(&world, name));
         let count = names.len() * world.set().homes.len();
         let looked = run(&world, false);
-        assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (count, count), "{looked:?}");
+        assert_eq!(
+            (looked.found.len(), looked.count(RepairOutcome::Repairable)),
+            (count, count),
+            "{looked:?}"
+        );
         let repaired = run(&world, true);
-        assert_eq!((repaired.found.len(), repaired.count(Fate::Repaired)), (count, count), "{repaired:?}");
+        assert_eq!(
+            (repaired.found.len(), repaired.count(RepairOutcome::Repaired)),
+            (count, count),
+            "{repaired:?}"
+        );
         assert!(world.tree() == whole);
     }
 }
 
 #[test]
 fn beside_them_a_member_may_be_lost() {
-    let world = World::new(geometry(3, 1), 500);
+    let world = RepairFixture::new(geometry(3, 1), 500);
     let whole = world.tree();
     damage_all(&world, "parity.mrp");
     damage_all(&world, "sums.mrr");
     fs::remove_dir_all(world.title(1)).unwrap();
     let report = run(&world, true);
-    assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Lost), 0, "{report:?}");
     assert!(world.tree() == whole);
 }
 
@@ -63,7 +71,7 @@ fn beside_them_a_member_may_be_lost() {
 fn rebuild_sums_with_insufficient_data_reports_lost() {
     // One member is gone and a packet of another is wrong: without the sums it is unknown which
     // parity is correct.
-    let world = World::new(geometry(3, 1), 500);
+    let world = RepairFixture::new(geometry(3, 1), 500);
     damage_all(&world, "parity.mrp");
     fs::remove_dir_all(world.title(1)).unwrap();
     let unit = world.set().stripes.unit_bytes();
@@ -75,7 +83,7 @@ fn rebuild_sums_with_insufficient_data_reports_lost() {
     for repairs in [false, true] {
         let report = run(&world, repairs);
         let lost = |name: &str| {
-            report.found.iter().any(|found| found.path.ends_with(name) && found.fate == Fate::Lost)
+            report.found.iter().any(|found| found.path.ends_with(name) && found.fate == RepairOutcome::Lost)
         };
         assert!(lost("parity.mrp"), "{report:?}");
         assert!(world.tree() == before);
@@ -85,7 +93,7 @@ fn rebuild_sums_with_insufficient_data_reports_lost() {
 #[test]
 fn other_bytes_than_those_of_the_ingest_are_not_taken() {
     // The title was changed in a way that its sums do not show, on a member without parity, and no member has its CRCs.
-    let world = World::new(geometry(2, 0), 300);
+    let world = RepairFixture::new(geometry(2, 0), 300);
     damage_all(&world, "sums.mrr");
     damage_all(&world, "crcs.mrc");
     let path = world.title(1).join("data.mru");
@@ -96,7 +104,7 @@ fn other_bytes_than_those_of_the_ingest_are_not_taken() {
     fs::write(&path, bytes).unwrap();
     let before = world.tree();
     let report = run(&world, true);
-    assert_eq!(report.count(Fate::Repaired), 0, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Repaired), 0, "{report:?}");
     assert!(report.found.iter().any(|found| found.what.contains("another BLAKE3")), "{report:?}");
     assert!(world.tree() == before);
 }

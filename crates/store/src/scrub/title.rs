@@ -3,17 +3,17 @@
 use crate::format::manifest::FileEntry;
 use crate::repair::RepairError;
 use crate::repair::reading::{Reading, Trouble};
-use crate::repair::report::{Fate, Found};
+use crate::repair::report::{RepairFinding, RepairOutcome};
 use crate::repair::set::{TitleSet, Units};
-use crate::repair::title::{Need, is_current, mend, stripe_sums};
+use crate::repair::title::{MissingFiles, is_current, mend, stripe_sums};
 use crate::repair::work::Work;
 use crate::repair::{examine, rebuild_sums};
 
-/// The findings in a title.
+/// Findings of a scrub in one title.
 #[derive(Default)]
-struct Look {
+struct ScrubFindings {
     /// By position.
-    needs: Vec<Need>,
+    needs: Vec<MissingFiles>,
     /// Damaged files: in them even a packet whose sum is right may be wrong.
     suspects: Vec<(usize, Units)>,
     /// Files that cannot be made from the remaining data, by position and name.
@@ -33,7 +33,7 @@ pub(crate) fn scrub(set: &TitleSet, repairs: bool, work: &mut Work<'_>) -> Resul
         mend(set, &look.needs, &look.suspects, work)?;
         // Repairing reads the title once more: that is no progress.
         work.progress.bytes_done = done;
-    } else if wrong && is_current(set, &Need::default(), work)? {
+    } else if wrong && is_current(set, &MissingFiles::default(), work)? {
         // One that was removed meanwhile is not lost.
         look.report(set, work);
     }
@@ -43,20 +43,21 @@ pub(crate) fn scrub(set: &TitleSet, repairs: bool, work: &mut Work<'_>) -> Resul
             look.contradictions
         );
         for position in (0..set.homes.len()).filter(|&p| set.homes[p].is_some()).take(1) {
-            found(set, position, None, what.clone(), Fate::Lost, work);
+            found(set, position, None, what.clone(), RepairOutcome::Lost, work);
         }
     }
     Ok(())
 }
 
-fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<Look, RepairError> {
-    let mut look = Look::default();
+fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<ScrubFindings, RepairError> {
+    let mut look = ScrubFindings::default();
     for position in (0..set.homes.len()).filter(|&p| set.homes[p].is_some()) {
         let shared = |file: &FileEntry| set.units_of(&file.name).is_none();
         look.needs.push(examine::read(set, position, shared, work)?);
     }
     for entry in set.manifest.files.iter().filter(|entry| set.units_of(&entry.name).is_none()) {
-        let lacks = |need: &Need| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
+        let lacks =
+            |need: &MissingFiles| need.whole || need.files.iter().any(|(name, _)| *name == entry.name);
         if look.needs.iter().all(lacks) {
             match rebuild_sums::follows(&entry.name) {
                 true => look.follow.push(entry.name.clone()),
@@ -69,7 +70,7 @@ fn look(set: &TitleSet, work: &mut Work<'_>) -> Result<Look, RepairError> {
 }
 
 /// One pass over media and parity.
-fn look_at_stripes(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Result<(), RepairError> {
+fn look_at_stripes(set: &TitleSet, look: &mut ScrubFindings, work: &mut Work<'_>) -> Result<(), RepairError> {
     let start = work.progress.bytes_done;
     let files: Vec<(usize, Units)> = (0..set.homes.len())
         .filter(|&position| set.homes[position].is_some())
@@ -117,7 +118,7 @@ fn look_at_stripes(set: &TitleSet, look: &mut Look, work: &mut Work<'_>) -> Resu
     Ok(())
 }
 
-impl Look {
+impl ScrubFindings {
     /// Records a file that has no correct copy and cannot be made.
     fn lose_all(&mut self, name: &str) {
         self.lost.extend(self.needs.iter().map(|need| (need.position, name.to_owned())));
@@ -140,11 +141,11 @@ impl Look {
         let Some(what) = trouble.as_ref().and_then(Trouble::describe) else { return };
         self.suspects.push((position, units));
         let files = vec![(set.name(units).to_owned(), what)];
-        self.add(Need { position, whole: false, files });
+        self.add(MissingFiles { position, whole: false, files });
     }
 
     /// Adds the findings to those known of the same member; each file once.
-    fn add(&mut self, found: Need) {
+    fn add(&mut self, found: MissingFiles) {
         let Some(need) = self.needs.iter_mut().find(|need| need.position == found.position) else { return };
         for (name, what) in found.files {
             if !need.whole && !need.files.iter().any(|(known, _)| *known == name) {
@@ -159,22 +160,29 @@ impl Look {
             let is_lost = |name: &str| self.lost.iter().any(|(p, n)| *p == need.position && n == name);
             if need.whole {
                 let lost = self.lost.iter().any(|(position, _)| *position == need.position);
-                let fate = if lost { Fate::Lost } else { Fate::Repairable };
+                let fate = if lost { RepairOutcome::Lost } else { RepairOutcome::Repairable };
                 found(set, need.position, None, "is missing".to_owned(), fate, work);
             }
             for (name, what) in &need.files {
-                let fate = if is_lost(name) { Fate::Lost } else { Fate::Repairable };
+                let fate = if is_lost(name) { RepairOutcome::Lost } else { RepairOutcome::Repairable };
                 found(set, need.position, Some(name), what.clone(), fate, work);
             }
         }
     }
 }
 
-fn found(set: &TitleSet, position: usize, file: Option<&str>, what: String, fate: Fate, work: &mut Work<'_>) {
+fn found(
+    set: &TitleSet,
+    position: usize,
+    file: Option<&str>,
+    what: String,
+    fate: RepairOutcome,
+    work: &mut Work<'_>,
+) {
     let Some(dir) = set.dir(position) else { return };
     let path = file.map_or_else(|| dir.clone(), |name| dir.join(name));
     let (title, name, member) = (set.id(), set.manifest.title.name.clone(), set.slot(position));
-    work.report.found.push(Found { title, name, member, path, what, fate });
+    work.report.found.push(RepairFinding { title, name, member, path, what, fate });
 }
 
 #[cfg(test)]

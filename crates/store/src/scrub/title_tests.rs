@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::format::superblock::Geometry;
-use crate::repair::hand_made::{PACKET, World, geometry};
-use crate::repair::{Report, Verdict};
+use crate::repair::hand_made::{PACKET, RepairFixture, geometry};
+use crate::repair::{RepairReport, RepairVerdict};
 
-fn run(world: &World, repairs: bool) -> Report {
+fn run(world: &RepairFixture, repairs: bool) -> RepairReport {
     let set = world.set();
     let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, repairs, work));
     result.unwrap();
@@ -20,10 +20,10 @@ fn run(world: &World, repairs: bool) -> Report {
 fn scrub_of_healthy_title_reads_all_and_finds_nothing() {
     let alone = Geometry::choose(1, 0, 2).unwrap();
     for geometry in [Geometry::SINGLE, alone, geometry(3, 1), geometry(2, 0)] {
-        let world = World::new(geometry, 700);
+        let world = RepairFixture::new(geometry, 700);
         let before = world.tree();
         let report = run(&world, true);
-        assert_eq!(report.verdict(), Verdict::Healthy, "{geometry:?}: {report:?}");
+        assert_eq!(report.verdict(), RepairVerdict::Healthy, "{geometry:?}: {report:?}");
         let stored: usize = before.iter().map(|(_, bytes)| bytes.len()).sum();
         assert!(report.bytes_read as usize > stored - stored / 50, "{} of {stored}", report.bytes_read);
         assert_eq!(report.bytes_written, 0);
@@ -32,7 +32,7 @@ fn scrub_of_healthy_title_reads_all_and_finds_nothing() {
 }
 
 /// Where bits are flipped: member, parity or data, byte.
-fn flips(world: &World, flips: &[(usize, bool, u32)]) {
+fn flips(world: &RepairFixture, flips: &[(usize, bool, u32)]) {
     let mut seen = Vec::new();
     for &(member, parity, at) in flips {
         let member = member % world.set().homes.len();
@@ -54,7 +54,7 @@ proptest! {
         members in 2usize..5,
         places in prop::collection::vec((0usize..5, any::<bool>(), any::<u32>()), 1..60),
     ) {
-        let world = World::new(geometry(members, 1), 300);
+        let world = RepairFixture::new(geometry(members, 1), 300);
         let whole = world.tree();
         flips(&world, &places);
         let before = world.tree();
@@ -65,30 +65,36 @@ proptest! {
         prop_assert_eq!(looked.found.len(), repaired.found.len());
         for (look, done) in looked.found.iter().zip(&repaired.found) {
             prop_assert_eq!(&look.path, &done.path);
-            prop_assert_eq!(look.fate == Fate::Lost, done.fate == Fate::Lost, "{:?} {:?}", look, done);
+            let is_lost = [look, done].map(|found| found.fate == RepairOutcome::Lost);
+            prop_assert_eq!(is_lost[0], is_lost[1], "{:?} {:?}", look, done);
         }
         // Each file is as it was ingested or as it was found, never something else.
         for ((path, bytes), ((_, damaged), (_, good))) in after.iter().zip(before.iter().zip(&whole)) {
-            let lost = repaired.found.iter().any(|found| found.path == *path && found.fate == Fate::Lost);
+            let is_lost = |found: &RepairFinding| found.path == *path && found.fate == RepairOutcome::Lost;
+            let lost = repaired.found.iter().any(is_lost);
             prop_assert!(bytes == if lost { damaged } else { good }, "{}", path.display());
         }
         let again = run(&world, true);
-        prop_assert_eq!(again.count(Fate::Repaired), 0);
-        prop_assert_eq!(again.count(Fate::Lost), repaired.count(Fate::Lost));
+        prop_assert_eq!(again.count(RepairOutcome::Repaired), 0);
+        prop_assert_eq!(again.count(RepairOutcome::Lost), repaired.count(RepairOutcome::Lost));
     }
 }
 
 #[test]
 fn flipped_bits_on_up_to_m_units_of_each_row_are_repaired() {
     // 4 + 4 on two members: all four units of a stripe that a member has may be wrong in every codeword.
-    let world = World::new(geometry(2, 1), 500);
+    let world = RepairFixture::new(geometry(2, 1), 500);
     let before = world.tree();
     for name in ["data.mru", "parity.mru"] {
         let len = fs::metadata(world.title(1).join(name)).unwrap().len() as usize;
         (0..len).step_by(PACKET).for_each(|at| world.flip(1, name, at));
     }
     let report = run(&world, true);
-    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (2, 0), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+        (2, 0),
+        "{report:?}"
+    );
     assert!(
         report.found[0].what.contains("packets with a wrong checksum, the first at byte 0"),
         "{report:?}"
@@ -98,7 +104,7 @@ fn flipped_bits_on_up_to_m_units_of_each_row_are_repaired() {
 
 #[test]
 fn more_than_that_is_reported_and_not_touched() {
-    let world = World::new(geometry(2, 1), 500);
+    let world = RepairFixture::new(geometry(2, 1), 500);
     let unit = world.set().stripes.unit_bytes();
     for member in 0..2 {
         for name in ["data.mru", "parity.mru"] {
@@ -108,9 +114,9 @@ fn more_than_that_is_reported_and_not_touched() {
     }
     let before = world.tree();
     let report = run(&world, true);
-    assert!(report.count(Fate::Lost) >= 2, "{report:?}");
-    assert_eq!(report.verdict(), Verdict::Lost);
-    let lost = report.found.iter().filter(|found| found.fate == Fate::Lost);
+    assert!(report.count(RepairOutcome::Lost) >= 2, "{report:?}");
+    assert_eq!(report.verdict(), RepairVerdict::Lost);
+    let lost = report.found.iter().filter(|found| found.fate == RepairOutcome::Lost);
     for found in lost {
         let bytes = &before.iter().find(|(path, _)| *path == found.path).unwrap().1;
         assert!(fs::read(&found.path).unwrap() == *bytes, "{found:?}");
@@ -119,13 +125,13 @@ fn more_than_that_is_reported_and_not_touched() {
 
 #[test]
 fn scrub_without_parity_reports_damage_as_lost() {
-    let world = World::new(Geometry::SINGLE, 100);
+    let world = RepairFixture::new(Geometry::SINGLE, 100);
     world.flip(0, "data.ts", 1316 * 7);
     let before = world.tree();
     for repairs in [false, true] {
         let report = run(&world, repairs);
         assert_eq!(report.found.len(), 1, "{report:?}");
-        assert_eq!(report.found[0].fate, Fate::Lost);
+        assert_eq!(report.found[0].fate, RepairOutcome::Lost);
         assert!(report.found[0].what.contains("the first at byte 9212"), "{report:?}");
         assert!(world.tree() == before);
     }
@@ -133,22 +139,22 @@ fn scrub_without_parity_reports_damage_as_lost() {
 
 #[test]
 fn scrub_restores_missing_title_directory_and_files() {
-    let world = World::new(geometry(3, 1), 200);
+    let world = RepairFixture::new(geometry(3, 1), 200);
     let before = world.tree();
     fs::remove_dir_all(world.title(2)).unwrap();
     let looked = run(&world, false);
-    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (1, 1), "{looked:?}");
-    assert_eq!(run(&world, true).verdict(), Verdict::Repaired);
+    assert_eq!((looked.found.len(), looked.count(RepairOutcome::Repairable)), (1, 1), "{looked:?}");
+    assert_eq!(run(&world, true).verdict(), RepairVerdict::Repaired);
     assert!(world.tree() == before);
     fs::remove_file(world.title(0).join("data.mru")).unwrap();
     fs::remove_file(world.title(0).join("manifest.mrm")).unwrap();
-    assert_eq!(run(&world, true).count(Fate::Repaired), 2);
+    assert_eq!(run(&world, true).count(RepairOutcome::Repaired), 2);
     assert!(world.tree() == before);
 }
 
 #[test]
 fn scrub_repairs_damage_that_leaves_sums_unchanged() {
-    let world = World::new(geometry(3, 1), 300);
+    let world = RepairFixture::new(geometry(3, 1), 300);
     let before = world.tree();
     let path = world.title(1).join("data.mru");
     let mut bytes = fs::read(&path).unwrap();
@@ -157,13 +163,17 @@ fn scrub_repairs_damage_that_leaves_sums_unchanged() {
     bytes[PACKET * 3] ^= 1;
     fs::write(&path, bytes).unwrap();
     let report = run(&world, true);
-    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+        (1, 0),
+        "{report:?}"
+    );
     assert!(world.tree() == before);
 }
 
 #[test]
 fn scrub_of_removed_title_reports_nothing() {
-    let world = World::new(geometry(2, 1), 50);
+    let world = RepairFixture::new(geometry(2, 1), 50);
     let set = world.set();
     (0..2).for_each(|i| fs::remove_dir_all(world.title(i)).unwrap());
     let (report, _, result) = world.work(0, u64::MAX, |work| scrub(&set, false, work));

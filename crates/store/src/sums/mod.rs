@@ -2,7 +2,7 @@
 //!
 //! One file (`sums.mrr`) serves every packet size, every segment of a TCP stream and every byte
 //! range of a request: the sum of `a..b` is the prefix sum at `b` less that at `a`. The ends of a
-//! range that lie inside a grain are computed from the bytes there ([`Cut`]), less than a grain at
+//! range that lie inside a grain are computed from the bytes there ([`GrainSplit`]), less than a grain at
 //! either end.
 //!
 //! **Zero.** One's-complement arithmetic has two zeros: 0x0000, the sum of nothing but zeros, and 0xffff, that of anything
@@ -49,7 +49,7 @@ pub fn join(a: u16, a_bytes: u64, b: u16) -> u16 {
 /// The composition of a range of bytes: bytes before the first border of a grain, whole grains,
 /// bytes behind the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct GrainSplit {
     /// Bytes before the first border in the range; all of it, if it has none.
     pub head: Range<u64>,
     /// Whole grains.
@@ -61,7 +61,7 @@ pub struct Cut {
 impl SumsHeader {
     /// Cuts a range of bytes at the borders of grains. The end of the data is a border. `None` if the range runs
     /// backwards or beyond the data.
-    pub fn cut(&self, range: &Range<u64>) -> Option<Cut> {
+    pub fn cut(&self, range: &Range<u64>) -> Option<GrainSplit> {
         let (start, end, grain) = (range.start, range.end, u64::from(self.grain_bytes));
         if start > end || end > self.data_bytes {
             return None;
@@ -70,9 +70,9 @@ impl SumsHeader {
         let last = if end == self.data_bytes { self.grains() } else { end / grain };
         let at = |grains: u64| (grains * grain).min(self.data_bytes);
         if first > last || start == end {
-            return Some(Cut { head: start..end, grains: 0..0, tail: end..end });
+            return Some(GrainSplit { head: start..end, grains: 0..0, tail: end..end });
         }
-        Some(Cut { head: start..at(first), grains: first..last, tail: at(last)..end })
+        Some(GrainSplit { head: start..at(first), grains: first..last, tail: at(last)..end })
     }
 
     /// Bytes of the file that hold what [`SumsBlocks::between`] needs for these grains: whole blocks.
@@ -84,7 +84,7 @@ impl SumsHeader {
     }
 }
 
-impl Cut {
+impl GrainSplit {
     /// The sum of the range: `grains` is that of its whole grains, `head` and `tail` are the bytes at its edges.
     ///
     /// # Errors

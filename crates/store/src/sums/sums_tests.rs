@@ -6,13 +6,13 @@ use super::*;
 use crate::StoreError;
 
 /// A range sums file of some data, and the data.
-struct Sample {
+struct SumsFixture {
     data: Vec<u8>,
     file: SumsFile,
     _dir: tempfile::TempDir,
 }
 
-impl Sample {
+impl SumsFixture {
     fn new(data: Vec<u8>, grain: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sums.mrr");
@@ -72,7 +72,7 @@ proptest! {
         grain in prop::sample::select(vec![2u16, 6, 64, 188, 376, 1316]),
         ends in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 20),
     ) {
-        let sample = Sample::new(data(len, seed), grain);
+        let sample = SumsFixture::new(data(len, seed), grain);
         for (a, b) in ends {
             let (a, b) = (a.index(len + 1), b.index(len + 1));
             sample.check(a.min(b)..a.max(b));
@@ -108,7 +108,7 @@ proptest! {
 #[test]
 fn ranges_over_many_blocks_and_at_their_borders() {
     let (grain, per_block) = (64, SUMS_PER_BLOCK * 64);
-    let sample = Sample::new(data(per_block * 3 + 100, 5), grain);
+    let sample = SumsFixture::new(data(per_block * 3 + 100, 5), grain);
     let places = [0, 1, 63, 64, per_block - 64, per_block - 1, per_block, per_block + 1, 2 * per_block];
     let ends =
         [per_block, per_block + 64, 2 * per_block, 3 * per_block, per_block * 3 + 64, per_block * 3 + 100];
@@ -135,11 +135,11 @@ fn ranges_over_many_blocks_and_at_their_borders() {
 /// Nothing but zeros, nothing but ones, and zeros behind something: the rule, case by case.
 #[test]
 fn sum_of_all_zeros_or_all_ones_uses_documented_zero_form() {
-    let zeros = Sample::new(vec![0; 2000], 188);
-    let ones = Sample::new(vec![0xff; 2000], 188);
+    let zeros = SumsFixture::new(vec![0; 2000], 188);
+    let ones = SumsFixture::new(vec![0xff; 2000], 188);
     let mut mixed = vec![0; 2000];
     mixed[0] = 9;
-    let mixed = Sample::new(mixed, 188);
+    let mixed = SumsFixture::new(mixed, 188);
     for range in [0..2000, 0..188, 188..376, 3..700, 188..188, 1999..2000, 0..1] {
         let empty = range.is_empty();
         assert_eq!(zeros.sum(range.clone()), 0, "zeros {range:?}");
@@ -157,7 +157,7 @@ fn sum_of_all_zeros_or_all_ones_uses_documented_zero_form() {
 
 #[test]
 fn sum_of_range_out_of_bounds_or_without_edge_fails() {
-    let sample = Sample::new(data(1000, 3), 188);
+    let sample = SumsFixture::new(data(1000, 3), 188);
     let no_edges = |_: &Range<u64>, _: &mut [u8]| Ok(());
     for range in [Range { start: 3, end: 2 }, 0..1001] {
         let error = sample.file.sum(&range, no_edges).unwrap_err();
@@ -170,7 +170,7 @@ fn sum_of_range_out_of_bounds_or_without_edge_fails() {
 
 #[test]
 fn sums_file_open_of_damaged_file_names_fault() {
-    let sample = Sample::new(data(1000, 3), 188);
+    let sample = SumsFixture::new(data(1000, 3), 188);
     let path = sample.file.path().to_path_buf();
     let whole = std::fs::read(&path).unwrap();
     for (at, name) in [(4096 + 1, "block 0"), (70, "checksum"), (20, "checksum")] {

@@ -41,7 +41,7 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::Timeline;
 
-pub use self::report::{Failure, Report, TransformCounters};
+pub use self::report::{Failure, TransformActivity, TransformCounters};
 pub use self::select::NULL_PACKET;
 pub use self::spec::{NamedTransform, SpecError, Transforms};
 pub use self::tables::StreamTables;
@@ -54,7 +54,7 @@ use crate::volume::{MediaReader, Volume};
 pub type TsBytes = [u8; TS_PACKET_BYTES];
 
 /// Packets of one extent, in place. Packets that could not be read are not shown.
-pub struct Block<'a> {
+pub struct PacketBlock<'a> {
     first_packet: u32,
     /// From one packet's header to the next; the last may be short.
     slots: &'a mut [u8],
@@ -64,7 +64,7 @@ pub struct Block<'a> {
     slot_bytes: usize,
 }
 
-impl<'a> Block<'a> {
+impl<'a> PacketBlock<'a> {
     /// Packets as they lie in an extent: `slots` with headers, the last one cut off behind its payload, and their records.
     pub fn new(layout: WireLayout, first_packet: u32, slots: &'a mut [u8], records: &'a [u8]) -> Self {
         let (header_bytes, slot_bytes) = (layout.header_bytes(), layout.slot_bytes());
@@ -140,7 +140,7 @@ pub trait Transform: Send + Sync {
     ///
     /// # Errors
     /// [`TransformError`]; the block may be half changed then.
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError>;
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError>;
 
     /// Whether [`Transform::apply`] can fail.
     fn may_fail(&self) -> bool {
@@ -249,7 +249,7 @@ fn read_head(reader: &mut MediaReader) -> Result<Vec<u8>, StoreError> {
 pub struct Chain(pub Vec<Box<dyn Transform>>);
 
 impl Transform for Chain {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         self.0.iter().try_fold(Applied::default(), |done, step| {
             let left_out = step.apply(block)?.left_out;
             Ok(Applied { left_out: done.left_out + left_out })
@@ -325,7 +325,7 @@ impl Derivation {
 
     /// Changes a block. If that fails it is as it was before, and the failure is reported. `scratch` is kept for its memory. Whether it
     /// has been changed.
-    pub fn apply(&self, block: &mut Block<'_>, scratch: &mut Vec<u8>) -> bool {
+    pub fn apply(&self, block: &mut PacketBlock<'_>, scratch: &mut Vec<u8>) -> bool {
         let may_fail = self.transform.may_fail();
         if may_fail {
             scratch.clear();
@@ -360,7 +360,7 @@ impl Derivation {
         let before_last = packets.saturating_sub(1) as usize * layout.slot_bytes();
         let end = before_last + layout.header_bytes() + usize::from(last_packet_bytes);
         let Some(slots) = slots.get_mut(..end) else { return };
-        if !self.apply(&mut Block::new(layout, first_packet, slots, records), scratch) {
+        if !self.apply(&mut PacketBlock::new(layout, first_packet, slots, records), scratch) {
             return;
         }
         let records = records.as_chunks_mut::<{ PacketMeta::BYTES }>().0;

@@ -36,7 +36,7 @@ pub struct Failure {
 
 /// The activity of a transformation, for all titles.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct TransformActivity {
     blocks: AtomicU64,
     failed: AtomicU64,
     left_out: AtomicU64,
@@ -51,7 +51,7 @@ struct Last {
     taken: VecDeque<(TitleId, Instant)>,
 }
 
-impl Report {
+impl TransformActivity {
     pub(super) fn count(&self, applied: Applied) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.left_out.fetch_add(applied.left_out.into(), Ordering::Relaxed);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn take_failure_reports_title_once_a_minute_with_last_failure() {
-        let report = Report::default();
+        let report = TransformActivity::default();
         let fail = |title: u8, first_ts| {
             report.failed(TitleId([title; 16]), first_ts, TransformError::OutOfFuel(7));
         };
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn take_failure_backlog_is_bounded() {
-        let report = Report::default();
+        let report = TransformActivity::default();
         for title in 0..=255 {
             report.failed(TitleId([title; 16]), 0, TransformError::OutOfFuel(7));
         }

@@ -15,7 +15,7 @@ use millrace_core::limits::TS_PACKET_BYTES;
 
 use super::select::NULL_PACKET;
 use super::spec::{Continuity, RestampSpec};
-use super::{Applied, BindError, Block, Transform, TransformError, TsBytes};
+use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
 use crate::index::PTS_MODULUS;
 use crate::ingest::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket, read_stamp};
 
@@ -134,7 +134,7 @@ impl Restamp {
 }
 
 impl Transform for Restamp {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         let mut left_out = 0;
         block.for_each(|packet| {
             if !self.change(packet) {

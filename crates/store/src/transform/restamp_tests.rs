@@ -12,7 +12,7 @@ fn restamp(spec: &str) -> Restamp {
 }
 
 fn apply(restamp: &Restamp, bytes: &mut [u8]) -> u32 {
-    restamp.apply(&mut Block::of_bytes(0, 188, bytes)).unwrap().left_out
+    restamp.apply(&mut PacketBlock::of_bytes(0, 188, bytes)).unwrap().left_out
 }
 
 /// Clock, decoding and presentation stamp of each packet that has one of them.

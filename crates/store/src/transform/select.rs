@@ -13,8 +13,8 @@
 use millrace_core::limits::TS_PACKET_BYTES;
 
 use super::spec::{Choice, SelectSpec};
-use super::tables::{Program, StreamTables};
-use super::{Applied, BindError, Block, Transform, TransformError, TsBytes};
+use super::tables::{ProgramTable, StreamTables};
+use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
 use crate::ingest::codec::{self, StreamKind};
 use crate::ingest::psi::{self, PmtStream};
 use crate::ingest::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket};
@@ -32,9 +32,9 @@ pub const NULL_PACKET: TsBytes = {
     packet
 };
 
-/// What becomes of the packets of a PID.
+/// Action on the packets of a PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum PidAction {
     Keep,
     Drop,
     /// Dropped but for its clock.
@@ -43,16 +43,16 @@ enum Fate {
     Table(u8),
 }
 
-/// A map table that changes.
-struct Table {
+/// A program map table that is rewritten.
+struct RewrittenTable {
     /// If it is longer than a packet: the section as it was, and without the streams.
     long: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Leaves streams out.
 pub struct SelectPids {
-    fates: Box<[Fate; PIDS]>,
-    tables: Vec<Table>,
+    fates: Box<[PidAction; PIDS]>,
+    tables: Vec<RewrittenTable>,
 }
 
 impl SelectPids {
@@ -68,17 +68,17 @@ impl SelectPids {
         let streams = || tables.programs.iter().flat_map(|program| &program.pmt.streams);
         let kept: Vec<u16> =
             streams().filter(|stream| is_kept(spec, stream)).map(|stream| stream.pid).collect();
-        let mut fates = Box::new([Fate::Keep; PIDS]);
+        let mut fates = Box::new([PidAction::Keep; PIDS]);
         let dropped = streams().map(|stream| stream.pid).filter(|pid| !kept.contains(pid));
         for pid in dropped.chain(spec.drop.iter().copied()) {
-            fates[usize::from(pid)] = Fate::Drop;
+            fates[usize::from(pid)] = PidAction::Drop;
         }
         // A PID with tables belongs to no stream, whatever a damaged table claims.
-        fates[usize::from(crate::ingest::ts_packet::PID_PAT)] = Fate::Keep;
+        fates[usize::from(crate::ingest::ts_packet::PID_PAT)] = PidAction::Keep;
         for program in &tables.programs {
             let clock = &mut fates[usize::from(program.pmt.pcr_pid) % PIDS];
-            if *clock == Fate::Drop {
-                *clock = Fate::Clock;
+            if *clock == PidAction::Drop {
+                *clock = PidAction::Clock;
             }
         }
         let mut changed = Vec::new();
@@ -88,8 +88,8 @@ impl SelectPids {
         Ok(Self { fates, tables: changed })
     }
 
-    fn is_dropped(fates: &[Fate; PIDS], pid: u16) -> bool {
-        matches!(fates[usize::from(pid) % PIDS], Fate::Drop | Fate::Clock)
+    fn is_dropped(fates: &[PidAction; PIDS], pid: u16) -> bool {
+        matches!(fates[usize::from(pid) % PIDS], PidAction::Drop | PidAction::Clock)
     }
 
     fn rewrite(&self, packet: &mut TsBytes, table: u8) {
@@ -112,12 +112,12 @@ impl SelectPids {
 }
 
 impl Transform for SelectPids {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         block.for_each(|packet| match self.fates[usize::from(TsPacket(packet).pid()) % PIDS] {
-            Fate::Keep => {}
-            Fate::Drop => *packet = NULL_PACKET,
-            Fate::Clock => keep_clock(packet),
-            Fate::Table(table) => self.rewrite(packet, table),
+            PidAction::Keep => {}
+            PidAction::Drop => *packet = NULL_PACKET,
+            PidAction::Clock => keep_clock(packet),
+            PidAction::Table(table) => self.rewrite(packet, table),
         });
         Ok(Applied::default())
     }
@@ -157,23 +157,27 @@ fn is_kept(spec: &SelectSpec, stream: &PmtStream) -> bool {
 }
 
 /// The table of a program, if it names a stream that is left out. Tables that share a PID are one.
-fn change(program: &Program, fates: &mut [Fate; PIDS], number: usize) -> Result<Option<Table>, BindError> {
+fn change(
+    program: &ProgramTable,
+    fates: &mut [PidAction; PIDS],
+    number: usize,
+) -> Result<Option<RewrittenTable>, BindError> {
     let section = &program.section;
     let mut out = vec![0; section.len()];
     let dropped = |pid| SelectPids::is_dropped(fates, pid);
     let (length, is_changed) = psi::without_streams(section, dropped, &mut out);
     out.truncate(length);
     let fate = &mut fates[usize::from(program.table_pid) % PIDS];
-    if !is_changed || matches!(fate, Fate::Table(_)) {
+    if !is_changed || matches!(fate, PidAction::Table(_)) {
         return Ok(None);
     }
     if length > TABLE_BYTES {
         return Err(BindError::TableTooLong { program: program.pmt.program, bytes: length });
     }
     // There are fewer programmes than numbers.
-    *fate = Fate::Table(number as u8);
+    *fate = PidAction::Table(number as u8);
     let long = (section.len() > TABLE_BYTES).then(|| (section.clone(), out));
-    Ok(Some(Table { long }))
+    Ok(Some(RewrittenTable { long }))
 }
 
 /// Leaves streams out of the sections in a payload that begins with a pointer; `false` if one of them does not end in it, or the payload

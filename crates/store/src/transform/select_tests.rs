@@ -45,7 +45,7 @@ fn select(spec: &str, stream: &[u8]) -> Result<Vec<u8>, BindError> {
     let all = Transforms::parse(&[format!("x=select:{spec}")]).unwrap();
     let steps = all.iter().next().unwrap().bind(&StreamTables::of(stream), stream)?;
     let mut out = stream.to_vec();
-    assert_eq!(steps[0].apply(&mut Block::of_bytes(0, 1316, &mut out)), Ok(Applied::default()));
+    assert_eq!(steps[0].apply(&mut PacketBlock::of_bytes(0, 1316, &mut out)), Ok(Applied::default()));
     Ok(out)
 }
 
@@ -173,7 +173,7 @@ fn select_rewrites_pmt_spanning_several_packets() {
     let steps = all.iter().next().unwrap().bind(&StreamTables::of(&before), &before).unwrap();
     let mut single = before.clone();
     for (at, packet) in single.chunks_mut(188).enumerate().rev() {
-        steps[0].apply(&mut Block::of_bytes(at as u32, 188, packet)).unwrap();
+        steps[0].apply(&mut PacketBlock::of_bytes(at as u32, 188, packet)).unwrap();
     }
     assert!(single == after);
     let too_long = select("audio=deu", &long_tables(25, 1)).unwrap_err();
@@ -214,9 +214,9 @@ fn select_of_arbitrary_packets_is_idempotent_without_panic() {
         let steps = all.iter().next().unwrap().bind(&StreamTables::of(head), head);
         let Ok(steps) = steps else { return };
         let mut out = stream.clone();
-        steps[0].apply(&mut Block::of_bytes(0, 1316, &mut out)).unwrap();
+        steps[0].apply(&mut PacketBlock::of_bytes(0, 1316, &mut out)).unwrap();
         let mut twice = out.clone();
-        steps[0].apply(&mut Block::of_bytes(0, 1316, &mut twice)).unwrap();
+        steps[0].apply(&mut PacketBlock::of_bytes(0, 1316, &mut twice)).unwrap();
         assert!(twice == out, "what is selected has nothing more to be left out");
     });
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use millrace_core::text::excerpt;
 use millrace_core::units::HumanDuration;
 
-use super::report::Report;
+use super::report::TransformActivity;
 use super::restamp::Restamp;
 use super::select::SelectPids;
 use super::tables::StreamTables;
@@ -67,7 +67,7 @@ pub struct RestampSpec {
 }
 
 #[derive(Debug)]
-enum Step {
+enum TransformStep {
     Select(SelectSpec),
     Restamp(RestampSpec),
     #[cfg(feature = "wasm")]
@@ -80,8 +80,8 @@ pub struct NamedTransform {
     name: String,
     number: u8,
     text: String,
-    steps: Vec<Step>,
-    pub(super) report: Report,
+    steps: Vec<TransformStep>,
+    pub(super) report: TransformActivity,
 }
 
 impl NamedTransform {
@@ -104,19 +104,19 @@ impl NamedTransform {
     pub fn take_line(&self) -> Option<String> {
         self.steps.iter().find_map(|step| match step {
             #[cfg(feature = "wasm")]
-            Step::Wasm(module) => module.take_line(),
-            Step::Select(_) | Step::Restamp(_) => None,
+            TransformStep::Wasm(module) => module.take_line(),
+            TransformStep::Select(_) | TransformStep::Restamp(_) => None,
         })
     }
 
     /// Returns the report of its results.
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &TransformActivity {
         &self.report
     }
 
     /// [`Transform::stamp_offset`]
     pub fn stamp_offset(&self) -> u64 {
-        let of = |step: &Step| if let Step::Restamp(spec) = step { spec.ticks } else { 0 };
+        let of = |step: &TransformStep| if let TransformStep::Restamp(spec) = step { spec.ticks } else { 0 };
         self.steps.iter().map(of).fold(0, |sum, ticks| (sum + ticks) % PTS_MODULUS)
     }
 
@@ -126,16 +126,16 @@ impl NamedTransform {
         tables: &StreamTables,
         head: &[u8],
     ) -> Result<Vec<Box<dyn Transform>>, BindError> {
-        let bind = |step: &Step| -> Result<Box<dyn Transform>, BindError> {
+        let bind = |step: &TransformStep| -> Result<Box<dyn Transform>, BindError> {
             Ok(match step {
-                Step::Select(spec) => Box::new(SelectPids::new(spec, tables)?),
-                Step::Restamp(spec) => {
+                TransformStep::Select(spec) => Box::new(SelectPids::new(spec, tables)?),
+                TransformStep::Restamp(spec) => {
                     let restamp = Restamp::new(spec);
                     restamp.check(head)?;
                     Box::new(restamp)
                 }
                 #[cfg(feature = "wasm")]
-                Step::Wasm(module) => Box::new(WasmTransform::new(Arc::clone(module))),
+                TransformStep::Wasm(module) => Box::new(WasmTransform::new(Arc::clone(module))),
             })
         };
         self.steps.iter().map(bind).collect()
@@ -207,18 +207,18 @@ fn named(number: u8, text: &str) -> Result<NamedTransform, String> {
         return Err(format!("has {} steps; at most {MAX_TRANSFORM_STEPS}", steps.len()));
     }
     let (name, text) = (name.to_owned(), text.to_owned());
-    Ok(NamedTransform { name, number, text, steps, report: Report::default() })
+    Ok(NamedTransform { name, number, text, steps, report: TransformActivity::default() })
 }
 
-fn step(text: &str) -> Result<Step, String> {
+fn step(text: &str) -> Result<TransformStep, String> {
     let (kind, settings) = text.split_once(':').unwrap_or((text, ""));
     match kind {
-        "select" => select(settings).map(Step::Select),
-        "restamp" => restamp(settings).map(Step::Restamp),
+        "select" => select(settings).map(TransformStep::Select),
+        "restamp" => restamp(settings).map(TransformStep::Restamp),
         #[cfg(feature = "wasm")]
         "wasm" => {
             let module = WasmModule::read(std::path::Path::new(settings));
-            module.map(|module| Step::Wasm(Arc::new(module))).map_err(|error| error.to_string())
+            module.map(|module| TransformStep::Wasm(Arc::new(module))).map_err(|error| error.to_string())
         }
         #[cfg(not(feature = "wasm"))]
         "wasm" => Err("this program was built without WebAssembly".into()),
@@ -335,8 +335,9 @@ mod tests {
             drop: vec![0x102, 300],
         };
         let found = steps("a-1=select:audio=deu/eng,subtitles=none,drop=0x102/300");
-        assert_eq!(found, format!("{:?}", [Step::Select(deu)]));
-        let by = |ticks, continuity| format!("{:?}", [Step::Restamp(RestampSpec { ticks, continuity })]);
+        assert_eq!(found, format!("{:?}", [TransformStep::Select(deu)]));
+        let by =
+            |ticks, continuity| format!("{:?}", [TransformStep::Restamp(RestampSpec { ticks, continuity })]);
         assert_eq!(steps("x=restamp:offset=10s"), by(900_000, Continuity::All(0)));
         assert_eq!(steps("x=restamp:offset=-10s"), by((1 << 33) - 900_000, Continuity::All(0)));
         assert_eq!(steps("x=restamp:ticks=-1,continuity=15"), by((1 << 33) - 1, Continuity::All(15)));

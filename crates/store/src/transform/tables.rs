@@ -6,9 +6,9 @@ use crate::ingest::psi::{self, Pmt, SectionAssembler};
 use crate::ingest::ts_packet::{PID_PAT, TsPacket};
 use crate::limits::volume::MAX_PROGRAMS;
 
-/// One program.
+/// A program and its map table.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct ProgramTable {
     /// PID of its map table.
     pub(super) table_pid: u16,
     /// The table.
@@ -20,7 +20,7 @@ pub(super) struct Program {
 /// The programmes of a transport stream.
 #[derive(Debug, Default)]
 pub struct StreamTables {
-    pub(super) programs: Vec<Program>,
+    pub(super) programs: Vec<ProgramTable>,
 }
 
 impl StreamTables {
@@ -52,7 +52,7 @@ struct TableReader {
     /// Number and PID of the map table of each program.
     announced: Vec<(u16, u16)>,
     tables: Vec<(u16, SectionAssembler)>,
-    programs: Vec<Program>,
+    programs: Vec<ProgramTable>,
 }
 
 impl TableReader {
@@ -82,7 +82,7 @@ impl TableReader {
             let Some(pmt) = psi::parse_pmt(section) else { return };
             let is_new = programs.iter().all(|known| known.pmt.program != pmt.program);
             if is_new && announced.contains(&(pmt.program, pid)) {
-                programs.push(Program { table_pid: pid, pmt, section: section.to_vec() });
+                programs.push(ProgramTable { table_pid: pid, pmt, section: section.to_vec() });
             }
         });
     }

@@ -9,7 +9,7 @@ use millrace_testkit::mux::usual_film;
 struct Invert(bool);
 
 impl Transform for Invert {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         let mut packets = 0;
         let mut failed = false;
         block.for_each(|packet| {
@@ -117,7 +117,7 @@ fn bytes_are_copied_out_and_back_without_headers_and_holes() {
     let layout = WireLayout::new(1316).unwrap();
     let (mut before, _) = extent(layout, 5, 188, &[1]);
     let (slots, records) = before.split_at_mut(layout.meta_offset(0, 5));
-    let mut block = Block::new(layout, 10, &mut slots[..4 * layout.slot_bytes() + 12 + 188], records);
+    let mut block = PacketBlock::new(layout, 10, &mut slots[..4 * layout.slot_bytes() + 12 + 188], records);
     assert_eq!((block.first_ts(), block.payload_bytes()), (70, 4 * 1316 + 188));
     let mut copy = vec![9; block.payload_bytes()];
     block.copy_to(&mut copy);
@@ -143,12 +143,12 @@ fn offsets_of_a_chain_add_up_and_its_steps_follow_each_other() {
     assert_eq!(derivation.transform.stamp_offset(), 899_999);
     assert!(!derivation.is_slow());
     let mut out = stream.clone();
-    assert!(derivation.apply(&mut Block::of_bytes(0, 1316, &mut out), &mut Vec::new()));
+    assert!(derivation.apply(&mut PacketBlock::of_bytes(0, 1316, &mut out), &mut Vec::new()));
     let one = Transforms::parse(&["x=restamp:ticks=899999", "y=select:audio=none"]).unwrap();
     let mut expected = stream.clone();
     for named in one.iter() {
         let step = Derivation::bind(named, TitleId([1; 16]), &stream).unwrap();
-        assert!(step.apply(&mut Block::of_bytes(0, 1316, &mut expected), &mut Vec::new()));
+        assert!(step.apply(&mut PacketBlock::of_bytes(0, 1316, &mut expected), &mut Vec::new()));
     }
     assert!(out == expected && out != stream);
 }

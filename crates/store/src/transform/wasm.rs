@@ -26,7 +26,7 @@ use wasmi::{
     Store, StoreLimits, StoreLimitsBuilder, TrapCode, ValType,
 };
 
-use super::{Applied, Block, Transform, TransformError};
+use super::{Applied, PacketBlock, Transform, TransformError};
 use crate::limits::transform::{
     MAX_WASM_LINE_BYTES, MAX_WASM_LINES, MAX_WASM_MEMORY_BYTES, MAX_WASM_MODULE_BYTES, MAX_WASM_RECURSION,
     MAX_WASM_STACK_BYTES, MAX_WASM_TABLE_ELEMENTS, WASM_FUEL, WASM_LOG_FUEL,
@@ -165,7 +165,7 @@ impl WasmModule {
     }
 
     /// Has a new instance change the block.
-    fn run(&self, block: &mut Block<'_>) -> Result<(), TransformError> {
+    fn run(&self, block: &mut PacketBlock<'_>) -> Result<(), TransformError> {
         let failed = |error: wasmi::Error| failure(&error);
         let length = block.payload_bytes();
         let (mut store, instance) = self.instance().map_err(failed)?;
@@ -253,7 +253,7 @@ impl WasmTransform {
 }
 
 impl Transform for WasmTransform {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         self.module.run(block).map(|()| Applied::default())
     }
     fn may_fail(&self) -> bool {

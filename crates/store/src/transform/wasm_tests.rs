@@ -21,7 +21,7 @@ fn load(text: &str) -> Result<WasmModule, ModuleError> {
 /// Returns the changed block, or why it stays as it is.
 fn run(module: &WasmModule, first: u32, block: &[u8]) -> Result<Vec<u8>, TransformError> {
     let mut out = block.to_vec();
-    let done = module.run(&mut Block::of_bytes(first, 1316, &mut out));
+    let done = module.run(&mut PacketBlock::of_bytes(first, 1316, &mut out));
     if done.is_err() {
         assert!(out == block, "a block that has failed is as it was");
     }
@@ -223,7 +223,7 @@ fn wasm_step_failure_undoes_preceding_steps() {
         let derivation = derivation.unwrap();
         assert!(derivation.is_slow());
         let mut out = stream[..196 * 1316].to_vec();
-        let done = derivation.apply(&mut Block::of_bytes(0, 1316, &mut out), &mut Vec::new());
+        let done = derivation.apply(&mut PacketBlock::of_bytes(0, 1316, &mut out), &mut Vec::new());
         (done, out == stream[..196 * 1316])
     };
     assert_eq!(apply("good"), (true, false));

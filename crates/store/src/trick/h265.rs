@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pictures::{Open, Parameters};
+use super::pictures::{OpenPicture, Parameters};
 use crate::bits::{Bits, unescape};
 
 const BLA_N_LP: u8 = 18;
@@ -34,18 +34,18 @@ pub(super) fn begins(head: &[u8]) -> bool {
     }
 }
 
-/// Parameter sets as they are now.
+/// The current parameter sets.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct H265ParameterSets {
     /// By type and id: units with their headers.
     sets: BTreeMap<(u8, u32), Vec<u8>>,
     /// The highest temporal sub-layer: below it others may refer to any picture.
     layers: u8,
 }
 
-impl Reader {
+impl H265ParameterSets {
     /// Parameters come with the first slice of an IRAP picture.
-    pub(super) fn unit(&mut self, head: &[u8], open: &mut Open) -> Option<Parameters> {
+    pub(super) fn unit(&mut self, head: &[u8], open: &mut OpenPicture) -> Option<Parameters> {
         let (kind, layer) = (type_of(head), (head[0] & 1) << 5 | head.get(1)? >> 3);
         if layer != 0 {
             return None; // another view or quality

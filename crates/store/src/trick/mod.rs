@@ -32,10 +32,10 @@ use millrace_core::units::{ByteLen, Count};
 
 pub use self::error::TrickError;
 use self::mux::Mux;
-use self::pace::{Shape, slot_of, slots_of};
-use self::plan::{How, Order, Plan, Shown};
+use self::pace::{SlotCapacity, slot_of, slots_of};
+use self::plan::{How, Order, ShownPicture, TrickPlan};
 use self::scan::{Scanned, scan};
-use self::source::Source;
+use self::source::PacketSource;
 use crate::error::StoreError;
 use crate::ingest::codec::VideoSyntax;
 use crate::ingest::indexer::Indexer;
@@ -51,9 +51,9 @@ pub enum TrickProgress {
     Writing(Scale, u64, u64),
 }
 
-/// What became of a speed that was asked for.
+/// Result for one requested speed.
 #[derive(Debug)]
-pub struct Made {
+pub struct SpeedResult {
     /// The speed.
     pub scale: Scale,
     /// The title; `None` if it was there already.
@@ -66,14 +66,14 @@ pub struct Made {
 ///
 /// # Errors
 /// If nothing can be made of the parent at any speed; the error of a single speed is in its
-/// [`Made`].
+/// [`SpeedResult`].
 pub fn make(
     volume: &Volume,
     parent: &TitleInfo,
     scales: &[Scale],
     cancel: &AtomicBool,
     tell: &mut dyn FnMut(TrickProgress),
-) -> Result<Vec<Made>, TrickError> {
+) -> Result<Vec<SpeedResult>, TrickError> {
     build(volume, parent, scales, cancel, tell, None)
 }
 
@@ -105,7 +105,7 @@ fn build(
     cancel: &AtomicBool,
     tell: &mut dyn FnMut(TrickProgress),
     mut room: AskRoom<'_>,
-) -> Result<Vec<Made>, TrickError> {
+) -> Result<Vec<SpeedResult>, TrickError> {
     if parent.derived.is_some() {
         return Err(TrickError::Derived);
     }
@@ -122,7 +122,7 @@ fn build(
     let is_missing = |scale: &&Scale| !there.contains(scale) && !scale.is_normal();
     let needs_all = |scale: &Scale| (25..=200).contains(&scale.hundredths());
     let missing: Vec<Scale> = scales.iter().filter(is_missing).copied().collect();
-    let mut source = Source::open(volume, parent.id)?;
+    let mut source = PacketSource::open(volume, parent.id)?;
     let scanned = match missing.is_empty() {
         true => None,
         false => {
@@ -134,7 +134,7 @@ fn build(
             Some(scan(&mut source, all, &mut go_on)?)
         }
     };
-    let mut made: Vec<Made> = Vec::new();
+    let mut made: Vec<SpeedResult> = Vec::new();
     for &scale in scales {
         if made.iter().any(|made| made.scale == scale) {
             continue;
@@ -149,7 +149,7 @@ fn build(
             _ => Ok(None),
         };
         let is_over = matches!(result, Err(TrickError::Cancelled));
-        made.push(Made { scale, result });
+        made.push(SpeedResult { scale, result });
         if is_over {
             break;
         }
@@ -163,7 +163,7 @@ struct Making<'a> {
     parent: &'a TitleInfo,
     derived: Derived,
     scanned: &'a Scanned,
-    source: &'a mut Source,
+    source: &'a mut PacketSource,
     cancel: &'a AtomicBool,
 }
 
@@ -175,7 +175,7 @@ impl Making<'_> {
     ) -> Result<TitleInfo, TrickError> {
         let (parent, derived) = (self.parent, self.derived);
         let no_room = || TrickError::NoRoom { peak: parent.peak_rate, scale: derived.scale() };
-        let shape = Shape::below(parent.peak_rate).ok_or_else(no_room)?;
+        let shape = SlotCapacity::below(parent.peak_rate).ok_or_else(no_room)?;
         let (parent_duration, peak) = (parent.duration, parent.peak_rate);
         let order = Order { scanned: self.scanned, derived, parent_duration, peak, shape };
         let plan = order.plan()?;
@@ -211,8 +211,8 @@ impl Making<'_> {
 
     fn write(
         &mut self,
-        plan: &Plan,
-        shape: Shape,
+        plan: &TrickPlan,
+        shape: SlotCapacity,
         writer: &mut TitleWriter,
         tell: &mut dyn FnMut(TrickProgress),
     ) -> Result<Indexed, TrickError> {
@@ -256,7 +256,7 @@ impl Making<'_> {
 
     /// Writes the picture to `out` as one that may follow any other. `number` distinguishes it from
     /// its neighbours.
-    fn alone(&self, shown: &Shown, number: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
+    fn alone(&self, shown: &ShownPicture, number: u32, picture: &[u8], out: &mut Vec<u8>) -> bool {
         out.clear();
         let found = &self.scanned.pictures[shown.number].found;
         let parameters = found.alone.and_then(|number| self.scanned.parameters.get(usize::from(number)));
@@ -304,7 +304,7 @@ fn stream_error(error: StreamError) -> TrickError {
     }
 }
 
-fn note(plan: &Plan) -> String {
+fn note(plan: &TrickPlan) -> String {
     let shown = plan.shown.chunk_by(|one, next| one.number == next.number).count() as u64;
     match plan.how {
         How::Key if plan.dropped > 0 => format!(

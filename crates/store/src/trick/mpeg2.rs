@@ -3,7 +3,7 @@
 //! An I picture needs no other. To stand alone it gets the sequence header and a header of a closed group before it, and the number 0 in
 //! that group.
 
-use super::pictures::{Open, Parameters};
+use super::pictures::{OpenPicture, Parameters};
 use super::units::split;
 
 /// Start code values (ISO/IEC 13818-2 table 6-1).
@@ -30,15 +30,15 @@ fn extension(head: &[u8]) -> u8 {
     head.get(1).map_or(0, |byte| byte >> 4)
 }
 
-/// The sequence header as it is now.
+/// The current sequence header.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct SequenceHeader {
     sequence: Vec<u8>,
 }
 
-impl Reader {
+impl SequenceHeader {
     /// Parameters come with the header of an I picture.
-    pub(super) fn unit(&mut self, head: &[u8], open: &mut Open) -> Option<Parameters> {
+    pub(super) fn unit(&mut self, head: &[u8], open: &mut OpenPicture) -> Option<Parameters> {
         match head[0] {
             SEQUENCE => {
                 open.has_header = true;

@@ -1,7 +1,7 @@
 //! Writes a transport stream of one program with one video stream: clock, tables, pictures, stuffing.
 
-use super::pace::{Pace, Shape, overhead};
-use super::scan::Program;
+use super::pace::{SlotCapacity, SlotPacer, overhead};
+use super::scan::ScannedProgram;
 use crate::index::PTS_MODULUS;
 use crate::ingest::codec::VideoSyntax;
 use crate::limits::trick::TRICK_SLOT_TICKS;
@@ -14,7 +14,7 @@ const CLOCK_START_TICKS: u64 = 90_000;
 #[derive(Debug)]
 pub(super) struct Mux {
     packets: PacketWriter,
-    pace: Pace,
+    pace: SlotPacer,
     pid: u16,
     tables: Tables,
     /// From when a picture may be sent to when it is decoded.
@@ -24,13 +24,13 @@ pub(super) struct Mux {
 impl Mux {
     /// A stream of this program, with the pictures only: the same PIDs, so that players stay where they are, and another version of the
     /// table, so that they notice that it is another.
-    pub(super) fn new(program: &Program, shape: Shape, delay_slots: u64) -> Self {
+    pub(super) fn new(program: &ScannedProgram, shape: SlotCapacity, delay_slots: u64) -> Self {
         let version = program.table_version.wrapping_add(1) & 31;
         let pictures =
             StreamEntry { pid: program.pid, stream_type: stream_type(program), descriptors: Vec::new() };
         let mut mux = Self {
             packets: PacketWriter::default(),
-            pace: Pace::new(shape),
+            pace: SlotPacer::new(shape),
             pid: program.pid,
             tables: Tables::new(program.number, program.table_pid, version, program.pid, &[pictures]),
             delay_ticks: delay_slots * TRICK_SLOT_TICKS,
@@ -88,7 +88,7 @@ impl Mux {
 
 /// Private streams are announced by descriptors, which are left out: they get the stream type of
 /// their actual syntax.
-fn stream_type(program: &Program) -> u8 {
+fn stream_type(program: &ScannedProgram) -> u8 {
     match program.syntax {
         VideoSyntax::H265 => 0x24,
         _ => program.stream_type,

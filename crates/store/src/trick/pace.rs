@@ -10,16 +10,16 @@ use millrace_core::units::BitRate;
 
 use crate::limits::trick::{MIN_SLOT_PACKETS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS, TRICK_TABLE_SLOTS};
 
-/// How many TS packets slots take.
+/// Bounds on the TS packets of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct SlotCapacity {
     /// At most, all packets counted.
     pub(crate) most: u64,
     /// At least; the rest is stuffing.
     pub(super) least: u64,
 }
 
-impl Shape {
+impl SlotCapacity {
     /// Below this peak rate; `None` if nothing can be sent at it.
     pub(crate) fn below(peak: BitRate) -> Option<Self> {
         let packets_a_second = peak.0 / 8 / TS_PACKET_BYTES as u64;
@@ -44,17 +44,17 @@ pub(super) fn slots_of(duration: MediaTicks) -> u64 {
     duration.0 / TRICK_SLOT_TICKS
 }
 
-/// The place where the next packet goes.
+/// Assigns packets to slots, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pace {
-    shape: Shape,
+pub(super) struct SlotPacer {
+    shape: SlotCapacity,
     slot: u64,
     used: u64,
 }
 
-impl Pace {
+impl SlotPacer {
     /// At the beginning of a title.
-    pub(super) fn new(shape: Shape) -> Self {
+    pub(super) fn new(shape: SlotCapacity) -> Self {
         Self { shape, slot: 0, used: overhead(0) }
     }
 

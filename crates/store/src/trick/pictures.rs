@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 use super::h264::{self, nal};
 use super::h265;
 use super::mpeg2;
-use super::units::{Unit, Units, trimmed};
+use super::units::{StartCodeUnit, Units, trimmed};
 use crate::ingest::codec::VideoSyntax;
 use crate::limits::trick::{MAX_LOSSES, MAX_PARAMETERS, MAX_STAMPS};
 use crate::sps::SpsStart;
 
 /// Where a byte of the elementary stream lies in the title: its TS packet, and how many bytes of the stream that packet has before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ElementaryOffset {
     /// Offset of the TS packet in the title's data.
     pub(super) packet: u64,
     pub(super) skip: u8,
@@ -29,10 +29,10 @@ pub(super) struct Stamps {
     pub(super) dts: u64,
 }
 
-/// A picture as it was found.
+/// A picture found in the elementary stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) place: Place,
+pub(super) struct FoundPicture {
+    pub(super) place: ElementaryOffset,
     /// Its length in the elementary stream.
     pub(super) bytes: u32,
     /// Of two fields: where the second begins.
@@ -59,9 +59,9 @@ pub(super) struct Parameters {
 
 /// A picture whose end has not come yet.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenPicture {
     start: u64,
-    place: Place,
+    place: ElementaryOffset,
     stamps: Option<Stamps>,
     /// Whether its own data has begun.
     pub(super) has_data: bool,
@@ -83,8 +83,8 @@ pub(super) struct Open {
 #[derive(Debug)]
 enum Codec {
     H264(H264),
-    H265(h265::Reader),
-    Mpeg2(mpeg2::Reader),
+    H265(h265::H265ParameterSets),
+    Mpeg2(mpeg2::SequenceHeader),
 }
 
 /// Cuts the stream of one PID into pictures.
@@ -93,16 +93,16 @@ pub(super) struct Finder {
     codec: Codec,
     units: Units,
     /// Beginnings of the last pieces.
-    pieces: VecDeque<(u64, Place)>,
+    pieces: VecDeque<(u64, ElementaryOffset)>,
     /// Where units start that are not over yet.
-    places: VecDeque<(u64, Place)>,
+    places: VecDeque<(u64, ElementaryOffset)>,
     stamps: VecDeque<(u64, Stamps)>,
     losses: VecDeque<u64>,
-    open: Option<Open>,
+    open: Option<OpenPicture>,
     /// A first field that waits for its second, and its end.
-    field: Option<(Open, u64)>,
+    field: Option<(OpenPicture, u64)>,
     parameters: Vec<Parameters>,
-    found: Vec<Found>,
+    found: Vec<FoundPicture>,
 }
 
 impl Finder {
@@ -110,8 +110,8 @@ impl Finder {
     pub(super) fn new(syntax: VideoSyntax) -> Option<Self> {
         let codec = match syntax {
             VideoSyntax::H264 => Codec::H264(H264::default()),
-            VideoSyntax::H265 => Codec::H265(h265::Reader::default()),
-            VideoSyntax::Mpeg2 => Codec::Mpeg2(mpeg2::Reader::default()),
+            VideoSyntax::H265 => Codec::H265(h265::H265ParameterSets::default()),
+            VideoSyntax::Mpeg2 => Codec::Mpeg2(mpeg2::SequenceHeader::default()),
             VideoSyntax::Mpeg4 | VideoSyntax::Opaque => return None,
         };
         Some(Self {
@@ -149,10 +149,10 @@ impl Finder {
     /// over are handed to `each`.
     pub(super) fn push(
         &mut self,
-        place: Place,
+        place: ElementaryOffset,
         stamps: Option<Stamps>,
         payload: &[u8],
-        each: &mut impl FnMut(Found),
+        each: &mut impl FnMut(FoundPicture),
     ) {
         let at = self.units.at();
         self.pieces.push_back((at, place));
@@ -179,24 +179,24 @@ impl Finder {
                 let piece = pieces.iter().rev().find(|(from, _)| *from <= start);
                 if let Some(&(from, place)) = piece {
                     let skip = u8::try_from(start - from).unwrap_or(0);
-                    places.push_back((start, Place { skip, ..place }));
+                    places.push_back((start, ElementaryOffset { skip, ..place }));
                 }
             },
             |unit| over.push((unit.start, unit.head.to_vec())),
         );
         self.units = units;
         for (start, head) in over {
-            self.unit(Unit { start, head: &head });
+            self.unit(StartCodeUnit { start, head: &head });
         }
         self.found.drain(..).for_each(each);
     }
 
     /// The stream ends.
-    pub(super) fn finish(&mut self, each: &mut impl FnMut(Found)) {
+    pub(super) fn finish(&mut self, each: &mut impl FnMut(FoundPicture)) {
         let mut last = None;
         self.units.end(|unit| last = Some((unit.start, unit.head.to_vec())));
         if let Some((start, head)) = last {
-            self.unit(Unit { start, head: &head });
+            self.unit(StartCodeUnit { start, head: &head });
         }
         self.close(self.units.at());
         if let Some((first, end)) = self.field.take() {
@@ -205,7 +205,7 @@ impl Finder {
         self.found.drain(..).for_each(each);
     }
 
-    fn unit(&mut self, unit: Unit<'_>) {
+    fn unit(&mut self, unit: StartCodeUnit<'_>) {
         let place = loop {
             match self.places.pop_front() {
                 Some((start, place)) if start == unit.start => break place,
@@ -244,14 +244,14 @@ impl Finder {
         self.open = Some(open);
     }
 
-    fn begin(&mut self, start: u64, place: Place) -> Open {
+    fn begin(&mut self, start: u64, place: ElementaryOffset) -> OpenPicture {
         let mut stamps = None;
         // A stamp is that of the first picture that begins behind it.
         while let Some(&(_, next)) = self.stamps.front().filter(|(at, _)| *at <= start) {
             stamps = Some(next);
             self.stamps.pop_front();
         }
-        Open {
+        OpenPicture {
             start,
             place,
             stamps,
@@ -297,7 +297,7 @@ impl Finder {
     }
 
     /// Whether `second` is the other field of the frame that `first` begins.
-    fn completes(&self, first: &Open, second: &Open) -> bool {
+    fn completes(&self, first: &OpenPicture, second: &OpenPicture) -> bool {
         let is_opposite = first.field != 0 && second.field != 0 && first.field != second.field;
         is_opposite
             && match (&self.codec, &first.slice, &second.slice) {
@@ -307,7 +307,7 @@ impl Finder {
             }
     }
 
-    fn emit(&mut self, first: &Open, end: u64, second: Option<&Open>) {
+    fn emit(&mut self, first: &OpenPicture, end: u64, second: Option<&OpenPicture>) {
         while self.losses.front().is_some_and(|&loss| loss < first.start) {
             self.losses.pop_front();
         }
@@ -316,7 +316,7 @@ impl Finder {
         let Some(bytes) = length(end) else { return };
         let is_whole = first.field == 0 || second.is_some_and(|second| self.follows(first, second));
         let alone = first.parameters.filter(|_| first.is_alone && is_whole && !is_broken);
-        self.found.push(Found {
+        self.found.push(FoundPicture {
             place: first.place,
             bytes,
             second: second.and_then(|second| length(second.start)).unwrap_or(0),
@@ -329,7 +329,7 @@ impl Finder {
     }
 
     /// Whether a second field needs nothing but the first.
-    fn follows(&self, first: &Open, second: &Open) -> bool {
+    fn follows(&self, first: &OpenPicture, second: &OpenPicture) -> bool {
         let is_idr = first.slice.is_some_and(|slice| slice.is_idr);
         let has_rest = |slice: h264::Slice| slice.can_follow_alone(is_idr) && (is_idr || second.is_alone);
         match &self.codec {
@@ -358,7 +358,7 @@ struct H264 {
 
 impl H264 {
     /// Parameters come with the first slice of a picture that may stand alone.
-    fn unit(&mut self, head: &[u8], open: &mut Open) -> Option<Parameters> {
+    fn unit(&mut self, head: &[u8], open: &mut OpenPicture) -> Option<Parameters> {
         match head[0] & 0x1f {
             nal::SPS => {
                 open.has_header = true;
@@ -381,7 +381,7 @@ impl H264 {
         None
     }
 
-    fn slice(&mut self, head: &[u8], open: &mut Open) -> Option<Parameters> {
+    fn slice(&mut self, head: &[u8], open: &mut OpenPicture) -> Option<Parameters> {
         let is_first = !std::mem::replace(&mut open.has_data, true);
         open.is_reference |= head[0] & 0x60 != 0;
         let sets = h264::pps_of(head).and_then(|id| {

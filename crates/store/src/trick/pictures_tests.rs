@@ -23,19 +23,19 @@ fn pictures(
     stream: &[u8],
     step: usize,
     lost: Option<usize>,
-) -> (Vec<(Found, Vec<u8>)>, Finder) {
+) -> (Vec<(FoundPicture, Vec<u8>)>, Finder) {
     let mut finder = Finder::new(syntax).unwrap();
     let mut found = Vec::new();
     for (number, piece) in stream.chunks(step).enumerate() {
         if lost == Some(number) {
             finder.lost();
         }
-        let place = Place { packet: (number * step) as u64, skip: 0, pid: 7 };
+        let place = ElementaryOffset { packet: (number * step) as u64, skip: 0, pid: 7 };
         let stamps = (number % 2 == 0).then_some(Stamps { pts: number as u64, dts: 0 });
         finder.push(place, stamps, piece, &mut |picture| found.push(picture));
     }
     finder.finish(&mut |picture| found.push(picture));
-    let bytes = |picture: Found| {
+    let bytes = |picture: FoundPicture| {
         let start = picture.place.packet as usize + usize::from(picture.place.skip);
         (picture, stream[start..start + picture.bytes as usize].to_vec())
     };
@@ -66,7 +66,7 @@ fn picture_finder_of_any_stream_yields_disjoint_pictures() {
 }
 
 /// What stands alone is rewritten, or refused if it is damaged behind its header.
-fn rewritten(syntax: VideoSyntax, finder: &Finder, picture: &Found, bytes: &[u8]) {
+fn rewritten(syntax: VideoSyntax, finder: &Finder, picture: &FoundPicture, bytes: &[u8]) {
     let Some(number) = picture.alone else { return };
     let parameters = &finder.parameters()[usize::from(number)];
     let mut out = Vec::new();

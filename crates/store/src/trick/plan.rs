@@ -7,7 +7,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 
 use super::error::TrickError;
-use super::pace::{Pace, Shape, slot_of, slots_of};
+use super::pace::{SlotCapacity, SlotPacer, slot_of, slots_of};
 use super::scan::{Picture, Scanned};
 use crate::limits::trick::{
     MAX_DELAY_SLOTS, MAX_KEY_SLOTS, MAX_PICTURE_TICKS, MIN_PICTURE_TICKS, MIN_SLOT_ROOM, TRICK_SLOT_TICKS,
@@ -17,7 +17,7 @@ use crate::volume::Derived;
 
 /// A picture to be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct ShownPicture {
     /// Its place in [`Scanned::pictures`].
     pub(super) number: usize,
     /// When it is shown and decoded, in ticks of the derived title, without the delay.
@@ -38,10 +38,10 @@ pub(super) enum How {
 
 /// The pictures to send.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct TrickPlan {
     pub(super) how: How,
     /// In the order in which they are sent. A key picture may come several times in a row.
-    pub(super) shown: Vec<Shown>,
+    pub(super) shown: Vec<ShownPicture>,
     /// From when a picture may be sent to when it is decoded, in slots.
     pub(super) delay: u64,
     /// Key pictures that were left out.
@@ -55,14 +55,14 @@ pub(super) struct Order<'a> {
     pub(super) derived: Derived,
     pub(super) parent_duration: MediaTicks,
     pub(super) peak: BitRate,
-    pub(super) shape: Shape,
+    pub(super) shape: SlotCapacity,
 }
 
 impl Order<'_> {
     /// Slow motion shows all pictures. Up to twice the speed leaves out the pictures that no other
     /// refers to, if the rest is not more than the parent gives a decoder to do. All else, and all
     /// that goes backwards, shows key pictures.
-    pub(super) fn plan(&self) -> Result<Plan, TrickError> {
+    pub(super) fn plan(&self) -> Result<TrickPlan, TrickError> {
         let scale = self.derived.scale();
         if scale.is_reverse() || scale.speed_hundredths() > 200 {
             return self.key();
@@ -98,7 +98,7 @@ impl Order<'_> {
     }
 
     /// Bytes that a plan makes, at most.
-    pub(super) fn most_bytes(&self, plan: &Plan) -> u64 {
+    pub(super) fn most_bytes(&self, plan: &TrickPlan) -> u64 {
         let pictures = plan.shown.iter().map(|shown| self.packets(&self.scanned.pictures[shown.number]));
         let slots = slots_of(self.derived.duration(self.parent_duration)) + 1;
         // A slot has clock and tables beside its pictures, or is filled up.
@@ -107,25 +107,25 @@ impl Order<'_> {
     }
 
     /// Key pictures, those left out that would come too late, and those repeated that are far from the next.
-    fn key(&self) -> Result<Plan, TrickError> {
+    fn key(&self) -> Result<TrickPlan, TrickError> {
         let pictures = self.scanned.pictures.iter().enumerate();
-        let mut candidates: Vec<Shown> = pictures
+        let mut candidates: Vec<ShownPicture> = pictures
             .filter(|(_, picture)| picture.found.alone.is_some())
             .filter_map(|(number, picture)| {
                 let at = self.own(picture.times?.0)?;
-                Some(Shown { number, pts: at, dts: at })
+                Some(ShownPicture { number, pts: at, dts: at })
             })
             .collect();
         candidates.sort_by_key(|shown| shown.pts);
-        let packets = |shown: &Shown| self.packets(&self.scanned.pictures[shown.number]);
+        let packets = |shown: &ShownPicture| self.packets(&self.scanned.pictures[shown.number]);
         // Alone, from a slot with tables on.
-        let alone = |shown: &Shown| Pace::new(self.shape).send(0, packets(shown)) + 1;
+        let alone = |shown: &ShownPicture| SlotPacer::new(self.shape).send(0, packets(shown)) + 1;
         let delay =
             candidates.iter().map(alone).filter(|&slots| slots <= MAX_KEY_SLOTS).max().unwrap_or(0) + 1;
-        let (mut pace, mut shown, mut count) = (Pace::new(self.shape), Vec::<Shown>::new(), 0);
+        let (mut pace, mut shown, mut count) = (SlotPacer::new(self.shape), Vec::<ShownPicture>::new(), 0);
         let end = slots_of(self.derived.duration(self.parent_duration));
         let all = candidates.len();
-        let send = |mut pace: Pace, next: Shown| {
+        let send = |mut pace: SlotPacer, next: ShownPicture| {
             let sent = pace.send(slot_of(next.pts), packets(&next));
             let is_in_time =
                 (sent + 1) * TRICK_SLOT_TICKS <= next.pts.unsigned_abs() + delay * TRICK_SLOT_TICKS;
@@ -152,12 +152,12 @@ impl Order<'_> {
             let pictures = self.scanned.count;
             return Err(TrickError::NoKeyPictures { pictures, scale: self.derived.scale() });
         }
-        Ok(Plan { how: How::Key, shown, delay, dropped: (all - count) as u64 })
+        Ok(TrickPlan { how: How::Key, shown, delay, dropped: (all - count) as u64 })
     }
 
     /// Pictures in decoding order, times stretched. `None` if they would not fit.
-    fn all(&self, how: How, is_kept: impl Fn(&Picture) -> bool) -> Result<Option<Plan>, TrickError> {
-        let (mut pace, mut shown, mut delay) = (Pace::new(self.shape), Vec::new(), 0);
+    fn all(&self, how: How, is_kept: impl Fn(&Picture) -> bool) -> Result<Option<TrickPlan>, TrickError> {
+        let (mut pace, mut shown, mut delay) = (SlotPacer::new(self.shape), Vec::new(), 0);
         let end = slots_of(self.derived.duration(self.parent_duration));
         let speed = i64::from(self.derived.scale().speed_hundredths());
         let stretched = |ticks: i64| (ticks * 100).div_euclid(speed);
@@ -171,7 +171,7 @@ impl Order<'_> {
             if !is_kept(picture) {
                 continue;
             }
-            let next = Shown { number, pts: stretched(pts), dts: stretched(dts) };
+            let next = ShownPicture { number, pts: stretched(pts), dts: stretched(dts) };
             let sent = pace.send(slot_of(next.dts), self.packets(picture));
             // Pictures behind the end of a title that was cut off are left out, as there.
             if sent + 1 >= end {
@@ -188,21 +188,25 @@ impl Order<'_> {
             let (pictures, scale) = (self.scanned.count, self.derived.scale());
             return Err(TrickError::NoKeyPictures { pictures, scale });
         }
-        Ok(Some(Plan { how, shown, delay: delay + 1, dropped: 0 }))
+        Ok(Some(TrickPlan { how, shown, delay: delay + 1, dropped: 0 }))
     }
 }
 
 /// Returns how often a picture must be shown again before the next, so that no viewer waits for
 /// one.
-fn repetitions(last: Option<Shown>, next: Shown) -> i64 {
+fn repetitions(last: Option<ShownPicture>, next: ShownPicture) -> i64 {
     last.map_or(0, |last| (next.pts - last.pts - 1) / MAX_PICTURE_TICKS.cast_signed())
 }
 
 /// Returns the last picture `times` more times, evenly up to the next.
-fn repeated(last: Option<Shown>, next: Shown, times: i64) -> impl Iterator<Item = Shown> {
+fn repeated(
+    last: Option<ShownPicture>,
+    next: ShownPicture,
+    times: i64,
+) -> impl Iterator<Item = ShownPicture> {
     (1..=times).zip(std::iter::repeat(last)).filter_map(move |(time, last)| {
         let last = last?;
         let at = last.pts + (next.pts - last.pts) * time / (times + 1);
-        Some(Shown { pts: at, dts: at, ..last })
+        Some(ShownPicture { pts: at, dts: at, ..last })
     })
 }

@@ -4,8 +4,8 @@ use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::time::MediaTicks;
 
 use super::error::TrickError;
-use super::pictures::{Finder, Found, Parameters, Place};
-use super::source::{Source, is_repeated, stream_of};
+use super::pictures::{ElementaryOffset, Finder, FoundPicture, Parameters};
+use super::source::{PacketSource, is_repeated, stream_of};
 use crate::index::{PTS_MODULUS, TitleIndex};
 use crate::ingest::codec::{StreamKind, VideoSyntax};
 use crate::ingest::program::Programs;
@@ -16,14 +16,14 @@ use crate::limits::trick::{MAX_PICTURE_BYTES, MAX_TRICK_PICTURES};
 /// A picture of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Picture {
-    pub(super) found: Found,
+    pub(super) found: FoundPicture,
     /// When it is shown and decoded, in ticks from where the parent's first picture is shown. Before that: negative.
     pub(super) times: Option<(i64, i64)>,
 }
 
 /// The tables' description of the program that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Program {
+pub(super) struct ScannedProgram {
     pub(super) number: u16,
     pub(super) table_pid: u16,
     pub(super) table_version: u8,
@@ -35,7 +35,7 @@ pub(super) struct Program {
 /// All that is known of the parent's pictures.
 #[derive(Debug)]
 pub(super) struct Scanned {
-    pub(super) program: Program,
+    pub(super) program: ScannedProgram,
     /// In decoding order; only those that stand alone, unless all were asked for.
     pub(super) pictures: Vec<Picture>,
     pub(super) parameters: Vec<Parameters>,
@@ -45,7 +45,7 @@ pub(super) struct Scanned {
 
 /// The stream that is followed.
 struct Followed {
-    program: Program,
+    program: ScannedProgram,
     finder: Finder,
     /// Continuity counter of its last packet.
     last: Option<u8>,
@@ -55,14 +55,19 @@ struct Followed {
 /// Reads all of `source`. `all`: pictures that need others are kept too. `tell` receives the number
 /// of bytes read and returns whether to continue.
 pub(super) fn scan(
-    source: &mut Source,
+    source: &mut PacketSource,
     all: bool,
     tell: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Scanned, TrickError> {
     let (mut programs, mut tables, mut followed) = (Programs::default(), vec![0u16], None::<Followed>);
     let mut version = 0;
-    let mut kept =
-        Kept { index: source.files().index.clone(), all, pictures: Vec::new(), count: 0, first: None };
+    let mut kept = KeptPictures {
+        index: source.files().index.clone(),
+        all,
+        pictures: Vec::new(),
+        count: 0,
+        first: None,
+    };
     let mut byte = 0;
     loop {
         if !tell(byte) {
@@ -130,7 +135,7 @@ fn follow(programs: &Programs, version: u8, followed: &mut Option<Followed>) -> 
     let finder = finder.ok_or_else(|| TrickError::Codec { codec: codec.to_owned() })?;
     let table_pid = programs.chosen_table_pid().unwrap_or_default();
     let (number, table_version) = (table.program, version);
-    let program = Program { number, table_pid, table_version, pid, stream_type, syntax };
+    let program = ScannedProgram { number, table_pid, table_version, pid, stream_type, syntax };
     *followed = Some(Followed { program, finder, last: None, scrambled: 0 });
     Ok(())
 }
@@ -143,7 +148,7 @@ fn first_pictures(table: &Pmt) -> Option<(u16, u8, VideoSyntax, &str)> {
 }
 
 impl Followed {
-    fn packet(&mut self, packet: TsPacket<'_>, byte: u64, each: &mut impl FnMut(Found)) {
+    fn packet(&mut self, packet: TsPacket<'_>, byte: u64, each: &mut impl FnMut(FoundPicture)) {
         self.scrambled += u64::from(packet.is_scrambled());
         let before = self.last;
         if !packet.has_payload() || is_repeated(packet, &mut self.last) {
@@ -154,13 +159,13 @@ impl Followed {
             self.finder.lost();
         }
         let (payload, stamps) = stream_of(packet);
-        let place = Place { packet: byte, skip: 0, pid: packet.pid() };
+        let place = ElementaryOffset { packet: byte, skip: 0, pid: packet.pid() };
         self.finder.push(place, stamps, payload, each);
     }
 }
 
 /// The pictures that are remembered.
-struct Kept {
+struct KeptPictures {
     index: std::sync::Arc<TitleIndex>,
     all: bool,
     pictures: Vec<Picture>,
@@ -169,8 +174,8 @@ struct Kept {
     first: Option<u64>,
 }
 
-impl Kept {
-    fn take(&mut self, found: Found) {
+impl KeptPictures {
+    fn take(&mut self, found: FoundPicture) {
         self.count += 1;
         let is_kept = found.alone.is_some() && found.bytes as usize <= MAX_PICTURE_BYTES || self.all;
         if !is_kept || self.pictures.len() > MAX_TRICK_PICTURES {

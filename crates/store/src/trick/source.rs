@@ -5,7 +5,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum;
 
-use super::pictures::{Found, Stamps};
+use super::pictures::{FoundPicture, Stamps};
 use crate::error::StoreError;
 use crate::ingest::ts_packet::{PesStart, TsPacket};
 use crate::limits::trick::TRICK_READ_PACKETS;
@@ -16,14 +16,14 @@ const PACKET: u64 = DEFAULT_PACKET_BYTES as u64;
 
 /// A title's data, read in whole packets of the default size.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct PacketSource {
     reader: MediaReader,
     /// Number of the first packet in `held`.
     first: u64,
     held: Vec<u8>,
 }
 
-impl Source {
+impl PacketSource {
     pub(super) fn open(volume: &Volume, id: TitleId) -> Result<Self, StoreError> {
         Ok(Self { reader: MediaReader::open(volume, id)?, first: 0, held: Vec::new() })
     }
@@ -87,8 +87,8 @@ impl Source {
     /// The bytes of a picture's elementary stream.
     ///
     /// # Errors
-    /// As [`Source::at`].
-    pub(super) fn picture(&mut self, found: &Found, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    /// As [`PacketSource::at`].
+    pub(super) fn picture(&mut self, found: &FoundPicture, out: &mut Vec<u8>) -> Result<(), StoreError> {
         out.clear();
         let (mut byte, mut skip, mut last) = (found.place.packet, usize::from(found.place.skip), None);
         let length = found.bytes as usize;

@@ -4,7 +4,7 @@ use crate::limits::trick::MAX_UNIT_HEAD_BYTES;
 
 /// A unit between two start codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit<'a> {
+pub(super) struct StartCodeUnit<'a> {
     /// Offset of its start code in the elementary stream.
     pub(super) start: u64,
     /// The bytes behind the start code, at most [`MAX_UNIT_HEAD_BYTES`] of them.
@@ -27,7 +27,12 @@ impl Units {
     }
 
     /// Takes the next bytes. `starts` hears where a unit starts as soon as its start code is there, `ends` of each unit that is over.
-    pub(super) fn push(&mut self, bytes: &[u8], mut starts: impl FnMut(u64), mut ends: impl FnMut(Unit<'_>)) {
+    pub(super) fn push(
+        &mut self,
+        bytes: &[u8],
+        mut starts: impl FnMut(u64),
+        mut ends: impl FnMut(StartCodeUnit<'_>),
+    ) {
         for &byte in bytes {
             self.at += 1;
             if byte == 1 && self.zeros >= 2 {
@@ -43,15 +48,15 @@ impl Units {
     }
 
     /// Ends the unit: no more bytes come, or the next bytes do not continue from here.
-    pub(super) fn end(&mut self, ends: impl FnOnce(Unit<'_>)) {
+    pub(super) fn end(&mut self, ends: impl FnOnce(StartCodeUnit<'_>)) {
         self.end_at(self.at, ends);
     }
 
-    fn end_at(&mut self, end: u64, ends: impl FnOnce(Unit<'_>)) {
+    fn end_at(&mut self, end: u64, ends: impl FnOnce(StartCodeUnit<'_>)) {
         if let Some(start) = self.start.take() {
             // The two zeros of the next start code are not this unit's.
             self.head.truncate(usize::try_from(end.saturating_sub(start + 3)).unwrap_or(usize::MAX));
-            ends(Unit { start, head: &self.head });
+            ends(StartCodeUnit { start, head: &self.head });
         }
         self.head.clear();
     }

@@ -6,7 +6,7 @@ use millrace_core::units::Count;
 
 use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
-use super::{Inner, members_io, no_slot, read_superblock};
+use super::{VolumeInner, members_io, no_slot, read_superblock};
 use crate::blocking::Timeout;
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -117,7 +117,7 @@ pub(super) fn finish(members: &Members, disk: &Disk) -> Result<(), StoreError> {
 }
 
 /// Adds a member. A volume that had no list of members gets one.
-pub(super) fn add(inner: &Inner, dir: &Path, geometry: Geometry) -> Result<(), StoreError> {
+pub(super) fn add(inner: &VolumeInner, dir: &Path, geometry: Geometry) -> Result<(), StoreError> {
     inner.all_members("adding a member")?;
     let (lock, _) = StoreLock::take_all(&inner.members, &|slot| inner.dirs(slot))?;
     let count = inner.members.len();
@@ -145,7 +145,7 @@ pub(super) fn add(inner: &Inner, dir: &Path, geometry: Geometry) -> Result<(), S
 }
 
 /// Gives a slot a new, empty member.
-pub(super) fn replace(inner: &Inner, slot: usize, dir: &Path) -> Result<(), StoreError> {
+pub(super) fn replace(inner: &VolumeInner, slot: usize, dir: &Path) -> Result<(), StoreError> {
     let (lock, _) = StoreLock::take_all(&inner.members, &|slot| inner.dirs(slot))?;
     let count = inner.members.len();
     if slot >= count {

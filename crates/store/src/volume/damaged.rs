@@ -13,7 +13,7 @@ use millrace_core::limits::MAX_DAMAGED_TITLES;
 use super::dirs::Dirs;
 use super::lock::StoreLock;
 use super::members_io::replace;
-use super::{Inner, Volume};
+use super::{Volume, VolumeInner};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::limits::MAX_DAMAGED_LIST_BYTES;
@@ -58,7 +58,7 @@ impl Volume {
 }
 
 /// Changes the list on every member that takes it.
-fn change(volume: &Inner, with: impl Fn(&mut List) + Clone + Send + 'static) {
+fn change(volume: &VolumeInner, with: impl Fn(&mut List) + Clone + Send + 'static) {
     for slot in volume.members.usable() {
         let (dirs, with) = (volume.dirs(slot), with.clone());
         // A member that misses the change has one title too many or too few in its list.

@@ -26,7 +26,7 @@ pub(super) const MARK: char = '@';
 
 /// The origin of a title that is not made of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "DerivedRecord", into = "DerivedRecord")]
 pub struct Derived {
     /// The title that it shows.
     pub parent: TitleId,
@@ -134,7 +134,7 @@ impl fmt::Display for DerivedKind {
 
 /// [`Derived`] in a manifest: one of the two is there.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct DerivedRecord {
     #[serde(with = "json::title_id")]
     parent: TitleId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ struct Stored {
     on_use: bool,
 }
 
-impl From<Derived> for Stored {
+impl From<Derived> for DerivedRecord {
     fn from(derived: Derived) -> Self {
         let Derived { parent, kind, on_use } = derived;
         let text = Some(kind.to_string());
@@ -156,11 +156,11 @@ impl From<Derived> for Stored {
     }
 }
 
-impl TryFrom<Stored> for Derived {
+impl TryFrom<DerivedRecord> for Derived {
     type Error = String;
 
-    fn try_from(stored: Stored) -> Result<Self, String> {
-        let Stored { parent, scale, rendition, on_use } = stored;
+    fn try_from(stored: DerivedRecord) -> Result<Self, String> {
+        let DerivedRecord { parent, scale, rendition, on_use } = stored;
         let kind = match (scale, rendition) {
             (Some(scale), None) => DerivedKind::Speed(scale.parse().map_err(|e: ScaleError| e.to_string())?),
             (None, Some(name)) => {

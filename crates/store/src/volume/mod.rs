@@ -99,7 +99,7 @@ pub use writer::{FinishTitle, Naming, TitleWriter};
 
 /// How many members must be there for a volume to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+enum MemberQuorum {
     /// Enough members that the parity makes up for the others.
     Enough,
     /// One. A title on too few members is listed and cannot be opened until they are back; the
@@ -111,11 +111,11 @@ enum Need {
 /// catalogue.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    inner: Arc<Inner>,
+    inner: Arc<VolumeInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct VolumeInner {
     /// The directory that it was opened by.
     dir: PathBuf,
     disk: Disk,
@@ -134,7 +134,7 @@ struct CatalogueService {
     blocking: BlockingCalls,
 }
 
-impl Inner {
+impl VolumeInner {
     /// Runs `work` on the catalogue, which examines all members. If a member does not answer, the
     /// thread that waits for it keeps the catalogue, and the next caller gets another one, which
     /// leaves that member out: no more threads are lost than there are members. A thread that
@@ -245,7 +245,7 @@ impl Volume {
     pub fn open_any_or_create(dir: &Path) -> Result<Self, StoreError> {
         let disk = Disk::default();
         make_sure_of(dir, &disk)?;
-        Self::open_found(dir, Members::find(dir)?, disk, Need::Any)
+        Self::open_found(dir, Members::find(dir)?, disk, MemberQuorum::Any)
     }
 
     /// Makes a volume of these directories, which must not be stores yet, and opens it.
@@ -278,7 +278,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn open_on(dir: &Path, disk: Disk) -> Result<Self, StoreError> {
-        Self::open_found(dir, Members::find(dir)?, disk, Need::Enough)
+        Self::open_found(dir, Members::find(dir)?, disk, MemberQuorum::Enough)
     }
 
     /// Opens the volume that the store in `dir` is a member of, with however few of its members.
@@ -286,7 +286,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`], but not because others are missing.
     pub fn open_any(dir: &Path) -> Result<Self, StoreError> {
-        Self::open_found(dir, Members::find(dir)?, Disk::default(), Need::Any)
+        Self::open_found(dir, Members::find(dir)?, Disk::default(), MemberQuorum::Any)
     }
 
     /// Opens a volume whose members are in exactly these directories, regardless of the locations
@@ -303,7 +303,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open_members`].
     pub fn open_members_on(dirs: &[PathBuf], disk: Disk) -> Result<Self, StoreError> {
-        Self::open_found(first_of(dirs), Members::among(dirs)?, disk, Need::Enough)
+        Self::open_found(first_of(dirs), Members::among(dirs)?, disk, MemberQuorum::Enough)
     }
 
     /// The same with however few of its members.
@@ -311,14 +311,14 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open_members`], but not because others are missing.
     pub fn open_any_members(dirs: &[PathBuf]) -> Result<Self, StoreError> {
-        Self::open_found(first_of(dirs), Members::among(dirs)?, Disk::default(), Need::Any)
+        Self::open_found(first_of(dirs), Members::among(dirs)?, Disk::default(), MemberQuorum::Any)
     }
 
-    fn open_found(dir: &Path, members: Members, disk: Disk, need: Need) -> Result<Self, StoreError> {
+    fn open_found(dir: &Path, members: Members, disk: Disk, need: MemberQuorum) -> Result<Self, StoreError> {
         let members = Arc::new(members);
         let on = |slot: usize| Dirs::on(&members.dir(slot), disk.clone());
         create::finish(&members, &disk)?;
-        if need == Need::Enough {
+        if need == MemberQuorum::Enough {
             enough(dir, &members)?;
         }
         let (lock, usable) = StoreLock::take_all(&members, &on)?;
@@ -334,14 +334,14 @@ impl Volume {
                 }
                 done => done?,
             },
-            Err(error) if need == Need::Enough || usable.is_empty() => return Err(error),
+            Err(error) if need == MemberQuorum::Enough || usable.is_empty() => return Err(error),
             Err(_) => {}
         }
         let superblock = read_superblock(&usable[0])?;
         let catalogue = Some(Catalogue::open(&members)?);
         usable.iter().for_each(access::close_to_others);
         let catalogue = Mutex::new(CatalogueService { catalogue, blocking: BlockingCalls::default() });
-        let inner = Inner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
+        let inner = VolumeInner { dir: dir.to_path_buf(), disk, members, superblock, catalogue, in_order };
         drop(lock);
         let volume = Self { inner: Arc::new(inner) };
         if volume.inner.in_order.load(Ordering::Acquire) {

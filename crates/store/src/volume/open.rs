@@ -28,7 +28,7 @@ use crate::stripes::StripeLayout;
 use crate::sums::{Derived, SumsFile};
 
 /// A title's manifest and where it lies: the first of its members whose small files are read.
-struct Found {
+struct LocatedTitle {
     manifest: Manifest,
     stripes: Option<StripeLayout>,
     slots: Arc<[u16]>,
@@ -36,7 +36,7 @@ struct Found {
     there: Vec<usize>,
 }
 
-impl Found {
+impl LocatedTitle {
     /// Looks which of its members have the title, and whether these are enough.
     fn look(members: &Members, id: TitleId) -> Result<Self, StoreError> {
         let (slot, manifest) = find_manifest(members, id)?;
@@ -115,7 +115,7 @@ pub(super) fn open_title(
     derive: bool,
 ) -> Result<TitleFiles, StoreError> {
     let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
-    let found = Found::look(members, id)?;
+    let found = LocatedTitle::look(members, id)?;
     let (manifest, stripes, slots) = (found.manifest.clone(), found.stripes, Arc::clone(&found.slots));
     let (info, volume) = (Arc::new(manifest.title.clone()), Arc::clone(members));
     found.open(members, move |Home { position, slot }, dir| {
@@ -192,7 +192,7 @@ impl ParityFiles {
 
 /// Opens one of a title's parity tracks.
 pub(super) fn open_parity(members: &Arc<Members>, id: TitleId, track: u8) -> Result<ParityFiles, StoreError> {
-    let found = Found::look(members, id)?;
+    let found = LocatedTitle::look(members, id)?;
     let (stripes, slots) = (found.stripes, Arc::clone(&found.slots));
     let has = stripes.map_or(0, |stripes| stripes.m());
     let Some(stripes) = stripes.filter(|_| matches!((track, has), (1, 1..) | (2, 2..))) else {

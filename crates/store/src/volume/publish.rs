@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Inner;
+use super::VolumeInner;
 use super::catalogue::Catalogue;
 use super::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use super::lock::StoreLock;
@@ -17,8 +17,8 @@ use crate::volume::TitleInfo;
 
 /// A title whose files are all written except the manifest.
 #[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) volume: Arc<Inner>,
+pub(super) struct UnpublishedTitle {
+    pub(super) volume: Arc<VolumeInner>,
     /// Members that hold the title, by position, and the generation of the member list they come
     /// from.
     pub(super) homes: Vec<Dirs>,
@@ -36,7 +36,7 @@ pub(super) struct Ready {
 /// If the first title replaces another one, the old title is removed afterwards under the same
 /// locks, preceded by all titles derived from it. After a crash, its remains are no longer listed,
 /// and the next open removes them.
-pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreError> {
+pub(super) fn publish(mut titles: Vec<UnpublishedTitle>) -> Result<Vec<TitleInfo>, StoreError> {
     let Some(first) = titles.first() else { return Ok(Vec::new()) };
     let volume = Arc::clone(&first.volume);
     let (lock, usable) = StoreLock::take_all(&volume.members, &|slot| volume.dirs(slot))?;
@@ -61,7 +61,7 @@ pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreErr
     let shown = show_all(&titles, &sync);
     let mut infos = Vec::with_capacity(titles.len());
     for title in titles {
-        let Ready { homes, workspace, manifest, .. } = title;
+        let UnpublishedTitle { homes, workspace, manifest, .. } = title;
         let info = manifest.title.clone();
         // Where it is visible the rest must not be removed: the next open completes it.
         if homes.iter().any(|home| home.title(info.id).exists()) {
@@ -86,11 +86,11 @@ pub(super) fn publish(mut titles: Vec<Ready>) -> Result<Vec<TitleInfo>, StoreErr
 }
 
 /// Gives each title its name; returns the title that the first one replaces.
-fn name(volume: &Inner, titles: &mut [Ready]) -> Result<Option<TitleInfo>, StoreError> {
+fn name(volume: &VolumeInner, titles: &mut [UnpublishedTitle]) -> Result<Option<TitleInfo>, StoreError> {
     let mut parent = None::<String>;
     let mut replaced = None;
     for title in titles {
-        let Ready { manifest, naming, .. } = title;
+        let UnpublishedTitle { manifest, naming, .. } = title;
         let (id, derived, of) = (manifest.title.id, manifest.title.derived, parent.clone());
         match derived {
             None => replaced = name_of_own(volume, &mut manifest.title, naming)?,
@@ -110,7 +110,7 @@ fn name(volume: &Inner, titles: &mut [Ready]) -> Result<Option<TitleInfo>, Store
 /// Names a title that is not derived from another: it gets the name of the title that it replaces,
 /// which is returned, or a free name.
 fn name_of_own(
-    volume: &Inner,
+    volume: &VolumeInner,
     info: &mut TitleInfo,
     naming: &Naming,
 ) -> Result<Option<TitleInfo>, StoreError> {
@@ -143,21 +143,24 @@ fn name_of_own(
 }
 
 /// The renames of all titles, the first one's last. If one fails, those before it are taken back.
-fn show_all(titles: &[Ready], sync: &dyn Fn() -> Result<(), StoreError>) -> Result<(), StoreError> {
+fn show_all(
+    titles: &[UnpublishedTitle],
+    sync: &dyn Fn() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let in_order = || titles.iter().skip(1).chain(titles.first());
     for (done, title) in in_order().enumerate() {
         let is_last = done + 1 == titles.len();
         // The others must be there after a power cut if the first is.
         let before = if is_last && done > 0 { sync() } else { Ok(()) };
         if let Err(error) = before.and_then(|()| title.show()) {
-            in_order().take(done).try_for_each(Ready::hide)?;
+            in_order().take(done).try_for_each(UnpublishedTitle::hide)?;
             return Err(error);
         }
     }
     Ok(())
 }
 
-impl Ready {
+impl UnpublishedTitle {
     fn write_manifest(&self, lock: &StoreLock) -> Result<(), StoreError> {
         let bytes = self.manifest.encode();
         for (home, path) in self.homes.iter().zip(self.workspace.paths()) {

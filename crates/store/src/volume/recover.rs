@@ -128,7 +128,7 @@ pub(super) fn recover(
     for dirs in usable {
         for entry in look_at_tmp(dirs)? {
             if let TmpEntry::Stale(path) = entry {
-                let fate = Fate::of(dirs, &path, members, usable);
+                let fate = RecoveryAction::of(dirs, &path, members, usable);
                 left.push((dirs, path, fate));
             }
         }
@@ -163,8 +163,8 @@ pub(super) fn finish_removal(
     Ok(homes)
 }
 
-/// What becomes of a directory below `tmp` whose maker is dead.
-enum Fate {
+/// Action on a directory below `tmp` whose process has died.
+enum RecoveryAction {
     Remove,
     /// A repair goes on with it, or a member that is missing decides.
     Leave,
@@ -174,7 +174,7 @@ enum Fate {
     Prepare(TitleId),
 }
 
-impl Fate {
+impl RecoveryAction {
     fn of(dirs: &Dirs, path: &Path, members: &Members, usable: &[Dirs]) -> Self {
         if path.file_name().is_some_and(is_ladder) {
             return Self::Remove;

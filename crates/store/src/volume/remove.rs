@@ -5,7 +5,7 @@ use millrace_core::ids::TitleId;
 use super::catalogue::Catalogue;
 use super::dirs::{Dirs, remove_tree};
 use super::lock::StoreLock;
-use super::{Inner, TitleInfo, Volume, enough, manifest_io, members_io, recover};
+use super::{TitleInfo, Volume, VolumeInner, enough, manifest_io, members_io, recover};
 use crate::error::StoreError;
 
 impl Volume {
@@ -58,7 +58,7 @@ impl Volume {
         id: TitleId,
         is_due: impl FnOnce(&[Dirs]) -> Result<bool, StoreError>,
     ) -> Result<bool, StoreError> {
-        let Inner { members, disk, .. } = &*self.inner;
+        let VolumeInner { members, disk, .. } = &*self.inner;
         members.refresh();
         enough(&self.inner.dir, members)?;
         self.inner.writable("removing a title")?;
@@ -81,8 +81,8 @@ impl Volume {
 }
 
 /// Makes a title invisible, durably. Returns the members that may have something left to delete.
-fn hide(inner: &Inner, id: TitleId, lock: &StoreLock) -> Result<Vec<Dirs>, StoreError> {
-    let Inner { members, disk, .. } = inner;
+fn hide(inner: &VolumeInner, id: TitleId, lock: &StoreLock) -> Result<Vec<Dirs>, StoreError> {
+    let VolumeInner { members, disk, .. } = inner;
     members_io::leave_missing_behind(members, disk, lock, manifest_io::lies_on(members, id))?;
     // Were the row still there when the title is gone, a refresh would drop it: an error here changes nothing.
     let _ = inner.with_catalogue(move |catalogue| catalogue.delete(id));
@@ -92,7 +92,7 @@ fn hide(inner: &Inner, id: TitleId, lock: &StoreLock) -> Result<Vec<Dirs>, Store
 /// Makes a replaced title invisible, after all titles derived from it: as long as it is there
 /// itself, the next open detects that the removal is incomplete. Returns the directories to delete.
 pub(super) fn hide_with_derived(
-    inner: &Inner,
+    inner: &VolumeInner,
     old: &TitleInfo,
     lock: &StoreLock,
 ) -> Result<Vec<(Dirs, TitleId)>, StoreError> {

@@ -14,7 +14,7 @@ use super::members_io::leave_missing_behind;
 use super::parity_crcs::ParityCrcs;
 use super::subtitles::drop_unnamed;
 use super::workspace::Workspace;
-use super::{Derived, Inner, MediaReader, TitleFiles, open};
+use super::{Derived, MediaReader, TitleFiles, VolumeInner, open};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -31,14 +31,14 @@ const PREPARING: &str = "preparing a title";
 const GRAIN: usize = GRAIN_BYTES as usize;
 
 /// A file that was made, with the packet size it is for; `None`: it is for all.
-struct Made {
+struct PreparedFile {
     size: Option<u16>,
     name: String,
     done: Finished,
 }
 
 pub(super) fn prepare(
-    volume: &Inner,
+    volume: &VolumeInner,
     id: TitleId,
     packet_sizes: &[usize],
     tell: &mut dyn FnMut(u64),
@@ -68,7 +68,7 @@ pub(super) fn prepare(
     let workspace = Workspace::create_on(&homes)?;
     let made = make(files, &workspace, &wants, tell)?;
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
-        for Made { name, .. } in &made {
+        for PreparedFile { name, .. } in &made {
             copy_new(&home.disk, &workspace.path().join(name), &path.join(name))?;
         }
     }
@@ -76,7 +76,11 @@ pub(super) fn prepare(
 }
 
 /// The members that have the title. None of the volume's may be on its way back: it would be filled with the title as it was.
-pub(super) fn homes(volume: &Inner, id: TitleId, action: &'static str) -> Result<Vec<Dirs>, StoreError> {
+pub(super) fn homes(
+    volume: &VolumeInner,
+    id: TitleId,
+    action: &'static str,
+) -> Result<Vec<Dirs>, StoreError> {
     volume.members.refresh();
     let returning = |slot: &SlotReport| slot.absent.is_none() && slot.state == MemberState::Rebuilding;
     if let Some(slot) = volume.members.report().into_iter().find(returning) {
@@ -102,12 +106,12 @@ fn make(
     workspace: &Workspace,
     wants: &Wants,
     tell: &mut dyn FnMut(u64),
-) -> Result<Vec<Made>, StoreError> {
+) -> Result<Vec<PreparedFile>, StoreError> {
     let mut media = MediaReader::new(files)?;
     let bytes = media.files().info.bytes;
     let mut makers = Makers::create(media.files(), workspace, wants)?;
     let mut buffer = vec![0; RESIZE_READ_BYTES];
-    let mut known = Known::new(media.files());
+    let mut known = MetaWindow::new(media.files());
     let mut hasher = blake3::Hasher::new();
     let mut start = 0;
     while start < bytes {
@@ -152,7 +156,7 @@ impl Makers {
     }
 
     /// The title's bytes from `start` on.
-    fn take(&mut self, known: &Known, start: u64, data: &[u8]) -> Result<(), StoreError> {
+    fn take(&mut self, known: &MetaWindow, start: u64, data: &[u8]) -> Result<(), StoreError> {
         self.crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;
         self.parity_crcs.as_mut().map_or(Ok(()), |crcs| crcs.take(data))?;
         for (grain, byte) in data.chunks(GRAIN).zip((start..).step_by(GRAIN)) {
@@ -164,9 +168,10 @@ impl Makers {
         Ok(())
     }
 
-    fn finish(self, id: TitleId, bytes: u64) -> Result<Vec<Made>, StoreError> {
+    fn finish(self, id: TitleId, bytes: u64) -> Result<Vec<PreparedFile>, StoreError> {
         let mut made = Vec::new();
-        let mut add = |size: Option<u16>, name: String, done: Finished| made.push(Made { size, name, done });
+        let mut add =
+            |size: Option<u16>, name: String, done: Finished| made.push(PreparedFile { size, name, done });
         if let Some(sums) = self.sums {
             add(None, SUMS_FILE.to_owned(), sums.finish(id, bytes)?);
         }
@@ -185,7 +190,7 @@ impl Makers {
 }
 
 /// Keeps a derived title that was made on use.
-pub(super) fn keep(volume: &Inner, id: TitleId) -> Result<(), StoreError> {
+pub(super) fn keep(volume: &VolumeInner, id: TitleId) -> Result<(), StoreError> {
     change(volume, id, "keeping a title", |manifest| {
         manifest.title.derived = manifest.title.derived.map(|derived| Derived { on_use: false, ..derived });
         Ok(Vec::new())
@@ -193,7 +198,11 @@ pub(super) fn keep(volume: &Inner, id: TitleId) -> Result<(), StoreError> {
 }
 
 /// Gives a title its name among its future renditions. Creates no files; only the manifest changes.
-pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -> Result<(), StoreError> {
+pub(super) fn name_rendition(
+    volume: &VolumeInner,
+    id: TitleId,
+    name: RenditionName,
+) -> Result<(), StoreError> {
     change(volume, id, "naming a rendition", |manifest| match manifest.title.rendition {
         Some(is) if is != name => {
             Err(StoreError::BadTitle { id, what: format!("is called {is} among its renditions") })
@@ -207,7 +216,7 @@ pub(super) fn name_rendition(volume: &Inner, id: TitleId, name: RenditionName) -
 
 /// Changes only a title's manifest.
 pub(super) fn change(
-    volume: &Inner,
+    volume: &VolumeInner,
     id: TitleId,
     action: &'static str,
     change: impl FnOnce(&mut Manifest) -> Result<Vec<String>, StoreError>,
@@ -219,8 +228,9 @@ pub(super) fn change(
 }
 
 /// Puts the files that were made into the manifest, but for those that it has by now; returns their names.
-fn enter(manifest: &mut Manifest, made: Vec<Made>) -> Vec<String> {
-    let new: Vec<Made> = made.into_iter().filter(|made| manifest.file(&made.name).is_none()).collect();
+fn enter(manifest: &mut Manifest, made: Vec<PreparedFile>) -> Vec<String> {
+    let new: Vec<PreparedFile> =
+        made.into_iter().filter(|made| manifest.file(&made.name).is_none()).collect();
     for made in &new {
         let blake3 = made.done.blake3.to_hex().to_string();
         manifest.files.push(FileEntry { name: made.name.clone(), bytes: made.done.bytes, blake3 });
@@ -235,7 +245,7 @@ fn enter(manifest: &mut Manifest, made: Vec<Made>) -> Vec<String> {
 /// no manifest names: fsck shows them, and the next try replaces them. Once the new manifest is in place on one member, the
 /// next open puts it in place on the others. `change` returns the names of the new files.
 pub(super) fn publish(
-    volume: &Inner,
+    volume: &VolumeInner,
     homes: &[Dirs],
     workspace: &Workspace,
     id: TitleId,
@@ -310,7 +320,7 @@ impl Sizer {
     }
 
     /// The next grain, of these bytes of the title.
-    fn take(&mut self, known: &Known, bytes: std::ops::Range<u64>, sum: u16) -> Result<(), StoreError> {
+    fn take(&mut self, known: &MetaWindow, bytes: std::ops::Range<u64>, sum: u16) -> Result<(), StoreError> {
         if self.filled == 0 {
             self.start = bytes.start;
             let time = known.rule.time(bytes.start, |packet| known.get(packet))?;
@@ -338,7 +348,7 @@ impl Sizer {
 }
 
 /// The default-size metadata of a stretch of data, from a default packet's start on.
-struct Known {
+struct MetaWindow {
     id: TitleId,
     rule: Rule,
     first: u32,
@@ -346,7 +356,7 @@ struct Known {
     metas: Vec<PacketMeta>,
 }
 
-impl Known {
+impl MetaWindow {
     fn new(files: &TitleFiles) -> Self {
         let rule = Rule { data_bytes: files.info.bytes, duration: files.info.duration };
         Self { id: files.info.id, rule, first: 0, metas: Vec::new() }

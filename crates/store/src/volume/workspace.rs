@@ -15,12 +15,12 @@ use crate::error::StoreError;
 #[derive(Debug)]
 pub(crate) struct Workspace {
     id: TitleId,
-    parts: Vec<Part>,
+    parts: Vec<WorkspaceDir>,
     gone: bool,
 }
 
 #[derive(Debug)]
-struct Part {
+struct WorkspaceDir {
     path: PathBuf,
     disk: Disk,
     /// While this lock is held, [`super::recover`] in other processes treats the owner as alive.
@@ -38,7 +38,7 @@ impl Workspace {
     pub(crate) fn create_on(members: &[Dirs]) -> Result<Self, StoreError> {
         let mut workspace = Self { id: TitleId(random()?), parts: Vec::new(), gone: false };
         for dirs in members {
-            let part = Part::create(dirs, workspace.id)?;
+            let part = WorkspaceDir::create(dirs, workspace.id)?;
             workspace.parts.push(part);
         }
         Ok(workspace)
@@ -91,7 +91,7 @@ impl Workspace {
     }
 }
 
-impl Part {
+impl WorkspaceDir {
     fn create(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
         let path = dirs.tmp.join(id.to_string());
         let _store = StoreLock::take(dirs)?;

@@ -14,10 +14,10 @@ use millrace_core::wire::rtp::Timeline;
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
 use super::derived::Derived;
 use super::dirs::{Dirs, copy_new, random, unix_s, write_new};
-use super::publish::{self, Ready};
+use super::publish::{self, UnpublishedTitle};
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
-use super::{ElementaryStream, Inner, NewSubtitles, Origin, SourceIdentity, TitleInfo, Volume};
+use super::{ElementaryStream, NewSubtitles, Origin, SourceIdentity, TitleInfo, Volume, VolumeInner};
 use crate::crcs::CrcMaker;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -37,7 +37,7 @@ const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 /// After any error the title is lost: its directory is removed at once, and every further call fails too.
 #[derive(Debug)]
 pub struct TitleWriter {
-    volume: Arc<Inner>,
+    volume: Arc<VolumeInner>,
     /// Members that the title is written on, by position, and the generation of the member list
     /// they come from.
     homes: Vec<Dirs>,
@@ -218,7 +218,7 @@ impl TitleWriter {
     /// # Errors
     /// As [`TitleWriter::commit`].
     pub fn commit_ladder(ladder: Vec<(Self, FinishTitle)>) -> Result<Vec<TitleInfo>, StoreError> {
-        let mut ready: Vec<Ready> = Vec::with_capacity(ladder.len());
+        let mut ready: Vec<UnpublishedTitle> = Vec::with_capacity(ladder.len());
         for (writer, mut finish) in ladder {
             if let (Some(best), Some(name)) = (ready.first(), finish.rendition) {
                 finish.derived = Some(Derived::as_rendition(best.manifest.title.id, name));
@@ -230,7 +230,7 @@ impl TitleWriter {
     }
 
     /// Writes the rest and makes all of it durable, but for the manifest.
-    fn complete(self, finish: FinishTitle) -> Result<Ready, StoreError> {
+    fn complete(self, finish: FinishTitle) -> Result<UnpublishedTitle, StoreError> {
         let Self { volume, homes, generation, workspace, files, subtitles, source_start } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
@@ -255,7 +255,7 @@ impl TitleWriter {
         same.sort_by(|a, b| a.name.cmp(&b.name));
         copy_to_others(&workspace, &homes, &same)?;
         let manifest = Manifest { placement: placement(&volume, own, info.bytes)?, title: info, files: same };
-        Ok(Ready { volume, homes, generation, workspace, manifest, naming })
+        Ok(UnpublishedTitle { volume, homes, generation, workspace, manifest, naming })
     }
 }
 
@@ -418,7 +418,7 @@ fn describe(
 }
 
 /// Where its units lie: on all members of the volume.
-fn placement(volume: &Inner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Result<Placement, StoreError> {
+fn placement(volume: &VolumeInner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Result<Placement, StoreError> {
     let members = &volume.members;
     let uuids: Vec<_> = (0..members.len()).filter_map(|slot| members.member(slot)).collect();
     let mut placement = Placement::new(members.volume(), &uuids, members.geometry(), bytes);

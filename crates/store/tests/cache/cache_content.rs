@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cache_common::sample::Sample;
+use crate::cache_common::sample::SampleFiles;
 use crate::cache_common::{BACKENDS, StandingClock, World, stream};
 use millrace_core::ids::TitleRef;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::cache::{Cache, CacheConfig, CacheError, ReadBackend, ReadFailure};
 
-fn serve_whole(sample: &Sample, backend: ReadBackend, prefetch_ns: u64) {
+fn serve_whole(sample: &SampleFiles, backend: ReadBackend, prefetch_ns: u64) {
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(backend, 4, prefetch_ns, 1, clock.clone()) else { return };
     let title = world.cache.open_source(Box::new(sample.open())).unwrap();
@@ -33,7 +33,7 @@ fn cache_serves_all_packet_sizes_byte_for_byte() {
     for (packet_bytes, bytes) in
         [(1316, 1_500_000), (188, 700_000), (188 * 48, 800_000), (188 * 11, 188 * 11)]
     {
-        let sample = Sample::new(packet_bytes, bytes);
+        let sample = SampleFiles::new(packet_bytes, bytes);
         for backend in BACKENDS {
             serve_whole(&sample, backend, 0);
             serve_whole(&sample, backend, 300_000_000);
@@ -43,7 +43,7 @@ fn cache_serves_all_packet_sizes_byte_for_byte() {
 
 #[test]
 fn lease_with_last_packet_of_one_ts_packet_is_short() {
-    let sample = Sample::new(1316, 196 * 1316 + 188);
+    let sample = SampleFiles::new(1316, 196 * 1316 + 188);
     let Some(mut world) = World::new(ReadBackend::Auto, 4, 0, 1, Arc::new(StandingClock::default())) else {
         return;
     };
@@ -60,7 +60,7 @@ fn cache_serves_title_from_tmpfs() {
     if !memory.is_dir() {
         return eprintln!("no /dev/shm here: nothing to test");
     }
-    let sample = Sample::new_in(memory, 1316, 1_000_000);
+    let sample = SampleFiles::new_in(memory, 1316, 1_000_000);
     for backend in BACKENDS {
         serve_whole(&sample, backend, 0);
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cache_common::naive::{Audience, Rule, simulate};
-use crate::cache_common::sample::Sample;
+use crate::cache_common::sample::SampleFiles;
 use crate::cache_common::{BACKENDS, StandingClock, World, stream};
 use millrace_core::seam::Clock;
 use millrace_store::cache::ReadBackend;
@@ -14,7 +14,7 @@ use millrace_store::cache::ReadBackend;
 const EXTENT_NS: u64 = 196_000_000;
 
 fn play(
-    sample: &Sample,
+    sample: &SampleFiles,
     audience: &Audience,
     capacity: usize,
     ahead: u64,
@@ -39,7 +39,7 @@ fn play(
 
 #[test]
 fn reads_are_as_few_as_the_next_use_rule_allows() {
-    let sample = Sample::of_extents(100);
+    let sample = SampleFiles::of_extents(100);
     for (seed, viewers, capacity) in [(1, 6, 24), (2, 9, 32)] {
         let audience = Audience::new(seed, viewers, sample.extents());
         let rule = simulate(&audience, capacity, Rule::NextUse, 0);

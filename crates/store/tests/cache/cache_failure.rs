@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::cache_common::sample::Sample;
+use crate::cache_common::sample::SampleFiles;
 use crate::cache_common::{BACKENDS, StandingClock, World};
 use millrace_core::ids::TitleRef;
 use millrace_core::seam::Clock;
@@ -15,7 +15,7 @@ use millrace_store::limits::{DAMAGE_WINDOW_EXTENTS, DAMAGED_KEPT_NS};
 /// Fetches every extent; returns those that fail, with their failures. The others are checked byte for byte.
 fn failures(
     world: &mut World,
-    sample: &Sample,
+    sample: &SampleFiles,
     title: TitleRef,
     clock: &StandingClock,
 ) -> Vec<(u32, ReadFailure)> {
@@ -32,7 +32,7 @@ fn failures(
 #[test]
 fn damaged_media_byte_omits_one_packet() {
     for backend in BACKENDS {
-        let sample = Sample::of_extents(8);
+        let sample = SampleFiles::of_extents(8);
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
         let title = world.cache.open_source(Box::new(sample.open())).unwrap();
@@ -88,13 +88,13 @@ fn damaged_media_byte_omits_one_packet() {
 }
 
 /// Damages one byte of each of these packets.
-fn damage_packets(sample: &Sample, packets: std::ops::Range<u64>) {
+fn damage_packets(sample: &SampleFiles, packets: std::ops::Range<u64>) {
     packets.for_each(|packet| sample.damage(&sample.data_path(), packet * 1316 + 7));
 }
 
 #[test]
 fn max_damaged_permille_exceeded_fails_extent() {
-    let sample = Sample::of_extents(80);
+    let sample = SampleFiles::of_extents(80);
     let window = u64::from(DAMAGE_WINDOW_EXTENTS) * 196;
     let bearable = window / 10; // 10 %
     let begin = 10 * 196;
@@ -137,7 +137,7 @@ fn max_damaged_permille_exceeded_fails_extent() {
 /// A title shorter than the window is measured as a whole, and one packet of it may always be missing.
 #[test]
 fn max_damaged_on_short_title_allows_one_packet() {
-    let sample = Sample::new(1316, 5 * 1316);
+    let sample = SampleFiles::new(1316, 5 * 1316);
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(ReadBackend::Threads, 4, 0, 1, clock.clone()) else { panic!() };
     for (damaged, expected) in [(1, Ok(vec![2])), (2, Err(ReadFailure::Checksum))] {
@@ -155,7 +155,7 @@ fn max_damaged_on_short_title_allows_one_packet() {
 #[test]
 fn damaged_record_block_omits_its_packets() {
     for backend in BACKENDS {
-        let sample = Sample::of_extents(40);
+        let sample = SampleFiles::of_extents(40);
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 16, 400_000_000, 1, clock.clone()) else { continue };
         let title = world.cache.open_source(Box::new(sample.open())).unwrap();
@@ -177,7 +177,7 @@ fn damaged_record_block_omits_its_packets() {
 /// Of a short title they are more than may be left out.
 #[test]
 fn too_many_damaged_records_end_the_stream() {
-    let sample = Sample::of_extents(8);
+    let sample = SampleFiles::of_extents(8);
     let clock = Arc::new(StandingClock::default());
     let mut world = World::new(ReadBackend::Threads, 16, 0, 1, clock.clone()).unwrap();
     let title = world.cache.open_source(Box::new(sample.open())).unwrap();
@@ -200,7 +200,7 @@ fn packets_at(bytes: std::ops::Range<u64>) -> Vec<u32> {
 fn bad_sector_omits_only_its_packets() {
     let extent_bytes = 196 * 1316;
     for backend in BACKENDS {
-        let sample = Sample::of_extents(8);
+        let sample = SampleFiles::of_extents(8);
         let (clock, faults) = (Arc::new(StandingClock::default()), ReadFaults::settable());
         let world = World::with_faults(backend, 16, 0, 1, clock.clone(), faults.clone());
         let Some(mut world) = world else { continue };
@@ -239,7 +239,7 @@ fn bad_sector_omits_only_its_packets() {
 #[test]
 fn disk_failing_from_offset_ends_title_there_only() {
     for backend in BACKENDS {
-        let (long, short) = (Sample::of_extents(80), Sample::of_extents(20));
+        let (long, short) = (SampleFiles::of_extents(80), SampleFiles::of_extents(20));
         let (clock, faults) = (Arc::new(StandingClock::default()), ReadFaults::settable());
         let world = World::with_faults(backend, 16, 0, 1, clock.clone(), faults.clone());
         let Some(mut world) = world else { continue };
@@ -269,7 +269,7 @@ fn disk_failing_from_offset_ends_title_there_only() {
 #[test]
 fn truncated_file_omits_packets_behind_the_cut() {
     for backend in BACKENDS {
-        let sample = Sample::of_extents(8);
+        let sample = SampleFiles::of_extents(8);
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 16, 0, 1, clock.clone()) else { continue };
         let title = world.cache.open_source(Box::new(sample.open())).unwrap();
@@ -292,7 +292,7 @@ fn truncated_file_omits_packets_behind_the_cut() {
 /// not disturb later streams.
 #[test]
 fn everybody_who_waits_is_told() {
-    let sample = Sample::of_extents(8);
+    let sample = SampleFiles::of_extents(8);
     sample.damage(&sample.meta_path(), 4096 * 2 + 1000); // block 1: packets 510 to 1019, extents 2 to 5
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());

@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant as RealInstant};
 
-use crate::cache_common::sample::Sample;
+use crate::cache_common::sample::SampleFiles;
 use crate::cache_common::{BACKENDS, RunningClock, World};
 use given::TitleFile;
 use millrace_core::ids::TitleRef;
@@ -184,7 +184,7 @@ fn members_may_be_missing_or_lack_the_title_or_its_end() {
 fn more_than_t_are_reported_and_other_titles_go_on() {
     for backend in BACKENDS {
         for way in [ReadFault::Hang, ReadFault::Eio] {
-            let (sample, whole) = (title(3, 1, 3), Sample::of_extents(6));
+            let (sample, whole) = (title(3, 1, 3), SampleFiles::of_extents(6));
             let Some(mut bench) = Bench::new(backend, 32) else { continue };
             let lost = bench.open(&sample);
             let good = bench.world.cache.open_source(Box::new(whole.open())).unwrap();
@@ -316,7 +316,8 @@ fn slow_members_are_waited_for_when_nothing_else_is_left() {
 #[test]
 fn single_member_title_waits_for_slow_disk() {
     for backend in BACKENDS {
-        let (plain, stripes) = (Sample::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
+        let (plain, stripes) =
+            (SampleFiles::of_extents(2), StripeSample::of_stripes(geometry(4, 2, 1, 5), 12));
         let Some(mut bench) = Bench::new(backend, 8) else { continue };
         let plain_title = bench.world.cache.open_source(Box::new(plain.open())).unwrap();
         let stripes_title = bench.open(&stripes);

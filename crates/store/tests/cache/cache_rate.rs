@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant as RealInstant;
 
-use crate::cache_common::sample::{Sample, SampleSource};
+use crate::cache_common::sample::{SampleFiles, SampleSource};
 use crate::cache_common::{DeriveError, PlainSource, RunningClock, SourceKind, TitleSource, World};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::{PacketMeta, WireLayout};
@@ -81,7 +81,7 @@ fn processor_time() -> f64 {
 }
 
 /// Seconds, and seconds of processor time, to bring in the whole title once, 64 wants ahead.
-fn bring_in(sample: &Sample, backend: ReadBackend, direct: bool) -> [f64; 2] {
+fn bring_in(sample: &SampleFiles, backend: ReadBackend, direct: bool) -> [f64; 2] {
     let clock = Arc::new(RunningClock(RealInstant::now()));
     let mut world = World::new(backend, 256, 0, 1, clock.clone()).unwrap();
     let source: Box<dyn TitleSource> =
@@ -112,7 +112,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn fill_rate() {
     let dir = std::env::var_os("MILLRACE_RATE_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let mib: usize = std::env::var("MILLRACE_RATE_MIB").map_or(512, |mib| mib.parse().unwrap());
-    let sample = Sample::new_in(&dir, 1316, mib << 20);
+    let sample = SampleFiles::new_in(&dir, 1316, mib << 20);
     std::fs::File::open(sample.data_path()).unwrap().sync_all().unwrap();
     let contenders = [
         ("io_uring, direct", ReadBackend::Uring, true),
@@ -144,7 +144,7 @@ fn fill_rate() {
 #[test]
 #[ignore = "a measurement"]
 fn grant_rate() {
-    let sample = Sample::of_extents(64);
+    let sample = SampleFiles::of_extents(64);
     let clock = Arc::new(RunningClock(RealInstant::now()));
     let mut world = World::new(ReadBackend::Auto, 128, 2_000_000_000, 1, clock.clone()).unwrap();
     let title = world.cache.open_source(Box::new(sample.open())).unwrap();

@@ -9,7 +9,7 @@ use millrace_core::ids::RunSerial;
 use millrace_core::seam::{Clock, Want};
 use millrace_store::cache::MemberHealth;
 use millrace_store::disk::ReadFaults;
-use millrace_store::repair::Fate;
+use millrace_store::repair::RepairOutcome;
 use millrace_testkit::titles::{Film, SIZE};
 
 #[test]
@@ -47,7 +47,11 @@ fn files_that_were_repaired_are_opened_anew() {
         let first = fetch(0);
         assert!(first > 0, "the damage is decoded around");
         let report = run_scrub(&world.open(), true, &ReadFaults::default());
-        assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
+        assert_eq!(
+            (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+            (1, 0),
+            "{report:?}"
+        );
         let second = fetch(1);
         assert!(second > first, "nobody has looked yet");
         assert!(volume.members().refresh());
@@ -97,7 +101,11 @@ fn repaired_member_replaces_next_damaged_member_at_once() {
         std::fs::remove_file(&data).unwrap();
         assert_eq!((2..8).map(&mut fetch).last(), Some(Some(MemberHealth::Failing)));
         let report = run_scrub(&world.open(), true, &ReadFaults::default());
-        assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
+        assert_eq!(
+            (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+            (1, 0),
+            "{report:?}"
+        );
         for name in ["data.mru", "parity.mru"] {
             let path = file(2, name);
             let bytes = path.metadata().unwrap().len() as usize;

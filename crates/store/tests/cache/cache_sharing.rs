@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::cache_common::sample::Sample;
+use crate::cache_common::sample::SampleFiles;
 use crate::cache_common::{BACKENDS, StandingClock, World, stream};
 use millrace_core::ids::RunSerial;
 use millrace_core::pool::Lease;
@@ -13,7 +13,7 @@ use millrace_store::cache::ReadFailure;
 /// 200 viewers, all at different places of one title, each playing it to the end: the title is read once.
 #[test]
 fn cache_with_200_viewers_reads_title_once() {
-    let sample = Sample::of_extents(40);
+    let sample = SampleFiles::of_extents(40);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 48, 400_000_000, 1, clock.clone()) else { continue };
@@ -48,7 +48,7 @@ fn cache_with_200_viewers_reads_title_once() {
 
 #[test]
 fn want_with_all_extents_leased_waits_for_release() {
-    let sample = Sample::of_extents(12);
+    let sample = SampleFiles::of_extents(12);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 4, 0, 1, clock.clone()) else { continue };
@@ -71,7 +71,7 @@ fn want_with_all_extents_leased_waits_for_release() {
 
 #[test]
 fn close_title_refuses_wants_at_once_and_frees_memory_after_leases() {
-    let sample = Sample::of_extents(6);
+    let sample = SampleFiles::of_extents(6);
     for backend in BACKENDS {
         let clock = Arc::new(StandingClock::default());
         let Some(mut world) = World::new(backend, 8, 1_000_000_000, 1, clock.clone()) else { continue };
@@ -104,7 +104,7 @@ fn close_title_refuses_wants_at_once_and_frees_memory_after_leases() {
 
 #[test]
 fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
-    let sample = Sample::of_extents(30);
+    let sample = SampleFiles::of_extents(30);
     for backend in BACKENDS {
         for round in 0..10 {
             let clock = Arc::new(StandingClock::default());
@@ -137,7 +137,7 @@ fn shutting_down_ends_the_reads_in_flight_and_leaves_the_leases_good() {
 
 #[test]
 fn engine_drop_releases_its_playheads_and_leases() {
-    let sample = Sample::of_extents(4);
+    let sample = SampleFiles::of_extents(4);
     let clock = Arc::new(StandingClock::default());
     let Some(mut world) = World::new(BACKENDS[0], 8, 0, 2, clock.clone()) else { return };
     let title = world.cache.open_source(Box::new(sample.open())).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant as RealInstant;
 
-use crate::cache_common::sample::{Sample, noise};
+use crate::cache_common::sample::{SampleFiles, noise};
 use crate::cache_common::{BACKENDS, Engine, RunningClock, World};
 use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::pool::Lease;
@@ -41,7 +41,7 @@ struct Viewer {
 }
 
 struct Films<'a> {
-    samples: [&'a Sample; 2],
+    samples: [&'a SampleFiles; 2],
     /// Open all the time; opened and closed all the time.
     titles: [AtomicU32; 2],
 }
@@ -123,7 +123,7 @@ fn drive(
 }
 
 fn stress(backend: ReadBackend) {
-    let samples = [Sample::of_extents(40), Sample::new(188 * 20, 5_000_000)];
+    let samples = [SampleFiles::of_extents(40), SampleFiles::new(188 * 20, 5_000_000)];
     let clock = Arc::new(RunningClock(RealInstant::now()));
     let Some(mut world) = World::new(backend, 24, 200_000_000, ENGINES, clock.clone()) else { return };
     // A new identity each time, so that a title can be opened before its predecessor is closed.

@@ -14,7 +14,8 @@ use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, Timeline};
 use millrace_store::cache::{ReadBackend, ReadyTitle};
 use millrace_store::transform::{
-    Applied, Block, Chain, Derivation, NamedTransform, Transform, TransformError, Transforms, timeline_of,
+    Applied, Chain, Derivation, NamedTransform, PacketBlock, Transform, TransformError, Transforms,
+    timeline_of,
 };
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_testkit::mux;
@@ -35,7 +36,7 @@ const MOVED: &str = "x=select:audio=none+restamp:offset=-5s,continuity=3";
 fn transformed(film: &Film, named: &Arc<NamedTransform>, info: &TitleInfo) -> Vec<u8> {
     let mut bytes = film.bytes.clone();
     let derivation = Derivation::bind(named, info.id, &bytes).unwrap();
-    assert!(derivation.apply(&mut Block::of_bytes(0, 188, &mut bytes), &mut Vec::new()));
+    assert!(derivation.apply(&mut PacketBlock::of_bytes(0, 188, &mut bytes), &mut Vec::new()));
     assert!(bytes != film.bytes);
     bytes
 }
@@ -239,7 +240,7 @@ fn transformed_track_viewers_share_copy_apart_from_plain_title() {
 struct Gate(Mutex<Receiver<()>>);
 
 impl Transform for Gate {
-    fn apply(&self, block: &mut Block<'_>) -> Result<Applied, TransformError> {
+    fn apply(&self, block: &mut PacketBlock<'_>) -> Result<Applied, TransformError> {
         self.0.lock().unwrap().recv().unwrap();
         block.for_each(|packet| packet[187] = 0xaa);
         Ok(Applied::default())

@@ -18,7 +18,7 @@ use millrace_store::StoreError;
 use millrace_store::disk::ReadFaults;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
-use millrace_store::repair::{self, RepairOptions, Report, Setting, Timekeeper, Verdict};
+use millrace_store::repair::{self, RepairOptions, RepairReport, RepairVerdict, Setting, Timekeeper};
 use millrace_store::scrub::{ScrubOptions, scrub};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::{Film, SIZE};
@@ -156,17 +156,17 @@ impl Scene {
     fn verify_whole(&self, volume: &Volume, left: &Left<'_>) {
         let what = &left.what;
         let report = mend(volume).unwrap_or_else(|e| panic!("{what}: {e}"));
-        assert_ne!(report.verdict(), Verdict::Lost, "{what}: {report:#?}");
+        assert_ne!(report.verdict(), RepairVerdict::Lost, "{what}: {report:#?}");
         for slot in 0..self.roots.len() {
             assert!(volume.members().is_usable(slot), "{what}: member {slot} after the repair: {report:#?}");
         }
         self.verify(volume, &left.marks, &format!("{what}; repaired"));
         let report = look(volume, false);
-        assert_eq!(report.verdict(), Verdict::Healthy, "{what}; repaired: {report:#?}");
+        assert_eq!(report.verdict(), RepairVerdict::Healthy, "{what}; repaired: {report:#?}");
         if let Some(older) = &self.older {
             older.complete(volume, left.roots, what);
             self.verify(volume, &left.marks, &format!("{what}; upgraded"));
-            assert_eq!(look(volume, false).verdict(), Verdict::Healthy, "{what}; upgraded");
+            assert_eq!(look(volume, false).verdict(), RepairVerdict::Healthy, "{what}; upgraded");
         }
         if left.number.is_multiple_of(5) {
             let info = Film::new(20, left.number).add(volume, "one more");
@@ -192,16 +192,16 @@ impl Timekeeper for Timeless {
     fn wait_ns(&self, _: u64) {}
 }
 
-fn setting<'a>(tell: &'a mut dyn FnMut(&repair::Progress), stop: &'a AtomicBool) -> Setting<'a> {
+fn setting<'a>(tell: &'a mut dyn FnMut(&repair::RepairProgress), stop: &'a AtomicBool) -> Setting<'a> {
     Setting { time: &Timeless, stop, tell, faults: ReadFaults::default(), answer_ns: REPAIR_ANSWER_NS }
 }
 
-fn mend(volume: &Volume) -> Result<Report, repair::RepairError> {
+fn mend(volume: &Volume) -> Result<RepairReport, repair::RepairError> {
     let options = RepairOptions { rate_bytes_per_s: 0 };
     repair::repair(volume, &options, setting(&mut |_| {}, &AtomicBool::new(false)))
 }
 
-fn look(volume: &Volume, mend: bool) -> Report {
+fn look(volume: &Volume, mend: bool) -> RepairReport {
     let options = ScrubOptions { rate_bytes_per_s: 0, mend };
     scrub(volume, &options, setting(&mut |_| {}, &AtomicBool::new(false))).unwrap()
 }
@@ -501,15 +501,15 @@ fn power_cut_while_a_scrub_repairs() {
     let sim = scene.sim(&["a", "b"]);
     let volume = scene.open(&sim).unwrap();
     let report = look(&volume, true);
-    assert_eq!(report.verdict(), Verdict::Repaired, "{report:#?}");
+    assert_eq!(report.verdict(), RepairVerdict::Repaired, "{report:#?}");
     sim.mark("scrubbed");
     let states = each_state(&scene.recording(&sim), MEMBERS, 2, |left| {
         let volume = open(left.roots, &left.what);
         scene.library.verify(&volume, &left.marks, &left.what);
         let report = look(&volume, true);
         match left.marks.contains(&"scrubbed") {
-            true => assert_eq!(report.verdict(), Verdict::Healthy, "{}: {report:#?}", left.what),
-            false => assert_ne!(report.verdict(), Verdict::Lost, "{}: {report:#?}", left.what),
+            true => assert_eq!(report.verdict(), RepairVerdict::Healthy, "{}: {report:#?}", left.what),
+            false => assert_ne!(report.verdict(), RepairVerdict::Lost, "{}: {report:#?}", left.what),
         }
         scene.verify_whole(&volume, left);
     });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::crash_support::{Left, Library, Older, assert_sound, each_state, scratch, spoil_catalogue};
 use crate::sim::{EIO, ENOSPC, Fate, Order, Sim};
 use millrace_store::StoreError;
-use millrace_store::disk::{Disk, Op, Watch};
+use millrace_store::disk::{Disk, DiskInterceptor, Op};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::{Film, SIZE};
 
@@ -315,7 +315,7 @@ fn power_cut_after_a_failure() {
 fn sim_detects_forgotten_directory_sync() {
     #[derive(Debug)]
     struct Forgetful(Arc<Sim>);
-    impl Watch for Forgetful {
+    impl DiskInterceptor for Forgetful {
         fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
             match op {
                 Op::SyncDir { .. } => Ok(()),

@@ -12,7 +12,7 @@ use millrace_store::check::{Depth, Severity, check_members};
 use millrace_store::disk::ReadFaults;
 use millrace_store::format::superblock::Geometry;
 use millrace_store::members::MemberState;
-use millrace_store::repair::{Progress, RepairOptions, Verdict, repair};
+use millrace_store::repair::{RepairOptions, RepairProgress, RepairVerdict, repair};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::Film;
 
@@ -77,7 +77,7 @@ fn member_replaced_during_repair_is_filled_before_activation() {
     volume.replace_member(2, &bad).unwrap();
     let mut replaced = false;
     let mut seen = Vec::new();
-    let tell = &mut |progress: &Progress| {
+    let tell = &mut |progress: &RepairProgress| {
         seen.push((progress.titles_done, progress.title.clone()));
         if progress.titles_done == 1 && !replaced {
             operator.replace_member(2, &good).unwrap();
@@ -95,7 +95,7 @@ fn member_replaced_during_repair_is_filled_before_activation() {
         seen.iter().all(|(done, title)| *title == if *done == 0 { &first } else { &second }[..]),
         "{seen:?}"
     );
-    assert_eq!((report.verdict(), &report.activated[..]), (Verdict::Repaired, &[2][..]), "{report:?}");
+    assert_eq!((report.verdict(), &report.activated[..]), (RepairVerdict::Repaired, &[2][..]), "{report:?}");
     volume.members().refresh();
     assert_eq!((volume.members().dir(2), volume.members().state(2)), (good.clone(), MemberState::Active));
     assert!(content(&good) == before);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
-use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
+use millrace_store::format::frame::{self, FRAME_BYTES, FileKind};
 use millrace_store::format::manifest::Manifest;
 use millrace_store::format::members::MembersRecord;
 use millrace_store::format::meta::{
@@ -27,8 +27,8 @@ use millrace_testkit::titles::{Film, SIZE};
 #[test]
 fn fuzz_file() {
     bolero::check!(name = "file").for_each(|file: &[u8]| {
-        let opened: Vec<Kind> =
-            Kind::ALL.into_iter().filter(|kind| frame::open(*kind, file).is_ok()).collect();
+        let opened: Vec<FileKind> =
+            FileKind::ALL.into_iter().filter(|kind| frame::open(*kind, file).is_ok()).collect();
         assert!(opened.len() <= 1, "one file of two kinds");
         if let [kind] = opened[..] {
             let found = frame::peek(file).unwrap();
@@ -53,7 +53,7 @@ fn fuzz_file() {
 #[test]
 fn fuzz_superblock() {
     bolero::check!(name = "superblock").for_each(|body: &[u8]| {
-        let file = frame::seal_file(Kind::Superblock, body);
+        let file = frame::seal_file(FileKind::Superblock, body);
         if let Ok(block) = Superblock::decode(&file) {
             assert_eq!(block.encode()[FRAME_BYTES..], file[FRAME_BYTES..]);
             assert_eq!(Superblock::decode(&block.encode()), Ok(block));
@@ -67,7 +67,7 @@ fn fuzz_superblock() {
 #[test]
 fn fuzz_manifest() {
     bolero::check!(name = "manifest").for_each(|body: &[u8]| {
-        if let Ok(manifest) = Manifest::decode(&frame::seal_file(Kind::Manifest, body)) {
+        if let Ok(manifest) = Manifest::decode(&frame::seal_file(FileKind::Manifest, body)) {
             assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
         }
     });
@@ -76,7 +76,7 @@ fn fuzz_manifest() {
 #[test]
 fn fuzz_members() {
     bolero::check!(name = "members").for_each(|body: &[u8]| {
-        if let Ok(record) = MembersRecord::decode(&frame::seal_file(Kind::Members, body)) {
+        if let Ok(record) = MembersRecord::decode(&frame::seal_file(FileKind::Members, body)) {
             assert!(record.generation > 0 && !record.members.is_empty());
             assert_eq!(MembersRecord::decode(&record.encode()), Ok(record));
         }
@@ -86,7 +86,7 @@ fn fuzz_members() {
 #[test]
 fn fuzz_index() {
     bolero::check!(name = "index").for_each(|body: &[u8]| {
-        let file = frame::seal_file(Kind::Index, body);
+        let file = frame::seal_file(FileKind::Index, body);
         let Ok(index) = index::decode(&file) else { return };
         assert_eq!(index::encode(&index), file);
         // Whatever was taken answers every question within the title.
@@ -165,7 +165,7 @@ fn fuzz_sums_header() {
         let mut block = [0; SUMS_BLOCK_BYTES];
         let len = body.len().min(SUMS_BLOCK_BYTES - FRAME_BYTES);
         block[FRAME_BYTES..][..len].copy_from_slice(&body[..len]);
-        let frame = frame::seal(Kind::Sums, &block[FRAME_BYTES..]);
+        let frame = frame::seal(FileKind::Sums, &block[FRAME_BYTES..]);
         block[..FRAME_BYTES].copy_from_slice(&frame);
         let Ok(header) = SumsHeader::decode(&block) else { return };
         assert_eq!(header.encode()[..], block);
@@ -296,12 +296,12 @@ fn seeds_are_in_the_tree_and_the_valid_ones_are_valid() {
         );
     }
     let valid = |target: &str, kind| frame::seal_file(kind, &fs::read(corpus(target).join("valid")).unwrap());
-    Superblock::decode(&valid("superblock", Kind::Superblock)).unwrap();
-    Manifest::decode(&valid("manifest", Kind::Manifest)).unwrap();
-    index::decode(&valid("index", Kind::Index)).unwrap();
-    MetaHeader::decode(&valid("meta_header", Kind::Meta)).unwrap();
-    CrcHeader::decode(&valid("crc_header", Kind::Crcs)).unwrap();
-    SumsHeader::decode(&valid("sums_header", Kind::Sums)).unwrap();
+    Superblock::decode(&valid("superblock", FileKind::Superblock)).unwrap();
+    Manifest::decode(&valid("manifest", FileKind::Manifest)).unwrap();
+    index::decode(&valid("index", FileKind::Index)).unwrap();
+    MetaHeader::decode(&valid("meta_header", FileKind::Meta)).unwrap();
+    CrcHeader::decode(&valid("crc_header", FileKind::Crcs)).unwrap();
+    SumsHeader::decode(&valid("sums_header", FileKind::Sums)).unwrap();
     for target in ["meta_blocks", "crc_blocks"] {
         let blocks = fs::read(corpus(target).join("valid")).unwrap();
         meta::open_block(blocks[6..].try_into().unwrap(), 0).unwrap();

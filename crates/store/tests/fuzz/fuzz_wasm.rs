@@ -4,7 +4,7 @@
 //! Seeds are texts, here and in `examples`.
 
 use millrace_store::transform::wasm::{WasmModule, WasmTransform};
-use millrace_store::transform::{Block, Transform};
+use millrace_store::transform::{PacketBlock, Transform};
 
 const BLANK_PID: &str = include_str!("../../../../examples/wasm-blank-pid/blank_pid.wat");
 
@@ -34,7 +34,7 @@ const MANY: &str = r#"(module
 
 fn run(module: &WasmTransform, block: &[u8]) -> Option<Vec<u8>> {
     let mut out = block.to_vec();
-    let done = module.apply(&mut Block::of_bytes(3, 1316, &mut out));
+    let done = module.apply(&mut PacketBlock::of_bytes(3, 1316, &mut out));
     assert!(done.is_ok() || out == block, "a block that has failed is as it was");
     done.ok().map(|_| out)
 }

@@ -7,7 +7,7 @@ use crate::ingest_support::ffmpeg;
 use millrace_store::ingest::pictures::{self, PictureFiles};
 use millrace_store::ingest::{IngestOptions, WebAudio, ingest};
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
-use millrace_ts::{Analyser, Check, Options, Report};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, Check};
 use tempfile::TempDir;
 
 /// A title, and where it lies.
@@ -56,15 +56,15 @@ impl Stored {
         &self.files.data_path
     }
 
-    fn report(&self) -> Report {
-        let mut analyser = Analyser::new(Options::default());
+    fn report(&self) -> AnalysisReport {
+        let mut analyser = Analyser::new(AnalyserOptions::default());
         analyser.push(&std::fs::read(self.data()).unwrap());
         analyser.finish()
     }
 
     /// Asserts that clock and tables have no errors, and that decoding can start at every marked
     /// point.
-    fn assert_clean(&self) -> Report {
+    fn assert_clean(&self) -> AnalysisReport {
         let report = self.report();
         for check in
             [Check::PcrRepetition, Check::PcrDiscontinuity, Check::Pid, Check::AccessPoint, Check::DecodeTime]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::ingest_support::ffmpeg;
 use millrace_core::time::MediaTicks;
-use millrace_store::ingest::{IngestError, IngestOptions, Progress, Stage, ingest};
+use millrace_store::ingest::{IngestError, IngestOptions, IngestProgress, IngestStage, ingest};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_testkit::mux::{Film, film, usual_film};
 use tempfile::TempDir;
@@ -233,13 +233,13 @@ fn cancelling_while_a_stream_is_read_leaves_nothing() {
     let bench = Bench::new();
     let source = bench.file("film.ts", &film(&Film { packets: 40_000, ..Film::default() }));
     let cancel = &bench.options.cancel;
-    let error = ingest(&bench.volume, &source, &bench.options, &mut |p: &Progress| {
-        cancel.store(p.stage == Stage::Indexing, Ordering::Relaxed);
+    let error = ingest(&bench.volume, &source, &bench.options, &mut |p: &IngestProgress| {
+        cancel.store(p.stage == IngestStage::Indexing, Ordering::Relaxed);
     })
     .unwrap_err();
     bench.check(&source, &error, &["cancelled"]);
-    let error = ingest(&bench.volume, &source, &bench.options, &mut |p: &Progress| {
-        cancel.store(p.stage == Stage::Committing, Ordering::Relaxed);
+    let error = ingest(&bench.volume, &source, &bench.options, &mut |p: &IngestProgress| {
+        cancel.store(p.stage == IngestStage::Committing, Ordering::Relaxed);
     })
     .unwrap_err();
     bench.check(&source, &error, &["cancelled"]);
@@ -251,7 +251,7 @@ fn ingest_of_growing_file_is_refused() {
     let source = bench.file("film.ts", &usual_film());
     let mut grown = false;
     let error = ingest(&bench.volume, &source, &bench.options, &mut |p| {
-        if p.stage == Stage::Indexing && !std::mem::replace(&mut grown, true) {
+        if p.stage == IngestStage::Indexing && !std::mem::replace(&mut grown, true) {
             fs::OpenOptions::new().append(true).open(&source).unwrap().write_all(&[0x47; 188]).unwrap();
         }
     })
@@ -264,14 +264,14 @@ fn progress_is_told_in_order() {
     let bench = Bench::new();
     let bytes = film(&Film { packets: 20_000, ..Film::default() });
     let source = bench.file("film.ts", &bytes);
-    let mut seen: Vec<Progress> = Vec::new();
+    let mut seen: Vec<IngestProgress> = Vec::new();
     let options = IngestOptions { name: Some("My Film!".into()), ..bench.options.clone() };
     let title = ingest(&bench.volume, &source, &options, &mut |p| seen.push(*p)).unwrap();
     assert_eq!(title.name, "my-film");
     assert_eq!(title.duration, MediaTicks(20_002 * 90));
-    let mut stages: Vec<Stage> = seen.iter().map(|p| p.stage).collect();
+    let mut stages: Vec<IngestStage> = seen.iter().map(|p| p.stage).collect();
     stages.dedup();
-    assert_eq!(stages, [Stage::Probing, Stage::Indexing, Stage::Committing]);
+    assert_eq!(stages, [IngestStage::Probing, IngestStage::Indexing, IngestStage::Committing]);
     assert!(
         seen.windows(2).all(|w| w[0].bytes_done <= w[1].bytes_done && w[0].media_done <= w[1].media_done)
     );
@@ -285,12 +285,12 @@ fn progress_of_a_container_knows_the_media_time() {
     let bench = Bench::new();
     let source = bench.dir.path().join("film.mkv");
     ffmpeg::make(&source, 4, ffmpeg::H264);
-    let mut seen: Vec<Progress> = Vec::new();
+    let mut seen: Vec<IngestProgress> = Vec::new();
     ingest(&bench.volume, &source, &bench.options, &mut |p| seen.push(*p)).unwrap();
     let last = seen[seen.len() - 1];
-    assert_eq!((last.stage, last.bytes_total), (Stage::Committing, None));
+    assert_eq!((last.stage, last.bytes_total), (IngestStage::Committing, None));
     let total = last.media_total.unwrap();
     assert!(total.0.abs_diff(4 * 90_000) < 9000, "{total}");
     assert!(last.media_done.0.abs_diff(total.0) < 9000 && last.bytes_done > 0);
-    assert!(seen.iter().any(|p| p.stage == Stage::Remuxing));
+    assert!(seen.iter().any(|p| p.stage == IngestStage::Remuxing));
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use millrace_store::transform::wasm::{WasmModule, WasmTransform};
-use millrace_store::transform::{Block, Transform};
+use millrace_store::transform::{PacketBlock, Transform};
 use millrace_testkit::mux;
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -14,7 +14,7 @@ fn blanked(module: &[u8]) -> Vec<u8> {
     let module = WasmTransform::new(Arc::new(WasmModule::new(module).unwrap()));
     let mut stream = mux::usual_film();
     for (block, first) in stream.chunks_mut(196 * 1316).zip((0..).step_by(196)) {
-        module.apply(&mut Block::of_bytes(first, 1316, block)).unwrap();
+        module.apply(&mut PacketBlock::of_bytes(first, 1316, block)).unwrap();
     }
     stream
 }

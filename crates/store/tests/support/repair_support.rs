@@ -11,7 +11,9 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_store::disk::ReadFaults;
 use millrace_store::format::superblock::Geometry;
-use millrace_store::repair::{Progress, RepairError, RepairOptions, Report, Setting, Timekeeper, repair};
+use millrace_store::repair::{
+    RepairError, RepairOptions, RepairProgress, RepairReport, Setting, Timekeeper, repair,
+};
 use millrace_store::scrub::{ScrubOptions, scrub};
 use millrace_store::volume::Volume;
 
@@ -34,7 +36,7 @@ impl Counted {
 
     pub(crate) fn setting<'a>(
         &'a self,
-        tell: &'a mut dyn FnMut(&Progress),
+        tell: &'a mut dyn FnMut(&RepairProgress),
         faults: &ReadFaults,
     ) -> Setting<'a> {
         Setting { time: self, stop: &self.stop, tell, faults: faults.clone(), answer_ns: self.answer_ns }
@@ -101,21 +103,25 @@ pub(crate) fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-pub(crate) fn run_repair(volume: &Volume) -> Report {
-    let (time, tell) = (Counted::new(u64::MAX), &mut |_: &Progress| ());
+pub(crate) fn run_repair(volume: &Volume) -> RepairReport {
+    let (time, tell) = (Counted::new(u64::MAX), &mut |_: &RepairProgress| ());
     let options = RepairOptions { rate_bytes_per_s: 0 };
     repair(volume, &options, time.setting(tell, &ReadFaults::default())).unwrap()
 }
 
 /// Runs a repair until a stop is requested.
-pub(crate) fn run_repair_until(volume: &Volume, rate: u64, stop_at_ns: u64) -> Result<Report, RepairError> {
-    let (time, tell) = (Counted::new(stop_at_ns), &mut |_: &Progress| ());
+pub(crate) fn run_repair_until(
+    volume: &Volume,
+    rate: u64,
+    stop_at_ns: u64,
+) -> Result<RepairReport, RepairError> {
+    let (time, tell) = (Counted::new(stop_at_ns), &mut |_: &RepairProgress| ());
     let options = RepairOptions { rate_bytes_per_s: rate };
     repair(volume, &options, time.setting(tell, &ReadFaults::default()))
 }
 
-pub(crate) fn run_scrub(volume: &Volume, mend: bool, faults: &ReadFaults) -> Report {
-    let (time, tell) = (Counted::new(u64::MAX), &mut |_: &Progress| ());
+pub(crate) fn run_scrub(volume: &Volume, mend: bool, faults: &ReadFaults) -> RepairReport {
+    let (time, tell) = (Counted::new(u64::MAX), &mut |_: &RepairProgress| ());
     let options = ScrubOptions { rate_bytes_per_s: 0, mend };
     scrub(volume, &options, time.setting(tell, faults)).unwrap()
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use millrace_store::ingest::IngestOptions;
 use millrace_store::ingest::ladder::{LadderError, LadderMade, LadderOptions, LadderProgress, make};
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
-use millrace_ts::{Analyser, Options, Report, Verdict};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, AnalysisVerdict};
 
 const WIDTH: usize = 320;
 const HEIGHT: usize = 180;
@@ -79,7 +79,7 @@ impl Fixture {
     /// audio.
     pub fn check(&self, stream: &[u8], pictures: u64, sounds: usize, what: &str) -> Vec<u8> {
         let report = analyse(stream);
-        assert_eq!(report.verdict, Verdict::Clean, "{what}: {report}");
+        assert_eq!(report.verdict, AnalysisVerdict::Clean, "{what}: {report}");
         let path = self.dir.path().join("row.ts");
         std::fs::write(&path, stream).unwrap();
         assert_eq!(numbers(&path), (0..pictures).collect::<Vec<_>>(), "{what}");
@@ -118,8 +118,8 @@ impl Rung {
 }
 
 /// Returns the report of the transport stream analyser, the decoder's buffers included.
-pub fn analyse(stream: &[u8]) -> Report {
-    let mut analyser = Analyser::new(Options { buffers: true, ..Options::default() });
+pub fn analyse(stream: &[u8]) -> AnalysisReport {
+    let mut analyser = Analyser::new(AnalyserOptions { buffers: true, ..AnalyserOptions::default() });
     analyser.push(stream);
     analyser.finish()
 }

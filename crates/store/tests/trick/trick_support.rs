@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_store::ingest::{IngestOptions, ingest};
-use millrace_store::trick::{Made, TrickError, make};
+use millrace_store::trick::{SpeedResult, TrickError, make};
 use millrace_store::volume::{Derived, MediaReader, TitleInfo, Volume};
-use millrace_ts::{Analyser, Check, Options, Report, Severity};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, Check, Severity};
 
 const WIDTH: usize = 320;
 const HEIGHT: usize = 96;
@@ -134,7 +134,7 @@ impl Fixture {
         Self { dir, volume, parent }
     }
 
-    pub fn make(&self, speeds: &str) -> Result<Vec<Made>, TrickError> {
+    pub fn make(&self, speeds: &str) -> Result<Vec<SpeedResult>, TrickError> {
         make_of(&self.volume, &self.parent, speeds)
     }
 
@@ -158,7 +158,7 @@ pub fn add(volume: &Volume, path: &Path) -> TitleInfo {
     ingest(volume, path, &IngestOptions::default(), &mut |_| {}).unwrap()
 }
 
-pub fn make_of(volume: &Volume, parent: &TitleInfo, speeds: &str) -> Result<Vec<Made>, TrickError> {
+pub fn make_of(volume: &Volume, parent: &TitleInfo, speeds: &str) -> Result<Vec<SpeedResult>, TrickError> {
     let scales: Vec<Scale> = speeds.split(',').map(|speed| speed.parse().unwrap()).collect();
     make(volume, parent, &scales, &AtomicBool::new(false), &mut |_| {})
 }
@@ -227,8 +227,8 @@ pub fn check_stream(volume: &Volume, parent: &TitleInfo, info: &TitleInfo) {
 }
 
 /// Returns the report of the transport stream analyser, the decoder's buffers included.
-pub fn analyse(stream: &[u8]) -> Report {
-    let mut analyser = Analyser::new(Options { buffers: true, ..Options::default() });
+pub fn analyse(stream: &[u8]) -> AnalysisReport {
+    let mut analyser = Analyser::new(AnalyserOptions { buffers: true, ..AnalyserOptions::default() });
     analyser.push(stream);
     analyser.finish()
 }

@@ -11,7 +11,7 @@ use millrace_store::StoreError;
 use millrace_store::check::{Depth, check_store};
 use millrace_store::disk::ReadFaults;
 use millrace_store::ingest::identify;
-use millrace_store::repair::{Fate, Verdict};
+use millrace_store::repair::{RepairOutcome, RepairVerdict};
 use millrace_store::trick::{TrickError, TrickProgress, make, make_on_use};
 use millrace_store::volume::{Derived, FinishTitle, TitleInfo, Volume};
 use millrace_testkit::titles::Film;
@@ -135,13 +135,21 @@ fn scrub_and_repair_restore_derived_titles() {
         flip(&dir.join(format!("titles/{}/{name}", info.id)), 1000);
     }
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Repaired), report.verdict()), (3, Verdict::Repaired), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.verdict()),
+        (3, RepairVerdict::Repaired),
+        "{report:?}"
+    );
     drop(volume);
     world.pull(1);
     let volume = world.open();
     volume.replace_member(1, &world.dirs[1]).unwrap();
     let report = run_repair(&volume);
-    assert_eq!((report.activated.as_slice(), report.count(Fate::Repaired)), (&[1][..], 2), "{report:?}");
+    assert_eq!(
+        (report.activated.as_slice(), report.count(RepairOutcome::Repaired)),
+        (&[1][..], 2),
+        "{report:?}"
+    );
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }

@@ -5,7 +5,7 @@ use std::fs;
 use crate::repair_support;
 use crate::repair_support::{Members, content, flip, run_repair, run_repair_until};
 use millrace_store::members::MemberState;
-use millrace_store::repair::{Fate, RepairError, Verdict};
+use millrace_store::repair::{RepairError, RepairOutcome, RepairVerdict};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::{Film, SIZE};
 
@@ -24,12 +24,16 @@ fn repair_fills_replaced_member_byte_for_byte_and_activates_it() {
         assert_ne!(volume.members().state(1), MemberState::Active);
         let generation = volume.members().generation();
         let report = run_repair(&volume);
-        assert_eq!(report.verdict(), Verdict::Repaired, "{report:?}");
-        assert_eq!((report.activated.as_slice(), report.count(Fate::Repaired)), (&[1][..], 2), "{report:?}");
+        assert_eq!(report.verdict(), RepairVerdict::Repaired, "{report:?}");
+        assert_eq!(
+            (report.activated.as_slice(), report.count(RepairOutcome::Repaired)),
+            (&[1][..], 2),
+            "{report:?}"
+        );
         assert!(content(&new) == before, "{members} members");
         assert_eq!(volume.members().state(1), MemberState::Active);
         assert!(volume.members().generation() > generation);
-        assert_eq!(run_repair(&volume).verdict(), Verdict::Healthy);
+        assert_eq!(run_repair(&volume).verdict(), RepairVerdict::Healthy);
         drop(volume);
         // It really stands in for another one now.
         fs::remove_dir_all(&world.dirs[0]).unwrap();
@@ -79,7 +83,7 @@ fn repair_of_stale_member_removes_and_updates_its_titles() {
     let volume = world.open();
     let report = run_repair(&volume);
     assert_eq!(report.activated, [2], "{report:?}");
-    assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Lost), 0, "{report:?}");
     assert!(!world.dirs[2].join(format!("titles/{}", gone.id)).exists());
     let names = |i: usize| content(&world.dirs[i]).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(2), names(0));
@@ -90,8 +94,11 @@ fn repair_of_stale_member_removes_and_updates_its_titles() {
             assert!(read(2) == read(0), "{file} of {}", title.name);
         }
     }
-    assert_eq!(run_repair(&volume).verdict(), Verdict::Healthy);
-    assert_eq!(repair_support::run_scrub(&volume, false, &Default::default()).verdict(), Verdict::Healthy);
+    assert_eq!(run_repair(&volume).verdict(), RepairVerdict::Healthy);
+    assert_eq!(
+        repair_support::run_scrub(&volume, false, &Default::default()).verdict(),
+        RepairVerdict::Healthy
+    );
 }
 
 #[test]
@@ -134,11 +141,11 @@ fn files_that_an_active_member_lacks_are_made_again() {
     fs::remove_file(title.join("index.mri")).unwrap();
     fs::write(title.join("parity.mru"), b"short").unwrap();
     let report = run_repair(&volume);
-    assert_eq!(report.count(Fate::Repaired), 3, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Repaired), 3, "{report:?}");
     assert!(report.activated.is_empty());
     assert!(content(&world.dirs[0]) == before);
     fs::remove_dir_all(&title).unwrap();
-    assert_eq!(run_repair(&volume).count(Fate::Repaired), 1);
+    assert_eq!(run_repair(&volume).count(RepairOutcome::Repaired), 1);
     assert!(content(&world.dirs[0]) == before);
 }
 
@@ -155,9 +162,12 @@ fn repair_with_unrecoverable_title_names_it_and_repairs_others() {
     let volume = world.open();
     volume.replace_member(1, &world.dirs[1]).unwrap();
     let report = run_repair(&volume);
-    assert_eq!(report.verdict(), Verdict::Lost, "{report:?}");
+    assert_eq!(report.verdict(), RepairVerdict::Lost, "{report:?}");
     let found: Vec<_> = report.found.iter().map(|found| (found.name.as_str(), found.fate)).collect();
-    assert!(found.contains(&("lost", Fate::Lost)) && found.contains(&("good", Fate::Repaired)), "{report:?}");
+    assert!(
+        found.contains(&("lost", RepairOutcome::Lost)) && found.contains(&("good", RepairOutcome::Repaired)),
+        "{report:?}"
+    );
     assert!(fs::read(&damaged).unwrap() == before, "nothing of it is touched");
     assert!(world.dirs[1].join(format!("titles/{}", good.id)).is_dir());
     assert!(!world.dirs[1].join(format!("titles/{}", lost.id)).exists());
@@ -171,5 +181,9 @@ fn repair_with_missing_member_reports_it_absent() {
     world.pull(0);
     let volume = world.open();
     let report = run_repair(&volume);
-    assert_eq!((report.absent.as_slice(), report.verdict()), (&[0][..], Verdict::Repaired), "{report:?}");
+    assert_eq!(
+        (report.absent.as_slice(), report.verdict()),
+        (&[0][..], RepairVerdict::Repaired),
+        "{report:?}"
+    );
 }

@@ -5,7 +5,7 @@ use std::fs;
 use crate::repair_support::{Counted, Members, content, flip, run_scrub};
 use millrace_store::check::{Depth, check_store};
 use millrace_store::disk::{ReadFault, ReadFaults};
-use millrace_store::repair::{Fate, Progress, Verdict};
+use millrace_store::repair::{RepairOutcome, RepairProgress, RepairVerdict};
 use millrace_store::scrub::{ScrubOptions, scrub};
 use millrace_testkit::titles::Film;
 
@@ -22,14 +22,18 @@ fn flipped_bits_on_every_member_are_repaired_byte_for_byte() {
         flip(&title.join(["index.mri", "meta-1316.mrp", "parity.mrp", "sums.mrr"][i]), 200);
     }
     let looked = run_scrub(&volume, false, &ReadFaults::default());
-    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (12, 12), "{looked:?}");
+    assert_eq!((looked.found.len(), looked.count(RepairOutcome::Repairable)), (12, 12), "{looked:?}");
     assert_eq!(looked.bytes_written, 0);
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Repaired), report.verdict()), (12, Verdict::Repaired), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.verdict()),
+        (12, RepairVerdict::Repaired),
+        "{report:?}"
+    );
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }
-    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), Verdict::Healthy);
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), RepairVerdict::Healthy);
 }
 
 #[test]
@@ -40,13 +44,16 @@ fn scrub_with_unreadable_disk_rewrites_its_files() {
     let faults = ReadFaults::settable();
     faults.set(1, ReadFault::Eio);
     let report = run_scrub(&volume, true, &faults);
-    assert!(report.found.iter().all(|found| found.member == 1 && found.fate == Fate::Repaired), "{report:?}");
+    assert!(
+        report.found.iter().all(|found| found.member == 1 && found.fate == RepairOutcome::Repaired),
+        "{report:?}"
+    );
     assert!(report.found.iter().any(|found| found.what.contains("cannot be read")), "{report:?}");
     assert!(content(&world.dirs[1]) == before);
     faults.set(1, ReadFault::Flip { seed: 7, one_in: 200 });
     let report = run_scrub(&volume, true, &faults);
     assert!(report.found.iter().any(|found| found.what.contains("with a wrong checksum")), "{report:?}");
-    assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Lost), 0, "{report:?}");
     assert!(content(&world.dirs[1]) == before, "what is written is right, however it is read");
 }
 
@@ -69,8 +76,12 @@ fn more_than_the_code_bears_is_lost_in_one_title_only() {
     };
     let before: Vec<_> = world.dirs.iter().map(|dir| of_lost(dir)).collect();
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Lost), report.count(Fate::Repaired)), (4, 1), "{report:?}");
-    assert_eq!(report.verdict(), Verdict::Lost);
+    assert_eq!(
+        (report.count(RepairOutcome::Lost), report.count(RepairOutcome::Repaired)),
+        (4, 1),
+        "{report:?}"
+    );
+    assert_eq!(report.verdict(), RepairVerdict::Lost);
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(of_lost(dir) == before, "{} is touched", dir.display());
     }
@@ -82,8 +93,8 @@ fn scrub_keeps_rate_limit_and_reports_full_progress() {
     Film::new(30_000, 1).add(&volume, "film");
     Film::new(10_000, 1).add(&volume, "another");
     let time = Counted::new(u64::MAX);
-    let mut told: Vec<Progress> = Vec::new();
-    let tell = &mut |progress: &Progress| told.push(progress.clone());
+    let mut told: Vec<RepairProgress> = Vec::new();
+    let tell = &mut |progress: &RepairProgress| told.push(progress.clone());
     let options = ScrubOptions { rate_bytes_per_s: 1_000_000, mend: true };
     let report = scrub(&volume, &options, time.setting(tell, &ReadFaults::default())).unwrap();
     let film = 40_000 * 188;
@@ -105,7 +116,11 @@ fn members_that_are_not_there_are_said_and_the_others_are_read() {
     flip(&world.dirs[2].join(format!("titles/{}/index.mri", info.id)), 100);
     let volume = world.open();
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.absent.as_slice(), report.count(Fate::Repaired)), (&[0][..], 1), "{report:?}");
+    assert_eq!(
+        (report.absent.as_slice(), report.count(RepairOutcome::Repaired)),
+        (&[0][..], 1),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -124,9 +139,14 @@ fn scrub_with_hung_disk_skips_it_and_checks_the_rest() {
     let options = ScrubOptions { rate_bytes_per_s: 0, mend: true };
     let report = scrub(&volume, &options, time.setting(&mut |_| (), &faults)).unwrap();
     assert_eq!((report.silent.as_slice(), report.absent.as_slice()), (&[1][..], &[1][..]), "{report:?}");
-    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (2, 0), "{report:?}");
-    assert_eq!(report.verdict(), Verdict::Repaired);
-    let repairable: Vec<_> = report.found.iter().filter(|found| found.fate == Fate::Repairable).collect();
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+        (2, 0),
+        "{report:?}"
+    );
+    assert_eq!(report.verdict(), RepairVerdict::Repaired);
+    let repairable: Vec<_> =
+        report.found.iter().filter(|found| found.fate == RepairOutcome::Repairable).collect();
     assert!(!repairable.is_empty(), "{report:?}");
     assert!(
         repairable.iter().all(|f| f.member == 1 && f.what.contains("not answered for 300ms")),
@@ -134,7 +154,7 @@ fn scrub_with_hung_disk_skips_it_and_checks_the_rest() {
     );
     // It comes back, and nothing had happened to it.
     faults.set(1, ReadFault::None);
-    assert_eq!(run_scrub(&volume, true, &faults).verdict(), Verdict::Healthy);
+    assert_eq!(run_scrub(&volume, true, &faults).verdict(), RepairVerdict::Healthy);
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }
@@ -151,7 +171,7 @@ fn refresh_after_scrub_repair_reports_new_epoch() {
     flip(&world.dirs[1].join(format!("titles/{}/data.mru", info.id)), 5000);
     run_scrub(&volume, false, &ReadFaults::default());
     assert!(!server.members().refresh(), "a look repairs nothing");
-    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(Fate::Repaired), 1);
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).count(RepairOutcome::Repaired), 1);
     assert!(server.members().refresh());
     assert_ne!(server.members().epoch(1), epoch);
 }
@@ -173,7 +193,7 @@ fn listed_titles_come_first_and_leave_the_list_when_they_are_whole() {
     (0..2).for_each(|member| fs::write(file(member, 4, "data.mru"), b"").unwrap());
     let scrubbed = |repairs: bool| {
         let mut names = Vec::new();
-        let tell = &mut |progress: &Progress| names.push(progress.title.clone());
+        let tell = &mut |progress: &RepairProgress| names.push(progress.title.clone());
         let options = ScrubOptions { rate_bytes_per_s: 0, mend: repairs };
         scrub(&volume, &options, Counted::new(u64::MAX).setting(tell, &ReadFaults::default())).unwrap();
         names.dedup();

@@ -10,7 +10,7 @@ use crate::repair_support::{Members, content, run_repair, run_scrub};
 use millrace_store::check::{Depth, Finding, check_members, check_store};
 use millrace_store::disk::ReadFaults;
 use millrace_store::format::meta::{META_BLOCK_BYTES, seal_block};
-use millrace_store::repair::{Fate, Verdict};
+use millrace_store::repair::{RepairOutcome, RepairVerdict};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_testkit::titles::{Film, tree};
 
@@ -78,12 +78,16 @@ fn scrub_finds_swapped_words_by_their_crcs_and_repairs_them() {
     let found = check_members(&world.dirs, Depth::Full, &mut |_| {}).unwrap();
     assert!(found.len() >= 3 && found.iter().all(|f| f.promise == "units_are_as_ingested"), "{found:?}");
     let looked = run_scrub(&volume, false, &ReadFaults::default());
-    assert_eq!((looked.found.len(), looked.count(Fate::Repairable)), (3, 3), "{looked:?}");
+    assert_eq!((looked.found.len(), looked.count(RepairOutcome::Repairable)), (3, 3), "{looked:?}");
     for found in &looked.found {
         assert!(found.what.contains("1 packet with a wrong checksum, the first at byte"), "{found:?}");
     }
     let report = run_scrub(&volume, true, &ReadFaults::default());
-    assert_eq!((report.count(Fate::Repaired), report.verdict()), (3, Verdict::Repaired), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.verdict()),
+        (3, RepairVerdict::Repaired),
+        "{report:?}"
+    );
     for (dir, before) in world.dirs.iter().zip(before) {
         assert!(content(dir) == before, "{}", dir.display());
     }
@@ -103,7 +107,11 @@ fn crcs_that_no_member_has_any_more_are_made_again() {
         }
     }
     let report = run_repair(&volume);
-    assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (6, 0), "{report:?}");
+    assert_eq!(
+        (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+        (6, 0),
+        "{report:?}"
+    );
     for (dir, before) in world.dirs.iter().zip(&before) {
         assert!(content(dir) == *before, "{}", dir.display());
     }
@@ -112,7 +120,7 @@ fn crcs_that_no_member_has_any_more_are_made_again() {
     (0..3).for_each(|i| fs::remove_file(path(i, "crcs.mrc")).unwrap());
     swap_words(&path(1, "data.mru"), 1316 * 20);
     let report = run_repair(&volume);
-    assert_eq!(report.count(Fate::Lost), 3, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Lost), 3, "{report:?}");
     assert!((0..3).all(|i| !path(i, "crcs.mrc").exists()));
 }
 
@@ -160,7 +168,7 @@ fn prepare_trusts_no_title_that_has_another_hash() {
     swap_words(&titles[1].join("data.mru"), 1316 * 40);
     let error = volume.prepare(info.id, &[], &mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("does not have the BLAKE3"), "{error}");
-    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), Verdict::Repaired);
+    assert_eq!(run_scrub(&volume, true, &ReadFaults::default()).verdict(), RepairVerdict::Repaired);
     volume.prepare(info.id, &[], &mut |_| ()).unwrap();
     for (dir, before) in world.dirs.iter().zip(&before) {
         assert!(content(dir) == *before, "{}", dir.display());
@@ -179,7 +187,11 @@ fn scrub_makes_the_crcs_of_a_plain_store_again() {
             fs::remove_file(&path).unwrap();
         }
         let report = run_scrub(&volume, true, &ReadFaults::default());
-        assert_eq!((report.count(Fate::Repaired), report.count(Fate::Lost)), (1, 0), "{report:?}");
+        assert_eq!(
+            (report.count(RepairOutcome::Repaired), report.count(RepairOutcome::Lost)),
+            (1, 0),
+            "{report:?}"
+        );
         assert!(fs::read(&path).unwrap() == whole);
         assert_eq!(findings(dir.path()), []);
     }

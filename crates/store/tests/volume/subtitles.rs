@@ -8,7 +8,7 @@ use crate::repair_support::{Members, content, run_repair, run_scrub};
 use millrace_store::check::{Depth, check_store};
 use millrace_store::format::manifest::Manifest;
 use millrace_store::inspect::inspect;
-use millrace_store::repair::{Fate, Verdict};
+use millrace_store::repair::{RepairOutcome, RepairVerdict};
 use millrace_store::volume::{NewSubtitles, TitleInfo, Volume};
 use millrace_testkit::titles::{Film, tree};
 
@@ -148,7 +148,11 @@ fn subtitles_survive_a_lost_member_and_damage_on_another() {
     fs::write(&file, "WEBVTT\n").unwrap();
     assert!(text_of(&volume, &info, "de").contains("kept"));
     let report = run_scrub(&volume, true, &Default::default());
-    assert_eq!((report.verdict(), report.count(Fate::Repaired)), (Verdict::Repaired, 1), "{report:?}");
+    assert_eq!(
+        (report.verdict(), report.count(RepairOutcome::Repaired)),
+        (RepairVerdict::Repaired, 1),
+        "{report:?}"
+    );
     assert!(content(&world.dirs[1]) == before);
     // A member that is gone: subtitles change meanwhile, and it gets the new ones.
     drop(volume);
@@ -161,7 +165,7 @@ fn subtitles_survive_a_lost_member_and_damage_on_another() {
     world.put_back(0);
     let volume = world.open();
     let report = run_repair(&volume);
-    assert_eq!(report.count(Fate::Lost), 0, "{report:?}");
+    assert_eq!(report.count(RepairOutcome::Lost), 0, "{report:?}");
     assert_eq!(files(&world.dirs[0], &info).len(), 2);
     drop(volume);
     fs::remove_dir_all(&world.dirs[1]).unwrap();

@@ -9,7 +9,7 @@ use millrace_core::wire::checksum::sum16;
 use millrace_store::StoreError;
 use millrace_store::check::{Depth, check_store};
 use millrace_store::format::crc32c;
-use millrace_store::format::frame::{self, FRAME_BYTES, Kind};
+use millrace_store::format::frame::{self, FRAME_BYTES, FileKind};
 use millrace_store::format::manifest::{Manifest, SUMS_FILE};
 use millrace_store::sums::congruent;
 use millrace_store::volume::{TitleFiles, TitleInfo, TitleWriter, Volume};
@@ -44,7 +44,7 @@ fn forget_sums(store: &std::path::Path, info: &TitleInfo) {
     manifest.files.retain(|file| file.name != SUMS_FILE);
     std::fs::remove_file(path.with_file_name(SUMS_FILE)).unwrap();
     let body = &manifest.encode()[FRAME_BYTES..];
-    let mut frame = frame::seal(Kind::Manifest, body);
+    let mut frame = frame::seal(FileKind::Manifest, body);
     frame[12] = 1;
     let crc = crc32c(&frame[..60]);
     frame[60..].copy_from_slice(&crc.to_le_bytes());

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::{film, noise};
 use millrace_store::ingest::{IngestOptions, ingest};
-use millrace_store::transform::{Block, Derivation, timeline_of};
+use millrace_store::transform::{Derivation, PacketBlock, timeline_of};
 use millrace_store::volume::TitleInfo;
 use millrace_stream::{
-    Assembly, BitRate, Buffer, Connection, OpenError, Outcome, Pace, Place, Reason, RunError, Source,
-    StreamContext, StreamEngine, StreamEngineConfig, Transforms, Transport, Volume, WhenFull,
+    Assembly, BitRate, BlockPacing, Buffer, Connection, MediaSource, OpenError, Reason, RunError, RunOutcome,
+    SourcePosition, StreamContext, StreamEngine, StreamEngineConfig, Transforms, Transport, Volume, WhenFull,
 };
 
 /// However busy this machine is.
@@ -32,10 +32,10 @@ fn connected() -> (TcpStream, TcpStream) {
 }
 
 /// A file of noise, and that as a source of this rate.
-fn plain(engine: &StreamEngine, bytes: usize, rate: u64) -> (Vec<u8>, Source, tempfile::NamedTempFile) {
+fn plain(engine: &StreamEngine, bytes: usize, rate: u64) -> (Vec<u8>, MediaSource, tempfile::NamedTempFile) {
     let (bytes, mut file) = (noise(bytes), tempfile::NamedTempFile::new().unwrap());
     file.write_all(&bytes).unwrap();
-    let source = engine.plain_file(file.path(), Pace::at_rate(BitRate(rate), 1316).unwrap()).unwrap();
+    let source = engine.plain_file(file.path(), BlockPacing::at_rate(BitRate(rate), 1316).unwrap()).unwrap();
     (bytes, source, file)
 }
 
@@ -74,7 +74,7 @@ fn control_message_ends_run_unread_and_next_run_continues() {
     assert_eq!((last.reason, sent + last.bytes), (Reason::Finished, 3_000_000));
     // Input that is already there when a run begins ends it at once.
     commander.write_all(b"x").unwrap();
-    let outcome = engine.run(stream.start_at(Place::START)).unwrap();
+    let outcome = engine.run(stream.start_at(SourcePosition::START)).unwrap();
     assert_eq!(outcome.reason, Reason::Control);
     let back = stream.finish().unwrap().and_then(Connection::into_fd);
     let mut back = TcpStream::from(back.expect("the connection"));
@@ -209,7 +209,7 @@ fn run_callers_sleep_while_two_thousand_streams_play() {
     until(&|_, now| now >= packets + 4 * all);
     let woken = before.iter().zip(count()).filter(|(before, after)| *before != after).count();
     commander.write_all(b"stop").unwrap();
-    let outcomes: Vec<Outcome> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
+    let outcomes: Vec<RunOutcome> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
     assert_eq!(woken, 0, "of {CALLERS} callers, while their streams sent four packets each");
     assert!(outcomes.iter().all(|outcome| outcome.reason == Reason::Control && outcome.blocks > 0));
 }
@@ -239,8 +239,8 @@ fn futures_run_in_tokio_and_end_their_run_when_they_are_dropped() {
         );
         let (a, b, c) = tokio::join!(
             engine.run_async(&mut stream),
-            engine.run_async(one.stop_at(Some(Place::Packet(100)))),
-            engine.run_async(two.stop_at(Some(Place::Packet(200)))),
+            engine.run_async(one.stop_at(Some(SourcePosition::Packet(100)))),
+            engine.run_async(two.stop_at(Some(SourcePosition::Packet(200)))),
         );
         let all = [a.unwrap(), b.unwrap(), c.unwrap()];
         assert!(all.iter().all(|outcome| outcome.reason == Reason::Finished), "{all:?}");
@@ -270,7 +270,9 @@ fn rtp_in_a_connection_goes_on_in_its_numbers_over_seeks_and_other_sources() {
     stream.control(&control.0).unwrap();
     let mut packets = 0;
     for (word, from) in
-        [None, Some(Place::Access(Duration::from_secs(2))), Some(Place::Packet(3))].into_iter().enumerate()
+        [None, Some(SourcePosition::Access(Duration::from_secs(2))), Some(SourcePosition::Packet(3))]
+            .into_iter()
+            .enumerate()
     {
         if word == 2 {
             stream.change_source(&again).unwrap();
@@ -403,7 +405,7 @@ fn datagrams_have_the_bytes_of_the_source_and_no_more() {
 /// A title of a volume in an engine with transformations.
 struct Site {
     transforms: Transforms,
-    title: Source,
+    title: MediaSource,
     info: TitleInfo,
     engine: StreamEngine,
     stored: Vec<u8>,
@@ -452,14 +454,16 @@ fn titles_are_sent_as_a_named_transformation_makes_them_and_it_does_so_once() {
     let Site { engine, info, stored, .. } = &site;
     let (mute, mut made) = (site.transforms.find("mute").unwrap(), stored.clone());
     let derivation = Derivation::bind(mute, info.id, stored).unwrap();
-    assert!(derivation.apply(&mut Block::of_bytes(0, 1316, &mut made), &mut Vec::new()) && made != *stored);
+    assert!(
+        derivation.apply(&mut PacketBlock::of_bytes(0, 1316, &mut made), &mut Vec::new()) && made != *stored
+    );
     let before = mute.report().counters().transformed_blocks;
     let half = 250 * 1316;
     // The data received of the title if its first part is made with `first`, and the rest with
     // `rest`.
     let sent = |first: Assembly, rest: Assembly| {
         let (mut stream, reader) = site.stream(Transport::tcp);
-        for (assembly, stop) in [(first, Some(Place::Byte(half as u64))), (rest, None)] {
+        for (assembly, stop) in [(first, Some(SourcePosition::Byte(half as u64))), (rest, None)] {
             let outcome = engine.run(stream.assembly(assembly).unwrap().stop_at(stop)).unwrap();
             assert_eq!((outcome.reason, outcome.missing), (Reason::Finished, 0));
         }
@@ -481,7 +485,7 @@ fn transformed_title_has_single_ssrc_of_its_own() {
         let (mut stream, reader) = site.stream(|near| Transport::interleaved(near, 4, 5));
         stream.assembly(assembly).unwrap();
         for (from, to) in [(0, 100), (40, 150), (150, 200)] {
-            stream.start_at(Place::Packet(from)).stop_at(Some(Place::Packet(to)));
+            stream.start_at(SourcePosition::Packet(from)).stop_at(Some(SourcePosition::Packet(to)));
             assert_eq!(site.engine.run(&mut stream).unwrap().packets, to - from);
         }
         drop(stream);

@@ -76,16 +76,16 @@ fn congestion_avoidance_grows_by_a_segment_a_window_however_it_is_acknowledged()
 fn reno_loss_halves_window_and_timeout_leaves_one_segment() {
     let mut control = reno();
     control.set(40_000, 80_000);
-    control.on_loss(&Cut { used: 30_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 30_000, mss: MSS });
     assert_eq!((control.cwnd(), control.ssthresh()), (15_000, 15_000));
     control.on_undo();
     assert_eq!((control.cwnd(), control.ssthresh()), (40_000, 80_000));
-    control.on_rto(&Cut { used: 30_000, mss: MSS }, false);
+    control.on_rto(&WindowReduction { used: 30_000, mss: MSS }, false);
     assert_eq!((control.cwnd(), control.ssthresh()), (1000, 15_000));
-    control.on_rto(&Cut { used: 3000, mss: MSS }, true);
+    control.on_rto(&WindowReduction { used: 3000, mss: MSS }, true);
     assert_eq!((control.cwnd(), control.ssthresh()), (1000, 15_000), "of the same segment: as it was");
     control.on_undo();
     assert_eq!((control.cwnd(), control.ssthresh()), (40_000, 80_000));
-    control.on_loss(&Cut { used: 1000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 1000, mss: MSS });
     assert_eq!(control.ssthresh(), 2000);
 }

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438).
 
-use crate::cc::hystart::{CSS_GROWTH_DIVISOR, HyStart, Pace, UNPACED_SEGMENTS};
-use crate::cc::{Control, Cut, Growth, Windows};
+use crate::cc::hystart::{CSS_GROWTH_DIVISOR, HyStart, SlowStartPace, UNPACED_SEGMENTS};
+use crate::cc::{CongestionControl, Growth, WindowReduction, Windows};
 use crate::rtt::{Tick, nanoseconds};
 use crate::seq::Seq;
 
@@ -70,7 +70,7 @@ impl Cubic {
     }
 
     fn slow_start(&mut self, growth: &Growth) {
-        let mut pace = Pace::Slow;
+        let mut pace = SlowStartPace::Slow;
         let mut limit = growth.mss;
         if !growth.is_recovering {
             if let Spare::SlowStart(hystart) = &mut self.spare {
@@ -84,13 +84,13 @@ impl Cubic {
             return;
         }
         match pace {
-            Pace::Slow => {
+            SlowStartPace::Slow => {
                 self.windows.slow_start(growth.bytes, limit);
             }
-            Pace::Conservative => {
+            SlowStartPace::Conservative => {
                 self.windows.slow_start(growth.bytes.min(limit) / CSS_GROWTH_DIVISOR, limit);
             }
-            Pace::Over => self.windows.ssthresh = self.windows.cwnd,
+            SlowStartPace::Over => self.windows.ssthresh = self.windows.cwnd,
         }
     }
 
@@ -169,7 +169,7 @@ impl Cubic {
     }
 }
 
-impl Control for Cubic {
+impl CongestionControl for Cubic {
     fn cwnd(&self) -> u32 {
         self.windows.cwnd
     }
@@ -186,7 +186,7 @@ impl Control for Cubic {
         }
     }
 
-    fn on_loss(&mut self, cut: &Cut) {
+    fn on_loss(&mut self, cut: &WindowReduction) {
         let Windows { cwnd, .. } = self.windows;
         self.spare = Spare::Saved(Saved {
             windows: self.windows,
@@ -213,7 +213,7 @@ impl Control for Cubic {
         self.has_epoch = false;
     }
 
-    fn on_rto(&mut self, cut: &Cut, is_repeated: bool) {
+    fn on_rto(&mut self, cut: &WindowReduction, is_repeated: bool) {
         if !is_repeated {
             self.on_loss(cut);
         }

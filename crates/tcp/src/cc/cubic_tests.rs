@@ -26,7 +26,7 @@ fn run(control: &mut Cubic, from_ns: u64, seconds: f64, srtt_ns: u64) -> u64 {
 #[test]
 fn cubic_window_follows_closed_form() {
     let mut control = cubic(1_000_000, 1_000_000);
-    control.on_loss(&Cut { used: 1_000_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 1_000_000, mss: MSS });
     assert_eq!(control.cwnd(), 700_000);
     let k_s = (300.0_f64 / 0.4).cbrt();
     let mut now = 0;
@@ -44,7 +44,7 @@ fn cubic_window_follows_closed_form() {
 fn cubic_at_short_round_trips_grows_as_fast_as_reno() {
     let srtt_ns = 5_000_000;
     let mut control = cubic(40_000, 40_000);
-    control.on_loss(&Cut { used: 40_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 40_000, mss: MSS });
     assert_eq!(control.cwnd(), 28_000);
     let round_trips = 40.0;
     run(&mut control, 0, round_trips * srtt_ns as f64 * 1e-9, srtt_ns);
@@ -63,9 +63,9 @@ fn cubic_at_short_round_trips_grows_as_fast_as_reno() {
 #[test]
 fn fast_convergence_lowers_w_max_of_shrinking_window() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     assert_eq!(control.w_max, 100_000);
-    control.on_loss(&Cut { used: 70_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 70_000, mss: MSS });
     assert_eq!(control.w_max, 59_500);
     assert_eq!(control.cwnd(), 49_000);
 }
@@ -73,11 +73,11 @@ fn fast_convergence_lowers_w_max_of_shrinking_window() {
 #[test]
 fn cubic_on_undo_restores_state_before_loss() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let now = run(&mut control, 0, 1.0, SRTT_NS);
     assert!(control.cwnd() < control.w_max);
     let before = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
-    control.on_loss(&Cut { used: control.cwnd(), mss: MSS });
+    control.on_loss(&WindowReduction { used: control.cwnd(), mss: MSS });
     assert_ne!(control.w_max, before.2, "fast convergence");
     control.on_undo();
     let after = (control.cwnd(), control.ssthresh(), control.w_max, control.k_s, control.epoch);
@@ -96,7 +96,7 @@ fn cubic_on_undo_restores_state_before_loss() {
 #[test]
 fn cubic_on_rto_sets_k_to_zero_and_w_max_to_cwnd() {
     let mut control = cubic(100_000, 100_000);
-    control.on_rto(&Cut { used: 100_000, mss: MSS }, false);
+    control.on_rto(&WindowReduction { used: 100_000, mss: MSS }, false);
     assert_eq!((control.cwnd(), control.ssthresh()), (1000, 70_000));
     control.set(70_000, 70_000);
     control.on_ack(&growth(Tick(5), 1000));
@@ -106,7 +106,7 @@ fn cubic_on_rto_sets_k_to_zero_and_w_max_to_cwnd() {
 #[test]
 fn time_without_data_is_no_time_of_the_epoch() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let now = run(&mut control, 0, 1.0, SRTT_NS);
     let before = control.cwnd();
     control.on_idle(ticks(60_000_000_000));
@@ -117,7 +117,7 @@ fn time_without_data_is_no_time_of_the_epoch() {
 #[test]
 fn cubic_window_never_shrinks_when_tick_clock_wraps() {
     let mut control = cubic(100_000, 100_000);
-    control.on_loss(&Cut { used: 100_000, mss: MSS });
+    control.on_loss(&WindowReduction { used: 100_000, mss: MSS });
     let mut last = 0;
     for minute in 0..200_u64 {
         let tick = Tick(((minute * 60_000_000_000) >> 10) as u32);
@@ -145,7 +145,7 @@ fn grow_estimate_counts_all_acknowledged_bytes() {
 fn cubic_growth_is_independent_of_acknowledgment_size() {
     let grown = |bytes: u32| {
         let mut control = cubic(1_000_000, 1_000_000);
-        control.on_loss(&Cut { used: 1_000_000, mss: MSS });
+        control.on_loss(&WindowReduction { used: 1_000_000, mss: MSS });
         control.on_ack(&growth(Tick(0), bytes));
         let later = Tick(ticks(5_000_000_000));
         for _ in 0..200_000 / bytes {

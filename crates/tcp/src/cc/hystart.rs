@@ -33,7 +33,7 @@ pub(crate) struct HyStart {
 
 /// What slow start does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum SlowStartPace {
     /// Grows as ever.
     Slow,
     /// Grows a quarter as fast.
@@ -55,7 +55,7 @@ impl HyStart {
     }
 
     /// An acknowledgment up to `una`, with a measurement in ticks.
-    pub(crate) fn acked(&mut self, una: Seq, nxt: Seq, rtt: Option<u32>) -> Pace {
+    pub(crate) fn acked(&mut self, una: Seq, nxt: Seq, rtt: Option<u32>) -> SlowStartPace {
         if let Some(rtt) = rtt {
             self.current_min = self.current_min.min(rtt);
             self.samples = self.samples.saturating_add(1);
@@ -67,11 +67,11 @@ impl HyStart {
             if self.css_rounds > 0 {
                 self.css_rounds += 1;
                 if self.css_rounds > CSS_ROUNDS {
-                    return Pace::Over;
+                    return SlowStartPace::Over;
                 }
             }
         }
-        if self.css_rounds > 0 { Pace::Conservative } else { Pace::Slow }
+        if self.css_rounds > 0 { SlowStartPace::Conservative } else { SlowStartPace::Slow }
     }
 
     fn compare(&mut self) {

@@ -3,9 +3,9 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 /// One round of `samples` measurements.
-fn round(hystart: &mut HyStart, number: u32, samples: u32, rtt_ms: u64) -> Pace {
+fn round(hystart: &mut HyStart, number: u32, samples: u32, rtt_ms: u64) -> SlowStartPace {
     let (start, end) = (Seq(number * 1000), Seq((number + 1) * 1000));
-    let mut pace = Pace::Slow;
+    let mut pace = SlowStartPace::Slow;
     for sample in 1..=samples {
         let una = start + 1000 * sample / samples;
         pace = hystart.acked(una, end + 1000, Some(ticks(rtt_ms * MS)));
@@ -21,7 +21,7 @@ fn begin() -> HyStart {
 fn hystart_with_steady_rtt_stays_in_slow_start() {
     let mut hystart = begin();
     for number in 0..20 {
-        assert_eq!(round(&mut hystart, number, 20, 40 + u64::from(number % 2)), Pace::Slow);
+        assert_eq!(round(&mut hystart, number, 20, 40 + u64::from(number % 2)), SlowStartPace::Slow);
     }
 }
 
@@ -35,21 +35,21 @@ fn hystart_with_growing_rtt_ends_slow_start_after_five_rounds() {
         paces.push(round(&mut hystart, number, 20, 50));
     }
     // An eighth of 44 ms is 5.5: 50 is more.
-    assert_eq!(paces[..4], [Pace::Conservative; 4]);
-    assert!(paces[4..].contains(&Pace::Over), "{paces:?}");
+    assert_eq!(paces[..4], [SlowStartPace::Conservative; 4]);
+    assert!(paces[4..].contains(&SlowStartPace::Over), "{paces:?}");
 }
 
 #[test]
 fn hystart_with_rtt_shrinking_again_resumes_slow_start() {
     let mut hystart = begin();
     round(&mut hystart, 0, 20, 40);
-    assert_eq!(round(&mut hystart, 1, 20, 50), Pace::Conservative);
-    assert_eq!(round(&mut hystart, 2, 20, 41), Pace::Slow);
+    assert_eq!(round(&mut hystart, 1, 20, 50), SlowStartPace::Conservative);
+    assert_eq!(round(&mut hystart, 2, 20, 41), SlowStartPace::Slow);
 }
 
 #[test]
 fn fewer_than_eight_measurements_decide_nothing() {
     let mut hystart = begin();
     round(&mut hystart, 0, 20, 40);
-    assert_eq!(round(&mut hystart, 1, 7, 90), Pace::Slow);
+    assert_eq!(round(&mut hystart, 1, 7, 90), SlowStartPace::Slow);
 }

@@ -49,14 +49,14 @@ pub(crate) struct Growth {
 
 /// A reduction of the window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct WindowReduction {
     /// How much of the window was really used, in bytes.
     pub(crate) used: u32,
     pub(crate) mss: u32,
 }
 
 /// An algorithm of congestion control. Windows are in bytes.
-pub(crate) trait Control {
+pub(crate) trait CongestionControl {
     /// The congestion window.
     fn cwnd(&self) -> u32;
     /// The slow-start threshold.
@@ -64,10 +64,10 @@ pub(crate) trait Control {
     /// New data was acknowledged outside of fast recovery.
     fn on_ack(&mut self, growth: &Growth);
     /// Handles a loss that was found: sets the threshold, and the window to it. The previous values
-    /// are kept for [`Control::on_undo`].
-    fn on_loss(&mut self, cut: &Cut);
+    /// are kept for [`CongestionControl::on_undo`].
+    fn on_loss(&mut self, cut: &WindowReduction);
     /// The network marked a segment instead of dropping it.
-    fn on_ecn(&mut self, cut: &Cut) {
+    fn on_ecn(&mut self, cut: &WindowReduction) {
         //= RFC 3168 section 6.1.2
         //# The indication
         //# of congestion should be treated just as a congestion loss in non-
@@ -76,7 +76,7 @@ pub(crate) trait Control {
     }
     /// Handles a retransmission time-out. `is_repeated`: for data that a time-out has sent again
     /// already.
-    fn on_rto(&mut self, cut: &Cut, is_repeated: bool);
+    fn on_rto(&mut self, cut: &WindowReduction, is_repeated: bool);
     /// The last reduction was for nothing.
     fn on_undo(&mut self);
     /// Handles `idle` ticks with nothing in flight.
@@ -161,7 +161,7 @@ macro_rules! forward {
     };
 }
 
-impl Control for Controller {
+impl CongestionControl for Controller {
     fn cwnd(&self) -> u32 {
         forward!(self, cwnd())
     }
@@ -174,15 +174,15 @@ impl Control for Controller {
         forward!(self, on_ack(growth));
     }
 
-    fn on_loss(&mut self, cut: &Cut) {
+    fn on_loss(&mut self, cut: &WindowReduction) {
         forward!(self, on_loss(cut));
     }
 
-    fn on_ecn(&mut self, cut: &Cut) {
+    fn on_ecn(&mut self, cut: &WindowReduction) {
         forward!(self, on_ecn(cut));
     }
 
-    fn on_rto(&mut self, cut: &Cut, is_repeated: bool) {
+    fn on_rto(&mut self, cut: &WindowReduction, is_repeated: bool) {
         forward!(self, on_rto(cut, is_repeated));
     }
 

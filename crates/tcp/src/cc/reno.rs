@@ -1,6 +1,6 @@
 //! Reno (RFC 5681), counting bytes (RFC 3465).
 
-use crate::cc::{Control, Cut, Growth, Windows};
+use crate::cc::{CongestionControl, Growth, WindowReduction, Windows};
 
 /// State of Reno.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Reno {
     }
 }
 
-impl Control for Reno {
+impl CongestionControl for Reno {
     fn cwnd(&self) -> u32 {
         self.windows.cwnd
     }
@@ -48,7 +48,7 @@ impl Control for Reno {
         }
     }
 
-    fn on_loss(&mut self, cut: &Cut) {
+    fn on_loss(&mut self, cut: &WindowReduction) {
         self.saved = self.windows;
         //= RFC 5681 section 3.1
         //# ssthresh = max (FlightSize / 2, 2*SMSS)
@@ -57,7 +57,7 @@ impl Control for Reno {
         self.acked = 0;
     }
 
-    fn on_rto(&mut self, cut: &Cut, is_repeated: bool) {
+    fn on_rto(&mut self, cut: &WindowReduction, is_repeated: bool) {
         if !is_repeated {
             self.on_loss(cut);
         }

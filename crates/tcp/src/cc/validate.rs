@@ -1,7 +1,7 @@
 //! Validation of the congestion window (RFC 7661): an unused window does not grow, and is not
 //! trusted for long.
 
-use crate::cc::{Control, Controller, initial};
+use crate::cc::{CongestionControl, Controller, initial};
 use crate::limits::UNVALIDATED_NS;
 use crate::rtt::{Tick, ticks};
 use crate::seq::Seq;

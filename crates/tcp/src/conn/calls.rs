@@ -2,9 +2,9 @@
 
 use millrace_core::pool::Lease;
 
-use super::{Connection, Env, Marks, State};
+use super::{Connection, ConnectionState, Env, Marks};
 use crate::recv::{Receiver, ReceiverSettings};
-use crate::send::{ExtentRange, Refused};
+use crate::send::{ExtentRange, QueueRefusal};
 use crate::seq::Seq;
 use crate::stack::ListenerId;
 
@@ -45,7 +45,7 @@ impl Connection {
         env: &mut Env<'_>,
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         self.before_append(env);
         env.store.append_extent(&mut self.queue, lease, range)
     }
@@ -57,7 +57,7 @@ impl Connection {
         head: &[u8],
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         self.before_append(env);
         env.store.append_framed(&mut self.queue, head, lease, range)
     }
@@ -74,7 +74,7 @@ impl Connection {
         env: &mut Env<'_>,
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         self.before_append(env);
         env.store.append_held(&mut self.queue, lease, range)
     }
@@ -86,7 +86,7 @@ impl Connection {
         area: u16,
         at: u32,
         bytes: u32,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), QueueRefusal> {
         self.before_append(env);
         env.store.append_area(&mut self.queue, area, at, bytes)
     }
@@ -146,8 +146,10 @@ impl Connection {
     /// Bytes queued and not acknowledged.
     pub(crate) fn unacked_bytes(&self) -> u32 {
         match self.state {
-            State::Closed | State::TimeWait => 0,
-            State::SynSent | State::SynReceived => self.queue.end().since(self.sender.una()).max(0) as u32,
+            ConnectionState::Closed | ConnectionState::TimeWait => 0,
+            ConnectionState::SynSent | ConnectionState::SynReceived => {
+                self.queue.end().since(self.sender.una()).max(0) as u32
+            }
             _ => self.queue.end().since(self.snd_una()).max(0) as u32,
         }
     }

@@ -1,20 +1,20 @@
 //! CLOSE and ABORT (RFC 9293 sections 3.10.4 and 3.10.5).
 
-use super::{Connection, Env, Happened, Marks, NEVER, Reason, State};
+use super::{Connection, ConnectionState, Env, Happened, Marks, NEVER, Reason};
 use crate::wire::{Flags, Head};
 
 impl Connection {
     /// CLOSE: nothing more will be queued. Returns false if it was called already.
     pub(crate) fn close(&mut self, env: &mut Env<'_>) -> bool {
         match self.state {
-            State::SynSent => {
+            ConnectionState::SynSent => {
                 //= RFC 9293 section 3.10.4
                 //# Delete the TCB and return "error: closing" responses to any queued
                 //# SENDs, or RECEIVEs.
                 self.shut(env, Reason::Aborted);
                 true
             }
-            State::SynReceived => {
+            ConnectionState::SynReceived => {
                 //= RFC 9293 section 3.10.4
                 //= type=exception
                 //= reason=the FIN always waits for ESTABLISHED: its SYN is not acknowledged, and the outcome for both sides is the same
@@ -25,16 +25,16 @@ impl Connection {
                 self.queue_fin();
                 is_first
             }
-            State::Established => {
+            ConnectionState::Established => {
                 self.queue_fin();
                 //= RFC 9293 section 3.10.4
                 //# Queue this until all preceding SENDs have been segmentized, then
                 //# form a FIN segment and send it.  In any case, enter FIN-WAIT-1
                 //# state.
-                self.state = State::FinWait1;
+                self.state = ConnectionState::FinWait1;
                 true
             }
-            State::CloseWait => {
+            ConnectionState::CloseWait => {
                 //= RFC 9293 section 3.10.4
                 //# Queue this request until all preceding SENDs have been
                 //# segmentized; then send a FIN segment, enter LAST-ACK state.
@@ -60,7 +60,11 @@ impl Connection {
         //# <SEQ=SND.NXT><CTL=RST>
         let reset = matches!(
             self.state,
-            State::SynReceived | State::Established | State::FinWait1 | State::FinWait2 | State::CloseWait
+            ConnectionState::SynReceived
+                | ConnectionState::Established
+                | ConnectionState::FinWait1
+                | ConnectionState::FinWait2
+                | ConnectionState::CloseWait
         )
         .then(|| self.reset());
         //= RFC 9293 section 3.10.5
@@ -84,7 +88,7 @@ impl Connection {
 
     /// The last state that has a use for the pools is over.
     pub(super) fn enter_time_wait(&mut self, env: &mut Env<'_>) {
-        (self.state, self.timer) = (State::TimeWait, NEVER);
+        (self.state, self.timer) = (ConnectionState::TimeWait, NEVER);
         self.happened.insert(Happened::CLOSED);
         self.release_all(env);
     }

@@ -4,27 +4,27 @@
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
-use super::{Agreed, Connection, Env, Marks, NEVER, State};
+use super::{Agreed, Connection, ConnectionState, Env, Marks, NEVER};
 use crate::limits::{MIN_PERSIST_NS, RTO_MAX_NS};
 use crate::recv::{AckDue, window};
-use crate::send::{Cut, Cutting};
+use crate::send::{Cutting, SegmentPayload};
 use crate::sender::Permit;
 use crate::seq::Seq;
-use crate::wire::{Flags, Head, Options, Sacks, Stamps};
+use crate::wire::{Flags, Head, Sacks, Stamps, TcpOptions};
 
 /// A segment that may go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct SegmentPlan {
     pub(crate) head: Head,
     /// Its payload, if any.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<SegmentPayload>,
     /// Marked as ECN-capable in the IP header (RFC 3168 section 6.1.2: new data only).
     pub(crate) is_ect: bool,
-    kind: Kind,
+    kind: SegmentKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SegmentKind {
     Syn,
     Data { is_again: bool },
     WindowProbe,
@@ -37,14 +37,14 @@ enum Kind {
 #[allow(clippy::large_enum_variant)] // looked at once, on the stack
 pub(crate) enum Planned {
     /// Send this.
-    Segment(Plan),
+    Segment(SegmentPlan),
     /// This extent has to come back before anything else can go.
     Wanted(ExtentContent),
     /// Nothing now; something at this moment, if there is one.
     Idle(Option<Instant>),
 }
 
-impl Plan {
+impl SegmentPlan {
     /// Bytes of sequence space, a SYN not counted.
     pub(crate) fn seq_len(&self) -> u32 {
         self.cut.map_or(0, |cut| cut.bytes()) + u32::from(self.head.flags.has(Flags::FIN))
@@ -55,8 +55,8 @@ impl Connection {
     /// Returns the next action.
     pub(crate) fn plan(&mut self, env: &mut Env<'_>) -> Planned {
         match self.state {
-            State::Closed | State::TimeWait => return Planned::Idle(None),
-            State::SynSent | State::SynReceived => return self.plan_syn(env),
+            ConnectionState::Closed | ConnectionState::TimeWait => return Planned::Idle(None),
+            ConnectionState::SynSent | ConnectionState::SynReceived => return self.plan_syn(env),
             _ => {}
         }
         let wait = match self.plan_data(env) {
@@ -80,11 +80,16 @@ impl Connection {
             //# An implementation SHOULD send a keep-alive segment with no data
             //# (SHLD-12)
             let head = self.head(env, self.snd_nxt() - 1, Flags::ACK);
-            return Planned::Segment(Plan { head, cut: None, is_ect: false, kind: Kind::KeepAlive });
+            return Planned::Segment(SegmentPlan {
+                head,
+                cut: None,
+                is_ect: false,
+                kind: SegmentKind::KeepAlive,
+            });
         }
         if self.owes_ack(env.now) {
             let head = self.head(env, self.snd_nxt(), Flags::ACK);
-            return Planned::Segment(Plan { head, cut: None, is_ect: false, kind: Kind::Ack });
+            return Planned::Segment(SegmentPlan { head, cut: None, is_ect: false, kind: SegmentKind::Ack });
         }
         self.persist_if_held(env, wait);
         Planned::Idle(wait)
@@ -102,16 +107,16 @@ impl Connection {
     /// The SYN, or the SYN,ACK of a simultaneous open.
     fn plan_syn(&mut self, env: &mut Env<'_>) -> Planned {
         let is_asked = self.marks.has(Marks::SYN_NOW);
-        if self.state == State::SynReceived && !is_asked && self.marks.has(Marks::ACK_NOW) {
+        if self.state == ConnectionState::SynReceived && !is_asked && self.marks.has(Marks::ACK_NOW) {
             let head = self.head(env, self.snd_nxt(), Flags::ACK);
-            return Planned::Segment(Plan { head, cut: None, is_ect: false, kind: Kind::Ack });
+            return Planned::Segment(SegmentPlan { head, cut: None, is_ect: false, kind: SegmentKind::Ack });
         }
         if !is_asked {
             return Planned::Idle(None);
         }
         let stamps =
             Stamps { value: crate::rtt::stamp(env.now).wrapping_add(self.ts_offset), echo: self.ts_recent };
-        let agreed = (self.state == State::SynReceived).then(|| Agreed {
+        let agreed = (self.state == ConnectionState::SynReceived).then(|| Agreed {
             snd_scale: self.marks.has(Marks::HAS_SCALE).then_some(self.snd_scale),
             rcv_scale: self.rcv_scale,
             has_sack: self.marks.has(Marks::HAS_SACK),
@@ -131,13 +136,13 @@ impl Connection {
         };
         let window = window::of_syn(env.config.receive_bytes);
         let head = Head { seq: self.iss(), ack, flags, window, urgent: 0, options };
-        Planned::Segment(Plan { head, cut: None, is_ect: false, kind: Kind::Syn })
+        Planned::Segment(SegmentPlan { head, cut: None, is_ect: false, kind: SegmentKind::Syn })
     }
 
     /// Header fields of a segment of an established connection.
     fn head(&mut self, env: &Env<'_>, seq: Seq, flags: Flags) -> Head {
         let flags = if self.marks.has(Marks::ECHO_CE) { flags.with(Flags::ECE) } else { flags };
-        let mut options = Options { stamps: self.stamps_out(env.now), ..Options::default() };
+        let mut options = TcpOptions { stamps: self.stamps_out(env.now), ..TcpOptions::default() };
         if self.marks.has(Marks::HAS_SACK) {
             options.sacks = self.receiver.sacks(env.pages);
         }
@@ -212,7 +217,14 @@ impl Connection {
         }
     }
 
-    fn plan_cut(&mut self, env: &Env<'_>, seq: Seq, cut: Option<Cut>, most: u32, is_again: bool) -> Planned {
+    fn plan_cut(
+        &mut self,
+        env: &Env<'_>,
+        seq: Seq,
+        cut: Option<SegmentPayload>,
+        most: u32,
+        is_again: bool,
+    ) -> Planned {
         let bytes = cut.map_or(0, |cut| cut.bytes());
         let end = seq + bytes;
         let mut flags = Flags::ACK;
@@ -242,7 +254,7 @@ impl Connection {
         if blocks > 0 && bytes + 4 + 8 * blocks > u32::from(self.sender.mss()) {
             head.options.sacks = Sacks::default();
         }
-        Planned::Segment(Plan { head, cut, is_ect, kind: Kind::Data { is_again } })
+        Planned::Segment(SegmentPlan { head, cut, is_ect, kind: SegmentKind::Data { is_again } })
     }
 
     /// Plans new data, unless a cork, Nagle or silly-window avoidance hold it back (RFC 9293
@@ -319,7 +331,7 @@ impl Connection {
                 //# Therefore, the TCP data sender MUST NOT set either an ECT codepoint
                 //# or the CWR bit on window probe packets.
                 plan.head.flags = plan.head.flags.without(Flags::CWR);
-                Planned::Segment(Plan { kind: Kind::WindowProbe, is_ect: false, ..plan })
+                Planned::Segment(SegmentPlan { kind: SegmentKind::WindowProbe, is_ect: false, ..plan })
             }
             // Its extent may have gone back: then it is asked for, and the probe goes when it is there again.
             other => other,
@@ -360,23 +372,23 @@ impl Connection {
     }
 
     /// The segment went. False: the sender had no room to remember it, and it has to be kept back.
-    pub(crate) fn commit(&mut self, env: &mut Env<'_>, plan: &Plan) {
+    pub(crate) fn commit(&mut self, env: &mut Env<'_>, plan: &SegmentPlan) {
         match plan.kind {
-            Kind::Syn => self.syn_sent(env),
-            Kind::Data { is_again } => self.data_sent(env, plan, is_again),
-            Kind::WindowProbe => {
+            SegmentKind::Syn => self.syn_sent(env),
+            SegmentKind::Data { is_again } => self.data_sent(env, plan, is_again),
+            SegmentKind::WindowProbe => {
                 self.marks.remove(Marks::PROBE_NOW);
                 self.marks.insert(Marks::PROBED);
                 env.counters.window_probes += 1;
             }
-            Kind::KeepAlive => {
+            SegmentKind::KeepAlive => {
                 self.marks.remove(Marks::KEEP_ALIVE_NOW);
                 env.counters.keep_alives += 1;
             }
-            Kind::Ack => {}
+            SegmentKind::Ack => {}
         }
         env.counters.segments_out += 1;
-        if plan.head.flags.has(Flags::ACK) && plan.kind != Kind::KeepAlive {
+        if plan.head.flags.has(Flags::ACK) && plan.kind != SegmentKind::KeepAlive {
             self.marks.remove(Marks::ACK_NOW);
             self.receiver.ack_sent(env.pages);
         }
@@ -390,7 +402,7 @@ impl Connection {
         self.timer = env.now.plus_ns(self.syn_wait_ns());
     }
 
-    fn data_sent(&mut self, env: &mut Env<'_>, plan: &Plan, is_again: bool) {
+    fn data_sent(&mut self, env: &mut Env<'_>, plan: &SegmentPlan, is_again: bool) {
         let (seq, len) = (plan.head.seq, plan.seq_len() as u16);
         if self.snd_nxt() == self.snd_una() {
             // Data begins to wait now.
@@ -412,10 +424,10 @@ impl Connection {
     /// The FIN went for the first time, or again.
     pub(super) fn fin_sent(&mut self) {
         self.marks.insert(Marks::FIN_SENT);
-        if self.state == State::CloseWait {
+        if self.state == ConnectionState::CloseWait {
             //= RFC 9293 section 3.10.4
             //# segmentized; then send a FIN segment, enter LAST-ACK state.
-            self.state = State::LastAck;
+            self.state = ConnectionState::LastAck;
         }
     }
 }

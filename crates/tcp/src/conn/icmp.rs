@@ -1,6 +1,6 @@
 //! Error messages of ICMP about one connection (RFC 9293 section 3.9.2.2, RFC 5927).
 
-use super::{Connection, Env, Happened, Marks, Reason, State};
+use super::{Connection, ConnectionState, Env, Happened, Marks, Reason};
 use crate::limits::{IPV6_MTU_MIN, MTU_PLATEAUS};
 use crate::seq::Seq;
 use crate::stack::{IcmpKind, Undelivered};
@@ -22,7 +22,7 @@ impl Connection {
                 //# implementations do not abort connections when an ICMP hard error is
                 //# received for a connection that is in any of the synchronized
                 //# states.
-                if why.is_hard() && self.state == State::SynSent {
+                if why.is_hard() && self.state == ConnectionState::SynSent {
                     self.undelivered = Some(why);
                     self.shut(env, Reason::Unreachable);
                     return true;
@@ -37,8 +37,10 @@ impl Connection {
     /// RFC 5927 section 4.1: SND.UNA =< SEG.SEQ < SND.NXT. Of a SYN only its own number counts.
     fn is_in_flight(&self, seq: Seq) -> bool {
         match self.state {
-            State::Closed | State::TimeWait => false,
-            State::SynSent | State::SynReceived => seq == self.iss() && self.timer != super::NEVER,
+            ConnectionState::Closed | ConnectionState::TimeWait => false,
+            ConnectionState::SynSent | ConnectionState::SynReceived => {
+                seq == self.iss() && self.timer != super::NEVER
+            }
             _ => seq.is_within(self.snd_una(), self.sender.outstanding()),
         }
     }

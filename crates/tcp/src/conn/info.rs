@@ -3,13 +3,13 @@
 
 use millrace_core::time::Instant;
 
-use super::{Connection, Marks, State};
+use super::{Connection, ConnectionState, Marks};
 
 /// A connection at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Where it is.
-    pub state: State,
+    pub state: ConnectionState,
     /// Smoothed round-trip time, once there is one.
     pub rtt_ns: Option<u64>,
     /// Its mean deviation.

@@ -36,16 +36,16 @@ use crate::recv::{Pages, Receiver};
 use crate::send::{Queue, Store};
 use crate::sender::Sender;
 use crate::seq::Seq;
-use crate::stack::{Out, Undelivered};
+use crate::stack::{OutgoingSegment, Undelivered};
 
-pub(crate) use self::emit::{Plan, Planned};
+pub(crate) use self::emit::{Planned, SegmentPlan};
 pub use self::info::Info;
 pub(crate) use self::marks::Marks;
 pub use self::open::Agreed;
 
 /// Where a connection is (RFC 9293 section 3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum ConnectionState {
     /// There is none, or none any more.
     Closed,
     /// SYN-SENT.
@@ -319,7 +319,7 @@ pub(crate) struct Connection {
     listener: u8,
     /// Second of the last challenge.
     challenge_s: u8,
-    state: State,
+    state: ConnectionState,
     reason: Reason,
     happened: Happened,
     /// The last ICMP report, if nothing was acknowledged since.
@@ -336,13 +336,14 @@ pub(crate) struct Connection {
 const _: () = assert!(size_of::<Connection>() <= 416);
 
 impl Connection {
-    /// How long ago data moved, either way, if nothing else was heard since ([`crate::stack::Out::moved_ns`]).
+    /// How long ago data moved, either way, if nothing else was heard since
+    /// ([`crate::stack::OutgoingSegment::moved_ns`]).
     pub(crate) fn moved_ns(&self, now: Instant) -> u64 {
         let heard_ms = stamps::ms(now).wrapping_sub(self.heard_ms);
-        if self.marks.has(Marks::MOVED) { u64::from(heard_ms) * 1_000_000 } else { Out::NEVER }
+        if self.marks.has(Marks::MOVED) { u64::from(heard_ms) * 1_000_000 } else { OutgoingSegment::NEVER }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ConnectionState {
         self.state
     }
 
@@ -406,7 +407,7 @@ impl Connection {
 
     /// ESTABLISHED or later: both SYNs are acknowledged.
     pub(crate) fn is_synchronized(&self) -> bool {
-        self.state >= State::Established
+        self.state >= ConnectionState::Established
     }
 
     /// Whether the application may send more.
@@ -414,13 +415,19 @@ impl Connection {
         !self.marks.has(Marks::FIN_QUEUED)
             && matches!(
                 self.state,
-                State::SynSent | State::SynReceived | State::Established | State::CloseWait
+                ConnectionState::SynSent
+                    | ConnectionState::SynReceived
+                    | ConnectionState::Established
+                    | ConnectionState::CloseWait
             )
     }
 
     /// Whether the peer may still send data.
     fn may_receive(&self) -> bool {
-        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
+        matches!(
+            self.state,
+            ConnectionState::Established | ConnectionState::FinWait1 | ConnectionState::FinWait2
+        )
     }
 
     /// Whether our FIN is acknowledged.
@@ -436,7 +443,7 @@ impl Connection {
 
     /// Leaves for CLOSED. The queues are flushed; the device may still hold frames.
     fn shut(&mut self, env: &mut Env<'_>, reason: Reason) {
-        (self.state, self.reason, self.timer) = (State::Closed, reason, NEVER);
+        (self.state, self.reason, self.timer) = (ConnectionState::Closed, reason, NEVER);
         self.happened.insert(Happened::CLOSED);
         self.release_all(env);
     }

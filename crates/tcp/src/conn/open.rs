@@ -1,7 +1,7 @@
 //! OPEN (RFC 9293 section 3.10.1), and the agreement of the two SYNs.
 
 use super::stamps::ms;
-use super::{Config, Connection, Env, Happened, Marks, NEVER, Reason, State};
+use super::{Config, Connection, ConnectionState, Env, Happened, Marks, NEVER, Reason};
 use crate::limits::{
     DEFAULT_MSS_V4, DEFAULT_MSS_V6, MAX_WINDOW_SCALE, MIN_MSS, RTO_FIRST_NS, SEARCH_FROM_MTU,
 };
@@ -10,7 +10,7 @@ use crate::send::Queue;
 use crate::sender::{Sender, Setup};
 use crate::seq::Seq;
 use crate::wire::options::STAMPS_BYTES;
-use crate::wire::{Flags, FlowKey, Options, Segment, Stamps};
+use crate::wire::{Flags, FlowKey, Segment, Stamps, TcpOptions};
 
 use millrace_core::time::Instant;
 
@@ -54,7 +54,7 @@ pub struct Agreed {
 //# implementations MUST assume a default send MSS of 536 (576 - 40) for
 //# IPv4 or 1220 (1280 - 60) for IPv6 (MUST-15).
 /// The segment size that a peer announced, or the one to assume.
-pub(crate) fn peer_mss(is_v4: bool, options: &Options) -> u16 {
+pub(crate) fn peer_mss(is_v4: bool, options: &TcpOptions) -> u16 {
     let default = if is_v4 { DEFAULT_MSS_V4 } else { DEFAULT_MSS_V6 };
     options.mss.map_or(default, |mss| mss.max(MIN_MSS))
 }
@@ -83,12 +83,12 @@ impl Config {
 
     /// Returns the options that a SYN offers: ours if it is the first, otherwise those of ours that
     /// the peer's SYN offered.
-    pub(crate) fn syn_options(&self, is_v4: bool, agreed: Option<&Agreed>, stamps: Stamps) -> Options {
+    pub(crate) fn syn_options(&self, is_v4: bool, agreed: Option<&Agreed>, stamps: Stamps) -> TcpOptions {
         let (scales, sack, has_stamps) = match agreed {
             None => (self.scaling, self.sack, self.stamps),
             Some(agreed) => (agreed.snd_scale.is_some(), agreed.has_sack, agreed.ts_recent.is_some()),
         };
-        Options {
+        TcpOptions {
             //= RFC 9293 section 3.7.1
             //# TCP endpoints MUST implement both sending and receiving the MSS
             //# Option (MUST-14).
@@ -101,7 +101,7 @@ impl Config {
             scale: scales.then(|| agreed.map_or(self.scale(), |agreed| agreed.rcv_scale)),
             is_sack_permitted: sack,
             stamps: has_stamps.then_some(stamps),
-            ..Options::default()
+            ..TcpOptions::default()
         }
     }
 
@@ -178,7 +178,7 @@ impl Connection {
             user_timeout_s: seconds(config.user_timeout_ns),
             listener: super::calls::NO_LISTENER,
             challenge_s: 0,
-            state: State::Closed,
+            state: ConnectionState::Closed,
             reason: Reason::Finished,
             happened: Happened::default(),
             undelivered: None,
@@ -196,7 +196,7 @@ impl Connection {
     /// Active OPEN.
     pub(crate) fn open(key: &FlowKey, env: &mut Env<'_>, iss: Seq, ts_offset: u32) -> Self {
         let mut this = Self::new(key, env.config, iss, env.now);
-        (this.state, this.ts_offset) = (State::SynSent, ts_offset);
+        (this.state, this.ts_offset) = (ConnectionState::SynSent, ts_offset);
         this.marks.insert(Marks::SYN_NOW);
         this.marks.set(Marks::ASKED_ECN, env.config.ecn);
         env.counters.opened += 1;
@@ -206,7 +206,7 @@ impl Connection {
     /// What became of a listener's LISTEN: SYN-RECEIVED, with the SYN,ACK sent already. The segment that acknowledges it comes next.
     pub(crate) fn accept(key: &FlowKey, env: &mut Env<'_>, agreed: &Agreed, since: Option<Instant>) -> Self {
         let mut this = Self::new(key, env.config, agreed.iss, env.now);
-        this.state = State::SynReceived;
+        this.state = ConnectionState::SynReceived;
         //= RFC 9293 section 3.5
         //# Note that a TCP implementation MUST keep track of whether a
         //# connection has reached SYN-RECEIVED state as the result of a passive
@@ -271,7 +271,7 @@ impl Connection {
             },
             env.now,
         );
-        (self.state, self.timer, self.tries) = (State::Established, NEVER, 0);
+        (self.state, self.timer, self.tries) = (ConnectionState::Established, NEVER, 0);
         self.marks.remove(Marks::SYN_NOW);
         (self.heard_ms, self.progress) = (ms(env.now), env.now);
         self.marks.insert(Marks::MOVED);

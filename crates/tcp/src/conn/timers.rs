@@ -3,7 +3,7 @@
 use millrace_core::time::Instant;
 
 use super::stamps::ms;
-use super::{Connection, Env, Happened, Marks, NEVER, Reason, State};
+use super::{Connection, ConnectionState, Env, Happened, Marks, NEVER, Reason};
 use crate::limits::{
     FIN_WAIT_2_NS, KEEP_ALIVE_PROBES, KEEP_ALIVE_RETRY_NS, STALL_TIMEOUTS, SYN_TIMEOUT_NS, UNPIN_AFTER_NS,
 };
@@ -13,7 +13,7 @@ use crate::sender::Fired;
 impl Connection {
     /// Returns when [`Connection::fired`] must be called next.
     pub(crate) fn due(&self, env: &Env<'_>) -> Option<Instant> {
-        if matches!(self.state, State::Closed | State::TimeWait) {
+        if matches!(self.state, ConnectionState::Closed | ConnectionState::TimeWait) {
             return None;
         }
         let mut due = self.timer;
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     fn fire_syn(&mut self, env: &mut Env<'_>) {
-        if self.state == State::Closed || !self.is_past(env, Some(self.timer)) {
+        if self.state == ConnectionState::Closed || !self.is_past(env, Some(self.timer)) {
             return;
         }
         //= RFC 9293 section 3.8.3
@@ -134,7 +134,7 @@ impl Connection {
     /// Returns when FIN-WAIT-2 has lasted too long without an application to read data that may
     /// come.
     fn fin_wait_2_at(&self, env: &Env<'_>) -> Option<Instant> {
-        (self.state == State::FinWait2 && self.marks.has(Marks::ORPHAN))
+        (self.state == ConnectionState::FinWait2 && self.marks.has(Marks::ORPHAN))
             .then(|| self.heard(env).plus_ns(FIN_WAIT_2_NS))
     }
 

@@ -1,7 +1,7 @@
 use super::super::rig::*;
 use super::*;
 
-fn key(text: &str) -> Key {
+fn key(text: &str) -> AddressKey {
     key_of(text.parse().unwrap())
 }
 
@@ -80,7 +80,8 @@ fn settings_that_cannot_be_are_refused_with_the_reason() {
     let mut own = base().with(OUR_V4, 24);
     own.gateway_v4 = Some(OUR_V4);
     assert!(refused(own).starts_with("192.0.2.1 is no gateway"));
-    let group = Settings::new(super::super::Link::Ethernet { mac: [1, 0, 0, 0, 0, 255], vlan: None }, [1, 2]);
+    let group =
+        Settings::new(super::super::LinkLayer::Ethernet { mac: [1, 0, 0, 0, 0, 255], vlan: None }, [1, 2]);
     assert!(refused(group).starts_with("01:00:00:00:00:ff is no Ethernet address"));
     let mut small = base().with(OUR_V6, 64);
     small.mtu = 1279;

@@ -10,9 +10,9 @@ use millrace_core::wire::frame::{IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
 
 use super::addresses::{key_of, key_v4};
 use super::icmp::{ICMP_V4, ICMP_V6, put_echo_reply};
-use super::input::Fate;
-use super::link::{BROADCAST, ETHERTYPE_ARP, Frame, Mac};
-use super::nd::{ALL_NODES, Kind};
+use super::input::FrameRejection;
+use super::link::{BROADCAST, ETHERTYPE_ARP, LinkFrame, Mac};
+use super::nd::{ALL_NODES, NdKind};
 use super::neighbours::Claim;
 use super::output::{ethertype, put_v4, put_v6};
 use super::settings::is_station;
@@ -42,19 +42,23 @@ impl Announcements {
 
 impl Interface {
     /// An ARP message (RFC 826 "Packet Reception").
-    pub(super) fn take_arp<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
-        let message = arp::Message::parse(frame.bytes).map_err(|reason| match reason {
-            arp::NoMessage::Short => Fate::Malformed,
-            arp::NoMessage::Other => Fate::ForKernel,
+    pub(super) fn take_arp<'f>(
+        &mut self,
+        frame: &LinkFrame<'f>,
+        now: Instant,
+    ) -> Result<Incoming<'f>, FrameRejection> {
+        let message = arp::ArpMessage::parse(frame.bytes).map_err(|reason| match reason {
+            arp::NoMessage::Short => FrameRejection::Malformed,
+            arp::NoMessage::Other => FrameRejection::ForKernel,
         })?;
         let (sender, target) = (key_v4(message.sender), key_v4(message.target));
         let is_for_us = self.addresses.is_own(target);
         if message.sender_mac == self.link.mac() {
             // The device has returned a frame sent from here.
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         if !is_station(message.sender_mac) {
-            return if is_for_us { Err(Fate::Martian) } else { Err(Fate::ForKernel) };
+            return if is_for_us { Err(FrameRejection::Martian) } else { Err(FrameRejection::ForKernel) };
         }
         if self.addresses.is_own(sender) {
             self.conflict(IpAddr::from(message.sender), now);
@@ -68,11 +72,11 @@ impl Interface {
             self.learn(sender, Some(message.sender_mac), claim, message.is_request && is_for_us, now);
         }
         if !is_for_us {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         if message.is_request {
             let (link, own) = (&self.link, self.link.mac());
-            let reply = arp::Message {
+            let reply = arp::ArpMessage {
                 is_request: false,
                 sender_mac: own,
                 sender: message.target,
@@ -93,7 +97,7 @@ impl Interface {
     /// worth an unused place.
     fn learn(
         &mut self,
-        key: super::addresses::Key,
+        key: super::addresses::AddressKey,
         mac: Option<Mac>,
         claim: Claim,
         may_begin: bool,
@@ -111,26 +115,26 @@ impl Interface {
     /// A message of neighbour discovery whose checksum is right.
     pub(super) fn take_discovery<'f>(
         &mut self,
-        frame: &Frame<'f>,
-        packet: &v6::Packet<'f>,
+        frame: &LinkFrame<'f>,
+        packet: &v6::Ipv6Packet<'f>,
         upper: &v6::Upper<'f>,
         now: Instant,
-    ) -> Result<Incoming<'f>, Fate> {
+    ) -> Result<Incoming<'f>, FrameRejection> {
         if !self.link.has_neighbours() {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
-        let message = nd::parse(packet, upper).ok_or(Fate::Discovery)?;
+        let message = nd::parse(packet, upper).ok_or(FrameRejection::Discovery)?;
         if frame.source == self.link.mac() {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         if message.mac.is_some_and(|mac| !is_station(mac)) {
-            return Err(Fate::Martian);
+            return Err(FrameRejection::Martian);
         }
         let is_for_us = self.addresses.is_own(key_of(message.target.into()));
         match message.kind {
-            Kind::Solicitation if is_for_us => self.answer_solicitation(frame, packet, &message, now),
-            Kind::Solicitation => Err(Fate::ForKernel),
-            Kind::Advertisement { is_solicited, .. } => {
+            NdKind::Solicitation if is_for_us => self.answer_solicitation(frame, packet, &message, now),
+            NdKind::Solicitation => Err(FrameRejection::ForKernel),
+            NdKind::Advertisement { is_solicited, .. } => {
                 if is_for_us {
                     self.conflict(message.target.into(), now);
                     return Ok(Incoming::Done);
@@ -142,23 +146,23 @@ impl Interface {
                     self.learn(key, message.mac, claim, false, now);
                 }
                 // The kernel may have asked, from the same address; and it has its own table.
-                if is_solicited && is_to_us { Ok(Incoming::Done) } else { Err(Fate::ForKernel) }
+                if is_solicited && is_to_us { Ok(Incoming::Done) } else { Err(FrameRejection::ForKernel) }
             }
         }
     }
 
     fn answer_solicitation<'f>(
         &mut self,
-        frame: &Frame<'f>,
-        packet: &v6::Packet<'f>,
-        message: &nd::Message,
+        frame: &LinkFrame<'f>,
+        packet: &v6::Ipv6Packet<'f>,
+        message: &nd::NdMessage,
         now: Instant,
-    ) -> Result<Incoming<'f>, Fate> {
+    ) -> Result<Incoming<'f>, FrameRejection> {
         let source = Ipv6Addr::from(*packet.source());
         let key = packet.source_key();
         if self.addresses.is_own(key) || !source.is_unspecified() && !super::settings::is_host(source.into())
         {
-            return Err(Fate::Martian);
+            return Err(FrameRejection::Martian);
         }
         if self.is_neighbour(key) {
             self.learn(key, message.mac, Claim::Told, true, now);
@@ -180,7 +184,7 @@ impl Interface {
     /// Sends an advertisement of an own address.
     fn advertise(&mut self, target: Ipv6Addr, ip: Ipv6Addr, mac: Mac, is_solicited: bool) -> bool {
         let (link, own) = (&self.link, self.link.mac());
-        let kind = Kind::Advertisement { is_solicited, overrides: true };
+        let kind = NdKind::Advertisement { is_solicited, overrides: true };
         let is_sent = self.frames.push_with(|out| {
             let at = link.put(out, mac, ethertype(false));
             at + nd::put(&mut out[at..], target, ip, kind, target, own)
@@ -233,7 +237,8 @@ impl Interface {
         };
         let (link, own) = (&self.link, self.link.mac());
         let (sender, target) = (ip.octets(), ip.octets());
-        let message = arp::Message { is_request: true, sender_mac: own, sender, target_mac: [0; 6], target };
+        let message =
+            arp::ArpMessage { is_request: true, sender_mac: own, sender, target_mac: [0; 6], target };
         let is_sent = self.frames.push_with(|out| {
             let at = link.put(out, BROADCAST, ETHERTYPE_ARP);
             at + message.put(&mut out[at..])
@@ -249,7 +254,7 @@ impl Interface {
     }
 
     /// Answers an ICMPv4 echo request whose checksum is right, by the way that it came.
-    pub(super) fn echo_v4(&mut self, frame: &Frame<'_>, packet: &v4::Packet<'_>, now: Instant) {
+    pub(super) fn echo_v4(&mut self, frame: &LinkFrame<'_>, packet: &v4::Ipv4Packet<'_>, now: Instant) {
         let request = packet.payload;
         if !self.may_reply(IPV4_HEADER_BYTES + request.len(), now) {
             return;
@@ -270,8 +275,8 @@ impl Interface {
     /// The same of ICMPv6.
     pub(super) fn echo_v6(
         &mut self,
-        frame: &Frame<'_>,
-        packet: &v6::Packet<'_>,
+        frame: &LinkFrame<'_>,
+        packet: &v6::Ipv6Packet<'_>,
         request: &[u8],
         now: Instant,
     ) {

@@ -98,9 +98,9 @@ fn own_addresses_are_announced_twice() {
     }
     assert_eq!(interface.next_due(at_s(100)), None);
     let groups: Vec<String> =
-        settings(crate::ip::Link::Ip).solicited_groups().map(|group| group.to_string()).collect();
+        settings(crate::ip::LinkLayer::Ip).solicited_groups().map(|group| group.to_string()).collect();
     assert_eq!(groups, ["ff02::1:ff00:1", "ff02::1:ff00:1"]);
-    let mut bare = Interface::new(&settings(crate::ip::Link::Ip), START).unwrap();
+    let mut bare = Interface::new(&settings(crate::ip::LinkLayer::Ip), START).unwrap();
     bare.protocol(START);
     assert!(sent(&mut bare).is_empty() && bare.next_due(START).is_none());
 }

@@ -9,9 +9,9 @@ const HEAD: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const REQUEST: u16 = 1;
 const REPLY: u16 = 2;
 
-/// A message.
+/// An ARP message for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ArpMessage {
     pub(super) is_request: bool,
     pub(super) sender_mac: Mac,
     pub(super) sender: [u8; 4],
@@ -28,7 +28,7 @@ pub(super) enum NoMessage {
     Other,
 }
 
-impl Message {
+impl ArpMessage {
     /// Takes a message apart; what follows it is padding.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         let bytes = bytes.first_chunk::<BYTES>().ok_or(NoMessage::Short)?;

@@ -6,7 +6,7 @@ use crate::limits::WAITING_FRAMES;
 
 /// A buffer of the pool. Its holder gives it back by [`Frames::push`] or [`Frames::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(u16);
+pub(super) struct FrameSlot(u16);
 
 /// A pool of buffers, and the queue of those that go.
 #[derive(Debug)]
@@ -14,8 +14,8 @@ pub(super) struct Frames {
     bytes: Box<[u8]>,
     size: usize,
     lengths: Box<[u32]>,
-    free: Vec<Slot>,
-    queue: VecDeque<Slot>,
+    free: Vec<FrameSlot>,
+    queue: VecDeque<FrameSlot>,
     /// Buffers taken for frames that wait for a neighbour.
     waiting: usize,
 }
@@ -27,7 +27,7 @@ impl Frames {
             bytes: vec![0; count * size].into(),
             size,
             lengths: vec![0; count].into(),
-            free: (0..count as u16).rev().map(Slot).collect(),
+            free: (0..count as u16).rev().map(FrameSlot).collect(),
             queue: VecDeque::with_capacity(count),
             waiting: 0,
         }
@@ -38,7 +38,7 @@ impl Frames {
         self.queue.is_empty()
     }
 
-    fn buffer(&mut self, slot: Slot) -> &mut [u8] {
+    fn buffer(&mut self, slot: FrameSlot) -> &mut [u8] {
         &mut self.bytes[usize::from(slot.0) * self.size..][..self.size]
     }
 
@@ -51,7 +51,7 @@ impl Frames {
     }
 
     /// A buffer for a frame that waits for a neighbour.
-    pub(super) fn take_waiting(&mut self) -> Option<Slot> {
+    pub(super) fn take_waiting(&mut self) -> Option<FrameSlot> {
         if self.waiting >= WAITING_FRAMES {
             return None;
         }
@@ -61,20 +61,20 @@ impl Frames {
     }
 
     /// Writes the frame of `slot`.
-    pub(super) fn fill(&mut self, slot: Slot, write: impl FnOnce(&mut [u8]) -> usize) {
+    pub(super) fn fill(&mut self, slot: FrameSlot, write: impl FnOnce(&mut [u8]) -> usize) {
         let bytes = write(self.buffer(slot));
         self.lengths[usize::from(slot.0)] = bytes as u32;
     }
 
     /// A frame that has waited goes: `change` completes it.
-    pub(super) fn go(&mut self, slot: Slot, change: impl FnOnce(&mut [u8])) {
+    pub(super) fn go(&mut self, slot: FrameSlot, change: impl FnOnce(&mut [u8])) {
         change(self.buffer(slot));
         self.waiting -= 1;
         self.queue.push_back(slot);
     }
 
     /// A frame that has waited is dropped.
-    pub(super) fn release(&mut self, slot: Slot) {
+    pub(super) fn release(&mut self, slot: FrameSlot) {
         self.waiting -= 1;
         self.free.push(slot);
     }

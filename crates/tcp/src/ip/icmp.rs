@@ -25,9 +25,9 @@ const ECHO_REPLY_V6: u8 = 129;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// Classification of a message.
+/// Classification of an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message<'f> {
+pub(super) enum IcmpMessage<'f> {
     /// An echo request.
     Echo,
     /// An error, and the packet it quotes.
@@ -39,21 +39,25 @@ pub(super) enum Message<'f> {
 }
 
 /// Sorts an ICMPv4 message; `None` if it is too short.
-pub(super) fn sort_v4(bytes: &[u8]) -> Option<Message<'_>> {
+pub(super) fn sort_v4(bytes: &[u8]) -> Option<IcmpMessage<'_>> {
     let (&[kind, code, _, _, rest @ ..], quote) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     Some(match (kind, code) {
-        (ECHO_V4, 0) => Message::Echo,
-        _ => IcmpKind::v4(kind, code, rest).map_or(Message::Other, |kind| Message::Error(kind, quote)),
+        (ECHO_V4, 0) => IcmpMessage::Echo,
+        _ => {
+            IcmpKind::v4(kind, code, rest).map_or(IcmpMessage::Other, |kind| IcmpMessage::Error(kind, quote))
+        }
     })
 }
 
 /// The same of ICMPv6.
-pub(super) fn sort_v6(bytes: &[u8]) -> Option<Message<'_>> {
+pub(super) fn sort_v6(bytes: &[u8]) -> Option<IcmpMessage<'_>> {
     let (&[kind, code, _, _, rest @ ..], quote) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     Some(match (kind, code) {
-        (ECHO_V6, 0) => Message::Echo,
-        (SOLICITATION | ADVERTISEMENT, _) => Message::Discovery,
-        _ => IcmpKind::v6(kind, code, rest).map_or(Message::Other, |kind| Message::Error(kind, quote)),
+        (ECHO_V6, 0) => IcmpMessage::Echo,
+        (SOLICITATION | ADVERTISEMENT, _) => IcmpMessage::Discovery,
+        _ => {
+            IcmpKind::v6(kind, code, rest).map_or(IcmpMessage::Other, |kind| IcmpMessage::Error(kind, quote))
+        }
     })
 }
 
@@ -71,7 +75,7 @@ pub(super) type Quoted = (SocketAddr, SocketAddr, Seq);
 
 /// The segment that an ICMPv4 error quotes.
 pub(super) fn quoted_v4(quote: &[u8]) -> Result<Quoted, NoQuote> {
-    let packet = v4::Packet::quoted(quote).ok_or(NoQuote::Malformed)?;
+    let packet = v4::Ipv4Packet::quoted(quote).ok_or(NoQuote::Malformed)?;
     if packet.protocol() != TCP {
         return Err(NoQuote::OtherProtocol);
     }
@@ -85,7 +89,7 @@ pub(super) fn quoted_v4(quote: &[u8]) -> Result<Quoted, NoQuote> {
 
 /// The same of ICMPv6.
 pub(super) fn quoted_v6(quote: &[u8], scope: u32) -> Result<Quoted, NoQuote> {
-    let packet = v6::Packet::quoted(quote).ok_or(NoQuote::Malformed)?;
+    let packet = v6::Ipv6Packet::quoted(quote).ok_or(NoQuote::Malformed)?;
     let upper = packet.upper().map_err(|_| NoQuote::Malformed)?;
     if upper.protocol != TCP {
         return Err(NoQuote::OtherProtocol);

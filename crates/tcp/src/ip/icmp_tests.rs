@@ -1,7 +1,7 @@
 use etherparse::{Icmpv4Type, Icmpv6Type, IpHeaders, IpNumber, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::super::rig::*;
-use super::super::{Incoming, Interface, Link};
+use super::super::{Incoming, Interface, LinkLayer};
 use super::*;
 use crate::limits::ECHO_REPLIES_PER_SECOND;
 use crate::stack::{IcmpError, Undelivered};
@@ -116,7 +116,7 @@ fn echo_checksum_with_either_zero_is_valid() {
 }
 
 fn interface_bare() -> Interface {
-    interface_of(&settings(Link::Ip))
+    interface_of(&settings(LinkLayer::Ip))
 }
 
 #[test]

@@ -7,8 +7,8 @@ use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, TCP};
 
 use super::addresses::key_of;
-use super::icmp::{self, ICMP_V4, ICMP_V6, Message, NoQuote, Quoted};
-use super::link::{ETHERTYPE_ARP, Frame, NoFrame};
+use super::icmp::{self, ICMP_V4, ICMP_V6, IcmpMessage, NoQuote, Quoted};
+use super::link::{ETHERTYPE_ARP, LinkFrame, NoFrame};
 use super::v4::{self, Unfit};
 use super::{Incoming, Interface, v6};
 use crate::stack::{Arrived, IcmpError, IcmpKind};
@@ -18,7 +18,7 @@ const ECN: u8 = 3;
 
 /// Why a frame is not taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum FrameRejection {
     ForKernel,
     Fragment,
     Malformed,
@@ -29,7 +29,7 @@ pub(super) enum Fate {
     Discovery,
 }
 
-impl From<Unfit> for Fate {
+impl From<Unfit> for FrameRejection {
     fn from(unfit: Unfit) -> Self {
         match unfit {
             Unfit::Malformed => Self::Malformed,
@@ -54,56 +54,56 @@ impl Interface {
     }
 
     #[cold]
-    fn refuse<'f>(&mut self, fate: Fate) -> Incoming<'f> {
+    fn refuse<'f>(&mut self, fate: FrameRejection) -> Incoming<'f> {
         let counters = &mut self.counters;
         let counter = match fate {
-            Fate::ForKernel | Fate::Fragment => {
+            FrameRejection::ForKernel | FrameRejection::Fragment => {
                 counters.for_kernel += 1;
-                counters.fragments += u64::from(fate == Fate::Fragment);
+                counters.fragments += u64::from(fate == FrameRejection::Fragment);
                 return Incoming::ForKernel;
             }
-            Fate::Malformed => &mut counters.malformed,
-            Fate::Checksum => &mut counters.bad_checksums,
-            Fate::Martian => &mut counters.martians,
-            Fate::Misdirected => &mut counters.misdirected,
-            Fate::Options => &mut counters.bad_options,
-            Fate::Discovery => &mut counters.bad_discovery,
+            FrameRejection::Malformed => &mut counters.malformed,
+            FrameRejection::Checksum => &mut counters.bad_checksums,
+            FrameRejection::Martian => &mut counters.martians,
+            FrameRejection::Misdirected => &mut counters.misdirected,
+            FrameRejection::Options => &mut counters.bad_options,
+            FrameRejection::Discovery => &mut counters.bad_discovery,
         };
         *counter += 1;
         Incoming::Dropped
     }
 
     #[inline]
-    fn sort<'f>(&mut self, frame: &'f [u8], now: Instant) -> Result<Incoming<'f>, Fate> {
+    fn sort<'f>(&mut self, frame: &'f [u8], now: Instant) -> Result<Incoming<'f>, FrameRejection> {
         let frame = self.link.parse(frame).map_err(|reason| match reason {
-            NoFrame::Short => Fate::Malformed,
-            NoFrame::Elsewhere => Fate::ForKernel,
+            NoFrame::Short => FrameRejection::Malformed,
+            NoFrame::Elsewhere => FrameRejection::ForKernel,
         })?;
         match frame.ethertype {
             ETHERTYPE_IPV4 => self.take_v4(&frame, now),
             ETHERTYPE_IPV6 => self.take_v6(&frame, now),
             ETHERTYPE_ARP => self.take_arp(&frame, now),
-            _ => Err(Fate::ForKernel),
+            _ => Err(FrameRejection::ForKernel),
         }
     }
 
     #[inline]
-    fn take_v4<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
-        let packet = v4::Packet::new(frame.bytes)?;
+    fn take_v4<'f>(&mut self, frame: &LinkFrame<'f>, now: Instant) -> Result<Incoming<'f>, FrameRejection> {
+        let packet = v4::Ipv4Packet::new(frame.bytes)?;
         if !self.addresses.is_own(packet.destination_key()) {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         packet.verify()?;
         let source = Ipv4Addr::from(packet.source());
         if self.addresses.is_martian(packet.source_key(), IpAddr::V4(source)) {
-            return Err(Fate::Martian);
+            return Err(FrameRejection::Martian);
         }
         // A packet for one host that was broadcast on the link (RFC 1122 section 3.3.6), or that a device without a filter has let in.
         if !frame.is_to_us {
-            return Err(Fate::Misdirected);
+            return Err(FrameRejection::Misdirected);
         }
         if packet.is_fragment() {
-            return Err(Fate::Fragment);
+            return Err(FrameRejection::Fragment);
         }
         match packet.protocol() {
             TCP => {
@@ -118,30 +118,30 @@ impl Interface {
                 }))
             }
             ICMP_V4 => self.take_icmp_v4(frame, &packet, now),
-            _ => Err(Fate::ForKernel),
+            _ => Err(FrameRejection::ForKernel),
         }
     }
 
     fn take_icmp_v4<'f>(
         &mut self,
-        frame: &Frame<'f>,
-        packet: &v4::Packet<'f>,
+        frame: &LinkFrame<'f>,
+        packet: &v4::Ipv4Packet<'f>,
         now: Instant,
-    ) -> Result<Incoming<'f>, Fate> {
-        let message = icmp::sort_v4(packet.payload).ok_or(Fate::Malformed)?;
-        if message == Message::Other {
-            return Err(Fate::ForKernel);
+    ) -> Result<Incoming<'f>, FrameRejection> {
+        let message = icmp::sort_v4(packet.payload).ok_or(FrameRejection::Malformed)?;
+        if message == IcmpMessage::Other {
+            return Err(FrameRejection::ForKernel);
         }
         if sum16(packet.payload) != 0xffff {
-            return Err(Fate::Checksum);
+            return Err(FrameRejection::Checksum);
         }
         match message {
-            Message::Echo if self.answers_echo => {
+            IcmpMessage::Echo if self.answers_echo => {
                 self.echo_v4(frame, packet, now);
                 Ok(Incoming::Done)
             }
-            Message::Error(kind, quote) => self.take_error(kind, icmp::quoted_v4(quote)),
-            _ => Err(Fate::ForKernel),
+            IcmpMessage::Error(kind, quote) => self.take_error(kind, icmp::quoted_v4(quote)),
+            _ => Err(FrameRejection::ForKernel),
         }
     }
 
@@ -150,47 +150,47 @@ impl Interface {
         &mut self,
         kind: IcmpKind,
         quoted: Result<Quoted, NoQuote>,
-    ) -> Result<Incoming<'f>, Fate> {
+    ) -> Result<Incoming<'f>, FrameRejection> {
         let (local, remote, seq) = quoted.map_err(|reason| match reason {
-            NoQuote::Malformed => Fate::Malformed,
-            NoQuote::OtherProtocol => Fate::ForKernel,
+            NoQuote::Malformed => FrameRejection::Malformed,
+            NoQuote::OtherProtocol => FrameRejection::ForKernel,
         })?;
         let is_own = self.addresses.is_own(key_of(local.ip()));
         if !is_own || self.addresses.is_martian(key_of(remote.ip()), remote.ip()) {
-            return Err(Fate::Martian);
+            return Err(FrameRejection::Martian);
         }
         self.counters.errors_in += 1;
         Ok(Incoming::Error(IcmpError { local, remote, seq, kind }))
     }
 
     #[inline]
-    fn take_v6<'f>(&mut self, frame: &Frame<'f>, now: Instant) -> Result<Incoming<'f>, Fate> {
-        let packet = v6::Packet::new(frame.bytes)?;
+    fn take_v6<'f>(&mut self, frame: &LinkFrame<'f>, now: Instant) -> Result<Incoming<'f>, FrameRejection> {
+        let packet = v6::Ipv6Packet::new(frame.bytes)?;
         let is_own = self.addresses.is_own(packet.destination_key());
         if !is_own && packet.destination()[0] != 0xff {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         let upper = match packet.upper() {
-            Err(_) if !is_own => return Err(Fate::ForKernel),
+            Err(_) if !is_own => return Err(FrameRejection::ForKernel),
             upper => upper?,
         };
         if upper.protocol == ICMP_V6
-            && let Some(Message::Discovery) = icmp::sort_v6(upper.bytes)
+            && let Some(IcmpMessage::Discovery) = icmp::sort_v6(upper.bytes)
         {
             if !packet.is_right(&upper) {
-                return Err(Fate::Checksum);
+                return Err(FrameRejection::Checksum);
             }
             return self.take_discovery(frame, &packet, &upper, now);
         }
         if !is_own {
-            return Err(Fate::ForKernel);
+            return Err(FrameRejection::ForKernel);
         }
         let source = Ipv6Addr::from(*packet.source());
         if self.addresses.is_martian(packet.source_key(), IpAddr::V6(source)) {
-            return Err(Fate::Martian);
+            return Err(FrameRejection::Martian);
         }
         if !frame.is_to_us {
-            return Err(Fate::Misdirected);
+            return Err(FrameRejection::Misdirected);
         }
         match upper.protocol {
             TCP => {
@@ -208,32 +208,32 @@ impl Interface {
                 }))
             }
             ICMP_V6 => self.take_icmp_v6(frame, &packet, &upper, now),
-            v6::FRAGMENT => Err(Fate::Fragment),
-            _ => Err(Fate::ForKernel),
+            v6::FRAGMENT => Err(FrameRejection::Fragment),
+            _ => Err(FrameRejection::ForKernel),
         }
     }
 
     fn take_icmp_v6<'f>(
         &mut self,
-        frame: &Frame<'f>,
-        packet: &v6::Packet<'f>,
+        frame: &LinkFrame<'f>,
+        packet: &v6::Ipv6Packet<'f>,
         upper: &v6::Upper<'f>,
         now: Instant,
-    ) -> Result<Incoming<'f>, Fate> {
-        let message = icmp::sort_v6(upper.bytes).ok_or(Fate::Malformed)?;
-        if message == Message::Other {
-            return Err(Fate::ForKernel);
+    ) -> Result<Incoming<'f>, FrameRejection> {
+        let message = icmp::sort_v6(upper.bytes).ok_or(FrameRejection::Malformed)?;
+        if message == IcmpMessage::Other {
+            return Err(FrameRejection::ForKernel);
         }
         if !packet.is_right(upper) {
-            return Err(Fate::Checksum);
+            return Err(FrameRejection::Checksum);
         }
         match message {
-            Message::Echo if self.answers_echo => {
+            IcmpMessage::Echo if self.answers_echo => {
                 self.echo_v6(frame, packet, upper.bytes, now);
                 Ok(Incoming::Done)
             }
-            Message::Error(kind, quote) => self.take_error(kind, icmp::quoted_v6(quote, self.scope)),
-            _ => Err(Fate::ForKernel),
+            IcmpMessage::Error(kind, quote) => self.take_error(kind, icmp::quoted_v6(quote, self.scope)),
+            _ => Err(FrameRejection::ForKernel),
         }
     }
 }

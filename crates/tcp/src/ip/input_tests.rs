@@ -1,7 +1,7 @@
 use etherparse::{EtherType, IpEcn, IpHeaders, PacketBuilder, VlanId};
 
 use super::super::rig::*;
-use super::super::{IpCounters, Link};
+use super::super::{IpCounters, LinkLayer};
 use super::*;
 
 /// Padding for six bytes of options: PadN with four bytes in it.
@@ -106,7 +106,7 @@ fn frames_of_other_vlans_are_left_alone() {
     };
     let untagged = segment_v4(FAR_V4, OUR_V4, b"");
     let is_taken = |vlan, frame: &[u8]| {
-        let mut interface = interface_of(&settings(Link::Ethernet { mac: OUR_MAC, vlan }));
+        let mut interface = interface_of(&settings(LinkLayer::Ethernet { mac: OUR_MAC, vlan }));
         match interface.input(frame, START) {
             Incoming::Segment(_) => true,
             incoming => {
@@ -128,7 +128,7 @@ fn frames_of_other_vlans_are_left_alone() {
 
 #[test]
 fn input_without_link_header_dispatches_by_ip_version() {
-    let mut interface = interface_of(&settings(Link::Ip));
+    let mut interface = interface_of(&settings(LinkLayer::Ip));
     let (v4, v6) = (segment_v4(FAR_V4, OUR_V4, b"x"), segment_v6(FAR_V6, OUR_V6, b"x"));
     assert_eq!(segment(&mut interface, &v4[14..]).bytes, &v4[34..]);
     assert_eq!(segment(&mut interface, &v6[14..]).bytes, &v6[54..]);

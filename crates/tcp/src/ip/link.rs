@@ -3,7 +3,7 @@
 use millrace_core::wire::frame::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, put_link};
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, LinkHeader, VLAN_TAG_BYTES};
 
-use super::settings::Link;
+use super::settings::LinkLayer;
 
 /// Ethernet addresses.
 pub(super) type Mac = [u8; 6];
@@ -19,7 +19,7 @@ const VLAN_ID: u16 = 0x0fff;
 
 /// Content of a link header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame<'f> {
+pub(super) struct LinkFrame<'f> {
     /// Sent to this station alone, or there is no link header that could say otherwise.
     pub(super) is_to_us: bool,
     pub(super) source: Mac,
@@ -47,8 +47,8 @@ pub(super) struct LinkTemplate {
 }
 
 impl LinkTemplate {
-    pub(super) fn new(link: Link) -> Self {
-        let Link::Ethernet { mac, vlan } = link else {
+    pub(super) fn new(link: LinkLayer) -> Self {
+        let LinkLayer::Ethernet { mac, vlan } = link else {
             return Self { bytes: 0, mac: [0; 6], vlan: None, v4: [0; LINK_BYTES], v6: [0; LINK_BYTES] };
         };
         let (mut v4, mut v6) = ([0; LINK_BYTES], [0; LINK_BYTES]);
@@ -90,14 +90,14 @@ impl LinkTemplate {
 
     /// Takes a frame apart. What follows the packet in it (padding) is still behind it.
     #[inline]
-    pub(super) fn parse<'f>(&self, frame: &'f [u8]) -> Result<Frame<'f>, NoFrame> {
+    pub(super) fn parse<'f>(&self, frame: &'f [u8]) -> Result<LinkFrame<'f>, NoFrame> {
         if !self.has_neighbours() {
             let ethertype = match frame.first().ok_or(NoFrame::Short)? >> 4 {
                 4 => ETHERTYPE_IPV4,
                 6 => ETHERTYPE_IPV6,
                 _ => return Err(NoFrame::Elsewhere),
             };
-            return Ok(Frame { is_to_us: true, source: [0; 6], ethertype, bytes: frame });
+            return Ok(LinkFrame { is_to_us: true, source: [0; 6], ethertype, bytes: frame });
         }
         let (header, mut bytes) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>().ok_or(NoFrame::Short)?;
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, high, low] = *header;
@@ -113,6 +113,6 @@ impl LinkTemplate {
             return Err(NoFrame::Elsewhere);
         }
         let is_to_us = [d0, d1, d2, d3, d4, d5] == self.mac;
-        Ok(Frame { is_to_us, source: [s0, s1, s2, s3, s4, s5], ethertype, bytes })
+        Ok(LinkFrame { is_to_us, source: [s0, s1, s2, s3, s4, s5], ethertype, bytes })
     }
 }

@@ -44,7 +44,7 @@ mod v6;
 use millrace_core::time::Instant;
 
 pub use self::counters::IpCounters;
-pub use self::settings::{Address, Link, Settings, SettingsError};
+pub use self::settings::{Address, LinkLayer, Settings, SettingsError};
 use crate::limits::{ECHO_REPLIES_PER_SECOND, OWN_FRAMES, SOLICITS_PER_SECOND};
 
 use self::addresses::Addresses;

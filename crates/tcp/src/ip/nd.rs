@@ -8,7 +8,7 @@ use millrace_core::wire::frame::IPV6_HEADER_BYTES;
 use super::icmp::{HEADER_BYTES, ICMP_V6};
 use super::link::Mac;
 use super::output::put_v6;
-use super::v6::{Packet, Upper, pseudo_sum};
+use super::v6::{Ipv6Packet, Upper, pseudo_sum};
 
 /// Hop limit of all messages: from no other link.
 const HOPS: u8 = 255;
@@ -29,18 +29,18 @@ pub(super) const PACKET_BYTES: usize = IPV6_HEADER_BYTES + MESSAGE_BYTES;
 /// All nodes of the link.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// A message that keeps the rules.
+/// A Neighbor Discovery message that passed the checks of RFC 4861.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
+pub(super) struct NdMessage {
+    pub(super) kind: NdKind,
     pub(super) target: Ipv6Addr,
     /// Of the solicitation's sender, or of the advertisement's target.
     pub(super) mac: Option<Mac>,
 }
 
-/// Which message.
+/// Type of a Neighbor Discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NdKind {
     Solicitation,
     Advertisement { is_solicited: bool, overrides: bool },
 }
@@ -58,7 +58,7 @@ pub(super) fn group_mac(group: Ipv6Addr) -> Mac {
 }
 
 /// Takes a message apart whose checksum is right. `None` if it breaks a rule of RFC 4861 section 7.1.
-pub(super) fn parse(packet: &Packet<'_>, upper: &Upper<'_>) -> Option<Message> {
+pub(super) fn parse(packet: &Ipv6Packet<'_>, upper: &Upper<'_>) -> Option<NdMessage> {
     let (fixed, mut options) = upper.bytes.split_first_chunk::<FIXED_BYTES>()?;
     //= RFC 4861 section 7.1.1
     //# The IP Hop Limit field has a value of 255, i.e., the packet
@@ -70,11 +70,11 @@ pub(super) fn parse(packet: &Packet<'_>, upper: &Upper<'_>) -> Option<Message> {
     let target = Ipv6Addr::from(target);
     let [source, destination] = [packet.source(), packet.destination()].map(|ip| Ipv6Addr::from(*ip));
     let (kind, wanted) = match fixed[0] {
-        SOLICITATION => (Kind::Solicitation, SOURCE_LINK_ADDRESS),
+        SOLICITATION => (NdKind::Solicitation, SOURCE_LINK_ADDRESS),
         _ => {
             let is_solicited = fixed[4] & SOLICITED != 0;
             let overrides = fixed[4] & OVERRIDE != 0;
-            (Kind::Advertisement { is_solicited, overrides }, TARGET_LINK_ADDRESS)
+            (NdKind::Advertisement { is_solicited, overrides }, TARGET_LINK_ADDRESS)
         }
     };
     let mut mac = None;
@@ -92,18 +92,18 @@ pub(super) fn parse(packet: &Packet<'_>, upper: &Upper<'_>) -> Option<Message> {
         //= RFC 4861 section 7.1.1
         //# If the IP source address is the unspecified address, the IP
         //# destination address is a solicited-node multicast address.
-        Kind::Solicitation if source.is_unspecified() => {
+        NdKind::Solicitation if source.is_unspecified() => {
             mac.is_none() && destination == solicited_group(destination)
         }
-        Kind::Solicitation => true,
+        NdKind::Solicitation => true,
         //= RFC 4861 section 7.1.2
         //# If the IP Destination Address is a multicast address the
         //# Solicited flag is zero.
-        Kind::Advertisement { is_solicited, .. } => {
+        NdKind::Advertisement { is_solicited, .. } => {
             !(source.is_unspecified() || is_solicited && destination.is_multicast())
         }
     };
-    (is_fit && !target.is_multicast()).then_some(Message { kind, target, mac })
+    (is_fit && !target.is_multicast()).then_some(NdMessage { kind, target, mac })
 }
 
 /// Writes a packet with a message to the beginning of `out`; its length. `mac` is the own address.
@@ -114,17 +114,17 @@ pub(super) fn put(
     out: &mut [u8],
     source: Ipv6Addr,
     destination: Ipv6Addr,
-    kind: Kind,
+    kind: NdKind,
     target: Ipv6Addr,
     mac: Mac,
 ) -> usize {
     let mut message = [0; MESSAGE_BYTES];
     let option = match kind {
-        Kind::Solicitation => {
+        NdKind::Solicitation => {
             message[0] = SOLICITATION;
             SOURCE_LINK_ADDRESS
         }
-        Kind::Advertisement { is_solicited, overrides } => {
+        NdKind::Advertisement { is_solicited, overrides } => {
             message[0] = ADVERTISEMENT;
             message[4] = if is_solicited { SOLICITED } else { 0 } | if overrides { OVERRIDE } else { 0 };
             TARGET_LINK_ADDRESS

@@ -14,8 +14,8 @@
 use millrace_core::time::Instant;
 use millrace_core::wheel::Wheel;
 
-use super::addresses::{Key, NO_KEY};
-use super::frames::Slot;
+use super::addresses::{AddressKey, NO_KEY};
+use super::frames::FrameSlot;
 use super::link::Mac;
 use crate::keyed::HashKey;
 use crate::limits::{
@@ -24,7 +24,7 @@ use crate::limits::{
 };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ReachabilityState {
     /// Nothing is known, and no host was asked.
     #[default]
     Empty,
@@ -44,17 +44,17 @@ pub(super) enum State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
-    /// Nothing has to be looked at before this moment: [`State::Reachable`].
+    /// Nothing has to be looked at before this moment: [`ReachabilityState::Reachable`].
     fresh_until: Instant,
     /// When something was last sent to it; 0: never.
     used: Instant,
     mac: Mac,
-    state: State,
+    state: ReachabilityState,
     tries: u8,
     /// Another Ethernet address has been claimed for it.
     is_contradicted: bool,
     /// The segment that waits for it.
-    waiting: Option<Slot>,
+    waiting: Option<FrameSlot>,
 }
 
 /// Action open to a sender.
@@ -105,14 +105,14 @@ pub(super) enum Heard {
 pub(super) struct Neighbours {
     hash: HashKey,
     sets: usize,
-    keys: Box<[Key]>,
+    keys: Box<[AddressKey]>,
     cells: Box<[Cell]>,
     timers: Wheel,
 }
 
 impl Neighbours {
     /// `places` neighbours, rounded up to a power of two, and the gateways.
-    pub(super) fn new(hash: HashKey, places: u32, gateways: [Key; 2]) -> Self {
+    pub(super) fn new(hash: HashKey, places: u32, gateways: [AddressKey; 2]) -> Self {
         let sets = match places {
             0 => 0,
             places => (places as usize).div_ceil(NEIGHBOUR_WAYS).next_power_of_two(),
@@ -135,17 +135,17 @@ impl Neighbours {
     }
 
     /// The address of a neighbour.
-    pub(super) fn key(&self, index: u32) -> Key {
+    pub(super) fn key(&self, index: u32) -> AddressKey {
         self.keys[index as usize]
     }
 
     /// The first place of the set that a neighbour belongs to.
-    fn set(&self, key: Key) -> usize {
+    fn set(&self, key: AddressKey) -> usize {
         (self.hash.fast(&key) as usize & self.sets.wrapping_sub(1)) * NEIGHBOUR_WAYS
     }
 
     /// Where a neighbour is in the table.
-    pub(super) fn find(&self, key: Key) -> Option<u32> {
+    pub(super) fn find(&self, key: AddressKey) -> Option<u32> {
         if key == NO_KEY {
             return None;
         }
@@ -157,7 +157,12 @@ impl Neighbours {
     /// Puts a neighbour in that is not there. `is_wanted`: something will be sent to it; otherwise
     /// only a message about it was received. Returns its place, and the segment that waited for the
     /// previous neighbour there. `None`: there is no room.
-    pub(super) fn insert(&mut self, key: Key, is_wanted: bool, now: Instant) -> Option<(u32, Option<Slot>)> {
+    pub(super) fn insert(
+        &mut self,
+        key: AddressKey,
+        is_wanted: bool,
+        now: Instant,
+    ) -> Option<(u32, Option<FrameSlot>)> {
         if self.sets == 0 || key == NO_KEY {
             return None;
         }
@@ -186,17 +191,17 @@ impl Neighbours {
         }
         let cell = &mut self.cells[index as usize];
         match cell.state {
-            State::Empty => {
-                (cell.state, cell.tries) = (State::Incomplete, 1);
+            ReachabilityState::Empty => {
+                (cell.state, cell.tries) = (ReachabilityState::Incomplete, 1);
                 self.timers.set(index, now.plus_ns(SOLICIT_RETRY_NS), now);
                 Use::Ask
             }
-            State::Incomplete => Use::Wait,
-            State::Failed => Use::Unreachable,
-            State::Delay | State::Probe => Use::Send(cell.mac),
-            State::Reachable if now < cell.fresh_until => Use::Send(cell.mac),
-            State::Reachable | State::Stale => {
-                cell.state = State::Delay;
+            ReachabilityState::Incomplete => Use::Wait,
+            ReachabilityState::Failed => Use::Unreachable,
+            ReachabilityState::Delay | ReachabilityState::Probe => Use::Send(cell.mac),
+            ReachabilityState::Reachable if now < cell.fresh_until => Use::Send(cell.mac),
+            ReachabilityState::Reachable | ReachabilityState::Stale => {
+                cell.state = ReachabilityState::Delay;
                 self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
                 Use::Send(cell.mac)
             }
@@ -204,7 +209,7 @@ impl Neighbours {
     }
 
     /// The segment that waits for a neighbour, to be replaced.
-    pub(super) fn waiting(&mut self, index: u32) -> &mut Option<Slot> {
+    pub(super) fn waiting(&mut self, index: u32) -> &mut Option<FrameSlot> {
         &mut self.cells[index as usize].waiting
     }
 
@@ -212,19 +217,24 @@ impl Neighbours {
     pub(super) fn heard(&mut self, index: u32, mac: Option<Mac>, claim: Claim, now: Instant) -> Heard {
         let cell = &mut self.cells[index as usize];
         match (cell.state, mac) {
-            (State::Empty | State::Incomplete | State::Failed, None) => Heard::Nothing,
-            (State::Incomplete, Some(mac)) if claim == Claim::Answer => {
+            (ReachabilityState::Empty | ReachabilityState::Incomplete | ReachabilityState::Failed, None) => {
+                Heard::Nothing
+            }
+            (ReachabilityState::Incomplete, Some(mac)) if claim == Claim::Answer => {
                 cell.mac = mac;
                 self.reach(index, now);
                 Heard::Found(mac)
             }
-            (State::Empty | State::Incomplete | State::Failed, Some(mac)) => {
-                (cell.mac, cell.state) = (mac, State::Stale);
+            (
+                ReachabilityState::Empty | ReachabilityState::Incomplete | ReachabilityState::Failed,
+                Some(mac),
+            ) => {
+                (cell.mac, cell.state) = (mac, ReachabilityState::Stale);
                 self.timers.cancel(index);
                 // A waiting segment is a use: the neighbour must be asked whether it is still
                 // there.
                 if cell.waiting.is_some() {
-                    cell.state = State::Delay;
+                    cell.state = ReachabilityState::Delay;
                     self.timers.set(index, now.plus_ns(DELAY_PROBE_NS), now);
                 }
                 Heard::Found(mac)
@@ -233,7 +243,7 @@ impl Neighbours {
                 self.contradict(index, now);
                 Heard::Contradicted
             }
-            (State::Probe, _) if claim == Claim::Answer => {
+            (ReachabilityState::Probe, _) if claim == Claim::Answer => {
                 self.reach(index, now);
                 Heard::Nothing
             }
@@ -251,12 +261,12 @@ impl Neighbours {
     /// than once in a retry.
     fn contradict(&mut self, index: u32, now: Instant) {
         let cell = &mut self.cells[index as usize];
-        if cell.is_contradicted || cell.state == State::Probe {
+        if cell.is_contradicted || cell.state == ReachabilityState::Probe {
             cell.is_contradicted = true;
             return;
         }
         let confirmed = Instant(cell.fresh_until.0.saturating_sub(REACHABLE_NS));
-        (cell.state, cell.is_contradicted, cell.fresh_until) = (State::Delay, true, Instant(0));
+        (cell.state, cell.is_contradicted, cell.fresh_until) = (ReachabilityState::Delay, true, Instant(0));
         let at = now.max(confirmed.plus_ns(SOLICIT_RETRY_NS));
         self.timers.set(index, at, now);
     }
@@ -271,8 +281,13 @@ impl Neighbours {
     /// same.
     fn confirm(&mut self, index: u32, at: Instant) {
         let cell = &self.cells[index as usize];
-        if matches!(cell.state, State::Reachable | State::Stale | State::Delay | State::Probe)
-            && !cell.is_contradicted
+        if matches!(
+            cell.state,
+            ReachabilityState::Reachable
+                | ReachabilityState::Stale
+                | ReachabilityState::Delay
+                | ReachabilityState::Probe
+        ) && !cell.is_contradicted
         {
             self.reach(index, at);
         }
@@ -280,7 +295,7 @@ impl Neighbours {
 
     fn reach(&mut self, index: u32, now: Instant) {
         let cell = &mut self.cells[index as usize];
-        (cell.state, cell.tries, cell.is_contradicted) = (State::Reachable, 0, false);
+        (cell.state, cell.tries, cell.is_contradicted) = (ReachabilityState::Reachable, 0, false);
         cell.fresh_until = now.plus_ns(REACHABLE_NS);
         self.timers.cancel(index);
     }
@@ -306,24 +321,30 @@ impl Neighbours {
         let retry_at = now.plus_ns(SOLICIT_RETRY_NS);
         let probes = if cell.is_contradicted { CONTRADICTED_TRIES } else { SOLICIT_TRIES };
         let (state, tries, due, fired) = match cell.state {
-            State::Incomplete if cell.tries < SOLICIT_TRIES => {
-                (State::Incomplete, cell.tries + 1, retry_at, Fired::Ask(index))
+            ReachabilityState::Incomplete if cell.tries < SOLICIT_TRIES => {
+                (ReachabilityState::Incomplete, cell.tries + 1, retry_at, Fired::Ask(index))
             }
-            State::Incomplete => (State::Failed, 0, now.plus_ns(UNREACHABLE_NS), Fired::Failed(index)),
-            State::Delay => (State::Probe, 1, retry_at, Fired::Probe(index, cell.mac)),
-            State::Probe if cell.tries < probes => {
-                (State::Probe, cell.tries + 1, retry_at, Fired::Probe(index, cell.mac))
+            ReachabilityState::Incomplete => {
+                (ReachabilityState::Failed, 0, now.plus_ns(UNREACHABLE_NS), Fired::Failed(index))
             }
-            State::Probe => {
+            ReachabilityState::Delay => {
+                (ReachabilityState::Probe, 1, retry_at, Fired::Probe(index, cell.mac))
+            }
+            ReachabilityState::Probe if cell.tries < probes => {
+                (ReachabilityState::Probe, cell.tries + 1, retry_at, Fired::Probe(index, cell.mac))
+            }
+            ReachabilityState::Probe => {
                 cell.is_contradicted = false;
-                (State::Incomplete, 1, retry_at, Fired::Ask(index))
+                (ReachabilityState::Incomplete, 1, retry_at, Fired::Ask(index))
             }
-            State::Failed => {
+            ReachabilityState::Failed => {
                 // It keeps its place until another neighbour needs it.
                 *cell = Cell::default();
                 return None;
             }
-            State::Empty | State::Reachable | State::Stale => return None,
+            ReachabilityState::Empty | ReachabilityState::Reachable | ReachabilityState::Stale => {
+                return None;
+            }
         };
         (cell.state, cell.tries) = (state, tries);
         self.timers.set(index, due, now);
@@ -331,7 +352,7 @@ impl Neighbours {
     }
 
     #[cfg(test)]
-    pub(super) fn state(&self, index: u32) -> State {
+    pub(super) fn state(&self, index: u32) -> ReachabilityState {
         self.cells[index as usize].state
     }
 }
@@ -341,11 +362,11 @@ impl Cell {
     fn rank(&self, is_wanted: bool, now: Instant) -> Option<u8> {
         let is_heard_only = self.used == Instant(0);
         match self.state {
-            State::Empty => Some(0),
-            State::Stale if is_heard_only => Some(1),
+            ReachabilityState::Empty => Some(0),
+            ReachabilityState::Stale if is_heard_only => Some(1),
             _ if !is_wanted => None,
-            State::Failed => Some(2),
-            State::Incomplete => Some(3),
+            ReachabilityState::Failed => Some(2),
+            ReachabilityState::Incomplete => Some(3),
             _ => (now.ns_since(self.used) >= NEIGHBOUR_IDLE_NS).then_some(4),
         }
     }

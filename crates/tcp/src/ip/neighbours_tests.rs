@@ -4,13 +4,13 @@ use super::super::addresses::key_v4;
 use super::super::rig::*;
 use super::*;
 
-const GATEWAY: Key = [0, 77];
+const GATEWAY: AddressKey = [0, 77];
 
 fn table(places: u32) -> Neighbours {
     Neighbours::new(HashKey::new([3, 4]), places, [GATEWAY, NO_KEY])
 }
 
-fn key(number: u32) -> Key {
+fn key(number: u32) -> AddressKey {
     key_v4((0x0a00_0000 + number).to_be_bytes())
 }
 
@@ -49,11 +49,11 @@ fn neighbour_without_answer_is_unreachable_after_three_requests() {
     }
     assert_eq!(table.use_silently(index, at_s(4)), Use::Unreachable);
     assert!(history(&mut table, 4).is_empty());
-    assert_eq!((table.find(key(1)), table.state(index)), (Some(index), State::Empty));
+    assert_eq!((table.find(key(1)), table.state(index)), (Some(index), ReachabilityState::Empty));
     let gateway = table.gateway(true);
     assert_eq!(table.use_silently(gateway, START), Use::Ask);
     history(&mut table, 1);
-    assert_eq!((table.find(GATEWAY), table.state(gateway)), (Some(gateway), State::Empty));
+    assert_eq!((table.find(GATEWAY), table.state(gateway)), (Some(gateway), ReachabilityState::Empty));
     assert_eq!(table.find(NO_KEY), None);
 }
 
@@ -65,7 +65,7 @@ fn neighbour_used_without_confirmation_is_probed_then_resolved() {
     assert!(history(&mut table, 0).is_empty(), "who is not used is not asked");
     let later = 200;
     assert_eq!(table.use_silently(index, at_s(later)), Use::Send(THEIR_MAC));
-    assert_eq!(table.state(index), State::Delay);
+    assert_eq!(table.state(index), ReachabilityState::Delay);
     let expected = [
         (later + 5, Fired::Probe(index, THEIR_MAC)),
         (later + 6, Fired::Probe(index, THEIR_MAC)),
@@ -84,31 +84,31 @@ fn neighbour_is_confirmed_by_probe_answer_or_tcp_progress() {
     let index = reachable(&mut table, 1);
     table.use_silently(index, at_s(40));
     fired(&mut table, at_s(45));
-    assert_eq!(table.state(index), State::Probe);
+    assert_eq!(table.state(index), ReachabilityState::Probe);
     assert_eq!(table.heard(index, None, Claim::Told, at_s(45)), Heard::Nothing);
-    assert_eq!(table.state(index), State::Probe, "nobody is confirmed by what is told");
+    assert_eq!(table.state(index), ReachabilityState::Probe, "nobody is confirmed by what is told");
     table.heard(index, None, Claim::Answer, at_s(45));
-    assert_eq!(table.state(index), State::Reachable);
+    assert_eq!(table.state(index), ReachabilityState::Reachable);
     assert!(history(&mut table, 46).is_empty());
     // TCP confirms as of when it moved, in each state that has an address.
     assert_eq!(table.use_at(index, at_s(300), 10 * NS_PER_S), Use::Send(THEIR_MAC));
-    assert_eq!(table.state(index), State::Reachable);
+    assert_eq!(table.state(index), ReachabilityState::Reachable);
     assert_eq!(table.use_silently(index, at_s(319)), Use::Send(THEIR_MAC));
-    assert_eq!(table.state(index), State::Reachable);
+    assert_eq!(table.state(index), ReachabilityState::Reachable);
     assert_eq!(table.use_at(index, at_s(320), 30 * NS_PER_S), Use::Send(THEIR_MAC));
-    assert_eq!(table.state(index), State::Delay, "it moved too long ago");
+    assert_eq!(table.state(index), ReachabilityState::Delay, "it moved too long ago");
     table.use_at(index, at_s(321), 0);
     assert!(history(&mut table, 321).is_empty());
     table.use_silently(index, at_s(400));
     fired(&mut table, at_s(405));
-    assert_eq!(table.state(index), State::Probe);
+    assert_eq!(table.state(index), ReachabilityState::Probe);
     table.use_at(index, at_s(405), 0);
     assert!(history(&mut table, 405).is_empty());
     // Progress proves nothing about a neighbour whose address is not known.
     let (other, _) = table.insert(key(2), true, START).unwrap();
     assert_eq!(table.use_at(other, at_s(500), 0), Use::Ask);
     assert_eq!(table.use_at(other, at_s(500), 0), Use::Wait);
-    assert_eq!(table.state(other), State::Incomplete);
+    assert_eq!(table.state(other), ReachabilityState::Incomplete);
 }
 
 #[test]
@@ -127,9 +127,9 @@ fn neighbour_after_unsolicited_claim_is_stale() {
     let (index, _) = table.insert(key(1), false, START).unwrap();
     // An answer without a request is no better than an announcement.
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Found(THEIR_MAC));
-    assert_eq!(table.state(index), State::Stale);
+    assert_eq!(table.state(index), ReachabilityState::Stale);
     assert_eq!(table.heard(index, Some(THEIR_MAC), Claim::Answer, START), Heard::Nothing);
-    assert_eq!(table.state(index), State::Stale);
+    assert_eq!(table.state(index), ReachabilityState::Stale);
     assert_eq!(table.use_silently(index, START), Use::Send(THEIR_MAC));
     assert_eq!(history(&mut table, 0)[0], (5, Fired::Probe(index, THEIR_MAC)));
     // A neighbour that is searched for may also be found by its own request.
@@ -137,7 +137,7 @@ fn neighbour_after_unsolicited_claim_is_stale() {
     table.use_silently(index, START);
     assert_eq!(table.heard(index, None, Claim::Answer, START), Heard::Nothing);
     assert_eq!(table.heard(index, Some(OTHER_MAC), Claim::Told, START), Heard::Found(OTHER_MAC));
-    assert_eq!(table.state(index), State::Stale);
+    assert_eq!(table.state(index), ReachabilityState::Stale);
     assert!(history(&mut table, 0).is_empty());
 }
 
@@ -154,7 +154,7 @@ fn neighbour_that_answers_is_not_replaced_by_other_claim() {
     table.heard(index, Some(THEIR_MAC), Claim::Answer, at_s(10));
     assert_eq!(
         (table.state(index), table.use_silently(index, at_s(11))),
-        (State::Reachable, Use::Send(THEIR_MAC))
+        (ReachabilityState::Reachable, Use::Send(THEIR_MAC))
     );
     // A thousand such claims in a second cost one more probe.
     for ms in 0..1000 {

@@ -10,11 +10,11 @@ use millrace_core::wire::frame::layout::{
 };
 use millrace_core::wire::frame::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};
 
-use super::addresses::{Key, NO_KEY, is_v4};
+use super::addresses::{AddressKey, NO_KEY, is_v4};
 use super::link::{LINK_BYTES, Mac};
 use super::neighbours::Use;
 use super::{Interface, Outgoing};
-use crate::stack::{Ecn, Out};
+use crate::stack::{Ecn, OutgoingSegment};
 use crate::wire::HEADER_BYTES;
 
 /// ECT(0) in the traffic class (RFC 3168 section 5).
@@ -28,7 +28,7 @@ const STAMPED_BYTES: usize = HEADER_BYTES + 12;
 /// The neighbour that the last segment went to: those of a connection follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recent {
-    remote: Key,
+    remote: AddressKey,
     index: u32,
 }
 
@@ -108,9 +108,10 @@ impl Templates {
 impl Interface {
     /// Writes link, IP and TCP header of a segment to the beginning of `to`. Its payload belongs behind them.
     ///
-    /// Nothing of a segment that waits or is dropped is needed any more: to the stack it is [`Taken::Copied`](crate::stack::Taken::Copied).
+    /// Nothing of a segment that waits or is dropped is needed any more: to the stack it is
+    /// [`FrameDisposal::Copied`](crate::stack::FrameDisposal::Copied).
     #[inline]
-    pub fn headers(&mut self, out: &Out<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
+    pub fn headers(&mut self, out: &OutgoingSegment<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
         let words = out.flow.words();
         let remote = [words[2], words[3]];
         if remote != self.recent.remote && !self.find_hop(remote, now) {
@@ -134,7 +135,7 @@ impl Interface {
     }
 
     /// The same with the payload.
-    pub fn frame(&mut self, out: &Out<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
+    pub fn frame(&mut self, out: &OutgoingSegment<'_>, now: Instant, to: &mut [u8]) -> Outgoing {
         if to.len() < self.frame_bytes() {
             self.counters.too_long += 1;
             return Outgoing::Dropped;
@@ -147,7 +148,7 @@ impl Interface {
 
     /// Where segments to `remote` go from now on; false if there is no way.
     #[cold]
-    fn find_hop(&mut self, remote: Key, now: Instant) -> bool {
+    fn find_hop(&mut self, remote: AddressKey, now: Instant) -> bool {
         let index = self.next_hop(remote, now);
         if let Some(index) = index {
             self.recent = Recent { remote, index };
@@ -157,7 +158,7 @@ impl Interface {
 
     /// Link, IP and TCP header; 0 if the packet is longer than the MTU or the headers longer than `to`.
     #[inline]
-    pub(super) fn put_headers(&self, out: &Out<'_>, mac: Mac, to: &mut [u8]) -> usize {
+    pub(super) fn put_headers(&self, out: &OutgoingSegment<'_>, mac: Mac, to: &mut [u8]) -> usize {
         let words = out.flow.words();
         let is_v4 = is_v4([words[0], words[1]]);
         match (self.link.bytes(), is_v4) {
@@ -172,7 +173,12 @@ impl Interface {
 
     /// One shape: all lengths but that of the TCP header are constants.
     #[inline]
-    fn put<const LINK: usize, const IS_V4: bool>(&self, out: &Out<'_>, mac: Mac, to: &mut [u8]) -> usize {
+    fn put<const LINK: usize, const IS_V4: bool>(
+        &self,
+        out: &OutgoingSegment<'_>,
+        mac: Mac,
+        to: &mut [u8],
+    ) -> usize {
         let bytes = out.header.len() + out.payload.bytes as usize;
         let ip_bytes = if IS_V4 { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
         let ecn = if out.ecn == Ecn::Capable { ECT_0 } else { 0 };
@@ -212,7 +218,7 @@ impl Interface {
 ///
 /// # Panics
 /// If `to` is shorter.
-pub(super) fn put_payload(out: &Out<'_>, headers: usize, to: &mut [u8]) -> usize {
+pub(super) fn put_payload(out: &OutgoingSegment<'_>, headers: usize, to: &mut [u8]) -> usize {
     out.payload.slices().iter().fold(headers, |at, slice| {
         to[at..at + slice.len()].copy_from_slice(slice);
         at + slice.len()

@@ -2,13 +2,13 @@ use etherparse::{NetSlice, SlicedPacket};
 use millrace_core::random::SplitMix;
 
 use super::super::rig::*;
-use super::super::{Link, Settings};
+use super::super::{LinkLayer, Settings};
 use super::*;
 use crate::send::Payload;
 use crate::wire::FlowKey;
 
 fn bare(settings: Settings) -> Interface {
-    interface_of(&Settings { link: Link::Ip, ..settings })
+    interface_of(&Settings { link: LinkLayer::Ip, ..settings })
 }
 
 /// A header without an end that is known.
@@ -33,7 +33,7 @@ fn headers_are_what_another_implementation_reads_in_them() {
     let mut settings = settings(ETHERNET);
     (settings.dscp, settings.hop_limit) = (0x2e, 61);
     for vlan in [None, Some(0xabc)] {
-        settings.link = Link::Ethernet { mac: OUR_MAC, vlan };
+        settings.link = LinkLayer::Ethernet { mac: OUR_MAC, vlan };
         let interface = Interface::new(&settings, START).unwrap();
         for number in 0..4000 {
             let is_v4 = number % 2 == 0;

@@ -4,16 +4,16 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use millrace_core::time::Instant;
 
-use super::addresses::{Key, NO_KEY, NextHop, ip_of, is_v4};
+use super::addresses::{AddressKey, NO_KEY, NextHop, ip_of, is_v4};
 use super::link::{BROADCAST, ETHERTYPE_ARP, Mac};
 use super::neighbours::{Claim, Fired, Heard, Use};
 use super::output::{Recent, ethertype, put_payload};
 use super::{Interface, Outgoing, arp, nd};
-use crate::stack::Out;
+use crate::stack::OutgoingSegment;
 
 impl Interface {
     /// The neighbour that segments to `remote` go to; without a link header any number.
-    pub(super) fn next_hop(&mut self, remote: Key, now: Instant) -> Option<u32> {
+    pub(super) fn next_hop(&mut self, remote: AddressKey, now: Instant) -> Option<u32> {
         if self.addresses.is_own(remote) {
             self.counters.no_route += 1;
             return None;
@@ -30,7 +30,7 @@ impl Interface {
     }
 
     /// The place of a neighbour, a new one if need be and there is room.
-    pub(super) fn neighbour(&mut self, key: Key, is_wanted: bool, now: Instant) -> Option<u32> {
+    pub(super) fn neighbour(&mut self, key: AddressKey, is_wanted: bool, now: Instant) -> Option<u32> {
         if let Some(index) = self.neighbours.find(key) {
             return Some(index);
         }
@@ -49,7 +49,13 @@ impl Interface {
 
     /// A segment whose neighbour is not known.
     #[cold]
-    pub(super) fn put_off(&mut self, out: &Out<'_>, index: u32, use_: Use, now: Instant) -> Outgoing {
+    pub(super) fn put_off(
+        &mut self,
+        out: &OutgoingSegment<'_>,
+        index: u32,
+        use_: Use,
+        now: Instant,
+    ) -> Outgoing {
         if use_ == Use::Unreachable {
             self.counters.segments_unresolved += 1;
             return Outgoing::Dropped;
@@ -67,7 +73,7 @@ impl Interface {
     }
 
     /// Keeps a segment in the place of the one that has waited before.
-    fn keep(&mut self, out: &Out<'_>, index: u32) -> Outgoing {
+    fn keep(&mut self, out: &OutgoingSegment<'_>, index: u32) -> Outgoing {
         let before = self.neighbours.waiting(index).take();
         self.counters.segments_unresolved += u64::from(before.is_some());
         let mut frame = [0; 128];
@@ -142,7 +148,7 @@ impl Interface {
                 let sender = self.addresses.source_v4(key).unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
                 let target = target.octets();
                 let message =
-                    arp::Message { is_request: true, sender_mac: own, sender, target_mac: [0; 6], target };
+                    arp::ArpMessage { is_request: true, sender_mac: own, sender, target_mac: [0; 6], target };
                 self.frames.push_with(|frame| {
                     let at = link.put(frame, mac.unwrap_or(BROADCAST), ETHERTYPE_ARP);
                     at + message.put(&mut frame[at..])
@@ -154,7 +160,7 @@ impl Interface {
                 let (to, ip) = mac.map_or_else(|| (nd::group_mac(group), group), |mac| (mac, target));
                 self.frames.push_with(|frame| {
                     let at = link.put(frame, to, ethertype(false));
-                    at + nd::put(&mut frame[at..], source, ip, nd::Kind::Solicitation, target, own)
+                    at + nd::put(&mut frame[at..], source, ip, nd::NdKind::Solicitation, target, own)
                 })
             }
         };
@@ -163,7 +169,7 @@ impl Interface {
     }
 
     /// Returns whether a neighbour of this address may be remembered.
-    pub(super) fn is_neighbour(&self, key: Key) -> bool {
+    pub(super) fn is_neighbour(&self, key: AddressKey) -> bool {
         key != NO_KEY && self.addresses.is_on_link(key) && !self.addresses.is_martian(key, ip_of(key))
             || self.addresses.gateways().contains(&key) && key != NO_KEY
     }

@@ -298,7 +298,7 @@ fn unsolicited_advertisement_is_verified_by_probe() {
 fn waiting_segment_holds_all_payload_pieces() {
     let mut interface = interface();
     let flow = flow(THEIR_V4);
-    let out = Out { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };
+    let out = OutgoingSegment { payload: Payload::of(&[b"one, ", b"two"]), ..out(&flow, &[0x50; 20]) };
     let mut frame = [0; 2000];
     assert_eq!(interface.frame(&out, START, &mut frame), Outgoing::Waiting);
     sent(&mut interface);

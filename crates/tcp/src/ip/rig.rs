@@ -8,9 +8,9 @@ use etherparse::{
 };
 use millrace_core::time::{Instant, NS_PER_S};
 
-use super::{Incoming, Interface, Link, Outgoing, Settings};
+use super::{Incoming, Interface, LinkLayer, Outgoing, Settings};
 use crate::send::Payload;
-use crate::stack::{Ecn, Out};
+use crate::stack::{Ecn, OutgoingSegment};
 use crate::wire::FlowKey;
 
 pub(super) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -37,14 +37,14 @@ pub(super) fn at_s(s: u64) -> Instant {
     START.plus_ns(s * NS_PER_S)
 }
 
-pub(super) fn settings(link: Link) -> Settings {
+pub(super) fn settings(link: LinkLayer) -> Settings {
     let mut settings = Settings::new(link, [7, 8]).with(OUR_V4, 24).with(OUR_LOCAL_V6, 64).with(OUR_V6, 64);
     (settings.gateway_v4, settings.gateway_v6) = (Some(GATEWAY_V4), Some(GATEWAY_V6));
     settings.scope = SCOPE;
     settings
 }
 
-pub(super) const ETHERNET: Link = Link::Ethernet { mac: OUR_MAC, vlan: None };
+pub(super) const ETHERNET: LinkLayer = LinkLayer::Ethernet { mac: OUR_MAC, vlan: None };
 
 /// An interface whose addresses have been announced.
 pub(super) fn interface_of(settings: &Settings) -> Interface {
@@ -214,8 +214,15 @@ pub(super) fn flow(remote: impl Into<std::net::IpAddr>) -> FlowKey {
 }
 
 /// A segment without payload.
-pub(super) fn out<'a>(flow: &'a FlowKey, header: &'a [u8]) -> Out<'a> {
-    Out { flow, ecn: Ecn::Capable, header, payload: Payload::default(), moved_ns: Out::NEVER, frame: None }
+pub(super) fn out<'a>(flow: &'a FlowKey, header: &'a [u8]) -> OutgoingSegment<'a> {
+    OutgoingSegment {
+        flow,
+        ecn: Ecn::Capable,
+        header,
+        payload: Payload::default(),
+        moved_ns: OutgoingSegment::NEVER,
+        frame: None,
+    }
 }
 
 /// Sends a header of 20 bytes that begins with `mark`.
@@ -231,7 +238,7 @@ pub(super) fn send(interface: &mut Interface, flow: &FlowKey, mark: u8, now: Ins
 
 /// A segment of a connection whose data moved `moved_s` ago.
 pub(super) fn send_moved(interface: &mut Interface, flow: &FlowKey, now: Instant, moved_s: u64) {
-    let out = Out { moved_ns: moved_s * NS_PER_S, ..out(flow, &[0x50; 20]) };
+    let out = OutgoingSegment { moved_ns: moved_s * NS_PER_S, ..out(flow, &[0x50; 20]) };
     interface.frame(&out, now, &mut [0; 2000]);
 }
 

@@ -11,7 +11,7 @@ use crate::limits::{MAX_NEIGHBOURS, MIN_MTU, MIN_MTU_V6, MIN_NEIGHBOURS};
 
 /// What frames look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkLayer {
     /// Ethernet, with neighbours to be found.
     Ethernet {
         /// The device's own address.
@@ -36,7 +36,7 @@ pub struct Address {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What frames look like.
-    pub link: Link,
+    pub link: LinkLayer,
     /// Own addresses.
     pub addresses: Vec<Address>,
     /// Where IPv4 packets go that are for none of the subnets.
@@ -61,7 +61,7 @@ pub struct Settings {
 
 impl Settings {
     /// An interface without addresses.
-    pub fn new(link: Link, secret: [u64; 2]) -> Self {
+    pub fn new(link: LinkLayer, secret: [u64; 2]) -> Self {
         Self {
             link,
             addresses: Vec::new(),
@@ -110,7 +110,7 @@ impl Settings {
                 return Err(SettingsError::Gateway(gateway));
             }
         }
-        if let Link::Ethernet { mac, .. } = self.link
+        if let LinkLayer::Ethernet { mac, .. } = self.link
             && !is_station(mac)
         {
             return Err(SettingsError::Mac(mac));

@@ -3,7 +3,7 @@
 use millrace_core::wire::checksum::fold;
 use millrace_core::wire::frame::IPV4_HEADER_BYTES;
 
-use super::addresses::{Key, key_v4};
+use super::addresses::{AddressKey, key_v4};
 
 /// More Fragments, and the offset.
 const FRAGMENT: u16 = 0x3fff;
@@ -26,13 +26,13 @@ pub(super) enum Unfit {
 
 /// A packet. Nothing but lengths has been verified.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packet<'f> {
+pub(super) struct Ipv4Packet<'f> {
     header: &'f [u8],
     fixed: &'f [u8; IPV4_HEADER_BYTES],
     pub(super) payload: &'f [u8],
 }
 
-impl<'f> Packet<'f> {
+impl<'f> Ipv4Packet<'f> {
     /// Takes a packet apart. What follows it (padding) is left out.
     #[inline]
     pub(super) fn new(bytes: &'f [u8]) -> Result<Self, Unfit> {
@@ -71,12 +71,12 @@ impl<'f> Packet<'f> {
     }
 
     #[inline]
-    pub(super) fn source_key(&self) -> Key {
+    pub(super) fn source_key(&self) -> AddressKey {
         key_v4(self.source())
     }
 
     #[inline]
-    pub(super) fn destination_key(&self) -> Key {
+    pub(super) fn destination_key(&self) -> AddressKey {
         key_v4(self.destination())
     }
 

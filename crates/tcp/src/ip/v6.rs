@@ -3,7 +3,7 @@
 use millrace_core::wire::checksum::{add, sum16};
 use millrace_core::wire::frame::IPV6_HEADER_BYTES;
 
-use super::addresses::{Key, key_v6};
+use super::addresses::{AddressKey, key_v6};
 use super::v4::Unfit;
 use crate::limits::{MAX_EXTENSION_BYTES, MAX_EXTENSION_HEADERS};
 
@@ -22,7 +22,7 @@ const OPTION_ACTION: u8 = 0xc0;
 
 /// A packet. Nothing but its length has been verified.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packet<'f> {
+pub(super) struct Ipv6Packet<'f> {
     header: &'f [u8; IPV6_HEADER_BYTES],
     /// Everything behind the fixed header.
     rest: &'f [u8],
@@ -35,7 +35,7 @@ pub(super) struct Upper<'f> {
     pub(super) bytes: &'f [u8],
 }
 
-impl<'f> Packet<'f> {
+impl<'f> Ipv6Packet<'f> {
     /// Takes a packet apart. What follows it (padding) is left out.
     #[inline]
     pub(super) fn new(bytes: &'f [u8]) -> Result<Self, Unfit> {
@@ -66,12 +66,12 @@ impl<'f> Packet<'f> {
     }
 
     #[inline]
-    pub(super) fn source_key(&self) -> Key {
+    pub(super) fn source_key(&self) -> AddressKey {
         key_v6(self.source())
     }
 
     #[inline]
-    pub(super) fn destination_key(&self) -> Key {
+    pub(super) fn destination_key(&self) -> AddressKey {
         key_v6(self.destination())
     }
 

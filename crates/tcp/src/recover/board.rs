@@ -2,7 +2,7 @@
 
 use millrace_core::prefetch::prefetch_all;
 
-use crate::recover::records::{Block, LOST, NONE, Record, Records, SACKED};
+use crate::recover::records::{LOST, NONE, Record, RecordBlock, Records, SACKED};
 use crate::sender::Full;
 use crate::seq::Seq;
 
@@ -90,7 +90,7 @@ impl Board {
 
     /// A new segment was sent.
     pub(crate) fn push(&mut self, slab: &mut Records, record: Record) -> Result<(), Full> {
-        if slab.block(self.tail).is_none_or(Block::is_full) {
+        if slab.block(self.tail).is_none_or(RecordBlock::is_full) {
             let index = slab.take().ok_or(Full)?;
             match slab.block_mut(self.tail) {
                 Some(tail) => tail.next = index,

@@ -14,7 +14,7 @@ impl Board {
             is_device |= index == self.device;
             let mut counted = *block;
             counted.recount();
-            let counts = |block: &Block| (block.flying, block.lost, block.device, block.end_seq);
+            let counts = |block: &RecordBlock| (block.flying, block.lost, block.device, block.end_seq);
             assert_eq!(counts(&counted), counts(block), "counts of a block");
             assert!(block.start < block.end, "a block that nobody needs");
             assert!(is_device || block.device == 0, "the cursor of the device is too late");

@@ -20,7 +20,7 @@ pub(crate) enum Frto {
 
 /// Result of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum TimeoutVerdict {
     /// Nothing yet, or nothing any more.
     None,
     /// The time-out was genuine: the window must be at most this number of segments.
@@ -79,10 +79,10 @@ impl Frto {
         };
     }
 
-    pub(crate) fn acked(&mut self, ack: &FrtoAck) -> Verdict {
+    pub(crate) fn acked(&mut self, ack: &FrtoAck) -> TimeoutVerdict {
         match *self {
-            Self::Off => Verdict::None,
-            Self::Retransmitted if !ack.has_advanced => Verdict::None,
+            Self::Off => TimeoutVerdict::None,
+            Self::Retransmitted if !ack.has_advanced => TimeoutVerdict::None,
             //= RFC 5682 section 3.1
             //# a) If the Cumulative Acknowledgment field covers "RecoveryPoint"
             //# but not more than "RecoveryPoint", revert to the conventional
@@ -90,7 +90,7 @@ impl Frto {
             //# MSS, like a regular TCP would do.
             Self::Retransmitted if !ack.ack.before(ack.recovery_point) => {
                 *self = Self::Off;
-                Verdict::Genuine(2)
+                TimeoutVerdict::Genuine(2)
             }
             //= RFC 5682 section 3.1
             //# b) Else, if the Cumulative Acknowledgment field does not cover
@@ -98,7 +98,7 @@ impl Frto {
             //# new (previously unsent) segments and proceed to step 3.
             Self::Retransmitted => {
                 *self = Self::SendsTwo;
-                Verdict::None
+                TimeoutVerdict::None
             }
             Self::SendsTwo | Self::SendsOne | Self::Decides => {
                 *self = Self::Off;
@@ -112,9 +112,9 @@ impl Frto {
                 //# declare the timeout spurious and set SpuriousRecovery to
                 //# SPUR_TO.
                 if is_new && !is_past(ack.ack) && !ack.sacked_until.is_some_and(is_past) {
-                    Verdict::Spurious
+                    TimeoutVerdict::Spurious
                 } else {
-                    Verdict::Genuine(3)
+                    TimeoutVerdict::Genuine(3)
                 }
             }
         }

@@ -1,9 +1,9 @@
 use crate::sender::Fired;
-use crate::sender::rig::{Rig, setup};
+use crate::sender::rig::{SenderRig, setup};
 
 /// Ten segments; the first of them goes again after a time-out.
-fn timed_out() -> Rig {
-    let mut rig = Rig::in_flight(&setup(), 10);
+fn timed_out() -> SenderRig {
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.sender.tlp.has_sample = false;
     rig.fire();
     assert!(matches!(rig.fire().1, Fired::TimedOut { times: 1 }));
@@ -88,7 +88,7 @@ fn frto_without_new_data_falls_back_to_rto_recovery() {
 //# when a retransmission timeout occurs.
 #[test]
 fn frto_during_loss_recovery_is_not_used() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.limit = 10;
     rig.wait_ms(100);
     rig.ack(0, &[(1, 5)]);

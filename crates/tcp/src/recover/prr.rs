@@ -17,7 +17,7 @@ pub(crate) struct Prr {
 
 /// Progress that an acknowledgment reports.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+pub(crate) struct AckProgress {
     /// DeliveredData: bytes that arrived, cumulatively or selectively acknowledged for the first time.
     pub(crate) delivered: u32,
     /// Bytes in the network.
@@ -34,7 +34,7 @@ impl Prr {
         Self { flight_at_start: flight.max(1), ..Self::default() }
     }
 
-    pub(crate) fn acked(&mut self, progress: &Progress) {
+    pub(crate) fn acked(&mut self, progress: &AckProgress) {
         self.delivered = self.delivered.saturating_add(progress.delivered);
         let budget = if progress.pipe > progress.ssthresh {
             //= RFC 6937 section 3

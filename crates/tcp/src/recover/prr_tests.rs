@@ -1,11 +1,11 @@
 use super::*;
-use crate::sender::rig::{Rig, setup};
+use crate::sender::rig::{SenderRig, setup};
 
 /// In segments of RFC 6937 section 3.1: the window is 20, the threshold 10 (Reno), and the 20
 /// acknowledgments of the first round trip come one by one. New segments to begin with, then the
 /// segments sent for each acknowledgment.
-fn example(lost: u32) -> (Vec<String>, Rig) {
-    let mut rig = Rig::in_flight(&setup(), 20);
+fn example(lost: u32) -> (Vec<String>, SenderRig) {
+    let mut rig = SenderRig::in_flight(&setup(), 20);
     rig.limit = 100;
     rig.wait_ms(100);
     let mut sent = Vec::new();
@@ -48,7 +48,7 @@ fn good_progress_adds_a_segment_for_each_acknowledgment() {
     let quota = |is_safe| {
         let mut prr = Prr::begin(20_000);
         prr.sent(1000, true);
-        prr.acked(&Progress { delivered: 1000, pipe: 4000, ssthresh: 10_000, mss: 1000, is_safe });
+        prr.acked(&AckProgress { delivered: 1000, pipe: 4000, ssthresh: 10_000, mss: 1000, is_safe });
         prr.quota()
     };
     assert_eq!((quota(false), quota(true)), (1000, 2000));
@@ -60,7 +60,7 @@ fn prr_quota_never_exceeds_ssthresh() {
     let mut out = 0;
     for ack in 1..=20 {
         let pipe = 20_000 - 1000 * ack + out;
-        prr.acked(&Progress { delivered: 1000, pipe, ssthresh: 10_000, mss: 1000, is_safe: true });
+        prr.acked(&AckProgress { delivered: 1000, pipe, ssthresh: 10_000, mss: 1000, is_safe: true });
         while prr.quota() >= 1000 {
             prr.sent(1000, false);
             out += 1000;

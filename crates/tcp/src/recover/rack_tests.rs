@@ -1,11 +1,11 @@
 use crate::recover::records::LOST;
-use crate::sender::rig::{Rig, setup};
+use crate::sender::rig::{SenderRig, setup};
 use crate::sender::{Fired, Setup};
 
 /// Window of ten: each segment leaves a millisecond after the one before; 100 ms later `now` is
 /// when the first one's acknowledgment comes.
-fn spaced(segments: u32) -> Rig {
-    let mut rig = Rig::new(&setup());
+fn spaced(segments: u32) -> SenderRig {
+    let mut rig = SenderRig::new(&setup());
     rig.set_cwnd(segments, segments);
     for segment in 1..=segments {
         rig.limit = segment;
@@ -65,7 +65,7 @@ fn rack_does_not_mark_segments_sent_after_delivered_one() {
 
 #[test]
 fn rack_with_equal_send_times_compares_sequence_numbers() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.wait_ms(100);
     let acked = rig.ack(0, &[(4, 7)]);
     assert_eq!(acked.lost_bytes, 4000, "0 to 3, not 7 to 9");
@@ -136,7 +136,7 @@ fn rack_ignores_late_ack_of_original_after_retransmission() {
 //# be SRTT.
 #[test]
 fn duplicates_widen_the_window_once_a_round_trip_up_to_the_round_trip() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     rig.set_cwnd(4, 4);
     let mut waits = Vec::new();
     for round in 0..6 {
@@ -158,7 +158,7 @@ fn duplicates_widen_the_window_once_a_round_trip_up_to_the_round_trip() {
 
 #[test]
 fn reordering_window_is_reset_after_sixteen_recoveries() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     let rack = &mut rig.sender.rack;
     rack.mult = 5;
     for _ in 0..15 {
@@ -178,7 +178,7 @@ fn reordering_window_is_reset_after_sixteen_recoveries() {
 //# reordering window.
 #[test]
 fn timeout_marks_first_and_old_enough_segments_lost() {
-    let mut rig = Rig::new(&Setup { has_sack: false, ..setup() });
+    let mut rig = SenderRig::new(&Setup { has_sack: false, ..setup() });
     rig.set_cwnd(10, 10);
     rig.limit = 3;
     rig.pump();

@@ -52,7 +52,7 @@ impl Record {
 /// A block of records: `start..open` are acknowledged but in the hands of the device, `open..end` are not acknowledged.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Block {
+pub(crate) struct RecordBlock {
     pub(crate) next: u32,
     /// Where the last record ends.
     pub(crate) end_seq: Seq,
@@ -68,9 +68,9 @@ pub(crate) struct Block {
     pub(crate) records: [Record; RECORDS_IN_BLOCK],
 }
 
-const _: () = assert!(size_of::<Record>() == 16 && size_of::<Block>() == 256);
+const _: () = assert!(size_of::<Record>() == 16 && size_of::<RecordBlock>() == 256);
 
-impl Block {
+impl RecordBlock {
     const EMPTY: Self = Self {
         next: NONE,
         end_seq: Seq(0),
@@ -119,7 +119,7 @@ impl Block {
 
 /// What happened on all connections of a slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RecoveryCounts {
     /// SACK blocks outside of the data in flight: passed over.
     pub ignored_sacks: u64,
     /// Reports of bytes that arrived twice (RFC 2883).
@@ -155,27 +155,27 @@ pub struct Counts {
 /// The slab; shared by all connections of a loop.
 #[derive(Debug)]
 pub struct Records {
-    pub(crate) blocks: Box<[Block]>,
+    pub(crate) blocks: Box<[RecordBlock]>,
     free: u32,
     free_blocks: u32,
     /// What happened.
-    pub counts: Counts,
+    pub counts: RecoveryCounts,
 }
 
 impl Records {
     /// Room for `blocks` blocks of [`RECORDS_IN_BLOCK`] records, 256 bytes each. Allocates here and never again.
     pub fn new(blocks: u32) -> Self {
-        let mut all = vec![Block::EMPTY; blocks as usize].into_boxed_slice();
+        let mut all = vec![RecordBlock::EMPTY; blocks as usize].into_boxed_slice();
         for (block, next) in all.iter_mut().zip(1..) {
             block.next = if next < blocks { next } else { NONE };
         }
         let free = if blocks > 0 { 0 } else { NONE };
-        Self { blocks: all, free, free_blocks: blocks, counts: Counts::default() }
+        Self { blocks: all, free, free_blocks: blocks, counts: RecoveryCounts::default() }
     }
 
     /// Returns the bytes of `blocks` blocks.
     pub const fn bytes(blocks: u32) -> usize {
-        blocks as usize * size_of::<Block>()
+        blocks as usize * size_of::<RecordBlock>()
     }
 
     /// Returns the number of unused blocks.
@@ -202,11 +202,11 @@ impl Records {
         self.free_blocks += 1;
     }
 
-    pub(crate) fn block(&self, index: u32) -> Option<&Block> {
+    pub(crate) fn block(&self, index: u32) -> Option<&RecordBlock> {
         self.blocks.get(index as usize)
     }
 
-    pub(crate) fn block_mut(&mut self, index: u32) -> Option<&mut Block> {
+    pub(crate) fn block_mut(&mut self, index: u32) -> Option<&mut RecordBlock> {
         self.blocks.get_mut(index as usize)
     }
 }

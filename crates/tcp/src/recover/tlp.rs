@@ -9,7 +9,7 @@ const PTO_FIRST_NS: u64 = 1_000_000_000;
 
 /// Where a probe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Probe {
+enum ProbeState {
     None,
     /// One may be sent, whatever the windows say.
     Wanted,
@@ -26,7 +26,7 @@ pub(crate) struct Tlp {
     end: Seq,
     /// Length of a probe that is a retransmission, in bytes.
     len: u16,
-    probe: Probe,
+    probe: ProbeState,
     /// A round-trip time was measured since the last probe.
     pub(crate) has_sample: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ProbeAck {
 
 impl Tlp {
     pub(crate) fn new() -> Self {
-        Self { end: Seq(0), len: 0, probe: Probe::None, has_sample: false }
+        Self { end: Seq(0), len: 0, probe: ProbeState::None, has_sample: false }
     }
 
     /// A recovery begins, or there is nothing to probe for.
@@ -51,7 +51,7 @@ impl Tlp {
         //= RFC 8985 section 7.1
         //# Reset TLP.is_retrans and TLP.end_seq when initiating a connection,
         //# fast recovery, or RTO recovery.
-        self.probe = Probe::None;
+        self.probe = ProbeState::None;
     }
 
     /// How long to wait for a probe, in nanoseconds.
@@ -76,7 +76,7 @@ impl Tlp {
         //# When the PTO timer expires, the sender MUST check whether both of the
         //# following conditions are met before sending a loss probe:
         if self.has_sample && !self.is_out() {
-            self.probe = Probe::Wanted;
+            self.probe = ProbeState::Wanted;
         }
         self.is_wanted()
     }
@@ -84,23 +84,23 @@ impl Tlp {
     /// The probe was sent; `nxt` is SND.NXT behind it.
     pub(crate) fn sent(&mut self, nxt: Seq, len: u16, is_retransmission: bool) {
         self.has_sample = false;
-        self.probe = if is_retransmission { Probe::Again } else { Probe::New };
+        self.probe = if is_retransmission { ProbeState::Again } else { ProbeState::New };
         (self.end, self.len) = (nxt, len);
     }
 
     /// A probe is in flight.
     pub(crate) fn is_out(&self) -> bool {
-        matches!(self.probe, Probe::New | Probe::Again)
+        matches!(self.probe, ProbeState::New | ProbeState::Again)
     }
 
     /// A probe may be sent, whatever the windows say.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.probe == Probe::Wanted
+        self.probe == ProbeState::Wanted
     }
 
     /// Bytes in the network that the scoreboard does not know of: a second copy of the last segment.
     pub(crate) fn extra_bytes(&self) -> u32 {
-        if self.probe == Probe::Again { u32::from(self.len) } else { 0 }
+        if self.probe == ProbeState::Again { u32::from(self.len) } else { 0 }
     }
 
     /// Takes an acknowledgment; true if the probe repaired a loss, which congestion control has to answer.
@@ -108,18 +108,18 @@ impl Tlp {
         if !self.is_out() || ack.ack.before(self.end) {
             return false;
         }
-        if self.probe == Probe::New || ack.dsack_end == Some(self.end) {
-            self.probe = Probe::None;
+        if self.probe == ProbeState::New || ack.dsack_end == Some(self.end) {
+            self.probe = ProbeState::None;
         } else if ack.ack.after(self.end) {
             //= RFC 8985 section 7.4.2
             //# If the TLP
             //# sender does not receive such an indication, then it MUST assume that
             //# the original data segment, the TLP retransmission, or a corresponding
             //# ACK was lost for congestion control purposes.
-            self.probe = Probe::None;
+            self.probe = ProbeState::None;
             return true;
         } else if ack.is_bare_duplicate {
-            self.probe = Probe::None;
+            self.probe = ProbeState::None;
         }
         false
     }

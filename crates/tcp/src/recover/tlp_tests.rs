@@ -1,9 +1,9 @@
-use crate::sender::rig::{Rig, setup};
+use crate::sender::rig::{SenderRig, setup};
 use crate::sender::{Fired, Permit};
 
 /// Four segments; the first of them is acknowledged after 100 ms.
-fn tail() -> Rig {
-    let mut rig = Rig::in_flight(&setup(), 4);
+fn tail() -> SenderRig {
+    let mut rig = SenderRig::in_flight(&setup(), 4);
     rig.wait_ms(100);
     rig.ack(1, &[]);
     rig
@@ -83,7 +83,7 @@ fn loss_probe_is_not_repeated_before_new_rtt_sample() {
 
 #[test]
 fn loss_probe_of_single_segment_waits_for_delayed_ack() {
-    let mut rig = Rig::in_flight(&setup(), 1);
+    let mut rig = SenderRig::in_flight(&setup(), 1);
     let (waited, fired) = rig.fire();
     // The time-out (100 ms + 4 * 50 ms) comes before 2 * 100 + 200 ms.
     assert_eq!((waited, fired), (300, Fired::Probe));

@@ -1,10 +1,10 @@
 use crate::rtt::stamp;
 use crate::sender::Setup;
-use crate::sender::rig::{Rig, setup};
+use crate::sender::rig::{SenderRig, setup};
 
 /// Segment 0 was overtaken by three others, and sent again; so was segment 1, unless there is only one.
-fn overtaken(has_stamps: bool) -> Rig {
-    let mut rig = Rig::in_flight(&setup(), 10);
+fn overtaken(has_stamps: bool) -> SenderRig {
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.limit = 12;
     rig.has_stamps = has_stamps;
     rig.wait_ms(100);
@@ -83,7 +83,7 @@ fn dsack_arriving_too_late_undoes_nothing() {
 
 #[test]
 fn timeout_of_delayed_segment_is_spurious_by_timestamp_echo() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.has_stamps = true;
     rig.echo = Some(stamp(rig.now));
     rig.fire();

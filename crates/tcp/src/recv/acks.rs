@@ -4,7 +4,7 @@ use millrace_core::time::Instant;
 
 use super::pages::Pages;
 use super::receiver::Receiver;
-use super::reports::{Report, ReportId, Reports, is_empty};
+use super::reports::{ReportId, Reports, SackReport, is_empty};
 use crate::limits::{DELAYED_ACK_NS, LEAST_FULL_SEGMENT_BYTES};
 use crate::seq::Seq;
 use crate::wire::Sacks;
@@ -106,7 +106,7 @@ impl Acks {
         self.acked = next;
         self.is_now = false;
         if !self.report.is_none() {
-            reports.change(&mut self.report, Report::told);
+            reports.change(&mut self.report, SackReport::told);
         }
     }
 }

@@ -1,7 +1,7 @@
 use millrace_core::time::Instant;
 
 use super::*;
-use crate::recv::{Arrival, ClusterSize, Offered, Pages, ReceiverSettings, Refused};
+use crate::recv::{ClusterSize, Offered, Pages, ReceivedSegment, ReceiverSettings, SegmentRefusal};
 
 /// A receiver, its pages, and segments whose place and length alone matter.
 struct Peer {
@@ -32,7 +32,8 @@ impl Peer {
 
     fn offer_more(&mut self, from: u32, to: u32, is_fin: bool, is_marked: bool) -> Offered {
         let payload = vec![9; to.wrapping_sub(from) as usize];
-        let arrival = Arrival { seq: Seq(from), payload: &payload, is_fin, is_marked, expected_sum: None };
+        let arrival =
+            ReceivedSegment { seq: Seq(from), payload: &payload, is_fin, is_marked, expected_sum: None };
         self.receiver.offer(&mut self.pages, self.now, &arrival)
     }
 
@@ -113,7 +114,7 @@ fn holes_fins_marks_and_segments_for_nothing_are_acknowledged_at_once() {
     peer.offer_more(200, 210, false, true);
     assert_eq!(peer.receiver.ack_due(), AckDue::Now, "marked");
     peer.sent();
-    assert_eq!(peer.offer(70_000, 70_001), Offered::Refused(Refused::OutOfWindow));
+    assert_eq!(peer.offer(70_000, 70_001), Offered::Refused(SegmentRefusal::OutOfWindow));
     assert_eq!(peer.receiver.ack_due(), AckDue::Now, "outside the window");
     peer.sent();
     peer.offer_more(210, 220, true, false);

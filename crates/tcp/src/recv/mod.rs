@@ -18,4 +18,4 @@ pub mod window;
 
 pub use acks::AckDue;
 pub use pages::{ClusterSize, PageId, Pages};
-pub use receiver::{Arrival, Offered, Receiver, ReceiverSettings, Refused};
+pub use receiver::{Offered, ReceivedSegment, Receiver, ReceiverSettings, SegmentRefusal};

@@ -7,7 +7,7 @@
 //! page is defined by an offset and an effective length; a segment is never in a chain of buffers.
 
 use super::reassembly::EARLY;
-use super::reports::{Report, ReportId, Reports};
+use super::reports::{ReportId, Reports, SackReport};
 use crate::limits::{MAX_PAGE_BYTES, MAX_PAGE_SKIPS, MIN_PAGE_BYTES, MIN_REPORTS};
 use crate::seq::Seq;
 use crate::shares::Shares;
@@ -142,7 +142,7 @@ impl Pages {
     }
 
     #[inline]
-    pub(super) fn report(&self, id: ReportId) -> Option<&Report> {
+    pub(super) fn report(&self, id: ReportId) -> Option<&SackReport> {
         if id.is_none() { None } else { self.reports.get(id) }
     }
 

@@ -27,7 +27,7 @@ pub struct ReceiverSettings {
 
 /// A segment with data or a FIN.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
+pub struct ReceivedSegment<'a> {
     /// Sequence number of the first byte.
     pub seq: Seq,
     /// The data.
@@ -57,12 +57,12 @@ pub enum Offered {
     /// All of it was there already.
     Duplicate,
     /// Nothing of it is kept.
-    Refused(Refused),
+    Refused(SegmentRefusal),
 }
 
 /// Why nothing is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum SegmentRefusal {
     /// The checksum is wrong: as if it had never come.
     WrongSum,
     /// It lies outside the window, or behind the FIN.
@@ -79,7 +79,7 @@ pub struct Receiver {
     pub(super) next: Seq,
     /// RCV.NXT + RCV.WND, as it has been announced: never goes back.
     pub(super) edge: Seq,
-    pub(super) state: State,
+    pub(super) state: ReceiverState,
     pub(super) acks: Acks,
     queue: Queue,
 }
@@ -88,7 +88,7 @@ const _: () = assert!(size_of::<Receiver>() <= 64);
 
 /// State other than sequence numbers, pages and ACKs.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ReceiverState {
     pub(super) limit_bytes: u32,
     /// Bytes that are ready and have not been read.
     pub(super) unread_bytes: u32,
@@ -105,7 +105,7 @@ impl Receiver {
     /// Nothing has been received.
     pub fn new(settings: &ReceiverSettings) -> Self {
         let limit_bytes = window::limit(settings.limit_bytes, settings.scale);
-        let state = State {
+        let state = ReceiverState {
             limit_bytes,
             unread_bytes: 0,
             fin: Seq(0),
@@ -156,20 +156,20 @@ impl Receiver {
     /// Takes in a segment; one without data or a FIN has its checksum verified and changes nothing.
     /// Data in order is summed while it is copied, and kept only if the sum is right; no other part
     /// of a segment may be trusted until this has returned something other than
-    /// [`Refused::WrongSum`].
+    /// [`SegmentRefusal::WrongSum`].
     #[inline]
-    pub fn offer(&mut self, pages: &mut Pages, now: Instant, arrival: &Arrival<'_>) -> Offered {
+    pub fn offer(&mut self, pages: &mut Pages, now: Instant, arrival: &ReceivedSegment<'_>) -> Offered {
         if arrival.payload.is_empty() && !arrival.is_fin {
             return if arrival.expected_sum.is_none_or(|expected| is_same_sum(0, expected)) {
                 Offered::Ready { bytes: 0 }
             } else {
-                Offered::Refused(Refused::WrongSum)
+                Offered::Refused(SegmentRefusal::WrongSum)
             };
         }
         let had_early = self.queue.has_early();
         let offered = self.take_in(pages, arrival);
         match offered {
-            Offered::Refused(Refused::WrongSum) => {}
+            Offered::Refused(SegmentRefusal::WrongSum) => {}
             Offered::Ready { .. } if !had_early && !arrival.is_marked && !self.state.is_finished => {
                 self.acks.took(now, self.next, arrival.payload.len(), self.state.mss);
             }
@@ -180,8 +180,8 @@ impl Receiver {
     }
 
     #[inline]
-    fn take_in(&mut self, pages: &mut Pages, arrival: &Arrival<'_>) -> Offered {
-        let &Arrival { seq, payload, expected_sum, .. } = arrival;
+    fn take_in(&mut self, pages: &mut Pages, arrival: &ReceivedSegment<'_>) -> Offered {
+        let &ReceivedSegment { seq, payload, expected_sum, .. } = arrival;
         let length = payload.len() as i32;
         let limit = if self.state.has_fin { self.edge.min(self.state.fin) } else { self.edge };
         //= RFC 9293 section 3.10.7.4
@@ -198,21 +198,27 @@ impl Receiver {
                 let before = (if from > 0 { sum16(&payload[..from as usize]) } else { 0 }, from as usize);
                 match self.queue.append(pages, self.next, data, before, expected_sum) {
                     Appended::Kept => return self.appended(pages, arrival, from as u32, data.len() as u32),
-                    Appended::WrongSum => return Offered::Refused(Refused::WrongSum),
-                    Appended::NoPage => return Offered::Refused(Refused::NoRoom),
+                    Appended::WrongSum => return Offered::Refused(SegmentRefusal::WrongSum),
+                    Appended::NoPage => return Offered::Refused(SegmentRefusal::NoRoom),
                     Appended::NotPlain => {}
                 }
             }
         }
         if expected_sum.is_some_and(|expected| !is_same_sum(sum16(payload), expected)) {
-            return Offered::Refused(Refused::WrongSum);
+            return Offered::Refused(SegmentRefusal::WrongSum);
         }
         self.put(pages, arrival, from as u32, data, is_whole)
     }
 
     /// Data in order was kept.
     #[inline]
-    fn appended(&mut self, pages: &mut Pages, arrival: &Arrival<'_>, from: u32, bytes: u32) -> Offered {
+    fn appended(
+        &mut self,
+        pages: &mut Pages,
+        arrival: &ReceivedSegment<'_>,
+        from: u32,
+        bytes: u32,
+    ) -> Offered {
         self.next += bytes;
         self.state.unread_bytes += bytes;
         if from > 0 {
@@ -229,7 +235,7 @@ impl Receiver {
     fn put(
         &mut self,
         pages: &mut Pages,
-        arrival: &Arrival<'_>,
+        arrival: &ReceivedSegment<'_>,
         from: u32,
         data: &[u8],
         is_whole: bool,
@@ -258,11 +264,11 @@ impl Receiver {
         if inserted.bytes > 0 || is_new_fin {
             Offered::Early { bytes: inserted.bytes }
         } else if inserted.is_cut {
-            Offered::Refused(Refused::NoRoom)
+            Offered::Refused(SegmentRefusal::NoRoom)
         } else if duplicate.is_some() || arrival.is_fin && self.is_known_fin(arrival) {
             Offered::Duplicate
         } else {
-            Offered::Refused(Refused::OutOfWindow)
+            Offered::Refused(SegmentRefusal::OutOfWindow)
         }
     }
 
@@ -285,12 +291,12 @@ impl Receiver {
     }
 
     /// Whether the segment's FIN is the one that is known.
-    fn is_known_fin(&self, arrival: &Arrival<'_>) -> bool {
+    fn is_known_fin(&self, arrival: &ReceivedSegment<'_>) -> bool {
         self.state.has_fin && arrival.seq + arrival.payload.len() as u32 == self.state.fin
     }
 
     /// Takes note of a FIN, unless there is one already or data behind it. Whether it is new.
-    fn take_fin(&mut self, pages: &Pages, arrival: &Arrival<'_>) -> bool {
+    fn take_fin(&mut self, pages: &Pages, arrival: &ReceivedSegment<'_>) -> bool {
         let fin = arrival.seq + arrival.payload.len() as u32;
         let has_data_behind = self.queue.end(pages).is_some_and(|end| end.after(fin));
         if self.state.has_fin || fin.before(self.next) || fin.after(self.edge) || has_data_behind {

@@ -22,8 +22,8 @@ fn receiver(next: Seq) -> Receiver {
     })
 }
 
-fn arrival(seq: u32, payload: &[u8], is_fin: bool) -> Arrival<'_> {
-    Arrival { seq: Seq(seq), payload, is_fin, is_marked: false, expected_sum: Some(sum16(payload)) }
+fn arrival(seq: u32, payload: &[u8], is_fin: bool) -> ReceivedSegment<'_> {
+    ReceivedSegment { seq: Seq(seq), payload, is_fin, is_marked: false, expected_sum: Some(sum16(payload)) }
 }
 
 fn offer(receiver: &mut Receiver, pages: &mut Pages, seq: u32, payload: &[u8], is_fin: bool) -> Offered {
@@ -46,7 +46,7 @@ fn data_is_read_in_order_however_it_came() {
     assert_eq!(step(106, b"gh", false), Offered::Duplicate);
     assert_eq!(step(101, b"bc", false), Offered::Duplicate);
     assert_eq!(step(101, b"bcd", false), Offered::Ready { bytes: 1 });
-    assert_eq!(step(8000, b"x", false), Offered::Refused(Refused::OutOfWindow));
+    assert_eq!(step(8000, b"x", false), Offered::Refused(SegmentRefusal::OutOfWindow));
     assert_eq!(step(103, b"defghijk", false), Offered::Ready { bytes: 7 });
     assert_eq!((receiver.next(), receiver.unread_bytes(), receiver.has_early()), (Seq(111), 11, false));
     assert_eq!(receiver.peek(&pages), b"abcdef");
@@ -66,10 +66,11 @@ fn offer_with_wrong_checksum_changes_nothing() {
     offer(&mut receiver, &mut pages, 100, b"ab", false);
     receiver.ack_sent(&mut pages);
     let mut wrong = |seq, payload: &[u8], is_fin| {
-        let arrival = Arrival { expected_sum: Some(sum16(payload) ^ 0x100), ..arrival(seq, payload, is_fin) };
+        let arrival =
+            ReceivedSegment { expected_sum: Some(sum16(payload) ^ 0x100), ..arrival(seq, payload, is_fin) };
         assert_eq!(
             receiver.offer(&mut pages, Instant(0), &arrival),
-            Offered::Refused(Refused::WrongSum),
+            Offered::Refused(SegmentRefusal::WrongSum),
             "{seq}"
         );
         let state = (receiver.next(), receiver.is_finished(), receiver.has_early(), receiver.ack_due());
@@ -88,9 +89,9 @@ fn offer_with_wrong_checksum_changes_nothing() {
     wrong(20_000, b"x", false);
     assert_eq!((pages.used(READY).0, pages.used(EARLY).0), (1, 0));
     // A sum of zero is right in both forms.
-    let zeros = Arrival { expected_sum: Some(0xffff), ..arrival(102, &[0; 4], false) };
+    let zeros = ReceivedSegment { expected_sum: Some(0xffff), ..arrival(102, &[0; 4], false) };
     assert_eq!(receiver.offer(&mut pages, Instant(0), &zeros), Offered::Ready { bytes: 4 });
-    let none = Arrival { expected_sum: Some(0xffff), ..arrival(106, &[], false) };
+    let none = ReceivedSegment { expected_sum: Some(0xffff), ..arrival(106, &[], false) };
     assert_eq!(receiver.offer(&mut pages, Instant(0), &none), Offered::Ready { bytes: 0 });
 }
 
@@ -123,7 +124,7 @@ fn fin_is_reached_after_all_preceding_data() {
         assert_eq!(offer(&mut receiver, &mut pages, 102, b"cd", true), Offered::Duplicate);
         assert_eq!(
             offer(&mut receiver, &mut pages, 105, b"x", false),
-            Offered::Refused(Refused::OutOfWindow)
+            Offered::Refused(SegmentRefusal::OutOfWindow)
         );
         assert_eq!(receiver.next(), Seq(105));
         assert_eq!(read(&mut receiver, &mut pages), b"abcd");
@@ -147,7 +148,10 @@ fn fin_contradicting_received_data_is_ignored() {
     // The first that can be stays, and nothing is taken behind it.
     let next = receiver.next().0;
     assert_eq!(offer(&mut receiver, &mut pages, next + 5, b"", true), Offered::Early { bytes: 0 });
-    assert_eq!(offer(&mut receiver, &mut pages, next + 3, b"", true), Offered::Refused(Refused::OutOfWindow));
+    assert_eq!(
+        offer(&mut receiver, &mut pages, next + 3, b"", true),
+        Offered::Refused(SegmentRefusal::OutOfWindow)
+    );
     assert_eq!(offer(&mut receiver, &mut pages, next, b"abcdefgh", true), Offered::Ready { bytes: 5 });
     assert!(receiver.is_finished());
     assert_eq!(read(&mut receiver, &mut pages), b"abcde");
@@ -161,14 +165,17 @@ fn offer_without_free_page_is_refused_and_can_be_repeated() {
     ]);
     let (mut one, mut other) = (receiver(Seq(0)), receiver(Seq(0)));
     assert_eq!(offer(&mut one, &mut pages, 0, &[1; 100], false), Offered::Ready { bytes: 100 });
-    assert_eq!(offer(&mut other, &mut pages, 0, &[2; 100], false), Offered::Refused(Refused::NoRoom));
-    assert_eq!(offer(&mut other, &mut pages, 0, &[2; 100], true), Offered::Refused(Refused::NoRoom));
+    assert_eq!(offer(&mut other, &mut pages, 0, &[2; 100], false), Offered::Refused(SegmentRefusal::NoRoom));
+    assert_eq!(offer(&mut other, &mut pages, 0, &[2; 100], true), Offered::Refused(SegmentRefusal::NoRoom));
     assert_eq!(offer(&mut one, &mut pages, 200, &[1; 100], false), Offered::Early { bytes: 100 });
-    assert_eq!(offer(&mut other, &mut pages, 200, &[1; 100], false), Offered::Refused(Refused::NoRoom));
+    assert_eq!(
+        offer(&mut other, &mut pages, 200, &[1; 100], false),
+        Offered::Refused(SegmentRefusal::NoRoom)
+    );
     assert_eq!((other.next(), other.is_finished(), other.unread_bytes()), (Seq(0), false, 0));
     // Longer than the room left: part of it is kept, and no FIN behind the part that is not.
     assert_eq!(offer(&mut one, &mut pages, 100, &[1; 3000], true), Offered::Ready { bytes: 612 });
-    assert_eq!(offer(&mut one, &mut pages, 712, &[1; 2388], true), Offered::Refused(Refused::NoRoom));
+    assert_eq!(offer(&mut one, &mut pages, 712, &[1; 2388], true), Offered::Refused(SegmentRefusal::NoRoom));
     assert!(!one.is_finished());
     one.clear(&mut pages);
     assert_eq!((pages.used(READY).0, pages.used(EARLY).0), (0, 0));
@@ -176,7 +183,7 @@ fn offer_without_free_page_is_refused_and_can_be_repeated() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ReceiverStep {
     /// Distance from RCV.NXT, before or behind it; length; byte instead of the true ones; whether a
     /// FIN is behind it.
     Offer(i32, usize, Option<u8>, bool),
@@ -184,13 +191,13 @@ enum Step {
     Ack,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ReceiverStep> {
     let byte = prop_oneof![3 => Just(None), 1 => any::<u8>().prop_map(Some)];
     prop_oneof![
-        6 => (-300i32..7000, 0usize..3000, byte.clone(), Just(false)).prop_map(|(at, length, byte, fin)| Step::Offer(at, length, byte, fin)),
-        3 => (Just(0i32), 1usize..1500, byte, any::<bool>()).prop_map(|(at, length, byte, fin)| Step::Offer(at, length, byte, fin)),
-        2 => (0usize..4000).prop_map(Step::Read),
-        1 => Just(Step::Ack),
+        6 => (-300i32..7000, 0usize..3000, byte.clone(), Just(false)).prop_map(|(at, length, byte, fin)| ReceiverStep::Offer(at, length, byte, fin)),
+        3 => (Just(0i32), 1usize..1500, byte, any::<bool>()).prop_map(|(at, length, byte, fin)| ReceiverStep::Offer(at, length, byte, fin)),
+        2 => (0usize..4000).prop_map(ReceiverStep::Read),
+        1 => Just(ReceiverStep::Ack),
     ]
 }
 
@@ -204,7 +211,7 @@ proptest! {
         for step in steps {
             let next = receiver.next();
             match step {
-                Step::Offer(at, length, byte, is_fin) => {
+                ReceiverStep::Offer(at, length, byte, is_fin) => {
                     let at = (next.since(Seq(start)) + at).max(0) as usize;
                     let payload: Vec<u8> = (at..at + length).map(|i| byte.unwrap_or(i as u8)).collect();
                     let seq = start.wrapping_add(at as u32);
@@ -221,7 +228,7 @@ proptest! {
                     prop_assert!(bytes == 0 || offered == (Offered::Ready { bytes }), "{:?} {}", offered, bytes);
                     prop_assert_eq!(receiver.next().since(next) as u32 >= bytes, true);
                 }
-                Step::Read(bytes) => {
+                ReceiverStep::Read(bytes) => {
                     let mut out = vec![0; bytes];
                     let bytes = receiver.read(&mut pages, &mut out);
                     for (i, &byte) in out[..bytes].iter().enumerate() {
@@ -229,7 +236,7 @@ proptest! {
                     }
                     done += bytes;
                 }
-                Step::Ack => {
+                ReceiverStep::Ack => {
                     let announced = receiver.next() + u32::from(receiver.window());
                     prop_assert!(receiver.is_finished() || edge.up_to(announced));
                     edge = edge.max(announced);

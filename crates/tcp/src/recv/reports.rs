@@ -18,14 +18,14 @@ pub(super) fn is_empty((from, to): Range) -> bool {
 
 /// What one connection has to report.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
+pub(super) struct SackReport {
     /// A duplicate that has not been reported.
     pub(super) duplicate: Range,
     /// Blocks of early data, the latest first.
     pub(super) blocks: [Range; REMEMBERED],
 }
 
-impl Report {
+impl SackReport {
     const NOTHING: Self = Self { duplicate: EMPTY, blocks: [EMPTY; REMEMBERED] };
 
     fn is_nothing(&self) -> bool {
@@ -50,28 +50,28 @@ impl ReportId {
 /// its peer sends more again than it must.
 #[derive(Debug)]
 pub(super) struct Reports {
-    reports: Box<[Report]>,
+    reports: Box<[SackReport]>,
     free: Vec<u32>,
 }
 
 impl Reports {
     pub(super) const fn bytes(count: u32) -> usize {
-        count as usize * (size_of::<Report>() + size_of::<u32>())
+        count as usize * (size_of::<SackReport>() + size_of::<u32>())
     }
 
     pub(super) fn new(count: u32) -> Self {
-        Self { reports: vec![Report::NOTHING; count as usize].into(), free: (0..count).rev().collect() }
+        Self { reports: vec![SackReport::NOTHING; count as usize].into(), free: (0..count).rev().collect() }
     }
 
-    pub(super) fn get(&self, id: ReportId) -> Option<&Report> {
+    pub(super) fn get(&self, id: ReportId) -> Option<&SackReport> {
         self.reports.get(id.0 as usize)
     }
 
     /// Changes a report, or begins one; one in which nothing stands any more is given back.
-    pub(super) fn change(&mut self, id: &mut ReportId, change: impl FnOnce(&mut Report)) {
+    pub(super) fn change(&mut self, id: &mut ReportId, change: impl FnOnce(&mut SackReport)) {
         if id.is_none() {
             let Some(free) = self.free.pop() else { return };
-            self.reports[free as usize] = Report::NOTHING;
+            self.reports[free as usize] = SackReport::NOTHING;
             id.0 = free;
         }
         let Some(report) = self.reports.get_mut(id.0 as usize) else { return };
@@ -95,7 +95,7 @@ impl Reports {
     }
 }
 
-impl Report {
+impl SackReport {
     /// The latest segment is in this block of early data, which takes in those that it touches.
     pub(super) fn note_block(&mut self, block: Range) {
         let before = self.blocks;
@@ -137,7 +137,7 @@ mod tests {
         reports.change(&mut id, |report| report.duplicate = A);
         reports.change(&mut id, |report| report.note_block(B));
         assert_eq!((reports.used(), id.is_none()), (1, false));
-        reports.change(&mut id, Report::told);
+        reports.change(&mut id, SackReport::told);
         assert_eq!(reports.get(id).map(|report| report.blocks[0]), Some(B));
         reports.change(&mut id, |report| report.advance(Seq(40)));
         assert_eq!((reports.used(), id.is_none()), (0, true));

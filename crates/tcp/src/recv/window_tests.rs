@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::recv::{Arrival, ClusterSize, Offered, Pages, ReceiverSettings};
+use crate::recv::{ClusterSize, Offered, Pages, ReceivedSegment, ReceiverSettings};
 use millrace_core::time::Instant;
 
 fn receiver(limit_bytes: u32, scale: u8) -> Receiver {
@@ -24,7 +24,8 @@ fn pages() -> Pages {
 fn take(receiver: &mut Receiver, pages: &mut Pages, bytes: usize) {
     let payload = vec![7; bytes];
     let seq = receiver.next();
-    let arrival = Arrival { seq, payload: &payload, is_fin: false, is_marked: false, expected_sum: None };
+    let arrival =
+        ReceivedSegment { seq, payload: &payload, is_fin: false, is_marked: false, expected_sum: None };
     assert_eq!(receiver.offer(pages, Instant(0), &arrival), Offered::Ready { bytes: bytes as u32 });
 }
 

@@ -11,8 +11,8 @@ use crate::limits::{HOST_PAGE_BYTES, MAX_AREA_RANGE_BYTES, MAX_PAYLOAD_BYTES};
 
 use crate::shares::Shares;
 
-use super::grid::Piece;
-use super::{NONE, Queue, Refused, Source, Store};
+use super::grid::PayloadPiece;
+use super::{DescriptorSource, NONE, Queue, QueueRefusal, Store};
 
 /// The group that the descriptors of an area are counted for.
 pub(super) fn group(area: u16) -> u8 {
@@ -98,13 +98,14 @@ impl Store {
         number: u16,
         at: u32,
         bytes: u32,
-    ) -> Result<(), Refused> {
-        let area = self.areas.all.get(usize::from(number)).and_then(Option::as_ref).ok_or(Refused::Unfit)?;
+    ) -> Result<(), QueueRefusal> {
+        let area =
+            self.areas.all.get(usize::from(number)).and_then(Option::as_ref).ok_or(QueueRefusal::Unfit)?;
         if bytes == 0 || at.checked_add(bytes).is_none_or(|end| end > area.bytes) {
-            return Err(Refused::Unfit);
+            return Err(QueueRefusal::Unfit);
         }
         if let Some(tail) = self.descriptors.get_mut(queue.tail as usize)
-            && let Source::Area { area, at: begin } = tail.source
+            && let DescriptorSource::Area { area, at: begin } = tail.source
             && (area, begin + tail.bytes) == (number, at)
             && tail.bytes + bytes <= MAX_AREA_RANGE_BYTES
         {
@@ -113,11 +114,11 @@ impl Store {
             return Ok(());
         }
         if !self.areas.shares.has_room(group(number)) {
-            return Err(Refused::Full);
+            return Err(QueueRefusal::Full);
         }
-        let index = self.take().ok_or(Refused::Full)?;
+        let index = self.take().ok_or(QueueRefusal::Full)?;
         self.areas.shares.take(group(number));
-        self.descriptors[index as usize].source = Source::Area { area: number, at };
+        self.descriptors[index as usize].source = DescriptorSource::Area { area: number, at };
         self.append(queue, index, bytes);
         Ok(())
     }
@@ -128,7 +129,7 @@ impl Store {
         let mut index = queue.head;
         while let Some(descriptor) = self.descriptors.get(index as usize) {
             let next = descriptor.next;
-            if let Source::Area { area, at } = descriptor.source
+            if let DescriptorSource::Area { area, at } = descriptor.source
                 && !self.keep_range(queue, (index, area, at))
             {
                 return false;
@@ -159,7 +160,7 @@ impl Store {
                 self.host.room(page, 0, bytes.len()).copy_from_slice(bytes);
             }
             let descriptor = &mut self.descriptors[index as usize];
-            (descriptor.source, descriptor.bytes) = (Source::Host { page, at: 0 }, kept);
+            (descriptor.source, descriptor.bytes) = (DescriptorSource::Host { page, at: 0 }, kept);
             if rest == NONE {
                 self.areas.shares.give(group(area));
                 return true;
@@ -167,7 +168,8 @@ impl Store {
             descriptor.next = rest;
             at += kept;
             let behind = &mut self.descriptors[rest as usize];
-            (behind.source, behind.bytes, behind.next) = (Source::Area { area, at }, bytes - kept, next);
+            (behind.source, behind.bytes, behind.next) =
+                (DescriptorSource::Area { area, at }, bytes - kept, next);
             if queue.tail == index {
                 queue.tail = rest;
             }
@@ -176,11 +178,11 @@ impl Store {
     }
 
     /// Reads the pieces of areas among these into the stage, one behind the other.
-    pub(super) fn stage(&mut self, pieces: &[Piece]) {
+    pub(super) fn stage(&mut self, pieces: &[PayloadPiece]) {
         let mut at = 0;
         for piece in pieces {
             let Some(descriptor) = self.descriptors.get(piece.descriptor as usize) else { continue };
-            if let Source::Area { area, at: begin } = descriptor.source {
+            if let DescriptorSource::Area { area, at: begin } = descriptor.source {
                 self.areas.read(area, begin + piece.at, at, piece.bytes as usize);
                 at += piece.bytes as usize;
             }

@@ -3,7 +3,7 @@
 use millrace_core::random::SplitMix;
 use millrace_core::wire::checksum::sum16;
 
-use super::super::{Cut, Cutting, HEAD_BYTES};
+use super::super::{Cutting, HEAD_BYTES, SegmentPayload};
 use super::*;
 use crate::seq::Seq;
 
@@ -23,7 +23,7 @@ fn store(descriptors: u32, pages: u32) -> (Store, Words, Vec<u8>) {
     (store, words, bytes)
 }
 
-fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32) -> Cut {
+fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32) -> SegmentPayload {
     match store.cut(queue, seq, mss, u32::MAX) {
         Cutting::Cut(cut) => cut,
         other => panic!("{other:?}"),
@@ -109,16 +109,16 @@ fn ranges_that_are_not_there_are_refused() {
     {
         assert_eq!(
             store.append_area(&mut queue, number, at, bytes),
-            Err(Refused::Unfit),
+            Err(QueueRefusal::Unfit),
             "{number} {at} {bytes}"
         );
     }
     store.append_area(&mut queue, 3, end - 1, 1).unwrap();
     store.append_area(&mut queue, 3, 0, 10).unwrap();
-    assert_eq!(store.append_area(&mut queue, 3, 100, 10), Err(Refused::Full));
+    assert_eq!(store.append_area(&mut queue, 3, 100, 10), Err(QueueRefusal::Full));
     store.clear(&mut queue);
     store.set_area(3, None);
-    assert_eq!(store.append_area(&mut queue, 3, 0, 1), Err(Refused::Unfit));
+    assert_eq!(store.append_area(&mut queue, 3, 0, 1), Err(QueueRefusal::Unfit));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millrace_core::wire::checksum::{add, sum16};
 use crate::seq::Seq;
 use millrace_core::limits::tcp::MAX_PIECES;
 
-use super::{Descriptor, ExtentRange, Held, NONE, Part, Queue, Source, Store};
+use super::{Descriptor, DescriptorSource, ExtentRange, HeldContent, NONE, Queue, SlotPart, Store};
 
 /// How packets of an extent follow each other in the stream and in memory.
 pub(super) struct Geometry {
@@ -25,12 +25,12 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    pub(super) fn new(content: &ExtentContent, part: Part) -> Self {
+    pub(super) fn new(content: &ExtentContent, part: SlotPart) -> Self {
         let layout = content.layout;
         let (slot, header) = (layout.slot_bytes() as u32, layout.header_bytes() as u32);
         let (lead, header) = match part {
-            Part::Payloads => (header, 0),
-            Part::Frames => (0, header),
+            SlotPart::Payloads => (header, 0),
+            SlotPart::Frames => (0, header),
         };
         let last_unit = header + u32::from(content.last_packet_bytes);
         Self { unit: slot - lead, slot, lead, header, packets: content.packets, last_unit }
@@ -108,7 +108,7 @@ pub(crate) fn add_at(sum: u16, piece: u16, offset: u32) -> u16 {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct PayloadPiece {
     pub(super) descriptor: u32,
     pub(super) at: u32,
     pub(super) bytes: u32,
@@ -116,10 +116,10 @@ pub(super) struct Piece {
 
 /// The payload of one segment, as places in descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct SegmentPayload {
     seq: Seq,
     bytes: u32,
-    pieces: [Piece; MAX_PIECES],
+    pieces: [PayloadPiece; MAX_PIECES],
     count: u8,
     descriptors: u8,
     /// No more fits, as the segment size and the grid have it: neither Nagle nor the silly window holds it back.
@@ -128,7 +128,7 @@ pub struct Cut {
     is_staged: bool,
 }
 
-impl Cut {
+impl SegmentPayload {
     /// Its first byte's sequence number.
     pub fn seq(&self) -> Seq {
         self.seq
@@ -163,7 +163,7 @@ impl Cut {
 #[allow(clippy::large_enum_variant)] // looked at once, on the stack
 pub enum Cutting {
     /// A segment.
-    Cut(Cut),
+    Cut(SegmentPayload),
     /// The extent of this descriptor has to come back first.
     Wanted(u32),
     /// Nothing is queued there.
@@ -212,7 +212,7 @@ impl Store {
 
     fn cut_by(&self, queue: &mut Queue, seq: Seq, mss: u32, most: u32, is_exact: bool) -> Cutting {
         let Some((mut index, mut at)) = self.locate(queue, seq) else { return Cutting::Empty };
-        let mut cut = Cut {
+        let mut cut = SegmentPayload {
             seq,
             bytes: 0,
             pieces: Default::default(),
@@ -244,11 +244,11 @@ impl Store {
             }
             let bytes = piece.min(most - cut.bytes);
             if bytes > 0 {
-                cut.pieces[usize::from(cut.count)] = Piece { descriptor: index, at, bytes };
+                cut.pieces[usize::from(cut.count)] = PayloadPiece { descriptor: index, at, bytes };
                 cut.count += 1;
                 cut.bytes += bytes;
                 cut.descriptors += u8::from(index != last);
-                cut.is_staged |= matches!(descriptor.source, Source::Area { .. });
+                cut.is_staged |= matches!(descriptor.source, DescriptorSource::Area { .. });
                 last = index;
             }
             natural += piece;
@@ -265,12 +265,16 @@ impl Store {
     /// Whether host bytes stand before a packet that finds no room of `room` bytes with them: they wait for it.
     fn belongs_to_next(&self, index: u32, at: u32, room: u32) -> bool {
         let Some(host) = self.descriptors.get(index as usize) else { return false };
-        if !matches!(host.source, Source::Host { .. } | Source::Area { .. } | Source::Head(_)) {
+        if !matches!(
+            host.source,
+            DescriptorSource::Host { .. } | DescriptorSource::Area { .. } | DescriptorSource::Head(_)
+        ) {
             return false;
         }
         let left = room.saturating_sub(host.bytes - at);
         self.descriptors.get(host.next as usize).is_some_and(|next| {
-            matches!(next.source, Source::Extent { .. }) && piece_of(next, 0, left, false, false) == Some(0)
+            matches!(next.source, DescriptorSource::Extent { .. })
+                && piece_of(next, 0, left, false, false) == Some(0)
         })
     }
 
@@ -296,7 +300,7 @@ impl Store {
     }
 
     /// What `cut` points at.
-    pub fn payload(&mut self, cut: &Cut) -> Payload<'_> {
+    pub fn payload(&mut self, cut: &SegmentPayload) -> Payload<'_> {
         let pieces = &cut.pieces[..usize::from(cut.count)];
         if cut.is_staged {
             self.stage(pieces);
@@ -314,30 +318,30 @@ impl Store {
     }
 
     /// Bytes of a piece and their sum; of the stage `staged` bytes are those of pieces before it.
-    fn piece(&self, piece: &Piece, staged: &mut usize) -> Option<(&[u8], u16)> {
+    fn piece(&self, piece: &PayloadPiece, staged: &mut usize) -> Option<(&[u8], u16)> {
         let len = piece.bytes as usize;
         match &self.descriptors.get(piece.descriptor as usize)?.source {
-            Source::Extent { held: Held::Lease(lease), place, skip, part } => {
+            DescriptorSource::Extent { held: HeldContent::Lease(lease), place, skip, part } => {
                 let geometry = Geometry::new(&lease.content(), *part);
                 let position = skip + piece.at;
                 let at = geometry.address(*place, position);
                 let sum = geometry.sum(lease, *place, position, piece.bytes);
                 Some((lease.bytes().get(at..at + len)?, sum))
             }
-            Source::Host { page, at } => {
+            DescriptorSource::Host { page, at } => {
                 let bytes = self.host.read(*page, (at + piece.at) as usize, len);
                 Some((bytes, sum16(bytes)))
             }
-            Source::Area { .. } => {
+            DescriptorSource::Area { .. } => {
                 let bytes = self.areas.staged(*staged, len)?;
                 *staged += len;
                 Some((bytes, sum16(bytes)))
             }
-            Source::Head(bytes) => {
+            DescriptorSource::Head(bytes) => {
                 let bytes = bytes.get(piece.at as usize..piece.at as usize + len)?;
                 Some((bytes, sum16(bytes)))
             }
-            Source::Extent { .. } | Source::Free => None,
+            DescriptorSource::Extent { .. } | DescriptorSource::Free => None,
         }
     }
 }
@@ -346,13 +350,15 @@ impl Store {
 fn piece_of(descriptor: &Descriptor, at: u32, room: u32, is_first: bool, is_exact: bool) -> Option<u32> {
     let left = descriptor.bytes - at;
     match &descriptor.source {
-        Source::Extent { held: Held::Lease(lease), skip, part, .. } => {
+        DescriptorSource::Extent { held: HeldContent::Lease(lease), skip, part, .. } => {
             let geometry = Geometry::new(&lease.content(), *part);
             let piece = geometry.piece(skip + at, left, room, is_first);
             // Where the grid would end the segment the rest comes from the packet all the same.
             Some(if is_exact && piece == 0 { left.min(room) } else { piece })
         }
-        Source::Host { .. } | Source::Area { .. } | Source::Head(_) => Some(left.min(room)),
-        Source::Extent { .. } | Source::Free => None,
+        DescriptorSource::Host { .. } | DescriptorSource::Area { .. } | DescriptorSource::Head(_) => {
+            Some(left.min(room))
+        }
+        DescriptorSource::Extent { .. } | DescriptorSource::Free => None,
     }
 }

@@ -33,7 +33,7 @@ use crate::seq::Seq;
 pub use self::area::Area;
 use self::area::Areas;
 use self::grid::Geometry;
-pub use self::grid::{Cut, Cutting, Payload};
+pub use self::grid::{Cutting, Payload, SegmentPayload};
 use self::host::HostPages;
 
 /// Longest head of [`Store::append_framed`]: the prefix of an interleaved frame and an RTP header.
@@ -44,7 +44,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// What of a packet's slot is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum SlotPart {
     /// The payload, without the bytes before it in the slot.
     Payloads,
     /// The whole slot: RTP header and payload.
@@ -61,7 +61,7 @@ pub struct ExtentRange {
     /// How many.
     pub bytes: u32,
     /// What of each packet.
-    pub part: Part,
+    pub part: SlotPart,
 }
 
 impl ExtentRange {
@@ -73,14 +73,14 @@ impl ExtentRange {
 
 /// Why something was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum QueueRefusal {
     /// No descriptor or no host page is free: try again when something was acknowledged.
     Full,
     /// The range is not in the lease, or packets of it are missing there.
     Unfit,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for QueueRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Full => {
@@ -93,23 +93,23 @@ impl std::fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for QueueRefusal {}
 
 /// A lease, or the description of its content and the means to get it again.
 #[derive(Debug)]
-enum Held {
+enum HeldContent {
     Lease(Lease),
     Recall(Recall),
 }
 
 #[derive(Debug)]
-enum Source {
+enum DescriptorSource {
     Free,
     Extent {
-        held: Held,
+        held: HeldContent,
         place: u32,
         skip: u32,
-        part: Part,
+        part: SlotPart,
     },
     Host {
         page: u32,
@@ -126,7 +126,7 @@ enum Source {
 
 #[derive(Debug)]
 struct Descriptor {
-    source: Source,
+    source: DescriptorSource,
     next: u32,
     bytes: u32,
     /// Frames with its bytes that the device has not given back.
@@ -202,7 +202,7 @@ impl Store {
     /// Room for `descriptors` descriptors and `host_pages` pages of [`crate::limits::HOST_PAGE_BYTES`].
     pub fn new(descriptors: u32, host_pages: u32) -> Self {
         let empty = |index| Descriptor {
-            source: Source::Free,
+            source: DescriptorSource::Free,
             next: if index + 1 == descriptors { NONE } else { index + 1 },
             bytes: 0,
             in_device: 0,
@@ -255,15 +255,15 @@ impl Store {
         queue: &mut Queue,
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         if !range.is_in(&lease) {
-            return Err((Refused::Unfit, lease));
+            return Err((QueueRefusal::Unfit, lease));
         }
         let ExtentRange { place, skip, part, bytes } = range;
-        let Some(index) = self.take() else { return Err((Refused::Full, lease)) };
+        let Some(index) = self.take() else { return Err((QueueRefusal::Full, lease)) };
         self.leases += 1;
         self.descriptors[index as usize].source =
-            Source::Extent { held: Held::Lease(lease), place, skip, part };
+            DescriptorSource::Extent { held: HeldContent::Lease(lease), place, skip, part };
         self.append(queue, index, bytes);
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Store {
         queue: &mut Queue,
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         self.append_extent(queue, lease, range)?;
         self.descriptors[queue.tail as usize].is_held = true;
         Ok(())
@@ -286,27 +286,27 @@ impl Store {
     /// Queues `head` and a range of `lease` behind it: both or nothing. The head is kept in a descriptor, and takes no page.
     ///
     /// # Errors
-    /// Why not, and the lease back. A head longer than [`HEAD_BYTES`], or none, is [`Refused::Unfit`].
+    /// Why not, and the lease back. A head longer than [`HEAD_BYTES`], or none, is [`QueueRefusal::Unfit`].
     pub fn append_framed(
         &mut self,
         queue: &mut Queue,
         head: &[u8],
         lease: Lease,
         range: ExtentRange,
-    ) -> Result<(), (Refused, Lease)> {
+    ) -> Result<(), (QueueRefusal, Lease)> {
         let mut bytes = [0; HEAD_BYTES];
         match bytes.get_mut(..head.len()) {
             Some(part) if !head.is_empty() => part.copy_from_slice(head),
-            _ => return Err((Refused::Unfit, lease)),
+            _ => return Err((QueueRefusal::Unfit, lease)),
         }
         if !range.is_in(&lease) {
-            return Err((Refused::Unfit, lease));
+            return Err((QueueRefusal::Unfit, lease));
         }
         if self.free_descriptors() < 2 {
-            return Err((Refused::Full, lease));
+            return Err((QueueRefusal::Full, lease));
         }
         if let Some(index) = self.take() {
-            self.descriptors[index as usize].source = Source::Head(bytes);
+            self.descriptors[index as usize].source = DescriptorSource::Head(bytes);
             self.append(queue, index, head.len() as u32);
         }
         self.append_extent(queue, lease, range)
@@ -350,7 +350,7 @@ impl Store {
                 self.host.give_back(page);
                 break;
             };
-            self.descriptors[index as usize].source = Source::Host { page, at: 0 };
+            self.descriptors[index as usize].source = DescriptorSource::Host { page, at: 0 };
             self.append(queue, index, 0);
         }
         done
@@ -359,7 +359,7 @@ impl Store {
     /// Puts as much as fits into the rest of the page of the last descriptor, if it has one.
     fn extend_tail(&mut self, queue: &mut Queue, most: usize, fill: &mut dyn FnMut(&mut [u8])) -> usize {
         let Some(tail) = self.descriptors.get_mut(queue.tail as usize) else { return 0 };
-        let Source::Host { page, at } = tail.source else { return 0 };
+        let DescriptorSource::Host { page, at } = tail.source else { return 0 };
         let room = self.host.room(page, (at + tail.bytes) as usize, most);
         let bytes = room.len();
         if bytes > 0 {
@@ -438,11 +438,11 @@ impl Store {
 
     fn release(&mut self, index: u32) {
         let descriptor = &mut self.descriptors[index as usize];
-        match std::mem::replace(&mut descriptor.source, Source::Free) {
-            Source::Extent { held: Held::Lease(_), .. } => self.leases -= 1,
-            Source::Host { page, .. } => self.host.give_back(page),
-            Source::Area { area, .. } => self.areas.shares.give(area::group(area)),
-            Source::Extent { .. } | Source::Head(_) | Source::Free => {}
+        match std::mem::replace(&mut descriptor.source, DescriptorSource::Free) {
+            DescriptorSource::Extent { held: HeldContent::Lease(_), .. } => self.leases -= 1,
+            DescriptorSource::Host { page, .. } => self.host.give_back(page),
+            DescriptorSource::Area { area, .. } => self.areas.shares.give(area::group(area)),
+            DescriptorSource::Extent { .. } | DescriptorSource::Head(_) | DescriptorSource::Free => {}
         }
         descriptor.next = self.free;
         self.free = index;
@@ -450,7 +450,7 @@ impl Store {
     }
 
     /// Takes note that the device has a frame that points into `cut`.
-    pub fn handed(&mut self, cut: &Cut) -> Handed {
+    pub fn handed(&mut self, cut: &SegmentPayload) -> Handed {
         let mut index = cut.first();
         for _ in 0..cut.descriptors() {
             let descriptor = &mut self.descriptors[index as usize];
@@ -479,12 +479,14 @@ impl Store {
     }
 
     fn drop_lease(&mut self, index: u32) {
-        let Source::Extent { held, .. } = &mut self.descriptors[index as usize].source else { return };
+        let DescriptorSource::Extent { held, .. } = &mut self.descriptors[index as usize].source else {
+            return;
+        };
         // Without the title its data could not be leased again: then the extent stays here.
-        if let Held::Lease(lease) = held
+        if let HeldContent::Lease(lease) = held
             && let Some(recall) = lease.recall()
         {
-            *held = Held::Recall(recall);
+            *held = HeldContent::Recall(recall);
             self.leases -= 1;
         }
     }
@@ -523,7 +525,9 @@ impl Store {
     /// requested. It counts as requested from now on.
     pub(crate) fn want(&mut self, index: u32) -> Option<ExtentContent> {
         let descriptor = self.descriptors.get_mut(index as usize)?;
-        let Source::Extent { held: Held::Recall(recall), .. } = &descriptor.source else { return None };
+        let DescriptorSource::Extent { held: HeldContent::Recall(recall), .. } = &descriptor.source else {
+            return None;
+        };
         (!std::mem::replace(&mut descriptor.is_wanted, true)).then(|| recall.content())
     }
 
@@ -533,15 +537,15 @@ impl Store {
         let (mut index, mut count) = (queue.head, 0);
         let new = lease.content();
         while let Some(descriptor) = self.descriptors.get_mut(index as usize) {
-            if let Source::Extent { held, .. } = &mut descriptor.source
-                && let Held::Recall(recall) = held
+            if let DescriptorSource::Extent { held, .. } = &mut descriptor.source
+                && let HeldContent::Recall(recall) = held
                 && let old = recall.content()
                 && (new.title, new.number, new.first_packet, new.layout)
                     == (old.title, old.number, old.first_packet, old.layout)
                 && new.packets >= old.packets
                 && new.spare == 0
             {
-                *held = Held::Lease(lease.clone());
+                *held = HeldContent::Lease(lease.clone());
                 (descriptor.is_unpinned, descriptor.is_wanted) = (is_unpinned, false);
                 self.leases += 1;
                 count += 1;

@@ -47,7 +47,7 @@ fn arena() -> Arc<ExtentArena> {
 /// Returns the bytes that a range of an extent has in the stream.
 fn expected(lease: &Lease, range: &ExtentRange) -> Vec<u8> {
     let layout = lease.content().layout;
-    let lead = if range.part == Part::Frames { 0 } else { layout.header_bytes() };
+    let lead = if range.part == SlotPart::Frames { 0 } else { layout.header_bytes() };
     let mut bytes = Vec::new();
     for packet in range.place..20 {
         let at = packet as usize * layout.slot_bytes();
@@ -57,7 +57,7 @@ fn expected(lease: &Lease, range: &ExtentRange) -> Vec<u8> {
     bytes[range.skip as usize..][..range.bytes as usize].to_vec()
 }
 
-fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32, most: u32) -> Cut {
+fn cut(store: &Store, queue: &mut Queue, seq: Seq, mss: u32, most: u32) -> SegmentPayload {
     match store.cut(queue, seq, mss, most) {
         Cutting::Cut(cut) => cut,
         other => panic!("{other:?}"),
@@ -87,7 +87,7 @@ fn cut_aligns_segments_to_stored_packets() {
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let lease = arena.lend(0, content).unwrap();
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 19 * 1316 + 188, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 19 * 1316 + 188, part: SlotPart::Payloads };
     let all = expected(&lease, &range);
     store.append_extent(&mut queue, lease, range).unwrap();
     let lengths = cut_all(&mut store, &mut queue, 1460, &all);
@@ -116,7 +116,7 @@ fn payload_of_whole_packet_uses_stored_checksum() {
     fill.publish();
     let lease = arena.lend(0, content).unwrap();
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: SlotPart::Payloads };
     store.append_extent(&mut queue, lease, range).unwrap();
     let whole = cut(&store, &mut queue, FIRST, 1460, 5_000);
     assert_eq!(store.payload(&whole).sum, 0x1234);
@@ -129,11 +129,11 @@ fn odd_edges_frames_and_host_bytes_have_right_sums() {
     let arena = arena();
     for layout in [WireLayout::new(1316).unwrap(), WireLayout::blocks(777).unwrap()] {
         let content = extent(&arena, 0, layout);
-        for part in [Part::Payloads, Part::Frames] {
+        for part in [SlotPart::Payloads, SlotPart::Frames] {
             for (skip, host, cut_off) in [(0, 4, 0), (1, 1, 1), (315, 7, 2), (2, 1000, 501)] {
                 let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
                 let lease = arena.lend(0, content).unwrap();
-                let unit = if part == Part::Frames { layout.slot_bytes() } else { layout.packet_bytes() };
+                let unit = if part == SlotPart::Frames { layout.slot_bytes() } else { layout.packet_bytes() };
                 let bytes = 5 * unit as u32 - skip - cut_off;
                 let range = ExtentRange { place: 2, skip, bytes, part };
                 let head = vec![0x5a; host];
@@ -158,7 +158,7 @@ fn cut_joins_short_prefix_with_packet_if_both_fit() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 1328, part: Part::Frames };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 1328, part: SlotPart::Frames };
     for _ in 0..2 {
         store.append_bytes(&mut queue, b"$\x00\x05\x30");
         store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
@@ -179,7 +179,7 @@ fn cut_exactly_returns_requested_size() {
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(8, 4), Queue::new(FIRST));
     let lease = arena.lend(0, content).unwrap();
-    let range = ExtentRange { place: 0, skip: 0, bytes: 13_160, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 13_160, part: SlotPart::Payloads };
     let all = expected(&lease, &range);
     store.append_extent(&mut queue, lease, range).unwrap();
     let Cutting::Cut(cut) = store.cut_exactly(&mut queue, FIRST, 1400) else { panic!("no probe") };
@@ -193,7 +193,7 @@ fn lease_is_released_after_acknowledgment_and_device_return() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: SlotPart::Payloads };
     store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
     let first = cut(&store, &mut queue, FIRST, 1460, 9_000);
     let frames = [store.handed(&first), store.handed(&first)];
@@ -225,7 +225,7 @@ fn unpin_of_stalled_queue_releases_lease_and_requests_it_again() {
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
     let lease = arena.lend(0, content).unwrap();
-    let range = ExtentRange { place: 1, skip: 5, bytes: 2000, part: Part::Payloads };
+    let range = ExtentRange { place: 1, skip: 5, bytes: 2000, part: SlotPart::Payloads };
     let all = expected(&lease, &range);
     store.append_extent(&mut queue, lease, range).unwrap();
     let first = cut(&store, &mut queue, FIRST, 1460, 9_000);
@@ -260,7 +260,7 @@ fn append_held_keeps_lease_until_acknowledged() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2632, part: SlotPart::Payloads };
     store.append_held(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
     assert!(!store.unpin(&queue), "there was none to be given back");
     let frame = store.handed(&cut(&store, &mut queue, FIRST, 1460, 9_000));
@@ -277,7 +277,7 @@ fn unpin_after_close_title_keeps_lease() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let (mut store, mut queue) = (Store::new(4, 4), Queue::new(FIRST));
-    let range = ExtentRange { place: 0, skip: 0, bytes: 2000, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 2000, part: SlotPart::Payloads };
     store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range).unwrap();
     assert!(store.unpin(&queue));
     assert!(!arena.close_title(content.title), "it may be asked for");
@@ -308,13 +308,13 @@ fn bounds_hold() {
     for range in
         [(20, 0, 1), (19, 0, 189), (0, 1316, 1), (0, 0, 0), (0, 0, 19 * 1316 + 189), (5, 0, u32::MAX)]
     {
-        let range = ExtentRange { place: range.0, skip: range.1, bytes: range.2, part: Part::Payloads };
+        let range = ExtentRange { place: range.0, skip: range.1, bytes: range.2, part: SlotPart::Payloads };
         let refused = store.append_extent(&mut queue, lease(), range).unwrap_err();
-        assert_eq!(refused.0, Refused::Unfit, "{range:?}");
+        assert_eq!(refused.0, QueueRefusal::Unfit, "{range:?}");
     }
-    let range = ExtentRange { place: 0, skip: 0, bytes: 1316, part: Part::Payloads };
+    let range = ExtentRange { place: 0, skip: 0, bytes: 1316, part: SlotPart::Payloads };
     store.append_extent(&mut queue, lease(), range).unwrap();
-    assert_eq!(store.append_extent(&mut queue, lease(), range).unwrap_err().0, Refused::Full);
+    assert_eq!(store.append_extent(&mut queue, lease(), range).unwrap_err().0, QueueRefusal::Full);
     assert_eq!((store.used(), store.leases()), (3, 1));
     store.acked(&mut queue, FIRST + 2048);
     assert_eq!((store.used(), store.host_pages()), (2, 1));
@@ -337,7 +337,7 @@ fn packets_that_are_missing_are_not_queued() {
     for (place, bytes, fits) in
         [(0, 7 * 1316, true), (0, 7 * 1316 + 1, false), (7, 10, false), (8, 1316, true)]
     {
-        let range = ExtentRange { place, skip: 0, bytes, part: Part::Payloads };
+        let range = ExtentRange { place, skip: 0, bytes, part: SlotPart::Payloads };
         let queued = store.append_extent(&mut queue, arena.lend(0, content).unwrap(), range);
         assert_eq!(queued.is_ok(), fits, "{range:?}");
     }
@@ -348,7 +348,7 @@ fn append_framed_queues_head_and_range_together_or_neither() {
     let arena = arena();
     let content = extent(&arena, 0, WireLayout::new(1316).unwrap());
     let lease = || arena.lend(0, content).unwrap();
-    let range = |place| ExtentRange { place, skip: 0, bytes: 1316, part: Part::Payloads };
+    let range = |place| ExtentRange { place, skip: 0, bytes: 1316, part: SlotPart::Payloads };
     let (mut store, mut queue) = (Store::new(5, 1), Queue::new(Seq(100)));
     let heads: Vec<[u8; HEAD_BYTES]> = (1..=2).map(|n| [n; HEAD_BYTES]).collect();
     for (place, head) in heads.iter().enumerate() {
@@ -356,9 +356,11 @@ fn append_framed_queues_head_and_range_together_or_neither() {
     }
     assert_eq!((store.used(), store.leases(), store.host_pages()), (4, 2, 0));
     // One descriptor is left, and two are needed.
-    for (head, wanted) in
-        [(&heads[0][..], Refused::Full), (&[], Refused::Unfit), (&[0; HEAD_BYTES + 1], Refused::Unfit)]
-    {
+    for (head, wanted) in [
+        (&heads[0][..], QueueRefusal::Full),
+        (&[], QueueRefusal::Unfit),
+        (&[0; HEAD_BYTES + 1], QueueRefusal::Unfit),
+    ] {
         let refused = store.append_framed(&mut queue, head, lease(), range(2)).unwrap_err().0;
         assert_eq!((refused, queue.end(), store.used()), (wanted, Seq(100) + 2 * 1332, 4));
     }

@@ -3,18 +3,18 @@
 use millrace_core::time::Instant;
 
 use crate::cc::validate::Validate;
-use crate::cc::{Control, Cut, Growth};
-use crate::recover::frto::{Frto, FrtoAck, Verdict};
+use crate::cc::{CongestionControl, Growth, WindowReduction};
+use crate::recover::frto::{Frto, FrtoAck, TimeoutVerdict};
 use crate::recover::marks::Losses;
-use crate::recover::prr::{Progress, Prr};
+use crate::recover::prr::{AckProgress, Prr};
 use crate::recover::rack::{DUP_THRESHOLD, Delivery, Surroundings};
 use crate::recover::records::Records;
 use crate::recover::tlp::ProbeAck;
 use crate::recover::undo::Evidence;
 use crate::rtt::{Tick, stamp, ticks};
 use crate::sender::{
-    AckIn, Acked, Book, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, IS_PACED, Phase, Sender, WANTS_CWR,
-    WAS_FULL, WAS_UNVALIDATED,
+    AckIn, Acked, Book, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, IS_PACED, RecoveryPhase, Sender,
+    WANTS_CWR, WAS_FULL, WAS_UNVALIDATED,
 };
 use crate::seq::Seq;
 
@@ -92,7 +92,7 @@ impl Sender {
         }
         delivery.finish(&mut self.rack);
         let segments = segments - self.board.segments;
-        let was_timed_out = self.phase == Phase::TimedOut;
+        let was_timed_out = self.phase == RecoveryPhase::TimedOut;
         Pass { una_before, has_advanced, was_timed_out, segments, outstanding, dsack, delivery }
     }
 
@@ -161,7 +161,7 @@ impl Sender {
         if self.is(HAS_SACK) {
             return is_duplicate;
         }
-        if pass.has_advanced && self.phase == Phase::Fast {
+        if pass.has_advanced && self.phase == RecoveryPhase::Fast {
             // Data acknowledged now was counted as gone when its duplicate came, except for the
             // hole.
             let known = pass.segments.saturating_sub(1).min(u32::from(self.duplicates));
@@ -231,19 +231,19 @@ impl Sender {
             recovery_point: self.recovery_point,
         });
         match verdict {
-            Verdict::None => {}
-            Verdict::Genuine(segments) => {
+            TimeoutVerdict::None => {}
+            TimeoutVerdict::Genuine(segments) => {
                 let cwnd = self.controller.cwnd().min(segments * mss);
                 let ssthresh = self.controller.ssthresh();
                 self.controller.set(cwnd, ssthresh);
             }
-            Verdict::Spurious => is_undone = true,
+            TimeoutVerdict::Spurious => is_undone = true,
         }
         if !is_undone {
             return;
         }
         acked.is_undone = true;
-        acked.is_spurious = self.phase == Phase::TimedOut;
+        acked.is_spurious = self.phase == RecoveryPhase::TimedOut;
         records.counts.undone += 1;
         records.counts.spurious_timeouts += u64::from(acked.is_spurious);
         self.undo.end();
@@ -252,7 +252,7 @@ impl Sender {
         self.controller.on_undo();
         self.rtt.backoff = 0;
         if self.is_recovering() {
-            self.phase = Phase::Open;
+            self.phase = RecoveryPhase::Open;
             self.book = Book::Open(Validate::new(self.una, Tick::at(now)));
             self.recovery_point = self.nxt;
             self.rack.recovery_ended();
@@ -270,10 +270,10 @@ impl Sender {
         //# The sender then
         //# SHOULD invoke a congestion control response equivalent to a fast
         //# recovery.
-        if has_repaired && self.phase == Phase::Open {
+        if has_repaired && self.phase == RecoveryPhase::Open {
             let cut = self.cut(pass.outstanding);
             if self.board.segments > 0 {
-                self.begin_reduction(Phase::Marked, self.board.sacked_bytes);
+                self.begin_reduction(RecoveryPhase::Marked, self.board.sacked_bytes);
             }
             self.undo.end();
             self.controller.on_loss(&cut);
@@ -292,11 +292,11 @@ impl Sender {
         let tick = Tick::at(now);
         match self.phase {
             // A round trip after the recovery nothing can prove any more that it was for nothing.
-            Phase::Open => return self.undo.end(),
+            RecoveryPhase::Open => return self.undo.end(),
             // So that the CWR that went behind it has arrived, and marks from before it do not count again.
-            Phase::Marked if self.una == self.recovery_point => return,
-            Phase::Fast | Phase::Marked => self.end_reduction(),
-            Phase::TimedOut => {}
+            RecoveryPhase::Marked if self.una == self.recovery_point => return,
+            RecoveryPhase::Fast | RecoveryPhase::Marked => self.end_reduction(),
+            RecoveryPhase::TimedOut => {}
         }
         if self.is_recovering() {
             self.rack.recovery_ended();
@@ -305,7 +305,7 @@ impl Sender {
         //# After completing the loss recovery phase, the sender MUST
         //# re-initialise the pipeACK variable to the "undefined" value.
         self.book = Book::Open(Validate::new(self.una, tick));
-        self.phase = Phase::Open;
+        self.phase = RecoveryPhase::Open;
         self.frto = Frto::Off;
         self.recovery_point = self.nxt;
     }
@@ -342,7 +342,7 @@ impl Sender {
             //# The lost segment starting at SND.UNA MUST be retransmitted and
             let is_third =
                 !self.is_recovering() && u32::from(self.duplicates) == DUP_THRESHOLD && !pass.has_advanced;
-            let is_partial = self.phase == Phase::Fast && pass.has_advanced && was_recovering;
+            let is_partial = self.phase == RecoveryPhase::Fast && pass.has_advanced && was_recovering;
             if !is_third && !is_partial {
                 return Losses::default();
             }
@@ -374,8 +374,8 @@ impl Sender {
         used.min(self.controller.cwnd())
     }
 
-    fn cut(&self, outstanding: u32) -> Cut {
-        Cut { used: self.used_bytes(outstanding), mss: u32::from(self.mss()) }
+    fn cut(&self, outstanding: u32) -> WindowReduction {
+        WindowReduction { used: self.used_bytes(outstanding), mss: u32::from(self.mss()) }
     }
 
     /// Fast recovery begins where something is lost and none runs. `sacked` and `outstanding`: bytes before the acknowledgment.
@@ -393,7 +393,7 @@ impl Sender {
         //= RFC 4821 section 7.6.2
         //# In this case alone, the
         //# loss SHOULD NOT be interpreted as congestion signal.
-        if losses.mtu_probe_bytes == losses.bytes && self.phase == Phase::Open {
+        if losses.mtu_probe_bytes == losses.bytes && self.phase == RecoveryPhase::Open {
             let round_trips = self.controller.cwnd() / u32::from(self.mss());
             self.mtu.probe_lost(self.rtt.srtt().saturating_mul(round_trips), Tick::at(now));
             return;
@@ -402,9 +402,9 @@ impl Sender {
             return;
         }
         records.counts.recoveries += 1;
-        let is_marked = self.phase == Phase::Marked;
+        let is_marked = self.phase == RecoveryPhase::Marked;
         let cut = self.cut(outstanding);
-        self.begin_reduction(Phase::Fast, sacked);
+        self.begin_reduction(RecoveryPhase::Fast, sacked);
         self.undo.begin();
         self.tlp.reset();
         // The window was reduced already for the network's marks in the same window of data.
@@ -413,7 +413,7 @@ impl Sender {
         }
     }
 
-    fn begin_reduction(&mut self, phase: Phase, sacked: u32) {
+    fn begin_reduction(&mut self, phase: RecoveryPhase, sacked: u32) {
         // RFC 9937 section 6: data selectively acknowledged before is not delivered during
         // recovery.
         let was_unvalidated = matches!(&self.book, Book::Open(validate) if validate.is_unvalidated());
@@ -428,7 +428,7 @@ impl Sender {
         let pipe = self.in_flight();
         let mss = u32::from(self.mss());
         let Book::Reducing(prr) = &mut self.book else { return };
-        let progress = Progress { delivered, pipe, ssthresh: self.controller.ssthresh(), mss, is_safe };
+        let progress = AckProgress { delivered, pipe, ssthresh: self.controller.ssthresh(), mss, is_safe };
         prr.acked(&progress);
     }
 
@@ -445,14 +445,14 @@ impl Sender {
         //# TCP should not react to congestion indications more than once every
         //# window of data (or more loosely, more than once every round-trip
         //# time).
-        if !ack.is_ece || !self.is(HAS_ECN) || self.phase != Phase::Open || self.board.segments == 0 {
+        if !ack.is_ece || !self.is(HAS_ECN) || self.phase != RecoveryPhase::Open || self.board.segments == 0 {
             return;
         }
         records.counts.ecn += 1;
         acked.is_ecn_reduced = true;
         let is_least = self.controller.cwnd() <= u32::from(self.mss());
         let cut = self.cut(outstanding);
-        self.begin_reduction(Phase::Marked, self.board.sacked_bytes);
+        self.begin_reduction(RecoveryPhase::Marked, self.board.sacked_bytes);
         self.undo.end();
         self.controller.on_ecn(&cut);
         if is_least {
@@ -467,7 +467,7 @@ impl Sender {
 
     /// The window grows.
     fn grow(&mut self, ack: &AckIn<'_>, pass: &Pass, bytes: u32) {
-        if !pass.has_advanced || matches!(self.phase, Phase::Fast | Phase::Marked) {
+        if !pass.has_advanced || matches!(self.phase, RecoveryPhase::Fast | RecoveryPhase::Marked) {
             return;
         }
         let now = Tick::at(ack.arrived);
@@ -482,7 +482,7 @@ impl Sender {
         //# current size of cwnd).
         let is_used = was_full || (is_slow_start && pass.outstanding >= cwnd / 2);
         let srtt = self.rtt.srtt();
-        if let (Phase::Open, Book::Open(validate)) = (self.phase, &mut self.book) {
+        if let (RecoveryPhase::Open, Book::Open(validate)) = (self.phase, &mut self.book) {
             validate.acked(pass.una_before, self.una, cwnd, srtt, now);
         }
         //= RFC 3168 section 6.1.2

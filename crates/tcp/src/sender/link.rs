@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use millrace_core::time::Instant;
 
-use super::{AckIn, Fired, Permit, Phase, Sender, Setup};
+use super::{AckIn, Fired, Permit, RecoveryPhase, Sender, Setup};
 use crate::recover::records::Records;
 use crate::rtt::stamp;
 use crate::seq::Seq;
@@ -16,7 +16,7 @@ use crate::wire::{Sacks, Stamps};
 
 /// Properties of a path.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
+pub(crate) struct PathProperties {
     pub(crate) rate_bps: u64,
     /// One way.
     pub(crate) delay_ns: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Path {
     pub(crate) seed: u64,
 }
 
-impl Default for Path {
+impl Default for PathProperties {
     fn default() -> Self {
         Self {
             rate_bps: 100_000_000,
@@ -61,7 +61,7 @@ impl Default for Path {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum PathEvent {
     Data {
         from: u64,
         len: u16,
@@ -127,17 +127,17 @@ impl Receiver {
 }
 
 /// Sender, path and receiver.
-pub(crate) struct Link {
+pub(crate) struct SimulatedLink {
     pub(crate) sender: Sender,
     pub(crate) records: Records,
     pub(crate) now: Instant,
     pub(crate) transmissions: u64,
-    path: Path,
+    path: PathProperties,
     first: Seq,
     total: u64,
     window: u64,
     receiver: Receiver,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u64, PathEvent)>>,
     order: u64,
     /// When the bottleneck is free: senders may share it.
     free_at: Rc<Cell<u64>>,
@@ -150,8 +150,8 @@ pub(crate) struct Link {
     in_device: BTreeMap<u64, u32>,
 }
 
-impl Link {
-    pub(crate) fn new(setup: &Setup, path: Path, total: u64, window: u64) -> Self {
+impl SimulatedLink {
+    pub(crate) fn new(setup: &Setup, path: PathProperties, total: u64, window: u64) -> Self {
         let now = Instant(1_000_000_000);
         Self {
             sender: Sender::new(setup, now),
@@ -181,7 +181,7 @@ impl Link {
         ppm > 0 && (self.random >> 20) % 1_000_000 < ppm
     }
 
-    fn at(&mut self, time: u64, event: Event) {
+    fn at(&mut self, time: u64, event: PathEvent) {
         self.order += 1;
         self.events.push(Reverse((time, self.order, event)));
     }
@@ -207,7 +207,7 @@ impl Link {
         let start = self.free_at.get().max(self.now.0);
         let queued = (start - self.now.0) * self.path.rate_bps / 8_000_000_000;
         let takes = bytes * 8_000_000_000 / self.path.rate_bps;
-        self.at(self.now.0 + takes, Event::DeviceDone { from, len });
+        self.at(self.now.0 + takes, PathEvent::DeviceDone { from, len });
         let is_lost = self.chance(self.path.loss_ppm)
             || self.path.lost.contains(&number)
             || self.path.outage.contains(&self.now.0)
@@ -221,7 +221,7 @@ impl Link {
             arrives += self.path.late_ns;
         }
         let is_marked = queued > self.path.mark_bytes;
-        let data = Event::Data { from, len, stamp: stamp(self.now), is_marked, has_cwr };
+        let data = PathEvent::Data { from, len, stamp: stamp(self.now), is_marked, has_cwr };
         if self.chance(self.path.twice_ppm) {
             self.at(arrives + 1000, data.clone());
         }
@@ -239,7 +239,7 @@ impl Link {
                 Permit::New { bytes }
                     if bytes < self.train * u32::from(self.sender.mss()) && self.sender.in_flight() > 0 =>
                 {
-                    if self.sender.phase == Phase::Open {
+                    if self.sender.phase == RecoveryPhase::Open {
                         self.sender.window_is_full();
                     }
                     return;
@@ -252,7 +252,7 @@ impl Link {
                 Permit::Wait(until) => {
                     if self.waits_until <= self.now.0 || until.0 < self.waits_until {
                         self.waits_until = until.0;
-                        self.at(until.0, Event::Wake);
+                        self.at(until.0, PathEvent::Wake);
                     }
                     return;
                 }
@@ -268,16 +268,16 @@ impl Link {
         receiver.answered = receiver.next;
         let most = if self.path.has_stamps { 3 } else { 4 };
         let sacks = dsack.into_iter().chain(receiver.ranges.iter().copied()).take(most).collect();
-        let ack = Event::Ack { ack: receiver.next, sacks, echo: receiver.echo, is_ece: receiver.is_ece };
+        let ack = PathEvent::Ack { ack: receiver.next, sacks, echo: receiver.echo, is_ece: receiver.is_ece };
         let is_lost = self.chance(self.path.ack_loss_ppm) || self.path.outage.contains(&self.now.0);
         if !is_lost {
             self.at(self.now.0 + self.path.delay_ns, ack);
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: PathEvent) {
         match event {
-            Event::Data { from, len, stamp, is_marked, has_cwr } => {
+            PathEvent::Data { from, len, stamp, is_marked, has_cwr } => {
                 let receiver = &mut self.receiver;
                 receiver.is_ece = (receiver.is_ece && !has_cwr) || is_marked;
                 let (dsack, is_at_once) = receiver.take(from, from + u64::from(len), stamp);
@@ -285,15 +285,15 @@ impl Link {
                     self.answer(dsack);
                 } else {
                     let answers = receiver.answers;
-                    self.at(self.now.0 + 40_000_000, Event::Delayed(answers));
+                    self.at(self.now.0 + 40_000_000, PathEvent::Delayed(answers));
                 }
             }
-            Event::Delayed(answers) => {
+            PathEvent::Delayed(answers) => {
                 if answers == self.receiver.answers && self.receiver.unanswered > 0 {
                     self.answer(None);
                 }
             }
-            Event::Ack { ack, sacks, echo, is_ece } => {
+            PathEvent::Ack { ack, sacks, echo, is_ece } => {
                 let mut blocks = Sacks::default();
                 for (left, right) in sacks {
                     blocks.push(self.seq(left), self.seq(right));
@@ -310,7 +310,7 @@ impl Link {
                 let acked = self.sender.acked(&mut self.records, self.now, &ack);
                 assert!(!acked.is_beyond);
             }
-            Event::DeviceDone { from, len } => {
+            PathEvent::DeviceDone { from, len } => {
                 let seq = self.seq(from);
                 self.sender.device_done(&mut self.records, seq, len);
                 if let Some(copies) = self.in_device.get_mut(&from) {
@@ -320,7 +320,7 @@ impl Link {
                     }
                 }
             }
-            Event::Wake => {}
+            PathEvent::Wake => {}
         }
     }
 
@@ -345,7 +345,7 @@ impl Link {
         let other = Self::new(setup, self.path.clone(), self.total, self.window);
         let mut other = Self { free_at: Rc::clone(&self.free_at), train, ..other };
         other.now = other.now.plus_ns(later_ns);
-        other.at(other.now.0, Event::Wake);
+        other.at(other.now.0, PathEvent::Wake);
         other
     }
 

@@ -1,4 +1,4 @@
-use super::link::{Link, Path};
+use super::link::{PathProperties, SimulatedLink};
 use super::*;
 
 const S: u64 = 1_000_000_000;
@@ -19,8 +19,8 @@ fn setup(algorithm: Algorithm) -> Setup {
 }
 
 /// Sends `segments` segments; returns the link afterwards.
-fn transfer(setup: &Setup, path: Path, segments: u64, limit_s: u64) -> Link {
-    let mut link = Link::new(setup, path.clone(), segments * 1448, 4 << 20);
+fn transfer(setup: &Setup, path: PathProperties, segments: u64, limit_s: u64) -> SimulatedLink {
+    let mut link = SimulatedLink::new(setup, path.clone(), segments * 1448, 4 << 20);
     let done = link.run(START + limit_s * S);
     assert_eq!(done, segments * 1448, "not done after {limit_s} s: {path:?} {:?}", link.records.counts);
     link
@@ -29,7 +29,12 @@ fn transfer(setup: &Setup, path: Path, segments: u64, limit_s: u64) -> Link {
 #[test]
 fn transfer_on_clean_path_fills_link_without_retransmission() {
     for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
-        let link = transfer(&setup(algorithm), Path { queue_bytes: 1 << 30, ..Path::default() }, 5000, 10);
+        let link = transfer(
+            &setup(algorithm),
+            PathProperties { queue_bytes: 1 << 30, ..PathProperties::default() },
+            5000,
+            10,
+        );
         assert_eq!(link.transmissions, 5000, "{:?}", link.records.counts);
         let seconds = (link.now.0 - START) as f64 / S as f64;
         assert!(seconds < 0.606 + 0.3, "5000 segments of 1514 bytes at 100 Mb/s: {seconds}");
@@ -41,7 +46,11 @@ fn transfer_with_short_loss_burst_needs_no_timeout() {
     for has_stamps in [true, false] {
         for first in 0..40 {
             for lost in 1..=3 {
-                let path = Path { has_stamps, lost: (first..first + lost).collect(), ..Path::default() };
+                let path = PathProperties {
+                    has_stamps,
+                    lost: (first..first + lost).collect(),
+                    ..PathProperties::default()
+                };
                 let link = transfer(&setup(Algorithm::Cubic), path, 40, 10);
                 let counts = link.records.counts;
                 // Transmission 40 is the probe.
@@ -60,8 +69,8 @@ fn transfer_with_short_loss_burst_needs_no_timeout() {
 #[test]
 fn goodput_is_near_what_the_path_and_the_losses_allow() {
     for (loss_ppm, least) in [(0, 0.90), (1000, 0.20), (10_000, 0.055), (30_000, 0.028)] {
-        let path = Path { loss_ppm, ..Path::default() };
-        let mut link = Link::new(&setup(Algorithm::Cubic), path, u64::from(u32::MAX), 4 << 20);
+        let path = PathProperties { loss_ppm, ..PathProperties::default() };
+        let mut link = SimulatedLink::new(&setup(Algorithm::Cubic), path, u64::from(u32::MAX), 4 << 20);
         let done = link.run(START + 20 * S);
         // Of 100 Mb/s less headers. The figures for losses: 1.2 / sqrt(loss) segments a round trip of 20 ms, with some
         // allowance (RFC 9438 section 4.3: at least what Reno has).
@@ -74,8 +83,13 @@ fn goodput_is_near_what_the_path_and_the_losses_allow() {
 
 #[test]
 fn reordering_is_learnt_and_costs_little() {
-    let path = Path { late_ppm: 20_000, late_ns: 4_000_000, queue_bytes: 1 << 20, ..Path::default() };
-    let mut link = Link::new(&setup(Algorithm::Cubic), path, 100 << 20, 4 << 20);
+    let path = PathProperties {
+        late_ppm: 20_000,
+        late_ns: 4_000_000,
+        queue_bytes: 1 << 20,
+        ..PathProperties::default()
+    };
+    let mut link = SimulatedLink::new(&setup(Algorithm::Cubic), path, 100 << 20, 4 << 20);
     let done = link.run(START + 10 * S);
     let share = done as f64 * 8.0 / 10.0 / 100e6;
     let counts = link.records.counts;
@@ -85,7 +99,7 @@ fn reordering_is_learnt_and_costs_little() {
 
 #[test]
 fn transfer_continues_after_outage() {
-    let path = Path { outage: START + S / 2..START + 4 * S, ..Path::default() };
+    let path = PathProperties { outage: START + S / 2..START + 4 * S, ..PathProperties::default() };
     let link = transfer(&setup(Algorithm::Cubic), path, 10_000, 12);
     let counts = link.records.counts;
     assert!((1..=6).contains(&counts.timeouts), "{counts:?}");
@@ -93,7 +107,7 @@ fn transfer_continues_after_outage() {
 
 #[test]
 fn transfer_through_mtu_black_hole_completes() {
-    let path = Path { largest: 1300, ..Path::default() };
+    let path = PathProperties { largest: 1300, ..PathProperties::default() };
     let link = transfer(&setup(Algorithm::Cubic), path, 1000, 30);
     assert!(link.records.counts.black_holes == 1 && link.sender.mss() <= 1300, "{:?}", link.records.counts);
 }
@@ -101,9 +115,10 @@ fn transfer_through_mtu_black_hole_completes() {
 #[test]
 fn larger_segments_are_found_out_and_cost_no_window() {
     let setup = Setup { mss_limit: 8948, ..setup(Algorithm::Cubic) };
-    let link = transfer(&setup, Path { queue_bytes: 1 << 30, ..Path::default() }, 20_000, 30);
+    let link =
+        transfer(&setup, PathProperties { queue_bytes: 1 << 30, ..PathProperties::default() }, 20_000, 30);
     assert_eq!(link.sender.mss(), 8948);
-    let path = Path { largest: 1448, queue_bytes: 1 << 30, ..Path::default() };
+    let path = PathProperties { largest: 1448, queue_bytes: 1 << 30, ..PathProperties::default() };
     let link = transfer(&setup, path, 20_000, 60);
     let counts = link.records.counts;
     assert_eq!(link.sender.mss(), 1448);
@@ -112,7 +127,7 @@ fn larger_segments_are_found_out_and_cost_no_window() {
 
 #[test]
 fn marks_keep_the_queue_short_without_a_loss() {
-    let path = Path { mark_bytes: 100_000, queue_bytes: 1 << 20, ..Path::default() };
+    let path = PathProperties { mark_bytes: 100_000, queue_bytes: 1 << 20, ..PathProperties::default() };
     let link = transfer(&setup(Algorithm::Cubic), path, 30_000, 20);
     let counts = link.records.counts;
     assert!(counts.ecn > 0 && counts.lost == 0, "{counts:?}");
@@ -122,14 +137,14 @@ fn marks_keep_the_queue_short_without_a_loss() {
 #[test]
 fn transfer_without_sack_completes_despite_loss() {
     for loss_ppm in [0, 10_000, 30_000] {
-        let path = Path { loss_ppm, ..Path::default() };
+        let path = PathProperties { loss_ppm, ..PathProperties::default() };
         let setup = Setup { has_sack: false, ..setup(Algorithm::Reno) };
         transfer(&setup, path, 2000, 120);
     }
 }
 
 /// A path made from a seed.
-fn any_path(seed: u64) -> Path {
+fn any_path(seed: u64) -> PathProperties {
     let mut random = seed.wrapping_mul(0xD134_2543_DE82_EF95) | 1;
     let mut pick = |most: u64| {
         random ^= random << 13;
@@ -138,7 +153,7 @@ fn any_path(seed: u64) -> Path {
         (random >> 16) % most
     };
     let outage = START + pick(S);
-    Path {
+    PathProperties {
         rate_bps: 1_000_000 << pick(10),
         delay_ns: 100_000 << pick(10),
         queue_bytes: 5000 + (1 << pick(20)),
@@ -167,7 +182,7 @@ fn transfer_over_random_paths_completes() {
             mss_limit: [1448, 8948][usize::from(seed.is_multiple_of(7))],
             ..setup([Algorithm::Cubic, Algorithm::Reno][usize::from(seed.is_multiple_of(4))])
         };
-        let mut link = Link::new(&setup, path.clone(), 200 * 1448, 65_535 << (seed % 3));
+        let mut link = SimulatedLink::new(&setup, path.clone(), 200 * 1448, 65_535 << (seed % 3));
         let done = link.run(START + 24 * 3600 * S);
         assert_eq!(done, 200 * 1448, "seed {seed}: {path:?} {:?} {:?}", link.records.counts, link.sender);
     }
@@ -179,12 +194,12 @@ fn transfer_at_shared_bottleneck_gets_half_of_the_rate() {
     let setup = |is_paced| Setup { is_paced, has_ecn: false, ..setup(Algorithm::Cubic) };
     let mut shares = Vec::new();
     for (train, later_ms) in [(1, 0), (1, 7), (1, 300), (5, 0), (5, 7), (5, 300)] {
-        let ours = Link::new(&setup(true), Path::default(), 1 << 40, 4 << 20);
+        let ours = SimulatedLink::new(&setup(true), PathProperties::default(), 1 << 40, 4 << 20);
         let other = ours.beside(&setup(false), train, later_ms * S / 1000);
         let mut pair = [ours, other];
         // Slow start is over then.
-        let before = Link::run_both(&mut pair, START + 4 * S);
-        let after = Link::run_both(&mut pair, START + 40 * S);
+        let before = SimulatedLink::run_both(&mut pair, START + 4 * S);
+        let after = SimulatedLink::run_both(&mut pair, START + 40 * S);
         let [ours, other] = [0, 1].map(|at| (after[at] - before[at]) as f64);
         assert!(ours + other > 0.95 * 36.0 * 12.5e6 * 1448.0 / 1514.0, "{train} {later_ms}: {ours} {other}");
         shares.push(ours / (ours + other));

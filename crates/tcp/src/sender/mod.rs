@@ -13,10 +13,10 @@
 use millrace_core::time::Instant;
 
 use crate::cc::validate::Validate;
-use crate::cc::{Algorithm, Control, Controller};
+use crate::cc::{Algorithm, CongestionControl, Controller};
 use crate::limits::{MTU_PROBE_PAUSE_NS, RTO_MAX_NS};
 use crate::mtu::Mtu;
-use crate::pace::Pace;
+use crate::pace::SegmentPacer;
 use crate::recover::board::Board;
 use crate::recover::frto::Frto;
 use crate::recover::prr::Prr;
@@ -156,7 +156,7 @@ pub struct Full;
 
 /// Present task of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RecoveryPhase {
     /// Nothing is known to be lost.
     Open,
     /// The window shrinks because the network marked segments.
@@ -226,7 +226,7 @@ pub struct Sender {
     pub(crate) undo: Undo,
     controller: Controller,
     book: Book,
-    pace: Pace,
+    pace: SegmentPacer,
     mtu: Mtu,
     /// When [`Sender::fired`] is due.
     due: Instant,
@@ -235,7 +235,7 @@ pub struct Sender {
     /// SND.WND of the last acknowledgment, folded: to tell whether the next one's is the same.
     window: u16,
     timer: Timer,
-    phase: Phase,
+    phase: RecoveryPhase,
     frto: Frto,
     /// Duplicate acknowledgments in a row, where there is no SACK.
     duplicates: u8,
@@ -261,14 +261,14 @@ impl Sender {
             undo: Undo::default(),
             controller: Controller::new(setup.algorithm, u32::from(mss), setup.was_syn_repeated, first),
             book: Book::Open(Validate::new(first, tick)),
-            pace: Pace::new(now),
+            pace: SegmentPacer::new(now),
             // The first data sent is waited for, and must not hang on a probe.
             mtu: Mtu::new(mss, setup.mss_limit, Tick::at(now.plus_ns(MTU_PROBE_PAUSE_NS))),
             due: now,
             rto_at: now,
             window: 0,
             timer: Timer::Off,
-            phase: Phase::Open,
+            phase: RecoveryPhase::Open,
             frto: Frto::Off,
             duplicates: 0,
             switches: Switches::default(),
@@ -381,12 +381,12 @@ impl Sender {
 
     /// Whether losses are being repaired.
     pub fn is_recovering(&self) -> bool {
-        matches!(self.phase, Phase::Fast | Phase::TimedOut)
+        matches!(self.phase, RecoveryPhase::Fast | RecoveryPhase::TimedOut)
     }
 
     /// Whether acknowledgments may be merged: no recovery runs in which each of them counts.
     pub fn may_merge_acks(&self) -> bool {
-        self.phase == Phase::Open && self.frto == Frto::Off
+        self.phase == RecoveryPhase::Open && self.frto == Frto::Off
     }
 
     /// Whether the next segment with new data is to carry CWR (RFC 3168 section 6.1.2); [`Sender::sent`] of new data ends it.

@@ -2,14 +2,16 @@
 
 use millrace_core::time::Instant;
 
-use crate::cc::Control;
+use crate::cc::CongestionControl;
 use crate::cc::validate::shrink;
 use crate::limits::{DEVICE_COPIES, UNVALIDATED_NS};
 use crate::mtu::{Opportunity, Wish};
 use crate::pace::Rate;
 use crate::recover::records::{MTU_PROBE, Record, Records};
 use crate::rtt::{Tick, nanoseconds, stamp};
-use crate::sender::{Book, Full, IS_FORCED, IS_PACED, Permit, Phase, Sender, Timer, WANTS_CWR, WAS_FULL};
+use crate::sender::{
+    Book, Full, IS_FORCED, IS_PACED, Permit, RecoveryPhase, Sender, Timer, WANTS_CWR, WAS_FULL,
+};
 use crate::seq::Seq;
 
 impl Sender {
@@ -40,7 +42,7 @@ impl Sender {
         let mss = u32::from(self.mss());
         let room = self.frto.segments().map_or(room, |segments| segments * mss);
         if room < mss.min(available) && (!is_alone || self.frto.sends_new()) {
-            if self.phase == Phase::Open || self.phase == Phase::TimedOut {
+            if self.phase == RecoveryPhase::Open || self.phase == RecoveryPhase::TimedOut {
                 self.window_is_full();
             }
             return Permit::Nothing;
@@ -55,7 +57,9 @@ impl Sender {
             available,
             room,
             cwnd: self.controller.cwnd(),
-            is_quiet: self.phase == Phase::Open && self.board.sacked_segments == 0 && self.duplicates == 0,
+            is_quiet: self.phase == RecoveryPhase::Open
+                && self.board.sacked_segments == 0
+                && self.duplicates == 0,
             now: Tick::at(now),
         };
         match self.mtu.wants(&chance) {
@@ -117,7 +121,7 @@ impl Sender {
         //# as lost by RACK-TLP MUST NOT be retransmitted until congestion
         //# control deems this appropriate.
         if room < u32::from(record.len) && !is_alone && !self.is(IS_FORCED) {
-            if self.phase == Phase::TimedOut {
+            if self.phase == RecoveryPhase::TimedOut {
                 self.window_is_full();
             }
             return Permit::Nothing;

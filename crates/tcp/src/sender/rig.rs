@@ -28,7 +28,7 @@ pub(crate) fn setup() -> Setup {
     }
 }
 
-pub(crate) struct Rig {
+pub(crate) struct SenderRig {
     pub(crate) sender: Sender,
     pub(crate) records: Records,
     pub(crate) now: Instant,
@@ -42,7 +42,7 @@ pub(crate) struct Rig {
 /// The transmissions: segments' numbers, N for new and R for sent again.
 pub(crate) type Sent = Vec<(char, u32)>;
 
-impl Rig {
+impl SenderRig {
     pub(crate) fn new(setup: &Setup) -> Self {
         let now = Instant(5_000_000_000);
         Self {
@@ -65,7 +65,7 @@ impl Rig {
     }
 
     pub(crate) fn set_cwnd(&mut self, cwnd: u32, ssthresh: u32) {
-        use crate::cc::Control;
+        use crate::cc::CongestionControl;
         self.sender.controller.set(cwnd * u32::from(MSS), ssthresh.saturating_mul(u32::from(MSS)));
     }
 

@@ -1,22 +1,22 @@
-use super::rig::{MSS, Rig, setup};
+use super::rig::{MSS, SenderRig, setup};
 use super::*;
 
 const KIB: u32 = MSS as u32;
 
 #[test]
 fn initial_window_is_ten_segments_or_one_after_lost_syn() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     rig.limit = 100;
     assert_eq!(rig.pump().len(), 10);
     assert_eq!(rig.sender.in_flight(), 10 * KIB);
-    let mut rig = Rig::new(&Setup { was_syn_repeated: true, ..setup() });
+    let mut rig = SenderRig::new(&Setup { was_syn_repeated: true, ..setup() });
     rig.limit = 100;
     assert_eq!(rig.pump().len(), 1);
 }
 
 #[test]
 fn slow_start_doubles_the_window_each_round_trip() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     rig.limit = 1000;
     for (round, window) in [(0, 10), (1, 20), (2, 40)] {
         let sent = rig.pump();
@@ -32,7 +32,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
 #[test]
 fn dividing_acknowledgments_gains_nothing() {
     let windows = [1, 1000].map(|parts: u32| {
-        let mut rig = Rig::in_flight(&setup(), 10);
+        let mut rig = SenderRig::in_flight(&setup(), 10);
         rig.set_cwnd(10, 1000);
         rig.limit = 100;
         rig.wait_ms(100);
@@ -49,7 +49,7 @@ fn dividing_acknowledgments_gains_nothing() {
 
 #[test]
 fn ack_and_sack_beyond_sent_data_are_ignored() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     let acked = rig.ack(11, &[(3, 5)]);
     assert!(acked.is_beyond && acked.bytes == 0);
     assert_eq!((rig.sender.in_flight(), rig.sender.cwnd()), (10 * KIB, 10 * KIB));
@@ -61,7 +61,7 @@ fn ack_and_sack_beyond_sent_data_are_ignored() {
 
 #[test]
 fn cwnd_of_application_limited_stream_does_not_grow() {
-    let mut rig = Rig::new(&Setup { algorithm: Algorithm::Cubic, ..setup() });
+    let mut rig = SenderRig::new(&Setup { algorithm: Algorithm::Cubic, ..setup() });
     for second in 0..40 {
         rig.limit += 3;
         assert_eq!(rig.pump().len(), 3);
@@ -77,7 +77,7 @@ fn cwnd_of_application_limited_stream_does_not_grow() {
 #[test]
 fn cwnd_of_idle_sender_halves_every_five_minutes_to_initial() {
     for (minutes, window) in [(4, 80), (6, 40), (11, 20), (240, 10)] {
-        let mut rig = Rig::in_flight(&setup(), 80);
+        let mut rig = SenderRig::in_flight(&setup(), 80);
         rig.wait_ms(100);
         rig.ack(80, &[]);
         rig.set_cwnd(80, 80);
@@ -89,7 +89,7 @@ fn cwnd_of_idle_sender_halves_every_five_minutes_to_initial() {
 
 #[test]
 fn ecn_echoes_of_one_window_reduce_cwnd_once() {
-    let mut rig = Rig::in_flight(&setup(), 20);
+    let mut rig = SenderRig::in_flight(&setup(), 20);
     rig.limit = 100;
     rig.wait_ms(100);
     let reduced: Vec<bool> = (1..=20)
@@ -110,7 +110,7 @@ fn ecn_echoes_of_one_window_reduce_cwnd_once() {
 
 #[test]
 fn cwr_goes_with_the_first_new_segment() {
-    let mut rig = Rig::in_flight(&setup(), 4);
+    let mut rig = SenderRig::in_flight(&setup(), 4);
     rig.wait_ms(100);
     rig.ack_with(2, &[], |segment| segment.is_ece = true);
     assert!(rig.sender.wants_cwr());
@@ -124,7 +124,7 @@ fn cwr_goes_with_the_first_new_segment() {
 
 #[test]
 fn marks_mean_nothing_without_ecn() {
-    let mut rig = Rig::in_flight(&Setup { has_ecn: false, ..setup() }, 20);
+    let mut rig = SenderRig::in_flight(&Setup { has_ecn: false, ..setup() }, 20);
     rig.wait_ms(100);
     assert!(!rig.ack_with(1, &[], |segment| segment.is_ece = true).is_ecn_reduced);
 }
@@ -136,7 +136,7 @@ fn marks_mean_nothing_without_ecn() {
 //# window is one.
 #[test]
 fn ecn_echo_at_minimum_window_waits_one_rto() {
-    let mut rig = Rig::in_flight(&setup(), 2);
+    let mut rig = SenderRig::in_flight(&setup(), 2);
     rig.set_cwnd(1, 1);
     rig.limit = 10;
     rig.wait_ms(100);
@@ -149,7 +149,7 @@ fn ecn_echo_at_minimum_window_waits_one_rto() {
 
 #[test]
 fn new_data_without_free_record_is_not_permitted() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     rig.records = Records::new(0);
     rig.limit = 5;
     assert_eq!(rig.next(), Permit::Nothing);
@@ -157,7 +157,7 @@ fn new_data_without_free_record_is_not_permitted() {
 
 #[test]
 fn bytes_are_free_when_acknowledged_and_given_back() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     let start = rig.seq(0);
     for segment in 0..4 {
         let seq = rig.seq(segment);
@@ -180,7 +180,7 @@ fn bytes_are_free_when_acknowledged_and_given_back() {
 
 #[test]
 fn too_big_retransmits_in_smaller_segments_without_reduction() {
-    let mut rig = Rig::in_flight(&setup(), 4);
+    let mut rig = SenderRig::in_flight(&setup(), 4);
     let cwnd = rig.sender.cwnd();
     rig.sender.too_big(&mut rig.records, rig.now, 600);
     rig.sender.board.verify(&rig.records);
@@ -204,7 +204,7 @@ fn too_big_retransmits_in_smaller_segments_without_reduction() {
 //# segments are transmitted.
 #[test]
 fn limited_transmit_without_sack_precedes_fast_retransmit() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.limit = 30;
     rig.wait_ms(100);
     assert!(!rig.ack(1, &[]).is_duplicate);
@@ -229,7 +229,7 @@ fn limited_transmit_without_sack_precedes_fast_retransmit() {
 
 #[test]
 fn duplicate_acks_in_recovery_without_sack_permit_new_data() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.limit = 40;
     rig.wait_ms(100);
     for _ in 0..4 {
@@ -247,7 +247,7 @@ fn duplicate_acks_in_recovery_without_sack_permit_new_data() {
 
 #[test]
 fn duplicate_ack_count_without_sack_restarts_after_progress() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 10);
     rig.wait_ms(100);
     // Two of each: segments that arrived in another order.
     for ack in 1..5 {
@@ -261,7 +261,7 @@ fn duplicate_ack_count_without_sack_restarts_after_progress() {
 
 #[test]
 fn segment_with_data_or_new_window_is_not_a_duplicate_ack() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.wait_ms(100);
     rig.ack(1, &[]);
     assert!(!rig.ack_with(1, &[], |segment| segment.has_data = true).is_duplicate);
@@ -275,7 +275,7 @@ fn segment_with_data_or_new_window_is_not_a_duplicate_ack() {
 // RFC 2018 section 8: the receiver may drop data that it has reported.
 #[test]
 fn sack_reneging_causes_retransmission_after_timeout() {
-    let mut rig = Rig::in_flight(&setup(), 4);
+    let mut rig = SenderRig::in_flight(&setup(), 4);
     rig.wait_ms(100);
     rig.ack(0, &[(1, 4)]);
     assert_eq!(rig.pump(), [('R', 0)]);
@@ -298,7 +298,7 @@ fn sack_reneging_causes_retransmission_after_timeout() {
 //# including Karn's algorithm for taking RTT samples (MUST-18).
 #[test]
 fn rto_doubles_per_timeout_until_new_rtt_sample() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     let mut waits = Vec::new();
     for times in 1..=5 {
         let (waited, fired) = rig.fire();
@@ -326,7 +326,7 @@ fn rto_doubles_per_timeout_until_new_rtt_sample() {
 //# of the data segment triggered the acknowledgment.
 #[test]
 fn timestamp_echo_of_retransmission_gives_rtt_sample() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     rig.has_stamps = true;
     rig.fire();
     rig.pump();
@@ -342,7 +342,7 @@ fn timestamp_echo_of_retransmission_gives_rtt_sample() {
 
 #[test]
 fn timestamp_echo_of_zero_gives_no_rtt_sample() {
-    let mut rig = Rig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
+    let mut rig = SenderRig::in_flight(&Setup { has_sack: false, ..setup() }, 1);
     rig.has_stamps = true;
     rig.fire();
     rig.pump();
@@ -361,7 +361,7 @@ fn timestamp_echo_of_zero_gives_no_rtt_sample() {
 //# increased.
 #[test]
 fn sacked_retransmission_gives_no_rtt_sample() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.has_stamps = true;
     rig.wait_ms(100);
     rig.ack(0, &[(2, 8)]);
@@ -382,7 +382,7 @@ fn sacked_retransmission_gives_no_rtt_sample() {
 //# one RTO after the previous transmission of that segment.
 #[test]
 fn fast_retransmission_restarts_full_rto() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.wait_ms(150);
     rig.ack(0, &[(1, 5)]);
     assert_eq!(rig.pump()[0], ('R', 0));
@@ -393,7 +393,7 @@ fn fast_retransmission_restarts_full_rto() {
 
 #[test]
 fn waiting_ns_counts_from_first_transmission() {
-    let mut rig = Rig::in_flight(&setup(), 3);
+    let mut rig = SenderRig::in_flight(&setup(), 3);
     assert_eq!(rig.sender.waiting_ns(&rig.records, rig.now), Some(0));
     let start = rig.now;
     while !matches!(rig.fire().1, Fired::TimedOut { .. }) {}
@@ -406,7 +406,7 @@ fn waiting_ns_counts_from_first_transmission() {
 
 #[test]
 fn acknowledgments_may_be_merged_while_nothing_is_amiss() {
-    let mut rig = Rig::in_flight(&setup(), 10);
+    let mut rig = SenderRig::in_flight(&setup(), 10);
     rig.wait_ms(100);
     rig.ack(1, &[]);
     assert!(rig.sender.may_merge_acks());
@@ -416,7 +416,7 @@ fn acknowledgments_may_be_merged_while_nothing_is_amiss() {
 
 #[test]
 fn loss_with_unvalidated_window_halves_used_window() {
-    let mut rig = Rig::new(&setup());
+    let mut rig = SenderRig::new(&setup());
     rig.set_cwnd(100, 100);
     for round in 0..4 {
         rig.limit += 10;
@@ -445,7 +445,7 @@ fn loss_with_unvalidated_window_halves_used_window() {
 #[test]
 fn timeout_without_new_data_retransmits_at_once() {
     let timed_out = |limit| {
-        let mut rig = Rig::in_flight(&setup(), 10);
+        let mut rig = SenderRig::in_flight(&setup(), 10);
         while !matches!(rig.fire().1, Fired::TimedOut { .. }) {
             rig.pump();
         }

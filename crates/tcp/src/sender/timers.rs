@@ -3,14 +3,14 @@
 use millrace_core::time::Instant;
 
 use crate::cc::validate::Validate;
-use crate::cc::{Control, Cut};
+use crate::cc::{CongestionControl, WindowReduction};
 use crate::recover::frto::Frto;
 use crate::recover::rack::Surroundings;
 use crate::recover::records::{Records, SACKED};
 use crate::recover::tlp::Tlp;
 use crate::rtt::{Tick, nanoseconds};
 use crate::sender::{
-    Book, Fired, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, Phase, Sender, Timer, WANTS_CWR,
+    Book, Fired, HAS_ECN, HAS_PROGRESSED, HAS_SACK, IS_FORCED, RecoveryPhase, Sender, Timer, WANTS_CWR,
     WAS_UNVALIDATED,
 };
 
@@ -40,8 +40,9 @@ impl Sender {
             self.due = now.plus_ns(nanoseconds(wait_ticks)).min(self.rto_at);
             return;
         }
-        let is_calm =
-            self.phase == Phase::Open && self.board.sacked_segments == 0 && self.board.lost_bytes == 0;
+        let is_calm = self.phase == RecoveryPhase::Open
+            && self.board.sacked_segments == 0
+            && self.board.lost_bytes == 0;
         //= RFC 8985 section 7.2
         //# The sender SHOULD start or
         //# restart a loss probe PTO timer after transmitting new data (that was
@@ -126,14 +127,14 @@ impl Sender {
         //# retransmission timer and the given segment has already been
         //# retransmitted by way of the retransmission timer at least once, the
         //# value of ssthresh is held constant.
-        let is_repeated = self.phase == Phase::TimedOut && !self.is(HAS_PROGRESSED);
-        let cut = Cut { used, mss: u32::from(self.mss()) };
+        let is_repeated = self.phase == RecoveryPhase::TimedOut && !self.is(HAS_PROGRESSED);
+        let cut = WindowReduction { used, mss: u32::from(self.mss()) };
         self.controller.on_rto(&cut, is_repeated);
         //= RFC 5682 section 3.1
         //# This algorithm
         //# SHOULD NOT be applied if the TCP sender is already in loss recovery
         //# when a retransmission timeout occurs.
-        let is_first = matches!(self.phase, Phase::Open | Phase::Marked);
+        let is_first = matches!(self.phase, RecoveryPhase::Open | RecoveryPhase::Marked);
         let again = is_repeated && self.frto == Frto::Retransmitted;
         self.frto = if self.is(HAS_SACK) && (is_first || again) { Frto::Retransmitted } else { Frto::Off };
         //= RFC 3522 section 3.2
@@ -144,7 +145,7 @@ impl Sender {
         } else if !is_repeated {
             self.undo.end();
         }
-        self.phase = Phase::TimedOut;
+        self.phase = RecoveryPhase::TimedOut;
         self.book = Book::Open(Validate::new(self.una, tick));
         self.switches.set(WAS_UNVALIDATED | HAS_PROGRESSED, false);
         self.switches.set(IS_FORCED, true);

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
 
-use super::{ConnectionId, Event, Reply, Stack, Wanted};
-use crate::conn::{Connection, Env, Happened, Info, Marks, Reason, State};
+use super::{ConnectionEvent, ConnectionId, Reply, Stack, WantedExtent};
+use crate::conn::{Connection, ConnectionState, Env, Happened, Info, Marks, Reason};
 use crate::isn::initial_seq;
-use crate::send::{Area, ExtentRange, Refused};
+use crate::send::{Area, ExtentRange, QueueRefusal};
 use crate::wire::FlowKey;
 
 /// Why a call was not done.
@@ -193,15 +193,15 @@ impl Stack {
         id: ConnectionId,
         lease: Lease,
         now: Instant,
-        send: impl FnOnce(&mut Connection, &mut Env<'_>, Lease) -> Result<(), (Refused, Lease)>,
+        send: impl FnOnce(&mut Connection, &mut Env<'_>, Lease) -> Result<(), (QueueRefusal, Lease)>,
     ) -> Result<(), (CallError, Lease)> {
         // A closure that may not run cannot hand the lease back: it is looked up first.
         if let Err(error) = self.may_send(id) {
             return Err((error, lease));
         }
         match self.with(id.number, now, |connection, env| send(connection, env, lease)) {
-            Some(Err((Refused::Full, lease))) => return Err((CallError::NoRoom, lease)),
-            Some(Err((Refused::Unfit, lease))) => return Err((CallError::Unfit, lease)),
+            Some(Err((QueueRefusal::Full, lease))) => return Err((CallError::NoRoom, lease)),
+            Some(Err((QueueRefusal::Unfit, lease))) => return Err((CallError::Unfit, lease)),
             _ => {}
         }
         self.make_ready(id.number);
@@ -242,8 +242,8 @@ impl Stack {
     ) -> Result<(), CallError> {
         self.may_send(id)?;
         match self.with(id.number, now, |connection, env| connection.send_area(env, area, at, bytes)) {
-            Some(Err(Refused::Full)) => return Err(CallError::NoRoom),
-            Some(Err(Refused::Unfit)) => return Err(CallError::Unfit),
+            Some(Err(QueueRefusal::Full)) => return Err(CallError::NoRoom),
+            Some(Err(QueueRefusal::Unfit)) => return Err(CallError::Unfit),
             _ => {}
         }
         self.make_ready(id.number);
@@ -260,7 +260,7 @@ impl Stack {
     fn may_send(&self, id: ConnectionId) -> Result<(), CallError> {
         match self.connection(id).ok_or(CallError::NoConnection)? {
             connection if connection.may_send() => Ok(()),
-            connection if connection.state() == State::Closed => Err(CallError::NoConnection),
+            connection if connection.state() == ConnectionState::Closed => Err(CallError::NoConnection),
             _ => Err(CallError::Closing),
         }
     }
@@ -334,7 +334,7 @@ impl Stack {
     pub fn release(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.connection(id) else { return };
         let loses_data = connection.unread_bytes() > 0;
-        if loses_data && !matches!(connection.state(), State::Closed | State::TimeWait) {
+        if loses_data && !matches!(connection.state(), ConnectionState::Closed | ConnectionState::TimeWait) {
             self.abort_number(id.number, now);
         }
         self.with(id.number, now, |connection, env| {
@@ -348,8 +348,8 @@ impl Stack {
     }
 
     /// STATUS.
-    pub fn state(&self, id: ConnectionId) -> State {
-        self.connection(id).map_or(State::Closed, Connection::state)
+    pub fn state(&self, id: ConnectionId) -> ConnectionState {
+        self.connection(id).map_or(ConnectionState::Closed, Connection::state)
     }
 
     /// STATUS in full, of the connection that has this number now, if there is one; numbers are below [`Stack::capacity`].
@@ -453,7 +453,7 @@ impl Stack {
     }
 
     /// The next event, if there is one.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ConnectionEvent> {
         while let Some(number) = self.told.pop_front() {
             let id = self.id(number);
             let Some(slot) = self.slots.get_mut(number as usize) else { continue };
@@ -467,14 +467,14 @@ impl Stack {
                 self.seen(listener);
             }
             if happened != Happened::default() {
-                return Some(Event { connection: id, happened, reason, listener });
+                return Some(ConnectionEvent { connection: id, happened, reason, listener });
             }
         }
         None
     }
 
     /// The next extent that is needed again, if there is one.
-    pub fn poll_wanted(&mut self) -> Option<Wanted> {
+    pub fn poll_wanted(&mut self) -> Option<WantedExtent> {
         while let Some(wanted) = self.wanted.pop_front() {
             if self.connection(wanted.connection).is_some() {
                 return Some(wanted);

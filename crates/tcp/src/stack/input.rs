@@ -3,9 +3,9 @@
 use millrace_core::time::Instant;
 
 use super::{Arrived, Reply, Stack};
-use crate::conn::arrive::{Arrival, answer_closed};
+use crate::conn::arrive::{SegmentArrival, answer_closed};
 use crate::limits::MAX_REPLIES;
-use crate::time_wait::Answer;
+use crate::time_wait::TimeWaitReply;
 use crate::wire::{Flags, FlowKey, Head, Segment, is_right, parse, payload_sum};
 
 impl Stack {
@@ -51,7 +51,7 @@ impl Stack {
             self.shared.counters.bad_checksums += 1;
             return;
         }
-        let arrival = Arrival { at: arrived.at, is_marked: arrived.is_marked, expected_sum };
+        let arrival = SegmentArrival { at: arrived.at, is_marked: arrived.is_marked, expected_sum };
         match number {
             Some(number) => {
                 self.process_note(number, now);
@@ -67,7 +67,7 @@ impl Stack {
         number: u32,
         flow: &FlowKey,
         segment: &Segment<'_>,
-        arrival: Arrival,
+        arrival: SegmentArrival,
         now: Instant,
     ) {
         let reset =
@@ -95,13 +95,13 @@ impl Stack {
             return self.arrive_for_request(request, flow, segment, now);
         }
         match self.time_waits.arrived(flow, segment, now) {
-            Answer::Unknown => {}
-            Answer::Drop => return,
-            Answer::Ack(ended) => {
+            TimeWaitReply::Unknown => {}
+            TimeWaitReply::Drop => return,
+            TimeWaitReply::Ack(ended) => {
                 let head = self.time_wait_ack(flow, &ended, now);
                 return self.reply(Reply { flow: *flow, head });
             }
-            Answer::Reopen(next) => {
+            TimeWaitReply::Reopen(next) => {
                 if self.arrive_for_listener(flow, segment, Some(next), now) {
                     self.time_waits.remove(flow);
                 }
@@ -118,7 +118,7 @@ impl Stack {
     pub(super) fn time_wait_ack(
         &self,
         flow: &FlowKey,
-        ended: &crate::time_wait::Ended,
+        ended: &crate::time_wait::EndedConnection,
         now: Instant,
     ) -> Head {
         let mut head =

@@ -48,11 +48,11 @@ use crate::recover::records::Records;
 use crate::recv::{ClusterSize, Pages};
 use crate::send::Store;
 use crate::shares::Shares;
-use crate::table::Table;
+use crate::table::FlowTable;
 use crate::time_wait::TimeWaits;
 use crate::wire::{FlowKey, Head};
 
-pub use self::output::{Ecn, Frame, Out, Taken};
+pub use self::output::{DeviceFrame, Ecn, FrameDisposal, OutgoingSegment};
 pub use self::size::IDLE_CONNECTION_BYTES;
 
 use self::listen::Listener;
@@ -110,7 +110,7 @@ pub struct Settings {
 
 /// An event reported to an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ConnectionEvent {
     /// Of which connection.
     pub connection: ConnectionId,
     /// What.
@@ -123,7 +123,7 @@ pub struct Event {
 
 /// An extent that a connection needs again ([`Stack::supply`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedExtent {
     /// Which connection.
     pub connection: ConnectionId,
     /// Content of the extent.
@@ -174,7 +174,7 @@ struct Reply {
 }
 
 /// What connections share.
-struct Shared {
+struct StackPools {
     records: Records,
     store: Store,
     pages: Pages,
@@ -182,7 +182,7 @@ struct Shared {
     counters: TcpCounters,
 }
 
-impl Shared {
+impl StackPools {
     fn env(&mut self, now: Instant) -> Env<'_> {
         let Self { records, store, pages, config, counters } = self;
         Env { now, records, store, pages, config, counters }
@@ -190,7 +190,7 @@ impl Shared {
 }
 
 /// A slot of the table of connections.
-struct Slot {
+struct StackSlot {
     connection: Option<Connection>,
     generation: u32,
     /// Index of the note of its last ACK; without a connection: the next free slot.
@@ -205,19 +205,19 @@ struct Keys {
 
 /// All connections of one loop.
 pub struct Stack {
-    shared: Shared,
-    slots: Box<[Slot]>,
+    shared: StackPools,
+    slots: Box<[StackSlot]>,
     /// First of the slots without a connection, and how many they are.
     free: u32,
     free_count: u32,
-    table: Table,
+    table: FlowTable,
     /// A timer for each connection.
     wheel: Wheel,
     /// Connections that may have something to send, each at most once.
     ready: VecDeque<u32>,
     /// Connections with something to tell, each at most once.
     told: VecDeque<u32>,
-    wanted: VecDeque<Wanted>,
+    wanted: VecDeque<WantedExtent>,
     replies: VecDeque<Reply>,
     notes: Notes,
     requests: Requests,
@@ -239,15 +239,15 @@ impl Stack {
             || HashKey::new([random.next() ^ settings.secret[0], random.next() ^ settings.secret[1]]);
         // Two bits of a free slot's link say more than the next one's number.
         let connections = settings.connections.min(1 << 30);
-        let slot = |number| Slot { connection: None, generation: 0, note: number + 1 };
+        let slot = |number| StackSlot { connection: None, generation: 0, note: number + 1 };
         Self {
-            table: Table::new(key(), connections),
+            table: FlowTable::new(key(), connections),
             requests: Requests::new(key(), settings.requests),
             time_waits: TimeWaits::new(key(), settings.time_waits),
             cookies: settings.cookies.then(|| Cookies::new(key())),
             ports: Ports::new(key(), settings.secret[0], settings.ports.clone()),
             keys: Keys { isn: key(), stamps: key() },
-            shared: Shared {
+            shared: StackPools {
                 records: Records::new(settings.records),
                 store: Store::new(settings.descriptors, settings.host_pages),
                 pages: Pages::new(&settings.clusters),

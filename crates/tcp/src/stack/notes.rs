@@ -13,11 +13,11 @@ use millrace_core::prefetch::prefetch_all;
 use millrace_core::time::Instant;
 
 use super::Stack;
-use crate::conn::arrive::Arrival;
+use crate::conn::arrive::SegmentArrival;
 use crate::conn::{Connection, Marks};
 use crate::limits::{ACK_DEFER_NS, MAX_NOTES, NEW_ACKS, NOTES_AHEAD};
 use crate::seq::Seq;
-use crate::wire::{Flags, FlowKey, Options, Sacks, Segment, Stamps};
+use crate::wire::{Flags, FlowKey, Sacks, Segment, Stamps, TcpOptions};
 
 const NONE: u32 = u32::MAX;
 
@@ -34,7 +34,7 @@ struct Ack {
 
 impl Ack {
     fn of(segment: &Segment<'_>, at: Instant) -> Self {
-        let Options { stamps, sacks, .. } = segment.options;
+        let TcpOptions { stamps, sacks, .. } = segment.options;
         Self { seq: segment.seq, ack: segment.ack, window: segment.window, stamps, sacks, at }
     }
 
@@ -48,13 +48,13 @@ impl Ack {
             flags: Flags::ACK,
             window: self.window,
             urgent: 0,
-            options: Options { stamps: self.stamps, sacks: self.sacks, ..Options::default() },
+            options: TcpOptions { stamps: self.stamps, sacks: self.sacks, ..TcpOptions::default() },
             payload: &[],
         }
     }
 
-    fn arrival(&self) -> Arrival {
-        Arrival { at: self.at, is_marked: false, expected_sum: None }
+    fn arrival(&self) -> SegmentArrival {
+        SegmentArrival { at: self.at, is_marked: false, expected_sum: None }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use millrace_core::time::Instant;
 
-use super::{ConnectionId, Stack, Wanted};
-use crate::conn::{Connection, Plan, Planned};
+use super::{ConnectionId, Stack, WantedExtent};
+use crate::conn::{Connection, Planned, SegmentPlan};
 use crate::limits::TURN_SEGMENTS;
 use crate::send::{Handed, Payload};
 use crate::seq::Seq;
@@ -30,7 +30,7 @@ pub enum Ecn {
 //# configurable (MUST-49).
 /// A segment that goes out: everything from the TCP header on.
 #[derive(Debug)]
-pub struct Out<'a> {
+pub struct OutgoingSegment<'a> {
     /// Between which ends, the local one first.
     pub flow: &'a FlowKey,
     /// For the IP header.
@@ -40,21 +40,21 @@ pub struct Out<'a> {
     /// The payload, where it lies, and its sum.
     pub payload: Payload<'a>,
     /// Time in nanoseconds since the peer last acknowledged or sent something new: until then the
-    /// path to it worked. [`Out::NEVER`]: neither has happened, or the peer has sent something else
-    /// since.
+    /// path to it worked. [`OutgoingSegment::NEVER`]: neither has happened, or the peer has sent
+    /// something else since.
     pub moved_ns: u64,
     /// What to hand back when the device has read the payload, if it did not copy it ([`Stack::device_done`]). `None`: it has to copy what there is of payload.
-    pub frame: Option<Frame>,
+    pub frame: Option<DeviceFrame>,
 }
 
-impl Out<'_> {
+impl OutgoingSegment<'_> {
     /// No progress yet, or no connection that could make any.
     pub const NEVER: u64 = u64::MAX;
 }
 
 /// Names a frame in the hands of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct DeviceFrame {
     connection: ConnectionId,
     seq: Seq,
     bytes: u16,
@@ -63,7 +63,7 @@ pub struct Frame {
 
 /// How a device disposed of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum FrameDisposal {
     /// It has copied it: nothing is lent any more.
     Copied,
     /// It will read the payload later and then hand the frame back.
@@ -73,7 +73,7 @@ pub enum Taken {
 }
 
 /// What became of a connection's turn.
-enum Turn {
+enum TurnResult {
     /// It has nothing more to send before this moment.
     Done(Option<Instant>),
     /// It has more to send, after others.
@@ -90,7 +90,11 @@ impl Stack {
     //# series of queued segments, it MUST process them all before
     //# sending any ACK segments (MUST-59).
     /// The third stage. `out` is shown each segment that goes; how many went.
-    pub fn output(&mut self, now: Instant, out: &mut impl FnMut(&Out<'_>) -> Taken) -> usize {
+    pub fn output(
+        &mut self,
+        now: Instant,
+        out: &mut impl FnMut(&OutgoingSegment<'_>) -> FrameDisposal,
+    ) -> usize {
         let mut count = 0;
         self.note_new(now);
         if self.send_replies(out, &mut count) {
@@ -103,12 +107,12 @@ impl Stack {
                 left -= 1;
                 self.slots[number as usize].left_ready();
                 match self.send_burst(number, now, out, &mut count) {
-                    Turn::Done(wait) => self.settle(number, now, wait),
-                    Turn::More => {
+                    TurnResult::Done(wait) => self.settle(number, now, wait),
+                    TurnResult::More => {
                         self.settle(number, now, None);
                         self.make_ready(number);
                     }
-                    Turn::Full => {
+                    TurnResult::Full => {
                         self.settle(number, now, None);
                         self.make_ready(number);
                         break;
@@ -121,19 +125,23 @@ impl Stack {
     }
 
     /// Segments that belong to no connection. False: the device is full.
-    fn send_replies(&mut self, out: &mut impl FnMut(&Out<'_>) -> Taken, count: &mut usize) -> bool {
+    fn send_replies(
+        &mut self,
+        out: &mut impl FnMut(&OutgoingSegment<'_>) -> FrameDisposal,
+        count: &mut usize,
+    ) -> bool {
         while let Some(reply) = self.replies.front() {
             let mut header = [0; HEADER_BYTES + OPTIONS_BYTES];
             let bytes = Template::new(&reply.flow).write(&reply.head, Body::EMPTY, &mut header);
-            let segment = Out {
+            let segment = OutgoingSegment {
                 flow: &reply.flow,
                 ecn: Ecn::NotCapable,
                 header: &header[..bytes],
                 payload: Payload::default(),
-                moved_ns: Out::NEVER,
+                moved_ns: OutgoingSegment::NEVER,
                 frame: None,
             };
-            if out(&segment) == Taken::Full {
+            if out(&segment) == FrameDisposal::Full {
                 return false;
             }
             self.shared.counters.segments_out += 1;
@@ -147,33 +155,35 @@ impl Stack {
         &mut self,
         number: u32,
         now: Instant,
-        out: &mut impl FnMut(&Out<'_>) -> Taken,
+        out: &mut impl FnMut(&OutgoingSegment<'_>) -> FrameDisposal,
         count: &mut usize,
-    ) -> Turn {
+    ) -> TurnResult {
         for _ in 0..TURN_SEGMENTS {
-            let Some(planned) = self.with(number, now, Connection::plan) else { return Turn::Done(None) };
+            let Some(planned) = self.with(number, now, Connection::plan) else {
+                return TurnResult::Done(None);
+            };
             match planned {
-                Planned::Idle(wait) => return Turn::Done(wait),
+                Planned::Idle(wait) => return TurnResult::Done(wait),
                 Planned::Wanted(content) => {
                     let connection = self.id(number);
-                    self.wanted.push_back(Wanted { connection, content });
+                    self.wanted.push_back(WantedExtent { connection, content });
                 }
                 Planned::Segment(plan) => match self.send_segment(number, &plan, now, out) {
                     true => *count += 1,
-                    false => return Turn::Full,
+                    false => return TurnResult::Full,
                 },
             }
         }
-        Turn::More
+        TurnResult::More
     }
 
     /// Shows a segment to the device. False: it has no room.
     fn send_segment(
         &mut self,
         number: u32,
-        plan: &Plan,
+        plan: &SegmentPlan,
         now: Instant,
-        out: &mut impl FnMut(&Out<'_>) -> Taken,
+        out: &mut impl FnMut(&OutgoingSegment<'_>) -> FrameDisposal,
     ) -> bool {
         let Some(flow) = self.table.flow(number).copied() else { return true };
         let connection_id = self.id(number);
@@ -181,7 +191,7 @@ impl Stack {
         // Staged data is only valid now.
         let lasting = plan.cut.filter(|cut| !cut.is_staged());
         let handed = lasting.map(|cut| self.shared.store.handed(&cut));
-        let frame = handed.map(|handed| Frame {
+        let frame = handed.map(|handed| DeviceFrame {
             connection: connection_id,
             seq: plan.head.seq,
             bytes: plan.seq_len() as u16,
@@ -193,12 +203,13 @@ impl Stack {
         let bytes = Template::new(&flow).write(&plan.head, body, &mut header);
         let ecn = if plan.is_ect { Ecn::Capable } else { Ecn::NotCapable };
         let moved_ns = connection.moved_ns(now);
-        let taken = out(&Out { flow: &flow, ecn, header: &header[..bytes], payload, moved_ns, frame });
-        if taken != Taken::Full {
+        let taken =
+            out(&OutgoingSegment { flow: &flow, ecn, header: &header[..bytes], payload, moved_ns, frame });
+        if taken != FrameDisposal::Full {
             connection.commit(&mut self.shared.env(now), plan);
         }
         // Nor has a FIN alone a frame that anybody could hand back.
-        if frame.is_none() && plan.seq_len() > 0 && taken != Taken::Full {
+        if frame.is_none() && plan.seq_len() > 0 && taken != FrameDisposal::Full {
             connection.sender_mut().device_done(
                 &mut self.shared.records,
                 plan.head.seq,
@@ -206,16 +217,16 @@ impl Stack {
             );
         }
         match (taken, frame) {
-            (Taken::Copied, Some(frame)) => self.device_done(frame),
-            (Taken::Full, Some(frame)) => self.shared.store.returned(frame.handed),
+            (FrameDisposal::Copied, Some(frame)) => self.device_done(frame),
+            (FrameDisposal::Full, Some(frame)) => self.shared.store.returned(frame.handed),
             _ => {}
         }
-        taken != Taken::Full
+        taken != FrameDisposal::Full
     }
 
     /// The device has given a frame back.
-    pub fn device_done(&mut self, frame: Frame) {
-        let Frame { connection: id, seq, bytes, handed } = frame;
+    pub fn device_done(&mut self, frame: DeviceFrame) {
+        let DeviceFrame { connection: id, seq, bytes, handed } = frame;
         self.shared.store.returned(handed);
         let Some(slot) =
             self.slots.get_mut(id.number as usize).filter(|slot| slot.generation == id.generation)

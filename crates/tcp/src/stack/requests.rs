@@ -5,17 +5,17 @@ use millrace_core::time::Instant;
 use millrace_core::wheel::Wheel;
 
 use super::{ListenerId, Reply, Stack};
-use crate::conn::arrive::{Arrival, answer_listen};
-use crate::conn::{Agreed, Connection, State};
+use crate::conn::arrive::{SegmentArrival, answer_listen};
+use crate::conn::{Agreed, Connection, ConnectionState};
 use crate::keyed::HashKey;
 use crate::limits::{RTO_FIRST_NS, SYN_ACK_TRIES};
 use crate::recv::window;
-use crate::table::Table;
+use crate::table::FlowTable;
 use crate::wire::{Flags, FlowKey, Head, Segment};
 
 /// A request for a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct ConnectionRequest {
     pub(super) agreed: Agreed,
     pub(super) listener: ListenerId,
     tries: u8,
@@ -25,12 +25,12 @@ pub(super) struct Request {
     is_acked: bool,
 }
 
-const _: () = assert!(size_of::<Request>() <= 64);
+const _: () = assert!(size_of::<ConnectionRequest>() <= 64);
 
 /// All requests.
 pub(super) struct Requests {
-    table: Table,
-    records: Box<[Option<Request>]>,
+    table: FlowTable,
+    records: Box<[Option<ConnectionRequest>]>,
     free: Vec<u32>,
     wheel: Wheel,
 }
@@ -38,7 +38,7 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn new(key: HashKey, capacity: u32) -> Self {
         Self {
-            table: Table::new(key, capacity),
+            table: FlowTable::new(key, capacity),
             records: vec![None; capacity as usize].into(),
             free: (0..capacity).rev().collect(),
             wheel: Wheel::new(capacity as usize),
@@ -47,8 +47,8 @@ impl Requests {
 
     /// Memory in bytes for `capacity` requests.
     pub(super) fn bytes(capacity: u32) -> usize {
-        let each = size_of::<Option<Request>>() + size_of::<u32>();
-        capacity as usize * each + Table::bytes(capacity) + Wheel::bytes(capacity as usize)
+        let each = size_of::<Option<ConnectionRequest>>() + size_of::<u32>();
+        capacity as usize * each + FlowTable::bytes(capacity) + Wheel::bytes(capacity as usize)
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -73,7 +73,7 @@ impl Requests {
     }
 
     /// False if there is no room.
-    fn insert(&mut self, flow: &FlowKey, request: Request, now: Instant) -> bool {
+    fn insert(&mut self, flow: &FlowKey, request: ConnectionRequest, now: Instant) -> bool {
         let Some(&number) = self.free.last() else { return false };
         if !self.table.insert(flow, number) {
             return false;
@@ -84,7 +84,7 @@ impl Requests {
         true
     }
 
-    fn remove(&mut self, number: u32) -> Option<Request> {
+    fn remove(&mut self, number: u32) -> Option<ConnectionRequest> {
         let flow = self.table.flow(number).copied()?;
         self.table.remove(&flow);
         self.wheel.cancel(number);
@@ -102,7 +102,7 @@ impl Stack {
         agreed: Agreed,
         now: Instant,
     ) -> bool {
-        let request = Request { agreed, listener, tries: 0, since: now, is_acked: false };
+        let request = ConnectionRequest { agreed, listener, tries: 0, since: now, is_acked: false };
         if !self.requests.insert(flow, request, now) {
             return false;
         }
@@ -123,7 +123,7 @@ impl Stack {
         agreed: Agreed,
         now: Instant,
     ) -> bool {
-        let request = Request { agreed, listener, tries: 0, since: now, is_acked: true };
+        let request = ConnectionRequest { agreed, listener, tries: 0, since: now, is_acked: true };
         let is_added = self.requests.insert(flow, request, now);
         self.half_open(listener, i32::from(is_added));
         is_added
@@ -233,9 +233,13 @@ impl Stack {
         let Some(number) = self.occupy(flow, connection) else { return };
         self.unseen(listener);
         self.shared.counters.accepted += 1;
-        let arrival = Arrival { at: now, is_marked: false, expected_sum: None };
+        let arrival = SegmentArrival { at: now, is_marked: false, expected_sum: None };
         self.arrive(number, flow, segment, arrival, now);
-        if self.slots[number as usize].connection.as_ref().is_some_and(|c| c.state() == State::SynReceived) {
+        if self.slots[number as usize]
+            .connection
+            .as_ref()
+            .is_some_and(|c| c.state() == ConnectionState::SynReceived)
+        {
             // What ended the handshake was not taken after all (an old time stamp, for instance).
             self.free(number);
         }

@@ -2,16 +2,16 @@
 
 use millrace_core::time::Instant;
 
-use super::{Reply, Slot, Stack};
-use crate::conn::{Connection, Marks, Reason, State};
-use crate::time_wait::Ended;
+use super::{Reply, Stack, StackSlot};
+use crate::conn::{Connection, ConnectionState, Marks, Reason};
+use crate::time_wait::EndedConnection;
 
 /// Of a free slot's link: its number is still in the queue of connections that may have something to send.
 const LEFT_READY: u32 = 1 << 31;
 /// The same of the queue of those with something to tell.
 const LEFT_TOLD: u32 = 1 << 30;
 
-impl Slot {
+impl StackSlot {
     /// Its number has come out of the queue of connections that may have something to send.
     pub(super) fn left_ready(&mut self) {
         match &mut self.connection {
@@ -50,13 +50,13 @@ impl Stack {
             return;
         };
         match connection.state() {
-            State::Closed if connection.reason() == Reason::Forgotten => return self.free(number),
-            State::Closed | State::TimeWait => self.leave_table(number, now),
+            ConnectionState::Closed if connection.reason() == Reason::Forgotten => return self.free(number),
+            ConnectionState::Closed | ConnectionState::TimeWait => self.leave_table(number, now),
             _ => {}
         }
         let Some(connection) = self.slots[number as usize].connection.as_mut() else { return };
         let is_orphan = connection.marks().has(Marks::ORPHAN);
-        if is_orphan && matches!(connection.state(), State::Closed | State::TimeWait) {
+        if is_orphan && matches!(connection.state(), ConnectionState::Closed | ConnectionState::TimeWait) {
             return self.free(number);
         }
         if !is_orphan && !connection.happened().is_empty() && !connection.marks().has(Marks::IS_TOLD) {
@@ -88,8 +88,8 @@ impl Stack {
         else {
             return;
         };
-        if connection.state() == State::TimeWait {
-            let ended = Ended {
+        if connection.state() == ConnectionState::TimeWait {
+            let ended = EndedConnection {
                 send_next: connection.snd_nxt(),
                 receive_next: connection.rcv_nxt(),
                 recent_stamp: connection.recent_stamp(),

@@ -5,18 +5,18 @@ use millrace_core::wheel::Wheel;
 use super::listen::Listener;
 use super::notes::Notes;
 use super::requests::Requests;
-use super::{Reply, Settings, Slot, Wanted};
+use super::{Reply, Settings, StackSlot, WantedExtent};
 use crate::limits::MAX_REPLIES;
 use crate::recover::records::Records;
 use crate::recv::Pages;
 use crate::send::Store;
-use crate::table::Table;
+use crate::table::FlowTable;
 use crate::time_wait::TimeWaits;
 use crate::wire::FlowKey;
 
 /// Bytes of an idle established connection in all tables of a stack: its slot, its ends and its place in the table (at the least load), its
 /// timer, and its places in the two queues.
-pub const IDLE_CONNECTION_BYTES: usize = size_of::<Slot>() + size_of::<FlowKey>() + 2 * 8 + 24 + 2 * 4;
+pub const IDLE_CONNECTION_BYTES: usize = size_of::<StackSlot>() + size_of::<FlowKey>() + 2 * 8 + 24 + 2 * 4;
 
 // 10^6 connections take half a GB.
 const _: () = assert!(IDLE_CONNECTION_BYTES <= 512);
@@ -26,11 +26,12 @@ impl Settings {
     pub fn bytes(&self) -> u64 {
         let connections = self.connections as usize;
         let queues = 2 * connections * size_of::<u32>();
-        let slots = connections * size_of::<Slot>() + queues;
-        let found = Table::bytes(self.connections) + Wheel::bytes(connections);
+        let slots = connections * size_of::<StackSlot>() + queues;
+        let found = FlowTable::bytes(self.connections) + Wheel::bytes(connections);
         let handshakes = Requests::bytes(self.requests) + TimeWaits::bytes(self.time_waits);
         let sending = Records::bytes(self.records) + Store::bytes(self.descriptors, self.host_pages);
-        let waiting = self.descriptors as usize * size_of::<Wanted>() + MAX_REPLIES * size_of::<Reply>();
+        let waiting =
+            self.descriptors as usize * size_of::<WantedExtent>() + MAX_REPLIES * size_of::<Reply>();
         let received = Pages::bytes_of(&self.clusters);
         let listeners = usize::from(self.listeners) * size_of::<Option<Listener>>();
         (slots + found + handshakes + listeners + sending + waiting + received + Notes::BYTES) as u64

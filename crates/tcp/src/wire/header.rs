@@ -2,7 +2,7 @@
 
 use millrace_core::wire::checksum::{add, sum16};
 
-use super::{Flags, FlowKey, HEADER_BYTES, Options, Segment, options};
+use super::{Flags, FlowKey, HEADER_BYTES, Segment, TcpOptions, options};
 use crate::seq::Seq;
 
 /// The sum of everything that a checksum covers, the checksum too. The other zero cannot come up: the pseudo-header is not zero.
@@ -58,7 +58,7 @@ pub fn parse(segment: &[u8]) -> Result<Segment<'_>, Unfit> {
     };
     // Constructed in its final location in either case, not assembled beforehand: see [`Unfit`].
     if let Some(stamps) = options::stamps_alone(option_bytes) {
-        return Ok(with(Options::of_stamps(Some(stamps))));
+        return Ok(with(TcpOptions::of_stamps(Some(stamps))));
     }
     Ok(with(options::parse(option_bytes)?))
 }

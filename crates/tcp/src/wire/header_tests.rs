@@ -2,7 +2,7 @@ use millrace_core::random::SplitMix;
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::{Body, Head, Options, Sacks, Stamps, Template};
+use crate::wire::{Body, Head, Sacks, Stamps, TcpOptions, Template};
 
 fn flow(is_v4: bool) -> FlowKey {
     let (local, remote) = if is_v4 {
@@ -30,7 +30,7 @@ fn segment(flow: &FlowKey, head: &Head, payload: &[u8]) -> Vec<u8> {
 fn parse_header_with_bad_length_or_offset_returns_error() {
     let whole = segment(
         &flow(true),
-        &Head { options: Options { mss: Some(9), ..Options::default() }, ..Head::default() },
+        &Head { options: TcpOptions { mss: Some(9), ..TcpOptions::default() }, ..Head::default() },
         b"ab",
     );
     assert_eq!(parse(&whole).unwrap().payload, b"ab");
@@ -82,7 +82,7 @@ fn fields_are_where_they_belong() {
         flags: Flags(0xd3),
         window: 0xffff,
         urgent: 0x7001,
-        options: Options { stamps, ..Options::default() },
+        options: TcpOptions { stamps, ..TcpOptions::default() },
     };
     let bytes = segment(&flow(false), &head, b"payload");
     let found = parse(&bytes).unwrap();
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     fn payload_sum_from_header_equals_sum_of_payload(payload in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..200), seq: u32, is_v4: bool, sacks in 0usize..4) {
         let flow = flow(is_v4);
-        let mut options = Options::default();
+        let mut options = TcpOptions::default();
         let mut blocks = Sacks::default();
         (0..sacks).for_each(|i| assert!(blocks.push(Seq(i as u32), Seq(seq))));
         options.sacks = blocks;

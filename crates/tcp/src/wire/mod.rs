@@ -110,7 +110,7 @@ impl Sacks {
 
 /// The options of a header; unknown options are skipped (RFC 9293 section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct TcpOptions {
     /// Maximum segment size (RFC 9293 section 3.7.1).
     pub mss: Option<u16>,
     /// Window scale, as it stands there (RFC 7323 section 2.2): whoever uses it limits it to 14.
@@ -125,14 +125,14 @@ pub struct Options {
     pub user_timeout: Option<u16>,
 }
 
-impl Default for Options {
+impl Default for TcpOptions {
     #[inline]
     fn default() -> Self {
         Self::NONE
     }
 }
 
-impl Options {
+impl TcpOptions {
     /// No options.
     pub const NONE: Self = Self::of_stamps(None);
 
@@ -178,7 +178,7 @@ pub struct Segment<'a> {
     /// Urgent pointer.
     pub urgent: u16,
     /// Options.
-    pub options: Options,
+    pub options: TcpOptions,
     /// Bytes behind the header.
     pub payload: &'a [u8],
 }

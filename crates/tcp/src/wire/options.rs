@@ -1,6 +1,6 @@
 //! Options of a header: a tolerant parser and a writer that pads to words.
 
-use super::{MAX_SACKS, OPTIONS_BYTES, Options, Sacks, Stamps, Unfit};
+use super::{MAX_SACKS, OPTIONS_BYTES, Sacks, Stamps, TcpOptions, Unfit};
 use crate::seq::Seq;
 
 /// Kinds (RFC 9293 section 3.1, RFC 7323, RFC 2018, RFC 5482).
@@ -31,8 +31,8 @@ pub(super) fn stamps_alone(bytes: &[u8]) -> Option<Stamps> {
 ///
 /// # Errors
 /// [`Unfit::Options`] for a length that cannot be.
-pub fn parse(bytes: &[u8]) -> Result<Options, Unfit> {
-    let (mut found, mut rest) = (Options::default(), bytes);
+pub fn parse(bytes: &[u8]) -> Result<TcpOptions, Unfit> {
+    let (mut found, mut rest) = (TcpOptions::default(), bytes);
     //= RFC 9293 section 3.2
     //# There is
     //# no guarantee that senders will use this option, so receivers MUST
@@ -64,7 +64,7 @@ pub fn parse(bytes: &[u8]) -> Result<Options, Unfit> {
 }
 
 /// One option's data.
-fn take(found: &mut Options, kind: u8, data: &[u8]) {
+fn take(found: &mut TcpOptions, kind: u8, data: &[u8]) {
     let short = || data.try_into().ok().map(u16::from_be_bytes);
     match kind {
         //= RFC 9293 section 3.1
@@ -110,8 +110,8 @@ fn read_sacks(data: &[u8]) -> Sacks {
 //= RFC 9293 section 3.1
 //# The content of the header beyond the End of
 //# Option List Option MUST be header padding of zeros (MUST-69).
-pub fn write(options: &Options, room: &mut [u8; OPTIONS_BYTES]) -> usize {
-    let mut out = Writer { room, used: 0 };
+pub fn write(options: &TcpOptions, room: &mut [u8; OPTIONS_BYTES]) -> usize {
+    let mut out = OptionWriter { room, used: 0 };
     if let Some(mss) = options.mss {
         let [high, low] = mss.to_be_bytes();
         out.put(&[MSS, 4, high, low]);
@@ -143,12 +143,12 @@ pub fn write(options: &Options, room: &mut [u8; OPTIONS_BYTES]) -> usize {
 }
 
 /// Fills the room from the front, whole words only. All that there may be without SACK blocks has room: 24 bytes.
-struct Writer<'a> {
+struct OptionWriter<'a> {
     room: &'a mut [u8; OPTIONS_BYTES],
     used: usize,
 }
 
-impl Writer<'_> {
+impl OptionWriter<'_> {
     fn put(&mut self, word: &[u8; 4]) {
         if let Some(room) = self.room.get_mut(self.used..self.used + 4) {
             room.copy_from_slice(word);

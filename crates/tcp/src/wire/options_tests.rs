@@ -8,13 +8,13 @@ fn blocks(count: u32) -> Sacks {
     sacks
 }
 
-fn written(options: &Options) -> Vec<u8> {
+fn written(options: &TcpOptions) -> Vec<u8> {
     let mut room = [0xee; OPTIONS_BYTES];
     let bytes = write(options, &mut room);
     room[..bytes].to_vec()
 }
 
-const ALL: Options = Options {
+const ALL: TcpOptions = TcpOptions {
     mss: Some(1460),
     scale: Some(7),
     is_sack_permitted: true,
@@ -40,17 +40,17 @@ fn options_lie_on_words_as_others_write_them() {
         written(&ALL),
         [2, 4, 5, 180, 1, 3, 3, 7, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 28, 4, 0x80, 1]
     );
-    let one = |options: Options| written(&options);
-    assert_eq!(one(Options { is_sack_permitted: true, ..Options::default() }), [1, 1, 4, 2]);
+    let one = |options: TcpOptions| written(&options);
+    assert_eq!(one(TcpOptions { is_sack_permitted: true, ..TcpOptions::default() }), [1, 1, 4, 2]);
     assert_eq!(
-        one(Options { stamps: ALL.stamps, ..Options::default() }),
+        one(TcpOptions { stamps: ALL.stamps, ..TcpOptions::default() }),
         [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]
     );
     assert_eq!(
-        one(Options { sacks: blocks(1), ..Options::default() }),
+        one(TcpOptions { sacks: blocks(1), ..TcpOptions::default() }),
         [1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 1]
     );
-    assert_eq!(one(Options::default()), []);
+    assert_eq!(one(TcpOptions::default()), []);
     assert_eq!(parse(&written(&ALL)), Ok(ALL));
 }
 
@@ -61,10 +61,13 @@ fn options_lie_on_words_as_others_write_them() {
 //# maximum of 4 blocks.
 #[test]
 fn sack_blocks_are_written_as_far_as_space_allows() {
-    let fitting = |options: Options| parse(&written(&options)).unwrap().sacks;
-    assert_eq!(fitting(Options { sacks: blocks(4), ..Options::default() }), blocks(4));
-    assert_eq!(fitting(Options { sacks: blocks(4), stamps: ALL.stamps, ..Options::default() }), blocks(3));
-    assert_eq!(fitting(Options { sacks: blocks(4), ..ALL }), blocks(1));
+    let fitting = |options: TcpOptions| parse(&written(&options)).unwrap().sacks;
+    assert_eq!(fitting(TcpOptions { sacks: blocks(4), ..TcpOptions::default() }), blocks(4));
+    assert_eq!(
+        fitting(TcpOptions { sacks: blocks(4), stamps: ALL.stamps, ..TcpOptions::default() }),
+        blocks(3)
+    );
+    assert_eq!(fitting(TcpOptions { sacks: blocks(4), ..ALL }), blocks(1));
     assert!(!blocks(4).clone().push(Seq(1), Seq(2)));
 }
 
@@ -82,7 +85,11 @@ fn sack_blocks_are_written_as_far_as_space_allows() {
 fn unknown_options_are_passed_over() {
     for unknown in [&[9, 2][..], &[253, 4, 1, 2], &[34, 10, 1, 2, 3, 4, 5, 6, 7, 8], &[6, 3, 0]] {
         let bytes = [unknown, &[2, 4, 1, 2]].concat();
-        assert_eq!(parse(&bytes), Ok(Options { mss: Some(0x102), ..Options::default() }), "{unknown:?}");
+        assert_eq!(
+            parse(&bytes),
+            Ok(TcpOptions { mss: Some(0x102), ..TcpOptions::default() }),
+            "{unknown:?}"
+        );
     }
 }
 
@@ -97,7 +104,7 @@ fn lengths_that_cannot_be_are_refused() {
         assert_eq!(parse(bytes), Err(Unfit::Options), "{bytes:?}");
     }
     // Behind the end of the list nothing is an option.
-    assert_eq!(parse(&[0, 2, 0, 0]), Ok(Options::default()));
+    assert_eq!(parse(&[0, 2, 0, 0]), Ok(TcpOptions::default()));
 }
 
 //= RFC 9293 section 3.2
@@ -110,12 +117,15 @@ fn lengths_that_cannot_be_are_refused() {
 fn options_may_begin_anywhere() {
     assert_eq!(
         parse(&[1, 2, 4, 1, 2, 3, 3, 5, 0]),
-        Ok(Options { mss: Some(0x102), scale: Some(5), ..Options::default() })
+        Ok(TcpOptions { mss: Some(0x102), scale: Some(5), ..TcpOptions::default() })
     );
     let stamps = Some(Stamps { value: 0x0102_0304, echo: 5 });
-    assert_eq!(parse(&[8, 10, 1, 2, 3, 4, 0, 0, 0, 5, 1, 1]), Ok(Options { stamps, ..Options::default() }));
+    assert_eq!(
+        parse(&[8, 10, 1, 2, 3, 4, 0, 0, 0, 5, 1, 1]),
+        Ok(TcpOptions { stamps, ..TcpOptions::default() })
+    );
     // Twelve bytes that begin like two paddings and time stamps.
-    assert_eq!(parse(&[1, 1, 8, 8, 1, 2, 3, 4, 5, 6, 0, 0]), Ok(Options::default()));
+    assert_eq!(parse(&[1, 1, 8, 8, 1, 2, 3, 4, 5, 6, 0, 0]), Ok(TcpOptions::default()));
 }
 
 #[test]
@@ -127,7 +137,7 @@ fn parse_repeated_option_takes_first_and_ignores_wrong_length() {
     let twice = [&[8, 10][..], &[0; 8], &[8, 10], &[9; 8]].concat();
     assert_eq!(parse(&twice).unwrap().stamps, Some(Stamps::default()));
     let other_lengths = [2, 3, 1, 3, 4, 1, 1, 4, 3, 1, 5, 6, 0, 0, 0, 1, 8, 6, 0, 0, 0, 1, 28, 3, 1];
-    assert_eq!(parse(&other_lengths), Ok(Options::default()));
+    assert_eq!(parse(&other_lengths), Ok(TcpOptions::default()));
     assert_eq!(parse(&[2, 3, 1, 2, 4, 0, 2]).unwrap().mss, Some(2));
 }
 
@@ -142,7 +152,7 @@ proptest! {
         user_timeout: Option<u16>,
     ) {
         let stamps = stamps.map(|(value, echo)| Stamps { value, echo });
-        let options = Options { mss, scale, is_sack_permitted, stamps, sacks: blocks(sacks), user_timeout };
+        let options = TcpOptions { mss, scale, is_sack_permitted, stamps, sacks: blocks(sacks), user_timeout };
         let bytes = written(&options);
         prop_assert!(bytes.len().is_multiple_of(4));
         prop_assert_eq!(parse(&bytes), Ok(options));

@@ -3,7 +3,7 @@
 use millrace_core::wire::checksum::{add, fold, sum16};
 
 use super::options::{STAMPS_BYTES, STAMPS_HEAD};
-use super::{Flags, FlowKey, HEADER_BYTES, OPTIONS_BYTES, Options, options};
+use super::{Flags, FlowKey, HEADER_BYTES, OPTIONS_BYTES, TcpOptions, options};
 use crate::seq::Seq;
 
 /// Bytes of a header whose only option are time stamps.
@@ -63,7 +63,7 @@ pub struct Head {
     /// Urgent pointer.
     pub urgent: u16,
     /// Options.
-    pub options: Options,
+    pub options: TcpOptions,
 }
 
 /// What all headers of a connection have in common.

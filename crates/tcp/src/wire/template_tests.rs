@@ -31,7 +31,7 @@ proptest! {
         let (flow, body, payload) = (flow(is_v4), body(&pieces), pieces.concat());
         prop_assert_eq!((body.bytes() as usize, body.sum()), (payload.len(), sum16(&payload)));
         let stamps = stamps.map(|(value, echo)| Stamps { value, echo });
-        let options = Options { stamps, ..Options::default() };
+        let options = TcpOptions { stamps, ..TcpOptions::default() };
         let head = Head { seq: Seq(seq), ack: Seq(ack), flags: Flags(flags), window, urgent: 0, options };
         let (template, mut out) = (Template::new(&flow), [0xee; 64]);
         let bytes = template.write(&head, body, &mut out);
@@ -55,8 +55,8 @@ proptest! {
 fn template_write_without_space_or_oversized_writes_nothing() {
     let (template, stamps) = (Template::new(&flow(true)), Some(Stamps::default()));
     let plain = Head::default();
-    let stamped = Head { options: Options { stamps, ..Options::default() }, ..plain };
-    let general = Head { options: Options { mss: Some(9), ..Options::default() }, ..Head::default() };
+    let stamped = Head { options: TcpOptions { stamps, ..TcpOptions::default() }, ..plain };
+    let general = Head { options: TcpOptions { mss: Some(9), ..TcpOptions::default() }, ..Head::default() };
     assert_eq!(template.write(&plain, Body::EMPTY, &mut [0; 19]), 0);
     assert_eq!(template.write(&stamped, Body::EMPTY, &mut [0; 31]), 0);
     assert_eq!(template.write(&general, Body::EMPTY, &mut [0; 23]), 0);

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use millrace_core::time::Instant;
-use millrace_tcp::conn::{Config, State};
+use millrace_tcp::conn::{Config, ConnectionState};
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
+use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, Settings, Stack};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -52,7 +52,7 @@ fn trains(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
                 all.push((train, seq.wrapping_add(payload.len() as u32)));
             }
         }
-        Taken::Copied
+        FrameDisposal::Copied
     });
     all.into_iter().map(|(train, _)| train).collect()
 }
@@ -97,7 +97,7 @@ impl Pair {
         pair.server.listen((SERVER, 80).into(), 4).expect("a listener");
         let id = pair.client.open((CLIENT, 0).into(), (SERVER, 80).into(), now).expect("a connection");
         pair.talk();
-        assert_eq!(pair.client.state(id), State::Established);
+        assert_eq!(pair.client.state(id), ConnectionState::Established);
         let accepted = pair.server.poll_event().expect("a connection").connection;
         (pair, id, accepted)
     }
@@ -148,5 +148,5 @@ fn segment_from_unchecked_device_needs_valid_checksum() {
     let other = pair.client.open((CLIENT, 0).into(), (SERVER, 80).into(), pair.now).expect("a connection");
     pair.give(true);
     assert_eq!((pair.server.counters().bad_checksums, pair.server.requests()), (1, 0));
-    assert_eq!(pair.client.state(other), State::SynSent);
+    assert_eq!(pair.client.state(other), ConnectionState::SynSent);
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use etherparse::{InternetSlice, SlicedPacket};
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_tcp::ip::{Incoming, Interface, IpCounters, Link, Outgoing, Settings};
-use millrace_tcp::stack::{Arrived, Ecn, Out};
+use millrace_tcp::ip::{Incoming, Interface, IpCounters, LinkLayer, Outgoing, Settings};
+use millrace_tcp::stack::{Arrived, Ecn, OutgoingSegment};
 use millrace_tcp::wire::FlowKey;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -23,7 +23,7 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
     files.iter().map(|file| (name(file), std::fs::read(file).unwrap())).collect()
 }
 
-fn interface(link: Link) -> Interface {
+fn interface(link: LinkLayer) -> Interface {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let mut settings = Settings::new(link, [1, 2]).with(ip("192.0.2.1"), 24).with(ip("2001:db8::1"), 64);
     settings.gateway_v4 = Some("192.0.2.254".parse().unwrap());
@@ -32,7 +32,7 @@ fn interface(link: Link) -> Interface {
     Interface::new(&settings, START).unwrap()
 }
 
-const ETHERNET: Link = Link::Ethernet { mac: MAC, vlan: None };
+const ETHERNET: LinkLayer = LinkLayer::Ethernet { mac: MAC, vlan: None };
 
 /// Outcome of a frame, for people and for seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +51,10 @@ fn outcomes(c: &IpCounters) -> u64 {
 }
 
 /// A segment that was taken is the one that etherparse finds.
-fn check_segment(frame: &[u8], link: Link, arrived: &Arrived<'_>) {
+fn check_segment(frame: &[u8], link: LinkLayer, arrived: &Arrived<'_>) {
     let sliced = match link {
-        Link::Ip => SlicedPacket::from_ip(frame),
-        Link::Ethernet { .. } => SlicedPacket::from_ethernet(frame),
+        LinkLayer::Ip => SlicedPacket::from_ip(frame),
+        LinkLayer::Ethernet { .. } => SlicedPacket::from_ethernet(frame),
     };
     // etherparse refuses frames with errors behind the IP header, which the interface does not
     // inspect.
@@ -83,7 +83,7 @@ fn check_segment(frame: &[u8], link: Link, arrived: &Arrived<'_>) {
 }
 
 /// Gives a frame to an interface, and to the device what follows.
-fn take(interface: &mut Interface, link: Link, frame: &[u8], now: Instant) -> Came {
+fn take(interface: &mut Interface, link: LinkLayer, frame: &[u8], now: Instant) -> Came {
     let before = outcomes(interface.counters());
     let came = match interface.input(frame, now) {
         Incoming::Segment(arrived) => {
@@ -103,8 +103,8 @@ fn take(interface: &mut Interface, link: Link, frame: &[u8], now: Instant) -> Ca
     interface.output(&mut |frame| {
         // Every frame sent is valid, and its source is always our own.
         match link {
-            Link::Ip => drop(SlicedPacket::from_ip(frame).expect("a packet")),
-            Link::Ethernet { mac, .. } => {
+            LinkLayer::Ip => drop(SlicedPacket::from_ip(frame).expect("a packet")),
+            LinkLayer::Ethernet { mac, .. } => {
                 assert_eq!(frame[6..12], mac);
                 SlicedPacket::from_ethernet(frame).expect("a frame");
             }
@@ -116,7 +116,7 @@ fn take(interface: &mut Interface, link: Link, frame: &[u8], now: Instant) -> Ca
 
 fn check(frame: &[u8]) -> Came {
     let bare = frame.get(14..).unwrap_or_default();
-    take(&mut interface(Link::Ip), Link::Ip, bare, START);
+    take(&mut interface(LinkLayer::Ip), LinkLayer::Ip, bare, START);
     take(&mut interface(ETHERNET), ETHERNET, frame, START)
 }
 
@@ -192,12 +192,12 @@ fn fuzz_lives() {
                     };
                     let flow = FlowKey::new((local, 80).into(), (remote, 4000).into()).unwrap();
                     let header = [0x50; 20];
-                    let out = Out {
+                    let out = OutgoingSegment {
                         flow: &flow,
                         ecn: Ecn::NotCapable,
                         header: &header,
                         payload: Default::default(),
-                        moved_ns: if a & 16 != 0 { 0 } else { Out::NEVER },
+                        moved_ns: if a & 16 != 0 { 0 } else { OutgoingSegment::NEVER },
                         frame: None,
                     };
                     let mut frame = [0; 2000];

@@ -9,7 +9,7 @@ use etherparse::TcpSlice;
 use millrace_core::wire::checksum::sum16;
 use millrace_tcp::seq::Seq;
 use millrace_tcp::wire::{
-    Body, FlowKey, Head, Options, Segment, Stamps, Template, Unfit, header, is_right, options,
+    Body, FlowKey, Head, Segment, Stamps, TcpOptions, Template, Unfit, header, is_right, options,
 };
 use millrace_tcp::wire::{OPTIONS_BYTES, parse, payload_sum};
 use smoltcp::wire::TcpOption;
@@ -29,8 +29,8 @@ fn flow() -> FlowKey {
 
 /// Takes the first option of each kind as smoltcp reads it. What smoltcp refuses because a kind it knows has another length is passed
 /// over here; anything else that it refuses is no list of options.
-fn options_oracle(mut rest: &[u8]) -> Option<Options> {
-    let mut found = Options::default();
+fn options_oracle(mut rest: &[u8]) -> Option<TcpOptions> {
+    let mut found = TcpOptions::default();
     while !rest.is_empty() {
         let length = rest.get(1).map_or(0, |&length| usize::from(length));
         let is_listed = (2..=rest.len()).contains(&length);
@@ -172,7 +172,7 @@ fn seeds_are_what_their_names_say() {
     assert_eq!(options("ack_four_sacks").sacks.blocks().len(), 4);
     assert_eq!(options("ack_three_sacks").sacks.blocks().len(), 3);
     assert_eq!(options("user_timeout").user_timeout, Some(0x800a));
-    assert_eq!(options("wrong_lengths"), Options::default());
+    assert_eq!(options("wrong_lengths"), TcpOptions::default());
     assert_eq!(
         (options("syn").mss, options("syn").scale, options("syn").is_sack_permitted),
         (Some(1460), Some(7), true)

@@ -16,12 +16,12 @@ use std::net::SocketAddr;
 
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
-use millrace_tcp::conn::{Config, State};
+use millrace_tcp::conn::{Config, ConnectionState};
 use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{Arrived, ConnectionId, Settings, Stack, Taken};
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options, Sacks, Stamps, Template, parse};
+use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, Settings, Stack};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Sacks, Stamps, TcpOptions, Template, parse};
 
 use crate::sim;
 use crate::sim::MS;
@@ -51,7 +51,7 @@ fn out(stack: &mut Stack, now: Instant) -> Vec<(SocketAddr, SocketAddr, Vec<u8>)
         let mut bytes = out.header.to_vec();
         out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
         segments.push((out.flow.local(), out.flow.remote(), bytes));
-        Taken::Copied
+        FrameDisposal::Copied
     });
     segments
 }
@@ -90,7 +90,8 @@ fn anything(random: &mut SplitMix, seq: Seq, ack: Seq) -> (Head, Vec<u8>) {
     // A reset or SYN that is right ends the game too soon.
     let flags = if random.below(20) > 0 { flags.without(Flags::RST) } else { flags };
     let stamps = Stamps { value: random.below(1_000) as u32, echo: random.below(1 << 32) as u32 };
-    let options = Options { sacks, stamps: (random.below(2) == 0).then_some(stamps), ..Options::default() };
+    let options =
+        TcpOptions { sacks, stamps: (random.below(2) == 0).then_some(stamps), ..TcpOptions::default() };
     let window = [0, 1, 500, 65_535][random.below(4) as usize];
     let head = Head { seq, ack, flags, window, urgent: random.below(2_000) as u16, options };
     let payload = stream(random.next(), 0, [0, 1, 700, 1_400][random.below(4) as usize]);
@@ -111,7 +112,7 @@ fn liar(server: &mut Stack, random: &mut SplitMix, now: &mut Instant) -> Option<
     let mut ack = syn_ack.seq + 1;
     seq += 1;
     let stamps = syn_ack.options.stamps.map(|stamps| Stamps { value: 2, echo: stamps.value });
-    let options = Options { stamps, ..Options::default() };
+    let options = TcpOptions { stamps, ..TcpOptions::default() };
     let head = Head { seq, ack, flags: Flags::ACK, window: 60_000, options, ..Head::default() };
     give(server, from, to, &forge(from, to, &head, &[]), *now);
     let id = server.poll_event()?.connection;
@@ -389,7 +390,7 @@ fn send_window_that_shrinks_is_never_exceeded_and_is_probed() {
                 acked += random.below(u64::from(sent - acked) + 1) as u32;
             }
         }
-        assert_ne!(rogue.stack.state(rogue.id), State::Closed, "seed {seed}");
+        assert_ne!(rogue.stack.state(rogue.id), ConnectionState::Closed, "seed {seed}");
         // Shut for longer than any pause between probes: one has to come.
         let probes = rogue.stack.counters().window_probes;
         acked = sent;
@@ -484,7 +485,7 @@ fn shots_in_the_dark_neither_reset_nor_change_what_is_received() {
         let mut server_id = None;
         let (mut sent, mut received) = (0u64, 0u64);
         for _ in 0..1_500 {
-            if client.state(id) == State::Established {
+            if client.state(id) == ConnectionState::Established {
                 let bytes = stream(seed, sent, 900);
                 sent += client.write(id, &bytes, now).expect("open") as u64;
             }
@@ -511,7 +512,7 @@ fn shots_in_the_dark_neither_reset_nor_change_what_is_received() {
             }
             now = now.plus_ns(MS);
         }
-        assert_eq!(client.state(id), State::Established, "seed {seed}");
+        assert_eq!(client.state(id), ConnectionState::Established, "seed {seed}");
         assert!(received > 500_000, "seed {seed}: {received}");
     }
 }

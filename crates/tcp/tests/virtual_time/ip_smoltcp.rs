@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_core::random::SplitMix;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::conn::{Config, Happened};
-use millrace_tcp::ip::{Incoming, Interface, IpCounters, Link, Outgoing, Settings as IpSettings};
+use millrace_tcp::ip::{Incoming, Interface, IpCounters, LinkLayer, Outgoing, Settings as IpSettings};
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::stack::{ConnectionId, Settings, Stack, Taken};
+use millrace_tcp::stack::{ConnectionId, FrameDisposal, Settings, Stack};
 use smoltcp::iface::{Config as SmolConfig, Interface as SmolInterface, SocketHandle, SocketSet};
 use smoltcp::phy::{ChecksumCapabilities, Medium};
 use smoltcp::socket::{icmp, tcp};
@@ -102,7 +102,7 @@ struct Us {
 
 impl Us {
     fn new(is_echo: bool, now: Instant) -> Self {
-        let mut ip = IpSettings::new(Link::Ethernet { mac: OUR_MAC, vlan: None }, [5, 6])
+        let mut ip = IpSettings::new(LinkLayer::Ethernet { mac: OUR_MAC, vlan: None }, [5, 6])
             .with(our_ip(true), 24)
             .with("fe80::1".parse::<IpAddr>().unwrap(), 64)
             .with(our_ip(false), 64);
@@ -149,7 +149,7 @@ impl Us {
                 frame.truncate(bytes);
                 frames.push(frame);
             }
-            Taken::Copied
+            FrameDisposal::Copied
         });
         interface.output(&mut |frame| {
             frames.push(frame.to_vec());

@@ -12,9 +12,11 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::checksum::sum16;
 use millrace_tcp::conn::{Config, Happened};
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::send::{ExtentRange, Part};
+use millrace_tcp::send::{ExtentRange, SlotPart};
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{Arrived, CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, Taken};
+use millrace_tcp::stack::{
+    Arrived, CallError, ConnectionId, FrameDisposal, IcmpError, IcmpKind, Settings, Stack,
+};
 use millrace_tcp::wire::parse;
 
 const MS: u64 = 1_000_000;
@@ -159,7 +161,7 @@ impl World {
     fn step(&mut self, is_queueing: bool) {
         let (server_end, client_end) = ends();
         while is_queueing && self.server.unacked_bytes(self.id) < 512 << 10 {
-            let range = ExtentRange { place: 0, skip: 0, bytes: LAP, part: Part::Payloads };
+            let range = ExtentRange { place: 0, skip: 0, bytes: LAP, part: SlotPart::Payloads };
             match self.server.send_extent(self.id, self.lease.clone(), range, self.now) {
                 Ok(()) => {}
                 Err((CallError::NoRoom, _)) => break,
@@ -199,7 +201,7 @@ impl World {
             }
             if IP_BYTES + bytes.len() <= *path_mtu {
                 to_client.push_back((now.plus_ns(DELAY_NS), bytes));
-                return Taken::Copied;
+                return FrameDisposal::Copied;
             }
             *dropped += 1;
             if *is_honest {
@@ -207,7 +209,7 @@ impl World {
                 let error = IcmpError { local: server_end, remote: client_end, seq: segment.seq, kind };
                 reports.push_back((now.plus_ns(DELAY_NS), error));
             }
-            Taken::Copied
+            FrameDisposal::Copied
         });
     }
 
@@ -227,7 +229,7 @@ impl World {
         client.protocol(*now);
         client.output(*now, &mut |out| {
             to_server.push_back((now.plus_ns(DELAY_NS), out.header.to_vec()));
-            Taken::Copied
+            FrameDisposal::Copied
         });
     }
 

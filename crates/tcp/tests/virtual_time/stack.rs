@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::conn::{Config, ConnectionState, Happened, Reason};
 use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{
-    CallError, ConnectionId, IcmpError, IcmpKind, Settings, Stack, Taken, Undelivered,
+    CallError, ConnectionId, FrameDisposal, IcmpError, IcmpKind, Settings, Stack, Undelivered,
 };
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options, Stamps, Template, parse};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, TcpOptions, Template, parse};
 
 use crate::sim;
 use crate::sim::{MS, Packet};
@@ -44,7 +44,7 @@ fn packets(stack: &mut Stack, now: Instant) -> Vec<Packet> {
     let mut packets = Vec::new();
     stack.output(now, &mut |out| {
         packets.push(Packet::of(out));
-        Taken::Copied
+        FrameDisposal::Copied
     });
     packets
 }
@@ -111,7 +111,7 @@ fn listener_holds_at_most_backlog_unaccepted_connections() {
         events(&mut pair.server);
     }
     assert_eq!(pair.server.connections(), 10);
-    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established));
+    assert!(ids.iter().all(|&id| pair.client.state(id) == ConnectionState::Established));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn open_to_port_without_listener_is_refused() {
     let mut pair = Pair::new(4);
     let id = pair.open();
     pair.talk(3);
-    assert_eq!(pair.client.state(id), State::Closed);
+    assert_eq!(pair.client.state(id), ConnectionState::Closed);
     assert_eq!(events(&mut pair.client), [(id, Happened::CLOSED, Reason::Refused)]);
     assert_eq!(pair.client.write(id, b"x", pair.now), Err(CallError::NoConnection));
     pair.client.release(id, pair.now);
@@ -177,7 +177,7 @@ fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
             .expect("a connection");
         for turn in 0..300 {
             let server_id = events(&mut pair.server).first().map(|event| event.0);
-            if pair.client.state(id) == State::Established {
+            if pair.client.state(id) == ConnectionState::Established {
                 let bytes = vec![7; random.below(20_000) as usize];
                 let written = pair.client.write(id, &bytes, pair.now);
                 assert_eq!(written, prompt.write(twin, &bytes, pair.now), "seed {seed}, turn {turn}");
@@ -198,7 +198,7 @@ fn deferred_acks_are_as_if_those_that_were_merged_had_been_lost() {
                 }
             }
             pair.now = pair.now.plus_ns(random.below(3) * MS + 1);
-            if pair.client.state(id) != State::Established {
+            if pair.client.state(id) != ConnectionState::Established {
                 give(&mut pair.client, &acks, pair.now);
                 give(&mut prompt, &acks, pair.now);
                 continue;
@@ -231,7 +231,7 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     pair.client.close(id, pair.now).expect("open");
     let fin = packets(&mut pair.client, pair.now);
     give(&mut pair.server, &fin, pair.now);
-    assert_eq!((pair.server.state(server_id), pair.server.time_waits()), (State::TimeWait, 1));
+    assert_eq!((pair.server.state(server_id), pair.server.time_waits()), (ConnectionState::TimeWait, 1));
     packets(&mut pair.server, pair.now);
     // Its ACK is lost: the FIN comes again.
     give(&mut pair.server, &fin, pair.now);
@@ -239,15 +239,15 @@ fn time_wait_answers_a_repeated_fin_and_lets_a_new_connection_in() {
     assert_eq!(answer.len(), 1);
     give(&mut pair.client, &answer, pair.now);
     packets(&mut pair.client, pair.now);
-    assert_eq!(pair.client.state(id), State::Closed);
+    assert_eq!(pair.client.state(id), ConnectionState::Closed);
     pair.client.release(id, pair.now);
     pair.now = pair.now.plus_ns(1_000 * MS);
     let again = pair.client.open(local, server_end(), pair.now).expect("a connection");
     pair.talk(3);
-    assert_eq!((pair.client.state(again), pair.server.time_waits()), (State::Established, 0));
+    assert_eq!((pair.client.state(again), pair.server.time_waits()), (ConnectionState::Established, 0));
     pair.now = pair.now.plus_ns(61_000 * MS);
     pair.talk(1);
-    assert_eq!(pair.client.state(again), State::Established);
+    assert_eq!(pair.client.state(again), ConnectionState::Established);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn slot_reused_while_still_queued_serves_next_connection() {
             pair.client.release(id, pair.now);
         }
     }
-    assert_eq!((pair.client.connections(), pair.client.state(second)), (1, State::Established));
+    assert_eq!((pair.client.connections(), pair.client.state(second)), (1, ConnectionState::Established));
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn acknowledgments_that_stand_in_line_are_all_processed_in_their_turn() {
     give(&mut pair.client, &acks, pair.now);
     assert_eq!(pair.client.next_due(pair.now), Some(pair.now), "they wait to be processed");
     pair.client.protocol(pair.now);
-    pair.client.output(pair.now, &mut |_| Taken::Copied);
+    pair.client.output(pair.now, &mut |_| FrameDisposal::Copied);
     assert!(ids.iter().all(|&id| pair.client.unacked_bytes(id) == 0));
 }
 
@@ -509,14 +509,17 @@ fn listen_on_port_of_connection_in_syn_sent_succeeds() {
     let here: SocketAddr = "10.0.0.1:4000".parse().expect("an address");
     let id = pair.client.open(here, server_end(), pair.now).expect("a connection");
     let syn = packets(&mut pair.client, pair.now);
-    assert_eq!((syn.len(), pair.client.state(id)), (1, State::SynSent));
+    assert_eq!((syn.len(), pair.client.state(id)), (1, ConnectionState::SynSent));
     pair.client.listen(here, 4).expect("a listener beside it");
     give(&mut pair.server, &syn, pair.now);
     // Another peer gets in.
     let local: SocketAddr = "10.0.0.2:0".parse().expect("an address");
     let other = pair.server.open(local, here, pair.now).expect("a connection");
     pair.talk(3);
-    assert_eq!((pair.server.state(other), pair.client.state(id)), (State::Established, State::Closed));
+    assert_eq!(
+        (pair.server.state(other), pair.client.state(id)),
+        (ConnectionState::Established, ConnectionState::Closed)
+    );
     let reasons: Vec<_> = events(&mut pair.client).iter().map(|event| event.2).collect();
     assert!(reasons.contains(&Reason::Refused), "nobody listens at the other end: {reasons:?}");
 }
@@ -597,8 +600,8 @@ fn user_timeout_applies_to_its_connection_only() {
         packets(&mut pair.client, pair.now);
         pair.now = pair.now.plus_ns(100 * MS);
     }
-    assert_eq!(pair.client.state(ids[0]), State::Closed);
-    assert_eq!(pair.client.state(ids[1]), State::Established);
+    assert_eq!(pair.client.state(ids[0]), ConnectionState::Closed);
+    assert_eq!(pair.client.state(ids[1]), ConnectionState::Established);
     assert!(events(&mut pair.client).iter().any(|event| event.2 == Reason::TimedOut));
 }
 
@@ -610,10 +613,16 @@ fn info_reports_connection_state_during_and_after_loss() {
     pair.server.listen(server_end(), 4).expect("a listener");
     let id = pair.open();
     let look = |pair: &Pair| pair.client.info(id.number(), pair.now).expect("a connection").1;
-    assert_eq!((pair.client.capacity(), look(&pair).state, look(&pair).rtt_ns), (4, State::SynSent, None));
+    assert_eq!(
+        (pair.client.capacity(), look(&pair).state, look(&pair).rtt_ns),
+        (4, ConnectionState::SynSent, None)
+    );
     pair.talk(3);
     let open = look(&pair);
-    assert_eq!((open.state, open.retransmitted, open.ssthresh_bytes), (State::Established, 0, None));
+    assert_eq!(
+        (open.state, open.retransmitted, open.ssthresh_bytes),
+        (ConnectionState::Established, 0, None)
+    );
     assert!(open.has_sack && open.has_stamps && !open.is_recovering && open.rtt_ns.is_some(), "{open:?}");
     assert!(open.cwnd_bytes >= u32::from(open.mss_bytes) && open.send_window_bytes > 1000, "{open:?}");
     pair.client.write(id, b"abc", pair.now).expect("room");
@@ -740,15 +749,15 @@ fn syn_cookie_offers_options_only_with_timestamps() {
     // One may wait: whoever else comes gets a cookie.
     give(&mut pair.server, &[from_outside("10.0.0.9:9", "10.0.0.2:80", Flags::SYN)], pair.now);
     packets(&mut pair.server, pair.now);
-    let everything = Options {
+    let everything = TcpOptions {
         mss: Some(1200),
         scale: Some(3),
         is_sack_permitted: true,
         stamps: Some(Stamps { value: 7_000, echo: 0 }),
-        ..Options::default()
+        ..TcpOptions::default()
     };
     let flags = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
-    for (options, is_remembered) in [(everything, true), (Options { stamps: None, ..everything }, false)] {
+    for (options, is_remembered) in [(everything, true), (TcpOptions { stamps: None, ..everything }, false)] {
         let head = Head { flags, options, window: 1_000, ..Head::default() };
         give(&mut pair.server, &[with_payload("10.0.0.1:9", "10.0.0.2:80", head, b"")], pair.now);
         let answer = packets(&mut pair.server, pair.now);
@@ -790,7 +799,7 @@ fn connections_that_are_being_opened_count_against_the_backlog() {
         events(&mut pair.server);
     }
     for id in first.into_iter().chain([third]) {
-        assert_eq!(pair.client.state(id), State::Established);
+        assert_eq!(pair.client.state(id), ConnectionState::Established);
     }
 }
 
@@ -801,7 +810,7 @@ fn a_cookie_that_finds_no_room(requests: u32) -> (Pair, ConnectionId) {
     pair.server.listen(server_end(), 2).expect("a listener");
     let ids = [pair.open(), pair.open(), pair.open()];
     pair.talk(3);
-    assert!(ids.iter().all(|&id| pair.client.state(id) == State::Established), "all believe it");
+    assert!(ids.iter().all(|&id| pair.client.state(id) == ConnectionState::Established), "all believe it");
     assert_eq!((pair.server.connections(), pair.server.counters().overflows), (2, 1));
     (pair, ids[2])
 }
@@ -829,14 +838,14 @@ fn cookie_reply_without_free_slot_is_finally_reset() {
     // After the last try: 1 + 2 + 4 + 8 + 16 + 32 s.
     let (mut pair, third) = a_cookie_that_finds_no_room(16);
     pair.talk(62_000);
-    assert_eq!(pair.client.state(third), State::Established);
+    assert_eq!(pair.client.state(third), ConnectionState::Established);
     pair.talk(2_000);
     let closed = |pair: &mut Pair| {
         let all = events(&mut pair.client);
         all.into_iter().filter(|event| event.1.has(Happened::CLOSED)).collect::<Vec<_>>()
     };
     assert_eq!(closed(&mut pair).iter().map(|event| event.2).collect::<Vec<_>>(), [Reason::Reset]);
-    assert_eq!((pair.client.state(third), pair.server.requests()), (State::Closed, 0));
+    assert_eq!((pair.client.state(third), pair.server.requests()), (ConnectionState::Closed, 0));
     // At once where there is nothing to remember it in.
     let mut pair = Pair::new(8);
     pair.server = Stack::new(&Settings { requests: 1, ..settings(8, 2) });

@@ -13,9 +13,9 @@ use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
 use millrace_core::time::Instant;
-use millrace_tcp::conn::{Config, Happened, Reason, State};
+use millrace_tcp::conn::{Config, ConnectionState, Happened, Reason};
 use millrace_tcp::seq::Seq;
-use millrace_tcp::stack::{ConnectionId, Settings, Stack, Taken};
+use millrace_tcp::stack::{ConnectionId, FrameDisposal, Settings, Stack};
 use millrace_tcp::wire::{Flags, parse};
 
 use crate::sim;
@@ -29,7 +29,7 @@ const DATA: &[u8] = b"data";
 /// Actions without faults after which everything is at rest.
 const MOST_STEPS: u32 = 300;
 
-/// A state of RFC 9293 section 3.3.2. LISTEN is not one of [`State`].
+/// A state of RFC 9293 section 3.3.2. LISTEN is not one of [`ConnectionState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum At {
     Closed,
@@ -90,14 +90,14 @@ struct Side {
 impl Side {
     fn at(&self) -> At {
         match self.state() {
-            State::SynSent => SynSent,
-            State::SynReceived => SynReceived,
-            State::Established => Established,
-            State::FinWait1 => FinWait1,
-            State::FinWait2 => FinWait2,
-            State::CloseWait => CloseWait,
-            State::Closing => Closing,
-            State::LastAck => LastAck,
+            ConnectionState::SynSent => SynSent,
+            ConnectionState::SynReceived => SynReceived,
+            ConnectionState::Established => Established,
+            ConnectionState::FinWait1 => FinWait1,
+            ConnectionState::FinWait2 => FinWait2,
+            ConnectionState::CloseWait => CloseWait,
+            ConnectionState::Closing => Closing,
+            ConnectionState::LastAck => LastAck,
             _ if self.stack.time_waits() > 0 => TimeWait,
             _ if self.stack.requests() > 0 => SynReceived,
             _ if self.listens && self.id.is_none() => Listen,
@@ -122,8 +122,8 @@ impl Side {
     }
 
     /// Of its connection, whatever a listener beside it is in.
-    fn state(&self) -> State {
-        self.id.map_or(State::Closed, |id| self.stack.state(id))
+    fn state(&self) -> ConnectionState {
+        self.id.map_or(ConnectionState::Closed, |id| self.stack.state(id))
     }
 
     /// Its connection is over, and an old SYN has begun another.
@@ -132,7 +132,7 @@ impl Side {
     }
 
     fn may_send(&self) -> bool {
-        use State::{CloseWait, Established, SynReceived, SynSent};
+        use ConnectionState::{CloseWait, Established, SynReceived, SynSent};
         matches!(self.state(), SynSent | SynReceived | Established | CloseWait) && !self.has_closed
     }
 }
@@ -244,7 +244,7 @@ impl World {
                 }
                 actions.push(Action::Close(number));
             }
-            let is_live = !matches!(side.state(), State::Closed | State::TimeWait);
+            let is_live = !matches!(side.state(), ConnectionState::Closed | ConnectionState::TimeWait);
             let is_first = !self.sides.iter().any(|side| side.has_aborted);
             if is_live && is_first {
                 actions.push(Action::Abort(number));
@@ -336,7 +336,7 @@ impl World {
                 let mut packets = Vec::new();
                 side.stack.output(now, &mut |out| {
                     packets.push(Packet::of(out));
-                    Taken::Copied
+                    FrameDisposal::Copied
                 });
                 side.hear(now);
                 let is_idle = packets.is_empty();

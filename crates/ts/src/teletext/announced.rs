@@ -6,8 +6,8 @@ use millrace_core::limits::TS_PACKET_BYTES;
 
 use super::PageNumber;
 use crate::limits::{MAX_PROGRAMS, MAX_SUBTITLE_PAGES};
-use crate::packet::{Packet, SYNC};
-use crate::section::{Sections, Table, crc32, descriptors, pat_entries, pmt_streams};
+use crate::packet::{PacketFields, SYNC};
+use crate::section::{LongSection, Sections, crc32, descriptors, pat_entries, pmt_streams};
 
 const PAT_PID: u16 = 0;
 const TABLE_PAT: u8 = 0;
@@ -38,7 +38,7 @@ pub fn announced(bytes: &[u8]) -> Vec<Announced> {
     let mut pat = Sections::default();
     let mut maps: BTreeMap<u16, Option<Sections>> = BTreeMap::new();
     for bytes in bytes.as_chunks::<TS_PACKET_BYTES>().0 {
-        let packet = Packet::parse(bytes);
+        let packet = PacketFields::parse(bytes);
         if bytes[0] != SYNC || packet.error || packet.scrambled || !packet.has_payload {
             continue;
         }
@@ -70,9 +70,9 @@ pub fn announced(bytes: &[u8]) -> Vec<Announced> {
 }
 
 /// A table that is whole and in force.
-fn table(section: &[u8], id: u8) -> Option<Table<'_>> {
+fn table(section: &[u8], id: u8) -> Option<LongSection<'_>> {
     let is_right = section.first() == Some(&id) && crc32(section) == 0;
-    Table::parse(section).filter(|table| is_right && table.is_current)
+    LongSection::parse(section).filter(|table| is_right && table.is_current)
 }
 
 fn pages(stream_type: u8, pid: u16, of: &[u8], found: &mut Vec<Announced>) {

@@ -2,7 +2,7 @@
 //! by nation, and the codes among them that are not letters.
 
 use super::coding::seven;
-use super::{Control, Row};
+use super::{ControlBits, RowBytes};
 
 /// Places of the alphabet whose characters differ (section 15.6.1).
 const PLACES: [u8; 13] = [0x23, 0x24, 0x40, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f, 0x60, 0x7b, 0x7c, 0x7d, 0x7e];
@@ -27,7 +27,7 @@ const SUBSETS: [[char; 13]; 8] = [
 ];
 
 /// A row as text.
-pub(super) struct Line {
+pub(super) struct DecodedRow {
     /// Without what surrounds it; empty if nothing is shown.
     pub(super) text: String,
     /// Whether it has letters of double height.
@@ -35,7 +35,7 @@ pub(super) struct Line {
 }
 
 /// Returns the text that a row shows.
-pub(super) fn line(row: &Row, control: Control) -> Line {
+pub(super) fn line(row: &RowBytes, control: ControlBits) -> DecodedRow {
     let (mut is_in_box, mut is_mosaic, mut is_concealed, mut is_high) = (false, false, false, false);
     let mut text = String::new();
     for &byte in row {
@@ -63,7 +63,7 @@ pub(super) fn line(row: &Row, control: Control) -> Line {
         }
     }
     text.truncate(text.trim_end().len());
-    Line { text, is_high }
+    DecodedRow { text, is_high }
 }
 
 fn letter(code: u8, national: u8) -> char {

@@ -6,7 +6,7 @@ use super::Screen;
 
 /// Content of a page from `time` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct PageContent {
     /// When it was sent first.
     pub time: i64,
     /// When it was sent last.
@@ -26,7 +26,7 @@ pub struct Cue {
     pub lines: Vec<String>,
 }
 
-impl Shown {
+impl PageContent {
     /// Adds a screen of the same page to a list. A screen that repeats the current one adds
     /// nothing.
     pub fn add(list: &mut Vec<Self>, screen: Screen) {
@@ -46,7 +46,7 @@ impl Shown {
 }
 
 /// The cues of a page that shows these, in ascending order, and nothing from `end` on.
-pub fn cues<'a>(shown: impl IntoIterator<Item = &'a Shown>, end: i64) -> Vec<Cue> {
+pub fn cues<'a>(shown: impl IntoIterator<Item = &'a PageContent>, end: i64) -> Vec<Cue> {
     let mut list = Vec::new();
     let mut shown = shown.into_iter().peekable();
     while let Some(now) = shown.next() {

@@ -23,7 +23,7 @@ mod coding;
 mod cues;
 
 pub use announced::{Announced, announced};
-pub use cues::{Cue, Shown, cues};
+pub use cues::{Cue, PageContent, cues};
 
 use self::coding::{nibble, received};
 use crate::limits::MAX_SUBTITLE_PAGES;
@@ -42,7 +42,7 @@ const FRAMING_CODE: u8 = 0xe4;
 const UNIT_BYTES: usize = 4 + COLUMNS;
 
 /// The bytes of a row, as they are received.
-type Row = [u8; COLUMNS];
+type RowBytes = [u8; COLUMNS];
 
 /// The number of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct Screen {
 
 /// Control bits in a page's header (EN 300 706 table 2).
 #[derive(Clone, Copy, Debug)]
-struct Control {
+struct ControlBits {
     /// C4: rows that were sent before do not count.
     erases: bool,
     /// C5 or C6, news flash or subtitle: only the content of boxes is shown.
@@ -97,7 +97,7 @@ struct Control {
 #[derive(Debug)]
 struct Page {
     number: PageNumber,
-    rows: [Option<Row>; ROWS],
+    rows: [Option<RowBytes>; ROWS],
     /// Whether its content is known: it was erased or had rows since the beginning.
     is_known: bool,
 }
@@ -108,7 +108,7 @@ struct Receiving {
     /// Its place among those that are followed.
     page: usize,
     time: i64,
-    control: Control,
+    control: ControlBits,
     has_rows: bool,
 }
 
@@ -165,7 +165,7 @@ impl Decoder {
         }
     }
 
-    fn header(&mut self, time: i64, magazine: usize, data: &Row, out: &mut impl FnMut(Screen)) {
+    fn header(&mut self, time: i64, magazine: usize, data: &RowBytes, out: &mut impl FnMut(Screen)) {
         let mut digits = [0; 8];
         for (digit, &byte) in digits.iter_mut().zip(data) {
             let Some(value) = nibble(byte) else {
@@ -175,7 +175,7 @@ impl Decoder {
             *digit = value;
         }
         let [units, tens, _, erase, _, boxes, more, last] = digits;
-        let control = Control {
+        let control = ControlBits {
             erases: erase & 8 != 0,
             is_boxed: boxes & 0x0c != 0,
             is_hidden: more & 8 != 0,
@@ -209,7 +209,7 @@ impl Decoder {
 }
 
 impl Page {
-    fn lines(&self, control: Control) -> Vec<String> {
+    fn lines(&self, control: ControlBits) -> Vec<String> {
         let mut lines = Vec::new();
         let mut is_covered = false;
         for row in &self.rows[1..] {

@@ -2,13 +2,13 @@
 //! else.
 
 use crate::support::*;
-use millrace_ts::{Analyser, Check, Options, Rate, Report, Verdict, What};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, AnalysisVerdict, Check, FindingKind, Rate};
 
 /// Packets of a second of the stream with a constant rate.
 const SECOND: usize = 1_000_000 / 8 / PACKET;
 
 #[track_caller]
-fn assert_faults(stream: &[u8], expected: &[(&str, u64)]) -> Report {
+fn assert_faults(stream: &[u8], expected: &[(&str, u64)]) -> AnalysisReport {
     let report = analyse(stream);
     assert_eq!(faults(&report), expected, "{report}");
     report
@@ -29,7 +29,7 @@ fn healthy_streams_are_clean() {
     ];
     for (what, args) in made {
         let report = analyse(&make(6, args));
-        assert_eq!(report.verdict, Verdict::Clean, "{what}: {report}");
+        assert_eq!(report.verdict, AnalysisVerdict::Clean, "{what}: {report}");
         let seconds = report.duration_ns.unwrap() as f64 / 1e9;
         assert!((5.0..7.5).contains(&seconds), "{what}: {seconds} s\n{report}");
         assert!(report.pids.iter().all(|pid| pid.what != "not in any PMT"), "{what}: {report}");
@@ -111,7 +111,7 @@ fn sync_bytes() {
     assert_faults(&stream[77..], &[("sync_loss", 1)]);
     assert_faults(&stream[..stream.len() - 60], &[("cut", 1)]);
     for nothing in [&[][..], &[0x55; 100_000], b"\x47"] {
-        assert_eq!(analyse(nothing).verdict, Verdict::NoStream);
+        assert_eq!(analyse(nothing).verdict, AnalysisVerdict::NoStream);
     }
     // One packet alone is one.
     assert_eq!(analyse(&stream[..PACKET]).packets, 1);
@@ -231,7 +231,7 @@ fn streams_that_stay_away() {
         (place as f64 + 0.1) / SECOND as f64
     };
     // From one PES packet to another, so that none is cut.
-    let options = Options { pid_interval_ticks: 27_000_000, ..Options::default() };
+    let options = AnalyserOptions { pid_interval_ticks: 27_000_000, ..AnalyserOptions::default() };
     let away = hole(&stream, AUDIO, begins(2.0)..begins(4.0));
     let report = analyse_with(options, &away);
     assert_eq!(faults(&report), [("pid", 1), ("pts_repetition", 1)], "{report}");
@@ -260,7 +260,7 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
     }
     let report = analyser.finish();
     assert!(faults(&report).is_empty(), "{report}");
-    assert_eq!((report.verdict, report.count(Check::Lost)), (Verdict::Incomplete, gaps), "{report}");
+    assert_eq!((report.verdict, report.count(Check::Lost)), (AnalysisVerdict::Incomplete, gaps), "{report}");
     assert!(report.breaks_at_gaps >= gaps, "{report}");
     // A second of it, and places in any order.
     let second = |from: usize| &stream[from * SECOND * PACKET..(from + 1) * SECOND * PACKET];
@@ -295,7 +295,10 @@ fn data_that_were_lost_on_the_way_are_no_fault() {
     let report = analyser.finish();
     let skipped =
         report.findings.iter().find(|finding| finding.what.check() == Check::SyncLoss).expect("50 bytes");
-    assert_eq!((skipped.what, skipped.byte), (What::Skipped { bytes: 50 }, 100 + (SECOND * PACKET) as u64));
+    assert_eq!(
+        (skipped.what, skipped.byte),
+        (FindingKind::Skipped { bytes: 50 }, 100 + (SECOND * PACKET) as u64)
+    );
     // Other faults are still found.
     let mut analyser = Analyser::default();
     analyser.push_packets(second(0));

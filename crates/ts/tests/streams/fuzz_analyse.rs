@@ -9,12 +9,12 @@ use crate::support;
 use crate::support::PACKET;
 use bolero::TypeGenerator;
 use millrace_ts::limits::MAX_FINDINGS_PER_CHECK;
-use millrace_ts::{Analyser, Check, Options, Report};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, Check};
 
-const OPTIONS: Options = Options { buffers: true, pid_interval_ticks: 27_000_000 };
+const OPTIONS: AnalyserOptions = AnalyserOptions { buffers: true, pid_interval_ticks: 27_000_000 };
 
 /// Analyses `bytes` in pieces of the given lengths, over and over.
-fn in_pieces(bytes: &[u8], lengths: &[u16]) -> Report {
+fn in_pieces(bytes: &[u8], lengths: &[u16]) -> AnalysisReport {
     let mut analyser = Analyser::new(OPTIONS);
     let (mut rest, mut turn) = (bytes, 0);
     while !rest.is_empty() {

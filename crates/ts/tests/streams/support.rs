@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use millrace_ts::{Analyser, Check, Options, Report};
+use millrace_ts::{Analyser, AnalyserOptions, AnalysisReport, Check};
 
 /// A packet.
 pub const PACKET: usize = 188;
@@ -106,18 +106,18 @@ pub fn vbr() -> Vec<u8> {
     MADE.get_or_init(|| make(6, VBR)).clone()
 }
 
-pub fn analyse_with(options: Options, stream: &[u8]) -> Report {
+pub fn analyse_with(options: AnalyserOptions, stream: &[u8]) -> AnalysisReport {
     let mut analyser = Analyser::new(options);
     analyser.push(stream);
     analyser.finish()
 }
 
-pub fn analyse(stream: &[u8]) -> Report {
-    analyse_with(Options::default(), stream)
+pub fn analyse(stream: &[u8]) -> AnalysisReport {
+    analyse_with(AnalyserOptions::default(), stream)
 }
 
 /// Every check with a fault, by its name, and how often.
-pub fn faults(report: &Report) -> Vec<(&'static str, u64)> {
+pub fn faults(report: &AnalysisReport) -> Vec<(&'static str, u64)> {
     let is_fault = |check: &&Check| check.severity() == millrace_ts::Severity::Fault;
     let found = Check::ALL.iter().filter(is_fault).map(|check| (check.id(), report.count(*check)));
     found.filter(|(_, count)| *count > 0).collect()

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support;
 use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
 use millrace_testkit::teletext::*;
-use millrace_ts::teletext::{Announced, Cue, Decoder, PageNumber, Screen, Shown, announced, cues};
+use millrace_ts::teletext::{Announced, Cue, Decoder, PageContent, PageNumber, Screen, announced, cues};
 
 const PAGE: u16 = 888;
 
@@ -137,7 +137,7 @@ fn cues_end_with_what_follows_or_after_a_while() {
     let mut shown = Vec::new();
     let mut add = |time, text: &str| {
         let lines = Some(text.to_owned()).filter(|text| !text.is_empty()).into_iter().collect();
-        Shown::add(&mut shown, Screen { page: number(), time, lines });
+        PageContent::add(&mut shown, Screen { page: number(), time, lines });
     };
     let longest = LONGEST_CUE_TICKS as i64;
     add(10, "one");
@@ -206,13 +206,13 @@ fn payloads(stream: &[u8], pid: u16) -> Vec<(i64, Vec<u8>)> {
     all
 }
 
-fn found_in(stream: &[u8]) -> Vec<Shown> {
+fn found_in(stream: &[u8]) -> Vec<PageContent> {
     let mut decoder = Decoder::new([number()]);
     let mut shown = Vec::new();
     for (pts, payload) in payloads(stream, PID) {
-        decoder.push(pts, &payload, &mut |screen| Shown::add(&mut shown, screen));
+        decoder.push(pts, &payload, &mut |screen| PageContent::add(&mut shown, screen));
     }
-    decoder.finish(&mut |screen| Shown::add(&mut shown, screen));
+    decoder.finish(&mut |screen| PageContent::add(&mut shown, screen));
     shown
 }
 
@@ -308,7 +308,7 @@ fn try_all(bytes: &[u8]) {
         assert!(screen.lines.len() <= 23, "{screen:?}");
         assert!(screen.lines.iter().all(|line| !line.is_empty() && line.chars().count() <= 40), "{screen:?}");
         assert!(!screen.lines.iter().any(|line| line.contains(char::is_control)), "{screen:?}");
-        Shown::add(&mut shown, screen);
+        PageContent::add(&mut shown, screen);
     };
     for (time, piece) in (0..).zip(bytes.chunks(1000)) {
         decoder.push(time, piece, &mut take);

@@ -1,10 +1,10 @@
 //! Real streams whose clock references and time stamps were changed.
 
 use crate::support::*;
-use millrace_ts::{Check, Options, Rate, Report};
+use millrace_ts::{AnalyserOptions, AnalysisReport, Check, Rate};
 
 #[track_caller]
-fn assert_faults(stream: &[u8], expected: &[(&str, u64)]) -> Report {
+fn assert_faults(stream: &[u8], expected: &[(&str, u64)]) -> AnalysisReport {
     let report = analyse(stream);
     assert_eq!(faults(&report), expected, "{report}");
     report
@@ -216,12 +216,13 @@ fn set_level(stream: &mut [u8], level: u8) {
 
 #[test]
 fn buffer_model_reports_overflow_and_underflow() {
-    let options = Options { buffers: true, ..Options::default() };
+    let options = AnalyserOptions { buffers: true, ..AnalyserOptions::default() };
     let mut stream = cbr();
     set_level(&mut stream, 40);
     let healthy = analyse_with(options, &stream);
-    let of =
-        |report: &Report, of: u16| report.pids.iter().find(|pid| pid.pid == of).unwrap().buffers.unwrap();
+    let of = |report: &AnalysisReport, of: u16| {
+        report.pids.iter().find(|pid| pid.pid == of).unwrap().buffers.unwrap()
+    };
     let video = of(&healthy, VIDEO);
     assert_eq!(video.main_size_bytes, (25_000_000 * 12 / 10 + 128_000) / 8, "{healthy}");
     assert!(video.transport_bytes <= 512 && video.main_bytes < video.main_size_bytes, "{healthy}");

@@ -11,19 +11,19 @@ use millrace_store::volume::TitleInfo;
 use super::audio::Coding;
 use super::boxes::{self, Config};
 use super::kept::{self, NotMade, Planned};
-use super::plan::{Plan, Track, Unsuitable};
+use super::plan::{CmafPlan, CmafTrack, Unsuitable};
 use super::sps::Colour;
 use crate::answer::{Answer, Body};
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::audio::{AudioGroup, AudioTier, AudioTrack, groups};
-use crate::hls::master::{self, Still, Streams, Variant};
-use crate::hls::playlist::{self as media, Source, target_s};
+use crate::hls::master::{self, Still, StreamAttributes, Variant};
+use crate::hls::playlist::{self as media, PlaylistContents, target_s};
 use crate::request::{Method, Request, RequestId};
 use crate::rights::SeenBy;
-use crate::route::Found;
-use crate::shared::{Shared, exhausted, not_sent};
+use crate::route::RouteMatch;
+use crate::shared::{ServerContext, exhausted, not_sent};
 use crate::site::SiteError;
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
@@ -53,7 +53,7 @@ impl Addresses<'_> {
 
 /// Entries of a title's master playlist for fragmented MP4.
 #[derive(Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct CmafMasterEntries {
     /// Each variant, with the name of the title it belongs to.
     pub(crate) variants: Vec<(String, Variant)>,
     pub(crate) groups: Vec<AudioGroup>,
@@ -67,12 +67,12 @@ pub(crate) struct Made {
 ///
 /// `link` is the suffix that a signed link adds to its addresses.
 pub(crate) async fn offered(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: &TitleInfo,
     titles: &[TitleInfo],
     link: &str,
-) -> Result<Result<Made, Unsuitable>, SiteError> {
-    let mut made = Made::default();
+) -> Result<Result<CmafMasterEntries, Unsuitable>, SiteError> {
+    let mut made = CmafMasterEntries::default();
     let mut why_not = "no such title";
     for other in titles {
         let planned = match kept::planned(shared, other.id, &other.name).await {
@@ -115,11 +115,11 @@ fn audio_codec(config: &Config) -> Option<&'static str> {
 }
 
 /// Groups the audio of a title. A title with a single track needs no group.
-fn audio_groups(plan: &Plan, title: &TitleInfo, at: &Addresses<'_>) -> Vec<AudioGroup> {
+fn audio_groups(plan: &CmafPlan, title: &TitleInfo, at: &Addresses<'_>) -> Vec<AudioGroup> {
     if plan.tracks.len() == 1 {
         return Vec::new();
     }
-    let track = |track: &Track| {
+    let track = |track: &CmafTrack| {
         let Config::Audio(config) = &track.config else { return None };
         let stream = title.streams.iter().find(|stream| stream.pid == track.pid);
         Some(AudioTrack {
@@ -139,12 +139,12 @@ fn audio_groups(plan: &Plan, title: &TitleInfo, at: &Addresses<'_>) -> Vec<Audio
 }
 
 /// Returns the variants of a title, one for each audio group, and its still pictures.
-fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Variant>, Option<Still>) {
+fn described(plan: &CmafPlan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Variant>, Option<Still>) {
     let first = &plan.tracks[0];
     let listed = plan.listed(0);
     // Less than in the transport stream, by the size of its headers.
     let rates = master::rates(&listed, target_s(&listed), 0);
-    let mut streams = Streams::default();
+    let mut streams = StreamAttributes::default();
     let mut still = None;
     if let Config::Video(video) = &first.config {
         let resolution = (video.pictures.width, video.pictures.height);
@@ -163,7 +163,7 @@ fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Var
     let variant = |address: String, codecs: Vec<String>, audio| Variant {
         address,
         rates,
-        streams: Streams { codecs: Some(codecs.join(",")), ..streams.clone() },
+        streams: StreamAttributes { codecs: Some(codecs.join(",")), ..streams.clone() },
         audio,
         subtitles: None,
         captions: None,
@@ -187,7 +187,7 @@ fn described(plan: &Plan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec<Var
 }
 
 /// Returns the plan of a title that is available in this form.
-pub(crate) async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Planned, Answer> {
+pub(crate) async fn usable(shared: &Arc<ServerContext>, title: &TitleInfo) -> Result<Planned, Answer> {
     let planned = kept::planned(shared, title.id, &title.name).await.map_err(|error| failed(&error))?;
     match &*planned {
         Err(why) => Err(Answer::error(404, why)),
@@ -195,17 +195,17 @@ pub(crate) async fn usable(shared: &Arc<Shared>, title: &TitleInfo) -> Result<Pl
     }
 }
 
-fn track_of(plan: &Plan, found: &Found) -> Result<usize, Answer> {
+fn track_of(plan: &CmafPlan, found: &RouteMatch) -> Result<usize, Answer> {
     let at = plan.tracks.iter().position(|track| track.pid == found.track);
     at.ok_or_else(|| Answer::error(404, "the title has no such track"))
 }
 
 /// `/titles/NAME/cmaf/TRACK.m3u8`, and `/titles/NAME/cmaf/TRACK/stills.m3u8` of pictures that stand alone.
 pub(crate) async fn media_playlist(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    (found, link): (&Found, &str),
+    (found, link): (&RouteMatch, &str),
     are_stills: bool,
 ) -> Answer {
     let planned = match usable(shared, title).await {
@@ -229,7 +229,7 @@ pub(crate) async fn media_playlist(
 }
 
 /// The text of a media playlist.
-fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bool) -> String {
+fn list(plan: &CmafPlan, title: &TitleInfo, track: usize, link: &str, are_stills: bool) -> String {
     let listed = plan.listed(track);
     let up = if are_stills { "../" } else { "" };
     let pid = plan.tracks[track].pid;
@@ -238,7 +238,7 @@ fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bo
     let maps: Vec<_> = parts
         .map(|(number, part)| (part.segments.start as u64, at.of(format_args!("init-{number}.mp4"))))
         .collect();
-    let source = Source {
+    let source = PlaylistContents {
         segments: &listed,
         first: 0,
         discontinuities: 0,
@@ -254,7 +254,7 @@ fn list(plan: &Plan, title: &TitleInfo, track: usize, link: &str, are_stills: bo
 
 /// Which of a track's pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum TrackFile {
     /// `init-NUMBER.mp4`: of a part of the title.
     Init,
     /// `NUMBER.m4s`
@@ -265,11 +265,11 @@ pub(crate) enum Piece {
 
 /// `/titles/NAME/cmaf/VERSION/TRACK/...`
 pub(crate) async fn piece(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    found: &Found,
-    (piece, seen, from): (Piece, &SeenBy, (SocketAddr, RequestId)),
+    found: &RouteMatch,
+    (piece, seen, from): (TrackFile, &SeenBy, (SocketAddr, RequestId)),
 ) -> Answer {
     if found.version != version_of(title, rules()) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
@@ -284,12 +284,12 @@ pub(crate) async fn piece(
         Err(answer) => return answer,
     };
     let number = found.number;
-    let count = if piece == Piece::Init { plan.parts.len() } else { plan.segments.len() };
+    let count = if piece == TrackFile::Init { plan.parts.len() } else { plan.segments.len() };
     if number as usize >= count {
         return Answer::error(404, "the title has no such segment");
     }
     let mut sending = None;
-    if piece == Piece::Segment && request.method == Method::Get {
+    if piece == TrackFile::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let what = (number, at, plan.segments[number as usize].duration);
         // The first track is the pictures, or the only sound.
@@ -300,17 +300,17 @@ pub(crate) async fn piece(
         }
     }
     let made = match piece {
-        Piece::Init => {
+        TrackFile::Init => {
             let of = plan.parts[number as usize].tracks[track].as_ref();
             let language = plan.tracks[track].language.as_deref();
             Ok(of.map(|of| Bytes::from(boxes::init(&of.config, language))))
         }
-        Piece::Segment => {
+        TrackFile::Segment => {
             let made = kept::segments(shared, (title.id, &title.name), &planned, number).await;
             made.map(|made| made.get(track).filter(|made| !made.is_empty()).cloned())
         }
-        Piece::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
-        Piece::Still => Ok(None),
+        TrackFile::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
+        TrackFile::Still => Ok(None),
     };
     match made {
         Ok(Some(bytes)) => {
@@ -336,8 +336,8 @@ pub(crate) fn not_made(why: &NotMade) -> Answer {
 fn answer_with(
     request: &Request,
     title: &TitleInfo,
-    found: &Found,
-    piece: Piece,
+    found: &RouteMatch,
+    piece: TrackFile,
     config: &Config,
     bytes: &Bytes,
 ) -> Answer {

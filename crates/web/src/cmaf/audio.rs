@@ -33,7 +33,7 @@ pub(crate) struct AudioConfig {
 
 /// A frame in an elementary stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct AudioFrame {
     /// Its sample.
     pub(crate) at: usize,
     pub(crate) length: usize,
@@ -162,9 +162,9 @@ fn following(coding: Coding, bytes: &[u8], mut at: usize) -> Option<AudioConfig>
 
 /// Returns all whole frames, starting with the first PES packet that has a time stamp. Frames whose
 /// header differs from `config` are included, so that no frame is lost where the format changes.
-pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<Frame> {
+pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<AudioFrame> {
     let (bytes, coding) = (&stream.bytes, config.coding);
-    let mut list: Vec<Frame> = Vec::new();
+    let mut list: Vec<AudioFrame> = Vec::new();
     let (mut at, mut is_sure) = (0, false);
     let mut base: Option<(usize, u64, u64)> = None;
     while at < bytes.len() {
@@ -208,7 +208,14 @@ pub(crate) fn frames(stream: &Elementary, config: &AudioConfig) -> Vec<Frame> {
             (_, None) => None,
         };
         if let Some((mark, ticks, samples)) = base {
-            list.push(Frame { at: sample.0, length: sample.1, config: found.config, mark, ticks, samples });
+            list.push(AudioFrame {
+                at: sample.0,
+                length: sample.1,
+                config: found.config,
+                mark,
+                ticks,
+                samples,
+            });
         }
         at += found.length;
     }

@@ -29,7 +29,7 @@ fn stream(bytes: Vec<u8>, begins: &[usize]) -> Elementary {
     Elementary { bytes, marks: begins.iter().enumerate().map(mark).collect(), ..Elementary::default() }
 }
 
-fn times(frames: &[Frame]) -> Vec<(usize, u64)> {
+fn times(frames: &[AudioFrame]) -> Vec<(usize, u64)> {
     frames.iter().map(|frame| (frame.mark, frame.samples)).collect()
 }
 
@@ -136,7 +136,7 @@ proptest! {
         part.marks = whole.marks[first..].iter().map(|mark| Mark { at: mark.at - cut, ..*mark }).collect();
         let found: Vec<_> = frames(&part, &config)
             .into_iter()
-            .map(|frame| Frame { at: frame.at + cut, mark: frame.mark + first, ..frame })
+            .map(|frame| AudioFrame { at: frame.at + cut, mark: frame.mark + first, ..frame })
             .collect();
         let expected: Vec<_> = expected.into_iter().filter(|frame| frame.at - 7 >= cut).collect();
         prop_assert_eq!(found.len(), expected.len());

@@ -13,7 +13,7 @@ pub(crate) enum Config {
 
 /// A sample of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sample {
+pub(crate) struct Mp4Sample {
     pub(crate) bytes: u32,
     pub(crate) duration: u32,
     pub(crate) is_sync: bool,
@@ -50,9 +50,9 @@ impl Config {
 
 /// Appends numbers and boxes.
 #[derive(Debug, Default)]
-struct Writer(Vec<u8>);
+struct BoxWriter(Vec<u8>);
 
-impl Writer {
+impl BoxWriter {
     fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
@@ -105,7 +105,7 @@ impl Writer {
 
 /// The init segment of a track. `language`: ISO 639-2.
 pub(crate) fn init(config: &Config, language: Option<&str>) -> Vec<u8> {
-    let mut w = Writer::default();
+    let mut w = BoxWriter::default();
     w.brands(b"ftyp");
     w.boxed(b"moov", |w| {
         w.full(b"mvhd", 0, 0, |w| {
@@ -131,7 +131,7 @@ pub(crate) fn init(config: &Config, language: Option<&str>) -> Vec<u8> {
     w.0
 }
 
-fn track(w: &mut Writer, config: &Config, language: Option<&str>) {
+fn track(w: &mut BoxWriter, config: &Config, language: Option<&str>) {
     let (width, height) = match config {
         Config::Video(video) => (video.pictures.width, video.pictures.height),
         Config::Audio(_) => (0, 0),
@@ -202,7 +202,7 @@ fn packed_language(language: &str) -> u16 {
     }
 }
 
-fn video_entry(w: &mut Writer, video: &VideoConfig) {
+fn video_entry(w: &mut BoxWriter, video: &VideoConfig) {
     let name = match video.syntax {
         Syntax::H264 => b"avc1",
         Syntax::H265 => b"hvc1",
@@ -236,14 +236,14 @@ fn video_entry(w: &mut Writer, video: &VideoConfig) {
     });
 }
 
-fn set(w: &mut Writer, set: &[u8]) {
+fn set(w: &mut BoxWriter, set: &[u8]) {
     // At most `MAX_SPS_BYTES`.
     w.u16(set.len() as u16);
     w.bytes(set);
 }
 
 /// ISO/IEC 14496-15 section 5.3.3.1.
-fn avc_config(w: &mut Writer, video: &VideoConfig) {
+fn avc_config(w: &mut BoxWriter, video: &VideoConfig) {
     let (sps, pps): (Vec<_>, Vec<_>) = (video.sets_of(7).collect(), video.sets_of(8).collect());
     let said = sps.first().and_then(|sps| sps.get(1..4)).unwrap_or(&[0, 0, 0]);
     w.u8(1);
@@ -263,7 +263,7 @@ fn avc_config(w: &mut Writer, video: &VideoConfig) {
 }
 
 /// ISO/IEC 14496-15 section 8.3.3.1.
-fn hevc_config(w: &mut Writer, video: &VideoConfig) {
+fn hevc_config(w: &mut BoxWriter, video: &VideoConfig) {
     let sps = video.sets_of(33).next().unwrap_or_default();
     let head = millrace_store::bits::unescape(sps.get(2..).unwrap_or_default(), 13);
     let layers = head.first().copied().unwrap_or_default();
@@ -286,7 +286,7 @@ fn hevc_config(w: &mut Writer, video: &VideoConfig) {
     }
 }
 
-fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
+fn audio_entry(w: &mut BoxWriter, audio: &AudioConfig) {
     let name = match audio.coding {
         Coding::Aac => b"mp4a",
         Coding::Ac3 => b"ac-3",
@@ -320,7 +320,7 @@ fn audio_entry(w: &mut Writer, audio: &AudioConfig) {
 }
 
 /// Descriptors of ISO/IEC 14496-1 section 7.2.6, with the AudioSpecificConfig of ISO/IEC 14496-3 section 1.6.2.1.
-fn aac_config(w: &mut Writer, audio: &AudioConfig) {
+fn aac_config(w: &mut BoxWriter, audio: &AudioConfig) {
     let [object, index, channels, ..] = audio.header;
     // If the header names no channels, a program config element follows. Its size is below 128
     // bytes, so each length fits one byte.
@@ -336,8 +336,8 @@ fn aac_config(w: &mut Writer, audio: &AudioConfig) {
 
 /// Returns the part of a media segment before its samples: everything up to and including the head
 /// of `mdat`. `time`: when the first of them is decoded.
-pub(crate) fn before_samples(number: u32, time: u64, samples: &[Sample]) -> Vec<u8> {
-    let mut w = Writer(Vec::with_capacity(256 + samples.len() * 16));
+pub(crate) fn before_samples(number: u32, time: u64, samples: &[Mp4Sample]) -> Vec<u8> {
+    let mut w = BoxWriter(Vec::with_capacity(256 + samples.len() * 16));
     w.brands(b"styp");
     let moof = w.0.len();
     let mut offset = 0;

@@ -9,7 +9,7 @@ use millrace_store::index::LayoutStream;
 use super::audio;
 use super::boxes::Config;
 use super::demux::{Demux, Elementary};
-use super::plan::{InPart, Part, Plan, read};
+use super::plan::{CmafPlan, ContinuousPart, InPart, read};
 use super::tracks;
 use super::video;
 use crate::limits::{MADE_LOOK_TICKS, MADE_TAIL_BYTES, MAX_TRACK_LOOK_BYTES};
@@ -33,7 +33,7 @@ struct Seam {
     before: Option<i64>,
 }
 
-impl Plan {
+impl CmafPlan {
     /// Sets when tracks begin and end in each part. If a track would begin before its end in an
     /// earlier part, the rest of the title is delayed.
     pub(super) fn join_parts(
@@ -253,8 +253,9 @@ impl Plan {
             demux.push(at, piece, |_| true);
             let stream = demux.stream(stream.pid);
             let frames = audio::frames(stream, config);
-            let is_new =
-                |frame: &audio::Frame| stream.marks[frame.mark].byte >= byte && frame.config.is_like(config);
+            let is_new = |frame: &audio::AudioFrame| {
+                stream.marks[frame.mark].byte >= byte && frame.config.is_like(config)
+            };
             let Some(at) = frames.iter().position(is_new) else { return true };
             let others = frames[..at].iter().rposition(|frame| !frame.config.is_like(config));
             let first = &frames[others.map_or(0, |at| at + 1)];
@@ -269,7 +270,7 @@ impl Plan {
     }
 
     /// Returns the time at which a frame ends.
-    fn frame_end(&self, rate: u32, stream: &Elementary, frame: &audio::Frame) -> Option<i64> {
+    fn frame_end(&self, rate: u32, stream: &Elementary, frame: &audio::AudioFrame) -> Option<i64> {
         let time = self.frame_time(rate, stream, frame)?;
         let end = time + i64::from(frame.config.length_at(rate)) * MEDIA_HZ.cast_signed();
         // Rounded up, plus one tick because rounding to samples may add one.
@@ -278,7 +279,7 @@ impl Plan {
 
     /// Returns when the last picture or frame of each track in a part ends.
     fn ends(&self, bytes: &mut dyn TitleBytes, part: usize) -> Result<Vec<Option<i64>>, SiteError> {
-        let Part { bytes: range, tracks, .. } = &self.parts[part];
+        let ContinuousPart { bytes: range, tracks, .. } = &self.parts[part];
         let mut ends: Vec<Option<i64>> = vec![None; tracks.len()];
         let mut length = MADE_TAIL_BYTES as u64;
         // An audio track may have ended long before the part does: each look reads further back.

@@ -9,14 +9,14 @@ use millrace_core::limits::web::{MEMORY_SEGMENTS_PART, SEGMENTS_MADE_AT_ONCE};
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::make;
-use super::plan::{self, Plan, Unsuitable};
+use super::plan::{self, CmafPlan, Unsuitable};
 use crate::limits::MAX_PLANS;
 use crate::memory::{Exhausted, Hold};
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::SiteError;
 
 /// The plan of a title, or why it has none.
-pub(crate) type Planned = Arc<Result<Plan, Unsuitable>>;
+pub(crate) type Planned = Arc<Result<CmafPlan, Unsuitable>>;
 /// A segment of every track.
 type Segments = Arc<[Bytes]>;
 
@@ -67,13 +67,13 @@ impl<K: PartialEq, V> Recent<K, V> {
 
 /// Plans and segments.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CmafCache {
     plans: Recent<TitleId, Planned>,
     segments: Recent<(TitleId, u32), Segments>,
     makers: Arc<Semaphore>,
 }
 
-impl Default for Kept {
+impl Default for CmafCache {
     fn default() -> Self {
         Self {
             plans: Recent::default(),
@@ -83,7 +83,7 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
+impl CmafCache {
     pub(crate) fn forget_segments(&self) {
         self.segments.forget_all();
     }
@@ -104,11 +104,15 @@ impl From<SiteError> for NotMade {
 }
 
 /// The plan of a title; looks at the title if there is none yet.
-pub(crate) async fn planned(shared: &Arc<Shared>, id: TitleId, name: &str) -> Result<Planned, SiteError> {
+pub(crate) async fn planned(
+    shared: &Arc<ServerContext>,
+    id: TitleId,
+    name: &str,
+) -> Result<Planned, SiteError> {
     let kept = &shared.made.plans;
     let cell = kept.cell(id);
     let name = name.to_owned();
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         let site = &*shared.site;
         let title = site.title(&name).filter(|title| title.id == id).ok_or(SiteError::NoTitle)?;
         let index = site.index(&name)?;
@@ -124,14 +128,14 @@ pub(crate) async fn planned(shared: &Arc<Shared>, id: TitleId, name: &str) -> Re
 /// Runs work that reads much of a title where blocking is allowed, with limited concurrency. It
 /// reserves `bytes` of memory, the most that the work needs.
 pub(crate) async fn making<T: Send + 'static>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     bytes: u64,
-    work: impl FnOnce(&Shared, Hold) -> Result<T, SiteError> + Send + 'static,
+    work: impl FnOnce(&ServerContext, Hold) -> Result<T, SiteError> + Send + 'static,
 ) -> Result<T, NotMade> {
     let permit = Arc::clone(&shared.made.makers).acquire_owned().await;
     let room =
         shared.room(usize::try_from(bytes).unwrap_or(usize::MAX)).map_err(|Exhausted| NotMade::Full)?;
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         // Released by the worker, even if no request waits for it any more.
         let _permit = permit;
         work(shared, room)
@@ -148,7 +152,7 @@ fn bytes_to_make(plan: &Planned, number: u32) -> u64 {
 
 /// The segments of this number; makes them if they are not kept.
 pub(crate) async fn segments(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     (id, name): (TitleId, &str),
     plan: &Planned,
     number: u32,
@@ -157,7 +161,7 @@ pub(crate) async fn segments(
     let cell = kept.cell((id, number));
     let bytes = bytes_to_make(plan, number);
     let (plan, name) = (Arc::clone(plan), name.to_owned());
-    let work = move |shared: &Shared, mut room: Hold| {
+    let work = move |shared: &ServerContext, mut room: Hold| {
         let Ok(plan) = &*plan else { return Err(SiteError::NoTitle) };
         let made = make::make(plan, &mut *shared.site.open(&name)?, number as usize)?;
         Ok(made.into_iter().map(|bytes| room.split(bytes.len()).over(bytes)).collect())
@@ -171,14 +175,14 @@ pub(crate) async fn segments(
 
 /// The first picture of a segment alone; not kept.
 pub(crate) async fn still(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     name: &str,
     plan: &Planned,
     number: u32,
 ) -> Result<Option<Bytes>, NotMade> {
     let bytes = bytes_to_make(plan, number);
     let (plan, name) = (Arc::clone(plan), name.to_owned());
-    let work = move |shared: &Shared, _room: Hold| {
+    let work = move |shared: &ServerContext, _room: Hold| {
         let Ok(plan) = &*plan else { return Err(SiteError::NoTitle) };
         let made = make::first_picture(plan, &mut *shared.site.open(&name)?, number as usize)?;
         Ok(made.map(Bytes::from))

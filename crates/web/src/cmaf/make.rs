@@ -5,10 +5,10 @@ use std::ops::Range;
 use millrace_core::limits::TS_PACKET_BYTES;
 
 use super::audio::{self, AudioConfig};
-use super::boxes::{self, Config, Sample};
+use super::boxes::{self, Config, Mp4Sample};
 use super::demux::{Demux, Elementary};
-use super::plan::{InPart, Part, Plan, read};
-use super::tracks::Stream;
+use super::plan::{CmafPlan, ContinuousPart, InPart, read};
+use super::tracks::PartStream;
 use super::video::{self, Picture, VideoConfig};
 use crate::limits::{MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{SiteError, TitleBytes};
@@ -18,14 +18,14 @@ struct Bounds<'a> {
     number: usize,
     /// The bytes of the segment, and its part of the title.
     bytes: Range<u64>,
-    part: &'a Part,
+    part: &'a ContinuousPart,
     /// The time range of each track; `None` where the track begins or ends.
     times: Vec<(Option<i64>, Option<i64>)>,
 }
 
 /// Media segments of this number: of each track one.
 pub(crate) fn make(
-    plan: &Plan,
+    plan: &CmafPlan,
     bytes: &mut dyn TitleBytes,
     number: usize,
 ) -> Result<Vec<Vec<u8>>, SiteError> {
@@ -56,7 +56,7 @@ fn sounds<'a>(bounds: &'a Bounds<'_>) -> impl Iterator<Item = (usize, &'a InPart
 }
 
 /// Reads everything that the segment needs: its bytes, sound before and behind them, the end of its last picture.
-fn gather(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<Demux, SiteError> {
+fn gather(plan: &CmafPlan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<Demux, SiteError> {
     let Range { start, end } = bounds.bytes;
     let from = look_back(plan, bytes, bounds)?;
     let part = plan.part_of(bounds.number);
@@ -85,7 +85,7 @@ fn gather(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Resul
 }
 
 /// From where on there is sound of the segment.
-fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<u64, SiteError> {
+fn look_back(plan: &CmafPlan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Result<u64, SiteError> {
     let start = bounds.bytes.start;
     let is_first = bounds.number == bounds.part.segments.start;
     // Audio may begin before its part does, and is then needed from its first sample on.
@@ -118,7 +118,7 @@ fn look_back(plan: &Plan, bytes: &mut dyn TitleBytes, bounds: &Bounds<'_>) -> Re
 /// Whether the bytes already read hold the whole segment. A PES packet of the next segment must
 /// have begun, and another one after it, because only then is the last packet of this segment
 /// complete.
-fn is_complete(plan: &Plan, demux: &Demux, bounds: &Bounds<'_>, is_last: bool) -> bool {
+fn is_complete(plan: &CmafPlan, demux: &Demux, bounds: &Bounds<'_>, is_last: bool) -> bool {
     let tracks = bounds.part.tracks.iter().enumerate();
     tracks.filter_map(|(track, of)| Some((track, of.as_ref()?))).all(|(track, of)| match of.config {
         Config::Video(_) => {
@@ -134,7 +134,7 @@ fn is_complete(plan: &Plan, demux: &Demux, bounds: &Bounds<'_>, is_last: bool) -
 
 /// The pictures that begin in the segment's bytes.
 fn pictures(
-    plan: &Plan,
+    plan: &CmafPlan,
     demux: &Demux,
     bounds: &Bounds<'_>,
     (track, of): (usize, &InPart),
@@ -170,7 +170,7 @@ fn pictures(
         let is_decided = keeps_here;
         picture.append_to(&mut data, &stream.bytes, config, &mut keeps_here);
         keeps_sets |= keeps_here && !is_decided;
-        samples.push(Sample {
+        samples.push(Mp4Sample {
             bytes: (data.len() - before) as u32,
             duration: u32::try_from(times[at + 1] - times[at]).unwrap_or(0),
             // A cut is an access point, whether or not the picture itself is marked as one.
@@ -183,7 +183,7 @@ fn pictures(
 
 /// The pictures of a segment. At the start of a part, pictures before the first access point are
 /// dropped: they need pictures of another part, or lost ones.
-fn entered(plan: &Plan, stream: &Elementary, bounds: &Bounds<'_>, config: &VideoConfig) -> Vec<Picture> {
+fn entered(plan: &CmafPlan, stream: &Elementary, bounds: &Bounds<'_>, config: &VideoConfig) -> Vec<Picture> {
     let mut list = video::pictures(stream, config.syntax, Some(config));
     if bounds.number == bounds.part.segments.start {
         let is_access = |picture: &Picture| plan.timeline.is_access(stream.marks[picture.mark].byte);
@@ -245,7 +245,7 @@ fn show_first_at_once(times: &mut [i64], shown: &[i64]) {
 
 /// The frames that are played in the segment's time.
 fn sound(
-    plan: &Plan,
+    plan: &CmafPlan,
     demux: &Demux,
     bounds: &Bounds<'_>,
     (track, of): (usize, &InPart),
@@ -255,7 +255,7 @@ fn sound(
     let frames = audio::frames(stream, config);
     let scaled = |time: i64| time * i64::from(config.rate);
     // The PES packet in which the format changes has frames of both parts.
-    let is_ours = |(frame, time): &(&audio::Frame, i64)| {
+    let is_ours = |(frame, time): &(&audio::AudioFrame, i64)| {
         let byte = stream.marks[frame.mark].byte;
         of.reach.contains(&byte)
             && (of.goes_on.0 || byte != of.reach.start || *time >= scaled(of.span.start))
@@ -264,7 +264,7 @@ fn sound(
     let timed = frames.iter().filter_map(|frame| Some((frame, plan.frame_time(config.rate, stream, frame)?)));
     let timed = timed.filter(is_ours);
     let (start, end) = bounds.times[track];
-    let (mut data, mut list, mut times) = (Vec::new(), Vec::<&audio::Frame>::new(), Vec::<i64>::new());
+    let (mut data, mut list, mut times) = (Vec::new(), Vec::<&audio::AudioFrame>::new(), Vec::<i64>::new());
     let mut next = None;
     for (frame, time) in timed {
         if start.is_some_and(|start| time < scaled(start)) {
@@ -287,7 +287,7 @@ fn sound(
         let length = lengths[at];
         let end = times.get(at + 1).copied().or(next).unwrap_or(times[at] + i64::from(length));
         let duration = u32::try_from(end - times[at]).ok().filter(|&d| d > 0).unwrap_or(length);
-        samples.push(Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
+        samples.push(Mp4Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
     }
     if samples.is_empty()
         && let Some(frame) = frames.first()
@@ -297,7 +297,7 @@ fn sound(
         data.extend_from_slice(&stream.bytes[frame.at..frame.at + frame.length]);
         let length = u32::try_from(config.samples(scaled(span.end - span.start))).unwrap_or(0);
         let duration = length.max(config.frame);
-        samples.push(Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
+        samples.push(Mp4Sample { bytes: frame.length as u32, duration, is_sync: true, offset: 0 });
     }
     segment(bounds.number, begins, &samples, &data)
 }
@@ -319,7 +319,7 @@ fn smooth(mut times: Vec<i64>, lengths: &[u32], rate: u32) -> Vec<i64> {
     times
 }
 
-fn segment(number: usize, time: i64, samples: &[Sample], data: &[u8]) -> Vec<u8> {
+fn segment(number: usize, time: i64, samples: &[Mp4Sample], data: &[u8]) -> Vec<u8> {
     let time = u64::try_from(time).unwrap_or(0);
     let mut segment = boxes::before_samples(number as u32, time, samples);
     segment.extend_from_slice(data);
@@ -328,13 +328,13 @@ fn segment(number: usize, time: i64, samples: &[Sample], data: &[u8]) -> Vec<u8>
 
 /// The picture at the beginning of a segment alone, for players that show pictures while a viewer seeks.
 pub(crate) fn first_picture(
-    plan: &Plan,
+    plan: &CmafPlan,
     bytes: &mut dyn TitleBytes,
     number: usize,
 ) -> Result<Option<Vec<u8>>, SiteError> {
     let segment = plan.segments.get(number).ok_or(SiteError::NoTitle)?;
     let part = &plan.parts[plan.part_of(number)];
-    let Some(Some(InPart { stream: Stream { pid, .. }, config: Config::Video(config), .. })) =
+    let Some(Some(InPart { stream: PartStream { pid, .. }, config: Config::Video(config), .. })) =
         part.tracks.first()
     else {
         return Ok(None);
@@ -356,7 +356,7 @@ pub(crate) fn first_picture(
     let shown = plan.stamps(mark.byte, mark.stamps).map_or(span.start, |(_, shown)| shown);
     // As in the segment itself.
     let decoded = if number == part.segments.start { shown } else { span.start };
-    let sample = Sample {
+    let sample = Mp4Sample {
         bytes: data.len() as u32,
         duration: u32::try_from(span.end - decoded).unwrap_or(0),
         is_sync: true,

@@ -135,9 +135,9 @@ impl Recording {
     }
 }
 
-struct Film(Vec<u8>);
+struct TitleBuilder(Vec<u8>);
 
-impl TitleBytes for Film {
+impl TitleBytes for TitleBuilder {
     fn read(&mut self, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
         out.copy_from_slice(&self.0[from as usize..from as usize + out.len()]);
         Ok(())
@@ -145,7 +145,7 @@ impl TitleBytes for Film {
 }
 
 /// A title of recordings, one behind the other.
-fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
+fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, TitleBuilder) {
     let (mut bytes, mut access, mut pieces, mut bases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut layouts = Vec::new();
     let (mut counters, mut numbers, mut start) = ([0u8; 2], (0, 0), 0u64);
@@ -197,7 +197,7 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, Film) {
         layouts,
         ..IndexParts::default()
     });
-    (info(bytes.len() as u64), Arc::new(index.unwrap()), Film(bytes))
+    (info(bytes.len() as u64), Arc::new(index.unwrap()), TitleBuilder(bytes))
 }
 
 fn times(pieces: &[ClockPiece], bytes: u64, end: u64) -> Vec<MediaTicks> {

@@ -40,11 +40,13 @@ mod timeline;
 mod tracks;
 mod video;
 
-pub(crate) use answer::{Made, Piece, media_playlist, not_made, offered, piece, rules, usable};
+pub(crate) use answer::{
+    CmafMasterEntries, TrackFile, media_playlist, not_made, offered, piece, rules, usable,
+};
 pub(crate) use boxes::Config;
 pub(crate) use demux::{Demux, Elementary};
-pub(crate) use kept::{Kept, NotMade, Planned, Recent, making};
-pub(crate) use plan::{Plan, Unsuitable, can_have, config_of, read};
+pub(crate) use kept::{CmafCache, NotMade, Planned, Recent, making};
+pub(crate) use plan::{CmafPlan, Unsuitable, can_have, config_of, read};
 pub(crate) use sei::{REGISTERED_DATA, payloads as sei_payloads};
 pub(crate) use sps::Pictures;
 pub(crate) use timeline::Timeline;

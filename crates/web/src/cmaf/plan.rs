@@ -24,10 +24,10 @@ use super::audio::{self, AudioConfig, Coding};
 use super::boxes::Config;
 use super::demux::{Demux, Elementary};
 use super::timeline::Timeline;
-use super::tracks::{self, Stream};
+use super::tracks::{self, PartStream};
 use super::video::{self, Syntax};
 use crate::hls::answer::Text;
-use crate::hls::segments::{Segment, segments};
+use crate::hls::segments::{MediaSegment, segments};
 use crate::limits::{
     DESCRIBE_BYTES, MADE_READ_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES,
 };
@@ -35,7 +35,7 @@ use crate::site::{SiteError, TitleBytes};
 
 /// A stream of a title that segments are made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Track {
+pub(crate) struct CmafTrack {
     /// Its first PID if that is unique, otherwise another number; used as its name in addresses.
     pub(crate) pid: u16,
     /// The decoder configuration in the first part that has the track.
@@ -49,7 +49,7 @@ pub(crate) struct Track {
 /// A track in one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InPart {
-    pub(crate) stream: Stream,
+    pub(crate) stream: PartStream,
     /// The decoder configuration in this part.
     pub(crate) config: Config,
     /// The bytes of the title that may hold its samples.
@@ -63,7 +63,7 @@ pub(crate) struct InPart {
 
 /// A stretch of a title in which time stamps do not jump and streams do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ContinuousPart {
     /// Its segments.
     pub(crate) segments: Range<usize>,
     pub(crate) bytes: Range<u64>,
@@ -73,16 +73,16 @@ pub(crate) struct Part {
     pub(crate) tracks: Vec<Option<InPart>>,
 }
 
-/// All of the above.
+/// The plan for a title in fragmented MP4: its segments, tracks and parts.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct CmafPlan {
     pub(crate) timeline: Timeline,
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) segments: Vec<MediaSegment>,
     /// When each segment begins.
     pub(crate) times: Vec<i64>,
     /// At least one; pictures first.
-    pub(crate) tracks: Vec<Track>,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) tracks: Vec<CmafTrack>,
+    pub(crate) parts: Vec<ContinuousPart>,
     /// Delay of all times relative to the first time stamp, so that no picture is decoded and no
     /// audio is played before 0.
     pub(crate) reorder: i64,
@@ -100,12 +100,12 @@ pub(crate) fn plan(
     title: &TitleInfo,
     index: Arc<TitleIndex>,
     bytes: &mut dyn TitleBytes,
-) -> Result<Result<Plan, Unsuitable>, SiteError> {
+) -> Result<Result<CmafPlan, Unsuitable>, SiteError> {
     let found = segments(&index);
     if !found.are_independent {
         return Ok(Err("the title has no places where a decoder can start"));
     }
-    let length = |segment: &Segment| segment.bytes.end - segment.bytes.start;
+    let length = |segment: &MediaSegment| segment.bytes.end - segment.bytes.start;
     if found.list.iter().any(|segment| length(segment) > MAX_MADE_SEGMENT_BYTES as u64) {
         return Ok(Err("the title has too few places where a decoder can start"));
     }
@@ -120,7 +120,7 @@ pub(crate) fn plan(
         Some(base) => base.first_pts,
         None => first_stamp(&layouts[0], &index, bytes)?,
     };
-    let mut plan = Plan {
+    let mut plan = CmafPlan {
         timeline: Timeline::new(Arc::clone(&index), first),
         segments: found.list.clone(),
         times: Vec::new(),
@@ -204,7 +204,7 @@ pub(crate) fn config_of(stream: &Elementary, codec: &str) -> Option<Config> {
     }
 }
 
-impl Plan {
+impl CmafPlan {
     /// Finds the parts, with the stream and the configuration of each track. Their times are set
     /// later.
     fn find_parts(
@@ -221,7 +221,7 @@ impl Plan {
             let from = (0..=start).rev().find(|&at| is_jump(at)).unwrap_or(0);
             let to = (end..=self.segments.len()).find(|&at| is_jump(at)).unwrap_or(end);
             let range = self.segments[start].bytes.start..self.segments[end - 1].bytes.end;
-            let streams: Vec<Option<&Stream>> =
+            let streams: Vec<Option<&PartStream>> =
                 list.iter().map(|sketch| sketch.streams[number].as_ref()).collect();
             let configs = configs(bytes, index, &range, &streams)?;
             let tracks = streams.iter().zip(configs).map(|(stream, config)| {
@@ -233,7 +233,7 @@ impl Plan {
                     goes_on: (false, false),
                 })
             });
-            self.parts.push(Part {
+            self.parts.push(ContinuousPart {
                 segments: start..end,
                 stretch: self.segments[from].bytes.start..self.segments[to - 1].bytes.end,
                 tracks: tracks.collect(),
@@ -249,7 +249,7 @@ impl Plan {
         let kept: Vec<bool> = (0..list.len()).map(|at| found(at).is_some()).collect();
         for (at, sketch) in list.iter().enumerate() {
             if let Some(first) = self.parts.iter().find_map(|part| part.tracks[at].as_ref()) {
-                self.tracks.push(Track {
+                self.tracks.push(CmafTrack {
                     pid: sketch.id,
                     config: first.config.clone(),
                     language: sketch.language.clone(),
@@ -301,8 +301,8 @@ impl Plan {
     /// The segments of a track with the lengths that its playlist lists; for audio, the length of
     /// the frames in each. A segment without samples has length 0, and its time is added to a
     /// neighbouring segment, so that all tracks keep the same times.
-    pub(crate) fn listed(&self, track: usize) -> Vec<Segment> {
-        let mut listed: Vec<Segment> = Vec::with_capacity(self.segments.len());
+    pub(crate) fn listed(&self, track: usize) -> Vec<MediaSegment> {
+        let mut listed: Vec<MediaSegment> = Vec::with_capacity(self.segments.len());
         let (mut last, mut carried) = (None, 0);
         for (at, segment) in self.segments.iter().enumerate() {
             let span = self.span(track, at);
@@ -319,7 +319,10 @@ impl Plan {
                     None => carried += until - self.times[at],
                 }
             }
-            listed.push(Segment { duration: MediaTicks(length.max(0).cast_unsigned()), ..segment.clone() });
+            listed.push(MediaSegment {
+                duration: MediaTicks(length.max(0).cast_unsigned()),
+                ..segment.clone()
+            });
         }
         listed
     }
@@ -382,7 +385,12 @@ impl Plan {
     }
 
     /// When a frame of sound is played, in parts of a tick: times `rate`, the samples a second.
-    pub(crate) fn frame_time(&self, rate: u32, stream: &Elementary, frame: &audio::Frame) -> Option<i64> {
+    pub(crate) fn frame_time(
+        &self,
+        rate: u32,
+        stream: &Elementary,
+        frame: &audio::AudioFrame,
+    ) -> Option<i64> {
         let mark = &stream.marks[frame.mark];
         let (time, _) = self.stamps(mark.byte, mark.stamps)?;
         let behind = frame.samples * MEDIA_HZ * u64::from(rate) / u64::from(frame.config.rate);
@@ -413,7 +421,7 @@ fn configs(
     bytes: &mut dyn TitleBytes,
     index: &TitleIndex,
     range: &Range<u64>,
-    streams: &[Option<&Stream>],
+    streams: &[Option<&PartStream>],
 ) -> Result<Vec<Option<Config>>, SiteError> {
     let mut configs: Vec<Option<Config>> = vec![None; streams.len()];
     // Start at the first access point, which has everything that a decoder needs.

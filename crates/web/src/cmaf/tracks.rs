@@ -12,7 +12,7 @@ use crate::limits::MAX_CMAF_TRACKS;
 
 /// A stream of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stream {
+pub(crate) struct PartStream {
     pub(crate) pid: u16,
     /// The codec, as the title names it.
     pub(crate) codec: String,
@@ -25,7 +25,7 @@ pub(crate) struct Sketch {
     pub(crate) id: u16,
     pub(crate) language: Option<String>,
     /// The stream in each part.
-    pub(crate) streams: Vec<Option<Stream>>,
+    pub(crate) streams: Vec<Option<PartStream>>,
     /// The PID in the last part that has the track.
     pid: u16,
 }
@@ -49,7 +49,7 @@ pub(crate) fn layouts(title: &TitleInfo, index: &TitleIndex) -> Vec<Vec<LayoutSt
 
 /// Returns the first byte of the unchanged run of a stream that reaches up to the last of these
 /// layouts.
-pub(crate) fn since(layouts: &[Vec<LayoutStream>], stream: &Stream) -> Option<u64> {
+pub(crate) fn since(layouts: &[Vec<LayoutStream>], stream: &PartStream) -> Option<u64> {
     let find = |layout: &Vec<LayoutStream>| {
         let found = layout.iter().find(|other| other.pid == stream.pid && other.codec == stream.codec)?;
         Some((found.config, found.byte))
@@ -96,13 +96,13 @@ fn place<'a>(
             let found = tracks.iter_mut().find(|track| track.streams[part].is_none() && rule(track, stream));
             let Some(track) = found else { return true };
             track.pid = stream.pid;
-            track.streams[part] = Some(Stream { pid: stream.pid, codec: stream.codec.clone() });
+            track.streams[part] = Some(PartStream { pid: stream.pid, codec: stream.codec.clone() });
             false
         });
     }
     for stream in left {
         let mut streams = vec![None; parts];
-        streams[part] = Some(Stream { pid: stream.pid, codec: stream.codec.clone() });
+        streams[part] = Some(PartStream { pid: stream.pid, codec: stream.codec.clone() });
         let language = stream.language.clone();
         tracks.push(Sketch { id: stream.pid, language, streams, pid: stream.pid });
     }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn since_goes_back_while_nothing_changes() {
-        let stream = Stream { pid: 1, codec: "AAC".to_owned() };
+        let stream = PartStream { pid: 1, codec: "AAC".to_owned() };
         let of = |byte, config| {
             let mut layout = layout(byte, &[(1, "AAC", "eng")]);
             layout[0].config = config;

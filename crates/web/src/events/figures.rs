@@ -12,7 +12,8 @@ use crate::status::{Room, Status};
 
 /// How much is sent, and how well.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Figures {
+#[schemars(rename = "Figures")]
+pub struct LiveFigures {
     /// Seconds since 1970.
     pub at_unix_s: u64,
     /// Streams that are being sent, by RTSP and HTTP.
@@ -88,15 +89,16 @@ pub(super) struct Before(Option<(Now, BTreeMap<String, Sums>)>);
 
 impl Before {
     /// The figures now.
-    pub(super) fn figures(&mut self, site: &dyn Site, status: &Status) -> Figures {
+    pub(super) fn figures(&mut self, site: &dyn Site, status: &Status) -> LiveFigures {
         self.since(Now::read(), sums(site), status)
     }
 
-    fn since(&mut self, now: Now, engines: BTreeMap<String, Sums>, status: &Status) -> Figures {
+    fn since(&mut self, now: Now, engines: BTreeMap<String, Sums>, status: &Status) -> LiveFigures {
         let before = self.0.replace((now, engines.clone()));
         let ns = before.as_ref().map(|(then, _)| now.mono.ns_since(then.mono)).filter(|&ns| ns > 0);
         let per_s = |count: u64, ns: u64| (u128::from(count) * u128::from(NS_PER_S) / u128::from(ns)) as u64;
-        let mut all = Figures { at_unix_s: now.unix_s, limit: fullest(&status.room), ..Figures::default() };
+        let mut all =
+            LiveFigures { at_unix_s: now.unix_s, limit: fullest(&status.room), ..LiveFigures::default() };
         if ns.is_some() {
             (all.bits_per_s, all.packets_per_s, all.late_packets) = (Some(0), Some(0), Some(0));
         }

@@ -22,12 +22,12 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub(crate) use self::figures::sums;
-pub use self::figures::{EngineFigures, Figures};
-pub use self::news::News;
+pub use self::figures::{EngineFigures, LiveFigures};
+pub use self::news::SiteEvent;
 use crate::answer::{Answer, Body};
 use crate::limits::{EVENTS_EVERY, EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S, RETRY_AFTER_S};
 use crate::request::Method;
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 
 /// Media type of the format.
 pub(crate) const EVENT_STREAM: &str = "text/event-stream";
@@ -37,17 +37,17 @@ const TOO_SLOW: &[u8] = b": closed: you do not read as fast as things happen; co
 
 /// Publishes events, from any thread.
 #[derive(Clone, Debug, Default)]
-pub struct Feed(Arc<Inner>);
+pub struct Feed(Arc<FeedShared>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    open: Mutex<Open>,
+struct FeedShared {
+    open: Mutex<FeedListeners>,
     /// Number of listeners: nothing is locked while there are none.
     listeners: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct FeedListeners {
     listeners: Vec<To>,
     is_ticking: bool,
     /// Events sent in this second, and the number left out.
@@ -71,7 +71,7 @@ pub(crate) struct Listener {
 
 impl Feed {
     /// Tells all listeners; `news` is called only if there are any.
-    pub fn tell(&self, news: impl FnOnce() -> News) {
+    pub fn tell(&self, news: impl FnOnce() -> SiteEvent) {
         if self.0.listeners.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -84,11 +84,11 @@ impl Feed {
         self.send(&mut open, &news().frame());
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, FeedListeners> {
         self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, open: &mut Open, frame: &Bytes) {
+    fn send(&self, open: &mut FeedListeners, frame: &Bytes) {
         open.listeners.retain(|to| match to.frames.try_send(frame.clone()) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
@@ -148,7 +148,7 @@ impl Listener {
 }
 
 /// The response.
-pub(crate) fn answer(shared: &Arc<Shared>, method: Method) -> Answer {
+pub(crate) fn answer(shared: &Arc<ServerContext>, method: Method) -> Answer {
     let headers = vec![
         ("Content-Type", EVENT_STREAM.to_owned()),
         ("Cache-Control", "no-store".to_owned()),
@@ -169,11 +169,11 @@ pub(crate) fn answer(shared: &Arc<Shared>, method: Method) -> Answer {
 
 /// Sends figures every second, and changes of titles and members, for as long as there are
 /// listeners.
-async fn tick(shared: Arc<Shared>) {
+async fn tick(shared: Arc<ServerContext>) {
     let mut ticks = interval(EVENTS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut ends = shared.ends.clone();
-    let mut seen = news::Seen::default();
+    let mut seen = news::SiteSnapshot::default();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
@@ -195,8 +195,8 @@ mod tests {
 
     use super::*;
 
-    fn news(number: u64) -> News {
-        News::TitleRemoved { title: number.to_string(), id: String::new() }
+    fn news(number: u64) -> SiteEvent {
+        SiteEvent::TitleRemoved { title: number.to_string(), id: String::new() }
     }
 
     /// What waits in a listener's queue; whether its response has ended behind that.

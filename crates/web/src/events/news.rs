@@ -7,14 +7,15 @@ use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::figures::{Before, Figures};
+use super::figures::{Before, LiveFigures};
 use crate::site::Site;
-use crate::status::{Member, Status};
+use crate::status::{Status, VolumeMember};
 
 /// Something that has happened. The name of an event is that of its kind, and `event` in its data is the same.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum News {
+#[schemars(rename = "News")]
+pub enum SiteEvent {
     /// A viewer watches by RTSP.
     SessionBegun {
         /// What log lines call it.
@@ -78,17 +79,17 @@ pub enum News {
     /// How the members of the volume are, where that has changed.
     Members {
         /// All of them.
-        members: Vec<Member>,
+        members: Vec<VolumeMember>,
     },
     /// How much is sent, each second.
     Figures {
         /// The figures.
         #[serde(flatten)]
-        figures: Figures,
+        figures: LiveFigures,
     },
 }
 
-impl News {
+impl SiteEvent {
     fn name(&self) -> &'static str {
         match self {
             Self::SessionBegun { .. } => "session_begun",
@@ -120,9 +121,9 @@ impl News {
 
 /// State at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SiteSnapshot {
     figures: Before,
-    members: Option<Vec<Member>>,
+    members: Option<Vec<VolumeMember>>,
     /// The version of the list of titles, and the last seen state of each title by name.
     titles: Option<(u64, BTreeMap<String, SeenTitle>)>,
 }
@@ -134,21 +135,21 @@ struct SeenTitle {
     display_name: String,
 }
 
-impl Seen {
+impl SiteSnapshot {
     /// Returns the news, with the figures last.
-    pub(super) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<News> {
+    pub(super) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<SiteEvent> {
         let mut news = self.look_at_titles(site);
         let figures = self.figures.figures(site, &summary);
         let members = summary.members;
         if self.members.as_ref().is_some_and(|before| *before != members) {
-            news.push(News::Members { members: members.clone() });
+            news.push(SiteEvent::Members { members: members.clone() });
         }
         self.members = Some(members);
-        news.push(News::Figures { figures });
+        news.push(SiteEvent::Figures { figures });
         news
     }
 
-    fn look_at_titles(&mut self, site: &dyn Site) -> Vec<News> {
+    fn look_at_titles(&mut self, site: &dyn Site) -> Vec<SiteEvent> {
         let version = site.titles_version();
         if self.titles.as_ref().is_some_and(|(before, _)| *before == version) {
             return Vec::new();
@@ -162,13 +163,13 @@ impl Seen {
         let is_same = |a: Option<&SeenTitle>, b: &SeenTitle| a.is_some_and(|a| a.id == b.id);
         let gone = before.iter().filter(|(name, seen)| !is_same(titles.get(*name), seen));
         let removed =
-            gone.map(|(name, seen)| News::TitleRemoved { title: name.clone(), id: seen.id.clone() });
+            gone.map(|(name, seen)| SiteEvent::TitleRemoved { title: name.clone(), id: seen.id.clone() });
         let now = titles.iter().filter(|(name, seen)| before.get(*name) != Some(*seen));
         let changed = now.map(|(name, seen)| {
             let (title, SeenTitle { id, display_name }) = (name.clone(), seen.clone());
             match is_same(before.get(name), seen) {
-                true => News::TitleRenamed { title, id, display_name },
-                false => News::TitleAdded { title, id, display_name },
+                true => SiteEvent::TitleRenamed { title, id, display_name },
+                false => SiteEvent::TitleAdded { title, id, display_name },
             }
         });
         removed.chain(changed).collect()

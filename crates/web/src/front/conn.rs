@@ -15,31 +15,36 @@ use tokio::time::timeout;
 
 use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
-use crate::answer::{Answer, Body, Media};
-use crate::clients::Place;
-use crate::hyper_side::{self, Lent};
+use crate::answer::{Answer, Body, MediaBody};
+use crate::clients::ConnectionSlot;
+use crate::hyper_side::{self, RequestConnection};
 use crate::limits::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
 };
 use crate::request::RequestId;
-use crate::shared::{Shared, refusal};
-use crate::site::{Delivery, OrderSocket, Refused, TunnelConn};
+use crate::shared::{ServerContext, refusal};
+use crate::site::{Delivery, DeliveryRefusal, OrderSocket, TunnelConn};
 use crate::stream::WebStream;
 
 /// A connection, with bytes read from it and not used yet.
-struct Conn {
+struct FrontConnection {
     stream: WebStream,
     read: Vec<u8>,
     peer: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     number: u64,
     requests: u64,
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Shared>, place: Place) {
+pub(super) async fn serve(
+    stream: WebStream,
+    peer: SocketAddr,
+    shared: Arc<ServerContext>,
+    place: ConnectionSlot,
+) {
     let number = shared.next_number();
-    let mut conn = Conn { stream, read: Vec::new(), peer, shared, number, requests: 0 };
+    let mut conn = FrontConnection { stream, read: Vec::new(), peer, shared, number, requests: 0 };
     loop {
         let next = match conn.next_head().await {
             Some(Parsed::Front(request, length)) => {
@@ -59,7 +64,7 @@ pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Share
                 break;
             }
             Some(Parsed::Http2) => {
-                let Conn { stream, read, peer, shared, number, .. } = conn;
+                let FrontConnection { stream, read, peer, shared, number, .. } = conn;
                 Box::pin(hyper_side::serve_http2(stream, read, peer, &shared, number)).await;
                 break;
             }
@@ -80,7 +85,7 @@ pub(super) async fn serve(stream: WebStream, peer: SocketAddr, shared: Arc<Share
     drop(place);
 }
 
-impl Conn {
+impl FrontConnection {
     /// Reads until a head is whole; `None`: no more requests come.
     async fn next_head(&mut self) -> Option<Parsed> {
         if self.read.is_empty() {
@@ -166,7 +171,7 @@ impl Conn {
         let Self { stream, mut read, peer, shared, number, requests } = self;
         // Heads that come behind this one are read here: hyper would take some that can be read in two ways.
         let rest = if is_whole { read.split_off(length) } else { Vec::new() };
-        let lent = Lent { stream, read, is_whole, keeps };
+        let lent = RequestConnection { stream, read, is_whole, keeps };
         let stream = hyper_side::serve_one(lent, peer, &shared, id).await?;
         let mut conn = Self { stream, read: rest, peer, shared, number, requests };
         if !keeps {
@@ -213,7 +218,7 @@ impl Conn {
     /// further.
     async fn send_media(
         self,
-        media: Media,
+        media: MediaBody,
         before: Vec<u8>,
         status: u16,
         then: Then,
@@ -230,7 +235,7 @@ impl Conn {
     /// Gives the connection away with an order, and takes it back.
     async fn give_away(
         self,
-        media: Media,
+        media: MediaBody,
         before: Vec<u8>,
         (status, then): (u16, Then),
         who: (RequestId, Option<String>),
@@ -262,7 +267,7 @@ impl Conn {
     /// Has an engine write to a connection that another TCP carries. It stays here, only its writes are the engine's meanwhile.
     async fn lend(
         mut self,
-        media: Media,
+        media: MediaBody,
         before: Vec<u8>,
         (status, then): (u16, Then),
         who: (RequestId, Option<String>),
@@ -307,13 +312,13 @@ impl Conn {
     /// Lets an engine write into a pair, and passes on its output: only this side can encrypt.
     async fn pass_media(
         mut self,
-        media: Media,
+        media: MediaBody,
         before: Vec<u8>,
         (status, then): (u16, Then),
         who: (RequestId, Option<String>),
     ) -> Option<Self> {
         let Some((near, far)) = hyper_side::pair() else {
-            let why = Refused::Full("too many files are open".to_owned());
+            let why = DeliveryRefusal::Full("too many files are open".to_owned());
             return self.write(&refusal(&why), then, true).await.ok().map(|()| self);
         };
         let length = before.len() as u64 + (media.bytes.end - media.bytes.start);

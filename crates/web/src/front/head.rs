@@ -116,7 +116,7 @@ fn request(head: &[u8], length: usize) -> Parsed {
     if has_cookie && matches!(method, "GET" | "POST") {
         return Parsed::Tunnel;
     }
-    let message = match Message::read(parsed.headers, version == 0) {
+    let message = match MessageFraming::read(parsed.headers, version == 0) {
         Ok(message) => message,
         Err(why) => return Parsed::Bad(400, why),
     };
@@ -153,7 +153,7 @@ fn path_of(target: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// Properties of the message itself, from its header lines.
-struct Message {
+struct MessageFraming {
     fields: Fields,
     has_body: bool,
     /// Another protocol is offered for what follows.
@@ -161,7 +161,7 @@ struct Message {
     keeps: bool,
 }
 
-impl Message {
+impl MessageFraming {
     fn read(headers: &[httparse::Header<'_>], is_old: bool) -> Result<Self, &'static str> {
         let mut fields = Fields::default();
         let (mut hosts, mut length, mut is_coded) = (0, None, false);

@@ -23,11 +23,11 @@ use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::stream::{Carried, WebStream};
 
 /// Accepts until the task is aborted; by TLS if there is something that answers its handshakes.
-pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared: Arc<Shared>) {
+pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared: Arc<ServerContext>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => arrive(stream, peer, tls.as_ref(), &shared),
@@ -40,7 +40,7 @@ pub(crate) async fn accept(listener: TcpListener, tls: Option<Acceptor>, shared:
     }
 }
 
-fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &Arc<Shared>) {
+fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &Arc<ServerContext>) {
     let Some(place) = shared.admit(peer) else {
         if tls.is_none() {
             // This little fits the buffer of a new connection; if not, the connection is closed all
@@ -65,7 +65,7 @@ fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &
 
 /// Where connections are brought that another TCP than the kernel's carries.
 #[derive(Clone)]
-pub struct Arrivals(Arc<Shared>);
+pub struct Arrivals(Arc<ServerContext>);
 
 impl fmt::Debug for Arrivals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,7 +74,7 @@ impl fmt::Debug for Arrivals {
 }
 
 impl Arrivals {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<ServerContext>) -> Self {
         Self(Arc::clone(shared))
     }
 

@@ -8,15 +8,15 @@ use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_store::volume::TitleInfo;
 
 use super::codecs::Described;
-use super::looked_at::Look;
-use super::playlist::{self, Source};
-use crate::answer::{Answer, Body, Media};
+use super::looked_at::TitleAnalysis;
+use super::playlist::{self, PlaylistContents};
+use crate::answer::{Answer, Body, MediaBody};
 use crate::conditions::{self, Version};
 use crate::file::{MPEG_TS, content_tag, ranged, version_of};
 use crate::request::{Request, RequestId};
-use crate::route::Found;
-use crate::shared::{Shared, no_title};
-use crate::site::{Segment, SiteError};
+use crate::route::RouteMatch;
+use crate::shared::{ServerContext, no_title};
+use crate::site::{OrderedSegment, SiteError};
 
 /// What playlists are called (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
@@ -30,14 +30,14 @@ pub(crate) const CUTS: u32 = 2;
 /// `link` is the suffix that a signed link adds to its addresses; the addresses in the playlist get
 /// it too, so that they grant the same access.
 pub(crate) async fn media_playlist(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: TitleInfo,
     link: &str,
 ) -> Answer {
     let link = link.to_owned();
-    let text = move |look: &Look, streams: &Described, title: &TitleInfo| {
-        let source = Source {
+    let text = move |look: &TitleAnalysis, streams: &Described, title: &TitleInfo| {
+        let source = PlaylistContents {
             segments: &look.segments.list,
             first: 0,
             discontinuities: 0,
@@ -59,7 +59,7 @@ pub(crate) async fn media_playlist(
     if let Some((look, streams)) = known.as_ref().and_then(|look| Some((look, look.known_streams()?))) {
         return playlist(request, Ok(text(look, streams, &title)));
     }
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         let look = shared.looked_at.look(&*shared.site, &title)?;
         Ok(text(&look, look.streams(&*shared.site, &title)?, &title))
     };
@@ -68,10 +68,10 @@ pub(crate) async fn media_playlist(
 
 /// `/titles/NAME/hls/VERSION/NUMBER.ts`
 pub(crate) async fn segment(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: TitleInfo,
-    found: &Found,
+    found: &RouteMatch,
     id: RequestId,
 ) -> Answer {
     if found.version != version_of(&title, CUTS) {
@@ -85,7 +85,7 @@ pub(crate) async fn segment(
         Some((tables, look)) => Ok(Some((look, tables))),
         None => {
             let title = title.clone();
-            let work = move |shared: &Shared| {
+            let work = move |shared: &ServerContext| {
                 let look = shared.looked_at.look(&*shared.site, &title)?;
                 if at >= look.segments.list.len() {
                     return Ok(None);
@@ -117,14 +117,14 @@ pub(crate) async fn segment(
     // Players fetch segments ahead of their playback position, and judge the network by how fast
     // these arrive.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
-    let fetched = Segment { conn: id.conn, number, at: segment.at, length: segment.duration };
+    let fetched = OrderedSegment { conn: id.conn, number, at: segment.at, length: segment.duration };
     ranged(request, &version, length, headers, |part| {
         let cut = |at: u64| at.min(in_front) as usize;
         let before = &tables[cut(part.start)..cut(part.end)];
         let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
         match bytes.is_empty() {
             true => Body::Bytes(Bytes::copy_from_slice(before)),
-            false => Body::Media(Media {
+            false => Body::Media(MediaBody {
                 title: title.name.clone(),
                 bytes,
                 before: before.to_vec(),

@@ -4,11 +4,11 @@
 use millrace_store::volume::ElementaryStream;
 
 use super::first_pictures::{Captions, can_show_captions};
-use super::master::Streams;
+use super::master::StreamAttributes;
 use crate::cmaf::{Config, Demux, Pictures, config_of};
 
 /// What one stream is.
-enum Found {
+enum CodecClass {
     Pictures(Pictures),
     /// RFC 6381 notation, if the codec has one.
     Audio(Option<String>),
@@ -39,12 +39,12 @@ pub(crate) fn describe(bytes: &[u8], streams: &[ElementaryStream]) -> Described 
     let mut described = Described { is_known: true, are_independent: true, ..Described::default() };
     for stream in streams {
         match look_at(&demux, stream) {
-            Found::Pictures(pictures) => {
+            CodecClass::Pictures(pictures) => {
                 described.pictures.get_or_insert(pictures);
             }
-            Found::Audio(name) => described.audio.push((stream.codec.clone(), name)),
-            Found::Other => {}
-            Found::Unknown => described.is_known = false,
+            CodecClass::Audio(name) => described.audio.push((stream.codec.clone(), name)),
+            CodecClass::Other => {}
+            CodecClass::Unknown => described.is_known = false,
         }
         if can_show_captions(&stream.codec) {
             described.captions.get_or_insert_default().look(demux.stream(stream.pid), &stream.codec);
@@ -65,7 +65,7 @@ pub(crate) enum Named<'a> {
 
 impl Described {
     /// The attributes of a variant for the transport stream.
-    pub(crate) fn streams(&self, named: Named<'_>) -> Streams {
+    pub(crate) fn streams(&self, named: Named<'_>) -> StreamAttributes {
         let mut codecs: Vec<&str> = self.pictures.iter().map(|pictures| &pictures.codec[..]).collect();
         let mut is_known = self.is_known;
         let most_played = self.audio.iter().map(|(codec, _)| rank(codec)).min();
@@ -83,7 +83,7 @@ impl Described {
             }
         }
         let pictures = self.pictures.as_ref();
-        Streams {
+        StreamAttributes {
             codecs: (is_known && !codecs.is_empty()).then(|| codecs.join(",")),
             resolution: pictures.map(|pictures| (pictures.width, pictures.height)),
             frame_rate: pictures.and_then(|pictures| pictures.frame_rate),
@@ -122,20 +122,20 @@ pub(crate) fn is_audio(codec: &str) -> bool {
     rank(codec) < AUDIO.len()
 }
 
-fn look_at(demux: &Demux, stream: &ElementaryStream) -> Found {
+fn look_at(demux: &Demux, stream: &ElementaryStream) -> CodecClass {
     match stream.codec.as_str() {
         codec @ ("H.264" | "H.265" | "AAC") => match config_of(demux.stream(stream.pid), codec) {
-            Some(Config::Video(video)) => Found::Pictures(video.pictures),
-            Some(Config::Audio(audio)) => Found::Audio(Some(audio.codec())),
-            None if codec == "AAC" => Found::Audio(None),
-            None => Found::Unknown,
+            Some(Config::Video(video)) => CodecClass::Pictures(video.pictures),
+            Some(Config::Audio(audio)) => CodecClass::Audio(Some(audio.codec())),
+            None if codec == "AAC" => CodecClass::Audio(None),
+            None => CodecClass::Unknown,
         },
-        codec if is_audio(codec) => Found::Audio(AUDIO[rank(codec)].1.map(str::to_owned)),
+        codec if is_audio(codec) => CodecClass::Audio(AUDIO[rank(codec)].1.map(str::to_owned)),
         // ISO/IEC 13818-1 table 2-34: types that are neither video nor audio.
-        _ if matches!(stream.stream_type, 0x05 | 0x0a..=0x0d | 0x15 | 0x86 | 0x90) => Found::Other,
+        _ if matches!(stream.stream_type, 0x05 | 0x0a..=0x0d | 0x15 | 0x86 | 0x90) => CodecClass::Other,
         codec if codec.contains("subtitle") || codec.contains("teletext") || codec.contains("data") => {
-            Found::Other
+            CodecClass::Other
         }
-        _ => Found::Unknown,
+        _ => CodecClass::Unknown,
     }
 }

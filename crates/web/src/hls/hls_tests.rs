@@ -5,9 +5,9 @@ use millrace_store::index::{IndexParts, LayoutStream, RandomAccessPoint, TimeBas
 use proptest::prelude::*;
 
 use super::first_pictures::Captions;
-use super::master::{Beside, Streams, rates};
-use super::playlist::{self, Source, target_s};
-use super::segments::{Segment, Segments, segments};
+use super::master::{Beside, StreamAttributes, rates};
+use super::playlist::{self, PlaylistContents, target_s};
+use super::segments::{MediaSegment, Segments, segments};
 
 const PACKET: u64 = 1316;
 
@@ -120,7 +120,7 @@ fn segments_of_changing_streams_begin_at_the_access_point_behind_the_change() {
 }
 
 fn write(found: &Segments, is_whole: bool) -> String {
-    let source = Source {
+    let source = PlaylistContents {
         segments: &found.list,
         first: 0,
         discontinuities: 0,
@@ -149,7 +149,7 @@ fn media_playlist_has_exact_text() {
 fn playlist_of_moving_window_lists_sequence_numbers() {
     let found =
         segments(&index(4000, MEDIA_HZ / 100, &(0..4000).step_by(100).collect::<Vec<_>>(), &[1000, 2000]));
-    let source = Source {
+    let source = PlaylistContents {
         segments: &found.list[2..5],
         first: 2,
         discontinuities: 1,
@@ -170,7 +170,7 @@ fn playlist_of_moving_window_lists_sequence_numbers() {
 
 #[test]
 fn rates_are_those_of_the_segments() {
-    let segment = |bytes: Range<u64>, seconds: u64| Segment {
+    let segment = |bytes: Range<u64>, seconds: u64| MediaSegment {
         bytes,
         at: MediaTicks(0),
         duration: MediaTicks(seconds * MEDIA_HZ),
@@ -198,7 +198,7 @@ fn rates_are_those_of_the_segments() {
 #[test]
 fn master_playlist_lists_known_attributes_only() {
     let rates = super::master::Rates { peak: 5_000_000, mean: 4_000_000 };
-    let known = Streams {
+    let known = StreamAttributes {
         codecs: Some("avc1.64001f,mp4a.40.2".to_owned()),
         resolution: Some((1280, 720)),
         frame_rate: Some(29_970),
@@ -216,7 +216,7 @@ fn master_playlist_lists_known_attributes_only() {
         super::master::Variant {
             address: "../film@540p/media.m3u8".to_owned(),
             rates,
-            streams: Streams::default(),
+            streams: StreamAttributes::default(),
             audio: None,
             subtitles: None,
             captions: None,
@@ -242,7 +242,7 @@ fn with_captions(captions: &[Option<Captions>]) -> String {
     let variant = |&captions: &Option<Captions>| super::master::Variant {
         address: "media.m3u8".to_owned(),
         rates: super::master::Rates::default(),
-        streams: Streams::default(),
+        streams: StreamAttributes::default(),
         audio: None,
         subtitles: None,
         captions,

@@ -25,12 +25,12 @@ use crate::site::{Site, SiteError};
 #[derive(Debug, Default)]
 pub(crate) struct LookedAt {
     /// The last one in front.
-    titles: Mutex<VecDeque<Arc<Look>>>,
+    titles: Mutex<VecDeque<Arc<TitleAnalysis>>>,
 }
 
 /// Information found about a title.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct TitleAnalysis {
     id: TitleId,
     name: String,
     bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Look {
 
 impl LookedAt {
     /// Returns the information about a title that is available without reading.
-    pub(super) fn known(&self, id: TitleId) -> Option<Arc<Look>> {
+    pub(super) fn known(&self, id: TitleId) -> Option<Arc<TitleAnalysis>> {
         let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
         let at = titles.iter().position(|look| look.id == id)?;
         let look = titles.remove(at)?;
@@ -62,11 +62,11 @@ impl LookedAt {
     }
 
     /// The same; if nothing is known, the title's index is read.
-    pub(super) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<Look>, SiteError> {
+    pub(super) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<TitleAnalysis>, SiteError> {
         if let Some(look) = self.known(title.id) {
             return Ok(look);
         }
-        let look = Arc::new(Look::new(title, &*site.index(&title.name)?));
+        let look = Arc::new(TitleAnalysis::new(title, &*site.index(&title.name)?));
         let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
         titles.truncate(MAX_LOOKED_AT - 1);
         titles.push_front(Arc::clone(&look));
@@ -74,7 +74,7 @@ impl LookedAt {
     }
 }
 
-impl Look {
+impl TitleAnalysis {
     fn new(title: &TitleInfo, index: &TitleIndex) -> Self {
         let segments = segments(index);
         let map_pids =

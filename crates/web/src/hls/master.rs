@@ -7,7 +7,7 @@ use millrace_core::time::MEDIA_HZ;
 use super::audio::{self, AudioGroup, AudioRendition};
 use super::first_pictures::Captions;
 use super::language;
-use super::segments::Segment;
+use super::segments::MediaSegment;
 
 /// A rendition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct Variant {
     /// Where its media playlist is.
     pub(crate) address: String,
     pub(crate) rates: Rates,
-    pub(crate) streams: Streams,
+    pub(crate) streams: StreamAttributes,
     /// The audio group of the variant, if its audio is separate.
     pub(crate) audio: Option<&'static str>,
     /// The subtitle group that uses the times of the variant.
@@ -57,7 +57,7 @@ pub(crate) struct Still {
 /// Known properties of its streams. Unknown ones are left out of the playlist: players then look
 /// for themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Streams {
+pub(crate) struct StreamAttributes {
     /// `CODECS`: the codecs that a player must decode.
     pub(crate) codecs: Option<String>,
     /// Width and height of its pictures.
@@ -78,8 +78,8 @@ pub(crate) struct Rates {
 
 /// Returns the rates of a title cut into these segments, each with `tables` bytes of tables in
 /// front.
-pub(crate) fn rates(segments: &[Segment], target_s: u64, tables: u64) -> Rates {
-    let bytes_of = |segment: &Segment| segment.bytes.end - segment.bytes.start + tables;
+pub(crate) fn rates(segments: &[MediaSegment], target_s: u64, tables: u64) -> Rates {
+    let bytes_of = |segment: &MediaSegment| segment.bytes.end - segment.bytes.start + tables;
     let rate = |bytes: u64, ticks: u64| {
         let bits = u128::from(bytes) * 8 * u128::from(MEDIA_HZ);
         u64::try_from(bits.div_ceil(u128::from(ticks.max(1)))).unwrap_or(u64::MAX)

@@ -36,7 +36,7 @@ mod tables;
 
 pub(crate) use answer::{media_playlist, segment};
 pub(crate) use looked_at::LookedAt;
-pub(crate) use offered::{Wanted, master_playlist};
+pub(crate) use offered::{MasterForm, master_playlist};
 
 #[cfg(test)]
 mod hls_tests;

@@ -9,15 +9,15 @@ use super::answer::{Text, failed, playlist};
 use super::codecs::{Named, is_audio};
 use super::master::{self, Beside, SubtitleGroup, Variant};
 use crate::answer::Answer;
-use crate::cmaf::{self, Made};
+use crate::cmaf::{self, CmafMasterEntries};
 use crate::request::Request;
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::SiteError;
 use crate::subtitles;
 
 /// The master playlist that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum MasterForm {
     /// `index.m3u8`: the most widely played form, and the other form for audio that it lacks.
     Any,
     /// `cmaf.m3u8`: fragmented MP4, and transport streams for audio that it lacks.
@@ -46,7 +46,7 @@ fn browsers_play_stored(streams: &[ElementaryStream]) -> bool {
 }
 
 /// Audio codecs of a title that its fragmented MP4 lacks.
-fn lacking<'a>(title: &'a TitleInfo, made: &Made) -> Vec<&'a str> {
+fn lacking<'a>(title: &'a TitleInfo, made: &CmafMasterEntries) -> Vec<&'a str> {
     let audio = title.streams.iter().map(|stream| &stream.codec[..]).filter(|codec| is_audio(codec));
     audio.filter(|codec| !made.audio_codecs.contains(codec)).collect()
 }
@@ -56,10 +56,10 @@ fn lacking<'a>(title: &'a TitleInfo, made: &Made) -> Vec<&'a str> {
 /// `link` is the suffix that a signed link adds to its addresses; the addresses in the playlist get
 /// it too, so that they grant the same access.
 pub(crate) async fn master_playlist(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: TitleInfo,
-    (wanted, link): (Wanted, &str),
+    (wanted, link): (MasterForm, &str),
 ) -> Answer {
     match text(shared, title, wanted, link).await {
         Ok(Ok(text)) => playlist(request, Ok(text)),
@@ -70,9 +70,9 @@ pub(crate) async fn master_playlist(
 
 /// Returns the text, or why the title is not available in the requested form.
 async fn text(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: TitleInfo,
-    wanted: Wanted,
+    wanted: MasterForm,
     link: &str,
 ) -> Result<Result<Text, cmaf::Unsuitable>, SiteError> {
     let mut titles = shared.site.renditions(&title.name);
@@ -80,16 +80,16 @@ async fn text(
         titles.push(title.clone());
     }
     let mut made = None;
-    if wanted == Wanted::Made || !browsers_play_stored(&title.streams) {
+    if wanted == MasterForm::Made || !browsers_play_stored(&title.streams) {
         match cmaf::offered(shared, &title, &titles, link).await? {
             Ok(found) => made = Some(found),
-            Err(why) if wanted == Wanted::Made => return Ok(Err(why)),
+            Err(why) if wanted == MasterForm::Made => return Ok(Err(why)),
             Err(_) => {}
         }
     }
     let has_audio = title.streams.iter().any(|stream| is_audio(&stream.codec));
     // Video without its audio is listed only if the client requested this form.
-    let made = made.filter(|made| wanted == Wanted::Made || !has_audio || !made.audio_codecs.is_empty());
+    let made = made.filter(|made| wanted == MasterForm::Made || !has_audio || !made.audio_codecs.is_empty());
     let lacking: Option<Vec<String>> =
         made.as_ref().map(|made| lacking(&title, made).into_iter().map(str::to_owned).collect());
     let is_stored = lacking.as_ref().is_none_or(|lacking| !lacking.is_empty());
@@ -103,7 +103,7 @@ async fn text(
         }
     }
     let link = link.to_owned();
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         let mut list = List { made, groups, stored_subtitles, variants: Vec::new(), are_independent: true };
         for other in &titles {
             match list.add(shared, other, (&title.name, &link), lacking.as_deref()) {
@@ -119,7 +119,7 @@ async fn text(
 
 /// The entries of a master playlist.
 struct List {
-    made: Option<Made>,
+    made: Option<CmafMasterEntries>,
     groups: Vec<SubtitleGroup>,
     stored_subtitles: &'static str,
     /// Transport streams.
@@ -136,7 +136,7 @@ impl List {
     /// transport stream if that is needed for `lacking` audio or is the only form.
     fn add(
         &mut self,
-        shared: &Shared,
+        shared: &ServerContext,
         title: &TitleInfo,
         (asked, link): (&str, &str),
         lacking: Option<&[String]>,

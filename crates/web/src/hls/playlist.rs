@@ -7,14 +7,14 @@ use std::fmt::Write;
 
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 
-use super::segments::Segment;
+use super::segments::MediaSegment;
 
 /// Contents of a media playlist.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct PlaylistContents<'a> {
     /// The segments of the playlist. In fragmented MP4, segments without samples have length 0 and
     /// are left out.
-    pub(crate) segments: &'a [Segment],
+    pub(crate) segments: &'a [MediaSegment],
     /// Number of the first of them since the beginning.
     pub(crate) first: u64,
     /// Discontinuities before the first of them.
@@ -32,13 +32,13 @@ pub(crate) struct Source<'a> {
 }
 
 /// The least target duration that these segments allow: the longest, rounded to the nearest second (section 4.3.3.1).
-pub(crate) fn target_s(segments: &[Segment]) -> u64 {
+pub(crate) fn target_s(segments: &[MediaSegment]) -> u64 {
     let rounded = segments.iter().map(|segment| (segment.duration.0 + MEDIA_HZ / 2) / MEDIA_HZ);
     rounded.max().unwrap_or(0).max(1)
 }
 
 /// The text. `address` gives that of the segment of a number.
-pub(crate) fn write(source: &Source<'_>, address: impl Fn(u64) -> String) -> String {
+pub(crate) fn write(source: &PlaylistContents<'_>, address: impl Fn(u64) -> String) -> String {
     let mut text = String::with_capacity(256 + source.segments.len() * 64);
     // Writing into a string does not fail.
     // `EXT-X-MAP` needs version 6 (section 7), pictures alone need 4; Apple's authoring specification asks for 7 with fragmented MP4.

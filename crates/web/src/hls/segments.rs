@@ -11,7 +11,7 @@ use crate::limits::HLS_LEAST_TICKS;
 
 /// A piece of a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub(crate) struct MediaSegment {
     /// Its bytes in the title.
     pub(crate) bytes: Range<u64>,
     /// Where in the title it begins.
@@ -32,14 +32,14 @@ pub(crate) struct Segment {
 /// All pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segments {
-    pub(crate) list: Vec<Segment>,
+    pub(crate) list: Vec<MediaSegment>,
     /// Whether each begins where a decoder can start.
     pub(crate) are_independent: bool,
 }
 
 /// A place where one segment ends and the next begins.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct SegmentBoundary {
     byte: u64,
     time: MediaTicks,
     tables: u64,
@@ -54,7 +54,7 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
     let points = points(index);
     let layouts: Vec<&[LayoutStream]> = index.layouts().collect();
     let parts = parts(index, &points, &layouts);
-    let mut cuts: Vec<Cut> = Vec::new();
+    let mut cuts: Vec<SegmentBoundary> = Vec::new();
     for (i, part) in parts.iter().enumerate() {
         if cuts.last().is_some_and(|last| part.byte <= last.byte) {
             continue;
@@ -62,14 +62,14 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
         let next = parts.get(i + 1).map_or((data_bytes, index.end()), |next| (next.byte, next.time));
         cut_part(*part, next, (&points, !index.access_points().is_empty()), &mut cuts);
     }
-    let last = Cut { byte: data_bytes, time: index.end(), tables: data_bytes, begins_part: None };
+    let last = SegmentBoundary { byte: data_bytes, time: index.end(), tables: data_bytes, begins_part: None };
     let ends = cuts.iter().skip(1).chain([&last]);
     let mut layout = 0;
     let list = cuts.iter().zip(ends).enumerate().map(|(at, (cut, end))| {
         if at == 0 || cut.begins_part.is_some() {
             layout = layout_at(&layouts, first_point(&points, cut.byte, end.byte));
         }
-        Segment {
+        MediaSegment {
             bytes: cut.byte..end.byte,
             at: cut.time,
             duration: end.time.since(cut.time),
@@ -84,7 +84,7 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
 }
 
 /// The first access point in a range of bytes, or the start of the range.
-fn first_point(points: &[Cut], from: u64, end: u64) -> u64 {
+fn first_point(points: &[SegmentBoundary], from: u64, end: u64) -> u64 {
     let at = points.partition_point(|point| point.byte < from);
     points.get(at).map(|point| point.byte).filter(|&byte| byte < end).unwrap_or(from)
 }
@@ -114,12 +114,16 @@ fn share_nothing(one: &[LayoutStream], other: &[LayoutStream]) -> bool {
 /// Where parts begin: at the title's beginning, where time stamps jump, and at the first access point behind a change of the streams, or at the change itself
 /// where no stream goes on: otherwise the part before would end with the tables, and with some packets, of the recording that follows. What changes between a
 /// jump and the first access point behind it is no part of its own: nothing can be decoded there.
-fn parts(index: &TitleIndex, points: &[Cut], layouts: &[&[LayoutStream]]) -> Vec<Cut> {
-    let mut parts = vec![Cut { byte: 0, time: MediaTicks(0), tables: 0, begins_part: None }];
+fn parts(
+    index: &TitleIndex,
+    points: &[SegmentBoundary],
+    layouts: &[&[LayoutStream]],
+) -> Vec<SegmentBoundary> {
+    let mut parts = vec![SegmentBoundary { byte: 0, time: MediaTicks(0), tables: 0, begins_part: None }];
     // Time stamps jump within a packet of some stream; segments hold whole packets.
     parts.extend(index.bases().iter().skip(1).map(|base| {
         let byte = base.byte / TS_PACKET_BYTES as u64 * TS_PACKET_BYTES as u64;
-        Cut { byte, time: index.time_of(byte), tables: byte, begins_part: Some(true) }
+        SegmentBoundary { byte, time: index.time_of(byte), tables: byte, begins_part: Some(true) }
     }));
     let jumps = parts.len();
     let mut before: Option<&[LayoutStream]> = None;
@@ -134,8 +138,13 @@ fn parts(index: &TitleIndex, points: &[Cut], layouts: &[&[LayoutStream]]) -> Vec
         if is_change && first_point(points, parts[jump].byte, u64::MAX) != point.byte {
             let byte = layout[0].byte / TS_PACKET_BYTES as u64 * TS_PACKET_BYTES as u64;
             parts.push(match is_other {
-                true => Cut { byte, time: index.time_of(byte), tables: byte, begins_part: Some(false) },
-                false => Cut { begins_part: Some(false), ..*point },
+                true => SegmentBoundary {
+                    byte,
+                    time: index.time_of(byte),
+                    tables: byte,
+                    begins_part: Some(false),
+                },
+                false => SegmentBoundary { begins_part: Some(false), ..*point },
             });
         }
     }
@@ -144,8 +153,8 @@ fn parts(index: &TitleIndex, points: &[Cut], layouts: &[&[LayoutStream]]) -> Vec
 }
 
 /// Where a title can be cut. One without access points, whose pictures a decoder enters as they come, is cut anywhere.
-fn points(index: &TitleIndex) -> Vec<Cut> {
-    let cut = |byte, tables| Cut { byte, time: index.time_of(byte), tables, begins_part: None };
+fn points(index: &TitleIndex) -> Vec<SegmentBoundary> {
+    let cut = |byte, tables| SegmentBoundary { byte, time: index.time_of(byte), tables, begins_part: None };
     if !index.access_points().is_empty() {
         let of_packet = |packet: u32| u64::from(packet) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64;
         return index.access_points().iter().map(|point| cut(point.byte, of_packet(point.packet))).collect();
@@ -160,10 +169,10 @@ fn points(index: &TitleIndex) -> Vec<Cut> {
 
 /// Cuts one part, from `start` to a byte and its time, within which time stamps do not jump.
 fn cut_part(
-    start: Cut,
+    start: SegmentBoundary,
     (end, end_time): (u64, MediaTicks),
-    (points, are_access): (&[Cut], bool),
-    cuts: &mut Vec<Cut>,
+    (points, are_access): (&[SegmentBoundary], bool),
+    cuts: &mut Vec<SegmentBoundary>,
 ) {
     let mut from = start;
     let mut next = points.partition_point(|point| point.byte <= start.byte);

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::progress::{Pace, Progress};
+use super::progress::{MinimumPace, ResponseProgress};
 use super::watch::UnderWay;
 use crate::answer::Sending;
 use crate::events::Listener;
@@ -27,14 +27,14 @@ pub(crate) struct WebBody {
     content: Content,
     /// Bytes still to come; `Content-Length` before the first. Unknown for events.
     left: u64,
-    progress: Arc<Progress>,
+    progress: Arc<ResponseProgress>,
     /// Resources that the response holds until it ends.
-    _held: Held,
+    _held: ResponseResources,
 }
 
 /// Resources of a response besides its bytes: memory for the request, and a permit to answer it.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct ResponseResources {
     pub(super) memory: Option<Hold>,
     pub(super) place: Option<OwnedSemaphorePermit>,
     pub(super) _under_way: Option<UnderWay>,
@@ -72,15 +72,20 @@ impl WebBody {
     }
 
     fn new(content: Content, left: u64) -> Self {
-        Self { content, left, progress: Progress::new(None), _held: Held::default() }
+        Self { content, left, progress: ResponseProgress::new(None), _held: ResponseResources::default() }
     }
 
     /// Adds progress tracking. In-memory bodies must make progress within `stall` and keep a
     /// minimum rate; media and events use the engine's time limit.
-    pub(super) fn watched(self, progress: &Arc<Progress>, stall: Duration, held: Held) -> Self {
-        let of_media = Pace { stall: Duration::from_nanos(MAX_BYTES_STALL_NS), length: None };
+    pub(super) fn watched(
+        self,
+        progress: &Arc<ResponseProgress>,
+        stall: Duration,
+        held: ResponseResources,
+    ) -> Self {
+        let of_media = MinimumPace { stall: Duration::from_nanos(MAX_BYTES_STALL_NS), length: None };
         progress.begins(match &self.content {
-            Content::Absent | Content::Whole(..) => Pace { stall, length: Some(self.left) },
+            Content::Absent | Content::Whole(..) => MinimumPace { stall, length: Some(self.left) },
             Content::Media(..) | Content::Events(_) => of_media,
         });
         Self { progress: Arc::clone(progress), _held: held, ..self }

@@ -32,26 +32,26 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use self::body::{Held, WebBody};
+use self::body::{ResponseResources, WebBody};
 use self::io::Rewound;
-use self::progress::Progress;
-use self::streams::Streams;
+use self::progress::ResponseProgress;
+use self::streams::StreamExecutor;
 use self::watch::{Activity, UnderWay};
 use crate::SERVER;
-use crate::answer::{Answer, Body, Media};
+use crate::answer::{Answer, Body, MediaBody};
 use crate::limits::{
     H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
     MAX_REQUEST_HEADERS,
 };
 use crate::request::{Fields, Method, Request, RequestId};
-use crate::route::Found;
-use crate::shared::{self, Shared, exhausted, refusal};
-use crate::site::{Delivery, OrderSocket, Refused};
+use crate::route::RouteMatch;
+use crate::shared::{self, ServerContext, exhausted, refusal};
+use crate::site::{Delivery, DeliveryRefusal, OrderSocket};
 use crate::stream::WebStream;
 use crate::{rename, upload};
 
 /// A connection for one request in HTTP/1.
-pub(crate) struct Lent {
+pub(crate) struct RequestConnection {
     pub(crate) stream: WebStream,
     /// The request's head; behind it the beginning of a body.
     pub(crate) read: Vec<u8>,
@@ -63,21 +63,23 @@ pub(crate) struct Lent {
 
 /// Answers one request in HTTP/1; `None`: the connection is broken.
 pub(crate) async fn serve_one(
-    lent: Lent,
+    lent: RequestConnection,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     id: RequestId,
 ) -> Option<WebStream> {
-    let Lent { stream, read, is_whole, keeps } = lent;
+    let RequestConnection { stream, read, is_whole, keeps } = lent;
     let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
-    let progress = Progress::new(None);
+    let progress = ResponseProgress::new(None);
     let service = service_fn(|request: HyperRequest<Incoming>| {
         let (shared, progress) = (Arc::clone(shared), Arc::clone(&progress));
         let orders = Arc::new(Semaphore::new(1));
         let stall = shared.limits.reply_stall;
         async move {
             let response = respond(Came::of(request), peer, &shared, id, (&orders, &|| ())).await;
-            Ok::<_, Infallible>(response.map(|body| body.watched(&progress, stall, Held::default())))
+            Ok::<_, Infallible>(
+                response.map(|body| body.watched(&progress, stall, ResponseResources::default())),
+            )
         }
     });
     let mut conn = http1::Builder::new()
@@ -111,13 +113,13 @@ pub(crate) async fn serve_http2(
     stream: WebStream,
     read: Vec<u8>,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     number: u64,
 ) {
     let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
     let (requests, activity) = (AtomicU64::new(0), Activity::new());
     let orders = Arc::new(Semaphore::new(MAX_H2_STREAMS as usize));
-    let streams = Streams {
+    let streams = StreamExecutor {
         activity: Arc::clone(&activity),
         totals: Arc::clone(&shared.totals),
         stall: shared.limits.reply_stall,
@@ -165,13 +167,13 @@ pub(crate) async fn serve_http2(
 async fn respond_in_turn(
     request: HyperRequest<Incoming>,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     id: RequestId,
     (orders, activity): (&Arc<Semaphore>, &Arc<Activity>),
     under_way: UnderWay,
 ) -> Response<WebBody> {
-    let (progress, stall) = (Streams::progress(), shared.limits.reply_stall);
-    let mut held = Held { _under_way: Some(under_way), ..Held::default() };
+    let (progress, stall) = (StreamExecutor::progress(), shared.limits.reply_stall);
+    let mut held = ResponseResources { _under_way: Some(under_way), ..ResponseResources::default() };
     let Ok(memory) = shared.memory.take_for(peer, head_bytes(&request) + H2_STREAM_BYTES) else {
         if activity.is_crowded() {
             // The error replies would accumulate for a client that reads none.
@@ -206,9 +208,9 @@ struct Came {
 
 /// A body that is read, and the route of its request.
 enum WantedBody {
-    Upload(Found, Incoming),
+    Upload(RouteMatch, Incoming),
     /// A change to a title's description.
-    Change(Found, Incoming),
+    Change(RouteMatch, Incoming),
 }
 
 impl Came {
@@ -237,7 +239,7 @@ fn head_bytes<B>(request: &HyperRequest<B>) -> usize {
 async fn respond(
     came: Came,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     id: RequestId,
     (orders, beat): (&Arc<Semaphore>, &(dyn Fn() + Sync)),
 ) -> Response<WebBody> {
@@ -298,9 +300,9 @@ fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
 /// A response with bytes of a title, once it is known whether they come.
 async fn media_response(
     answer: Answer,
-    media: Media,
+    media: MediaBody,
     peer: SocketAddr,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     who: (RequestId, Option<String>),
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
@@ -364,7 +366,7 @@ fn refused(done: Result<Delivery, tokio::task::JoinError>) -> Answer {
     match done {
         Ok(Delivery::Refused { why, .. }) => refusal(&why),
         Ok(Delivery::Sent { .. } | Delivery::Broken) | Err(_) => {
-            refusal(&Refused::Broken("the title cannot be sent at the moment".to_owned()))
+            refusal(&DeliveryRefusal::Broken("the title cannot be sent at the moment".to_owned()))
         }
     }
 }
@@ -376,7 +378,7 @@ pub(crate) fn pair() -> Option<(UnixStream, std::os::unix::net::UnixStream)> {
     Some((UnixStream::from_std(near).ok()?, far))
 }
 
-fn finish(mut answer: Answer, shared: &Shared) -> Response<WebBody> {
+fn finish(mut answer: Answer, shared: &ServerContext) -> Response<WebBody> {
     let body = match std::mem::replace(&mut answer.body, Body::None) {
         Body::Bytes(bytes) | Body::Kept(bytes) => WebBody::whole(bytes, None),
         Body::Segment(bytes, sending) => WebBody::whole(bytes, Some(sending)),
@@ -387,7 +389,7 @@ fn finish(mut answer: Answer, shared: &Shared) -> Response<WebBody> {
     response(answer, body, shared)
 }
 
-fn response(answer: Answer, body: WebBody, shared: &Shared) -> Response<WebBody> {
+fn response(answer: Answer, body: WebBody, shared: &ServerContext) -> Response<WebBody> {
     shared.totals.replied(answer.status);
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

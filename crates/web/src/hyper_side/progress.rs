@@ -14,16 +14,16 @@ use crate::limits::{LEAST_REPLY_RATE, STALL_LOOKS};
 
 /// Shared by the body of the response, its pieces, and the task that resets it.
 #[derive(Debug)]
-pub(super) struct Progress {
-    state: Mutex<State>,
+pub(super) struct ResponseProgress {
+    state: Mutex<ProgressState>,
     /// The activity of the connection, if it carries several responses.
     activity: Option<Arc<Activity>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProgressState {
     /// The minimum progress of the client; `None` until the response begins.
-    pace: Option<Pace>,
+    pace: Option<MinimumPace>,
     /// Pieces that the connection has taken and not yet written.
     unwritten: usize,
     /// Pieces that were written.
@@ -36,7 +36,7 @@ struct State {
 
 /// The minimum progress of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct MinimumPace {
     /// The longest time without progress.
     pub(super) stall: Duration,
     /// Length of a response in memory, which must be read at [`LEAST_REPLY_RATE`] or faster.
@@ -44,18 +44,18 @@ pub(super) struct Pace {
 }
 
 /// A piece of a response. It counts as written when the last reference to it is dropped.
-struct Piece {
+struct TrackedBytes {
     bytes: Bytes,
-    progress: Arc<Progress>,
+    progress: Arc<ResponseProgress>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for TrackedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Piece {
+impl Drop for TrackedBytes {
     fn drop(&mut self) {
         let waker = {
             let mut state = self.progress.lock();
@@ -72,17 +72,17 @@ impl Drop for Piece {
     }
 }
 
-impl Progress {
+impl ResponseProgress {
     pub(super) fn new(activity: Option<Arc<Activity>>) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), activity })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the clock: the response begins.
-    pub(super) fn begins(&self, pace: Pace) {
+    pub(super) fn begins(&self, pace: MinimumPace) {
         self.lock().pace = Some(pace);
     }
 
@@ -93,7 +93,7 @@ impl Progress {
             state.unwritten += 1;
             state.is_dry = false;
         }
-        Bytes::from_owner(Piece { bytes, progress: Arc::clone(self) })
+        Bytes::from_owner(TrackedBytes { bytes, progress: Arc::clone(self) })
     }
 
     /// Records that the body waits for its next bytes.
@@ -119,7 +119,7 @@ impl Progress {
     /// shortest such time; checks are a fraction of it apart.
     pub(super) async fn stalled(&self, stall: Duration) {
         let look_every = stall / STALL_LOOKS;
-        let mut look = Look::default();
+        let mut look = ProgressSnapshot::default();
         loop {
             sleep(look_every).await;
             if self.is_stalled(&mut look, look_every) {
@@ -128,7 +128,7 @@ impl Progress {
         }
     }
 
-    fn is_stalled(&self, look: &mut Look, after: Duration) -> bool {
+    fn is_stalled(&self, look: &mut ProgressSnapshot, after: Duration) -> bool {
         let state = self.lock();
         let Some(pace) = state.pace else { return false };
         let has_moved = state.written != look.written || state.is_dry && state.unwritten == 0;
@@ -142,9 +142,9 @@ impl Progress {
     }
 }
 
-/// State at the last look.
+/// Progress of a response at the last check.
 #[derive(Debug, Default)]
-struct Look {
+struct ProgressSnapshot {
     written: u64,
     /// How long no piece was written.
     quiet: Duration,
@@ -161,45 +161,53 @@ mod tests {
     const LOOK: Duration = Duration::from_secs(5);
 
     /// Checks progress until it stalls, for at most a day; returns the seconds until then.
-    fn stalls_after(progress: &Progress, look: &mut Look, mut each: impl FnMut()) -> Option<u64> {
+    fn stalls_after(
+        progress: &ResponseProgress,
+        look: &mut ProgressSnapshot,
+        mut each: impl FnMut(),
+    ) -> Option<u64> {
         (1..24 * 3600 / LOOK.as_secs()).find_map(|looks| {
             each();
             progress.is_stalled(look, LOOK).then_some(looks * LOOK.as_secs())
         })
     }
 
-    fn pace(length: Option<u64>) -> Pace {
-        Pace { stall: Duration::from_secs(30), length }
+    fn pace(length: Option<u64>) -> MinimumPace {
+        MinimumPace { stall: Duration::from_secs(30), length }
     }
 
     #[test]
     fn stalled_without_bytes_taken_after_its_time() {
-        let progress = Progress::new(None);
-        assert_eq!(stalls_after(&progress, &mut Look::default(), || ()), None, "there is no response yet");
+        let progress = ResponseProgress::new(None);
+        assert_eq!(
+            stalls_after(&progress, &mut ProgressSnapshot::default(), || ()),
+            None,
+            "there is no response yet"
+        );
         progress.begins(pace(None));
-        assert_eq!(stalls_after(&progress, &mut Look::default(), || ()), Some(30));
+        assert_eq!(stalls_after(&progress, &mut ProgressSnapshot::default(), || ()), Some(30));
         // One piece that is never written, and pieces that are.
         let mut piece = progress.piece(Bytes::from_static(b"abc"));
-        assert_eq!(stalls_after(&progress, &mut Look::default(), || ()), Some(30));
+        assert_eq!(stalls_after(&progress, &mut ProgressSnapshot::default(), || ()), Some(30));
         let each = || piece = progress.piece(Bytes::from_static(b"abc"));
-        assert_eq!(stalls_after(&progress, &mut Look::default(), each), None);
+        assert_eq!(stalls_after(&progress, &mut ProgressSnapshot::default(), each), None);
         // A body that waits for its source does not count against the client.
         drop(piece);
         progress.runs_dry();
-        assert_eq!(stalls_after(&progress, &mut Look::default(), || ()), None);
+        assert_eq!(stalls_after(&progress, &mut ProgressSnapshot::default(), || ()), None);
     }
 
     #[test]
     fn stalled_by_a_drip_of_what_is_in_memory() {
-        let progress = Progress::new(None);
+        let progress = ResponseProgress::new(None);
         progress.begins(pace(Some(10 * LEAST_REPLY_RATE)));
         let each = || drop(progress.piece(Bytes::from_static(b"abc")));
-        assert_eq!(stalls_after(&progress, &mut Look::default(), each), Some(40));
+        assert_eq!(stalls_after(&progress, &mut ProgressSnapshot::default(), each), Some(40));
     }
 
     #[test]
     fn poll_written_is_woken_by_the_last_part_of_a_piece() {
-        let progress = Progress::new(None);
+        let progress = ResponseProgress::new(None);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(progress.poll_written(&mut cx).is_ready());
         let piece = progress.piece(Bytes::from_static(b"abc"));

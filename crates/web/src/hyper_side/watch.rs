@@ -76,7 +76,7 @@ impl Activity {
 
     /// Waits until no request is in progress and none has started or ended for [`WEB_IDLE_TIME`].
     pub(super) async fn idle(&self) {
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         while !watch.is_idle(self) {
             sleep(H2_LOOK).await;
         }
@@ -91,12 +91,12 @@ impl Drop for UnderWay {
 
 /// Checks a connection periodically.
 #[derive(Debug, Default)]
-struct Watch {
+struct ConnectionWatch {
     seen: Option<(u64, u64)>,
     quiet: Duration,
 }
 
-impl Watch {
+impl ConnectionWatch {
     /// Returns whether the connection is idle. Called every [`H2_LOOK`].
     fn is_idle(&mut self, activity: &Activity) -> bool {
         let now = (activity.begun.load(Relaxed), activity.ended.load(Relaxed));
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn watch_of_a_connection_without_requests_is_idle_after_its_time() {
         let activity = Activity::new();
-        let mut watch = Watch::default();
+        let mut watch = ConnectionWatch::default();
         let mut looks = |most: u32| (1..=most).find(|_| watch.is_idle(&activity));
         let idle = WEB_IDLE_TIME.div_duration_f64(H2_LOOK) as u32;
         assert_eq!(looks(1000), Some(idle + 1));

@@ -7,7 +7,7 @@ use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
 use super::kept::{cues_of, subtitled};
 use super::text;
-use super::title::{Subtitled, Track};
+use super::title::{SubtitlePage, Subtitled};
 use super::vtt::{self, TimedText};
 use crate::answer::{Answer, Body};
 use crate::cmaf;
@@ -16,11 +16,11 @@ use crate::file::{content_tag, ranged, version_of};
 use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::language;
 use crate::hls::master::Subtitles;
-use crate::hls::playlist::{self as media, Source, target_s};
-use crate::hls::segments::Segment;
+use crate::hls::playlist::{self as media, PlaylistContents, target_s};
+use crate::hls::segments::MediaSegment;
 use crate::request::Request;
-use crate::route::{Found, Kind};
-use crate::shared::Shared;
+use crate::route::{ResourceKind, RouteMatch};
+use crate::shared::ServerContext;
 use crate::site::SiteError;
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
@@ -33,7 +33,7 @@ pub(super) const VTT: &str = "text/vtt; charset=utf-8";
 
 /// The subtitles of a title for its master playlist; `below` is where their playlists are. `link` stands behind the addresses of a signed link.
 pub(crate) async fn listed(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: &TitleInfo,
     (below, link): (&str, &str),
 ) -> Result<Vec<Subtitles>, SiteError> {
@@ -55,7 +55,7 @@ pub(crate) async fn listed(
             is_for_hearing_impaired: track.label.is_sdh,
         });
     }
-    for Track { number, language, is_for_hearing_impaired, .. } in &of.tracks {
+    for SubtitlePage { number, language, is_for_hearing_impaired, .. } in &of.tracks {
         let kind = if *is_for_hearing_impaired { " (hearing impaired)" } else { "" };
         let spoken = language.as_deref().and_then(language::name);
         let mut name = format!("{}{kind}", spoken.as_deref().unwrap_or("Subtitles"));
@@ -93,7 +93,7 @@ struct Form {
 
 impl Form {
     /// Those of transport streams, or of fragmented MP4.
-    async fn of(shared: &Arc<Shared>, title: &TitleInfo, is_made: bool) -> Result<Self, Answer> {
+    async fn of(shared: &Arc<ServerContext>, title: &TitleInfo, is_made: bool) -> Result<Self, Answer> {
         if !is_made {
             return Ok(Self { rules: format!("{CUTS}.{MAKE}"), made: None });
         }
@@ -101,22 +101,22 @@ impl Form {
         Ok(Self { rules: format!("{}.{MAKE}", cmaf::rules()), made: Some(made) })
     }
 
-    fn plan(&self) -> Option<&cmaf::Plan> {
+    fn plan(&self) -> Option<&cmaf::CmafPlan> {
         self.made.as_ref().and_then(|made| (**made).as_ref().ok())
     }
 
     /// The segments as a playlist has them.
-    fn segments(&self, of: &Subtitled) -> Vec<Segment> {
+    fn segments(&self, of: &Subtitled) -> Vec<MediaSegment> {
         self.plan().map_or_else(|| of.segments.clone(), |plan| plan.listed(0))
     }
 }
 
 /// Answers for any of them.
 pub(crate) async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    (found, link): (&Found, &str),
+    (found, link): (&RouteMatch, &str),
 ) -> Answer {
     let owner = text::owner(&*shared.site, title);
     let of = match subtitled(shared, title, !owner.subtitles.is_empty()).await {
@@ -131,7 +131,7 @@ pub(crate) async fn answer(
         return Answer::error(404, "the title has no such subtitles");
     };
     let kind = found.route.kind;
-    let is_made = matches!(kind, Kind::CmafSubtitles | Kind::CmafSubtitleSegment);
+    let is_made = matches!(kind, ResourceKind::CmafSubtitles | ResourceKind::CmafSubtitleSegment);
     let form = match Form::of(shared, title, is_made).await {
         Ok(mut form) => {
             if let Chosen::Text(_, track) = &track {
@@ -143,7 +143,7 @@ pub(crate) async fn answer(
         Err(answer) => return answer,
     };
     match kind {
-        Kind::Subtitles | Kind::CmafSubtitles => {
+        ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
             let text = list(title, &form.segments(&of), (found.track, &form.rules), link);
             playlist(request, Ok(Text::new(text)))
         }
@@ -152,9 +152,9 @@ pub(crate) async fn answer(
 }
 
 /// The media playlist of a track.
-fn list(title: &TitleInfo, segments: &[Segment], (track, rules): (u16, &str), link: &str) -> String {
+fn list(title: &TitleInfo, segments: &[MediaSegment], (track, rules): (u16, &str), link: &str) -> String {
     let version = version_of(title, rules);
-    let source = Source {
+    let source = PlaylistContents {
         segments,
         first: 0,
         discontinuities: 0,
@@ -168,11 +168,11 @@ fn list(title: &TitleInfo, segments: &[Segment], (track, rules): (u16, &str), li
 }
 
 async fn segment(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
     (of, track, form): (&Arc<Subtitled>, Chosen<'_>, &Form),
-    found: &Found,
+    found: &RouteMatch,
 ) -> Answer {
     let rules = &form.rules;
     if found.version != version_of(title, rules) {

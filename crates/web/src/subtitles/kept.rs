@@ -9,7 +9,7 @@ use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
 use millrace_core::memory::scaled;
 use millrace_store::subtitles::Cue as TextCue;
 use millrace_store::volume::TitleInfo;
-use millrace_ts::teletext::{Cue, Shown, cues};
+use millrace_ts::teletext::{Cue, PageContent, cues};
 use tokio::sync::Semaphore;
 
 use super::shown;
@@ -19,15 +19,15 @@ use crate::limits::{
     LEAST_SUBTITLES_BYTES, MADE_READ_BYTES, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
 };
 use crate::memory::Hold;
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::SiteError;
 
 /// By track, the content shown and its start times.
-type All = Arc<[Vec<Shown>]>;
+type All = Arc<[Vec<PageContent>]>;
 
 /// Caches for subtitles.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SubtitleCache {
     titles: Recent<TitleId, Option<Arc<Subtitled>>>,
     shown: Recent<(TitleId, usize), All>,
     /// The cues of stored tracks, by title and file.
@@ -36,7 +36,7 @@ pub(crate) struct Kept {
     pub(super) uploads: Semaphore,
 }
 
-impl Default for Kept {
+impl Default for SubtitleCache {
     fn default() -> Self {
         Self {
             titles: Recent::default(),
@@ -53,7 +53,7 @@ const TELETEXT: &str = "teletext";
 /// The teletext pages and times of a title, examined at first use. `None` if it has no subtitles or
 /// its times are not known. `has_text`: text is stored with it.
 pub(super) async fn subtitled(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: &TitleInfo,
     has_text: bool,
 ) -> Result<Option<Arc<Subtitled>>, SiteError> {
@@ -63,7 +63,7 @@ pub(super) async fn subtitled(
     let kept = &shared.subtitles.titles;
     let cell = kept.cell(title.id);
     let title = title.clone();
-    let work = move |shared: &Shared| {
+    let work = move |shared: &ServerContext| {
         let site = &*shared.site;
         let title = site.title(&title.name).filter(|now| now.id == title.id).ok_or(SiteError::NoTitle)?;
         Ok(title::look(site, &title)?.map(Arc::new))
@@ -76,7 +76,7 @@ pub(super) async fn subtitled(
 
 /// Returns the content of the pages that come in a segment.
 async fn shown(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: &TitleInfo,
     of: &Arc<Subtitled>,
     number: usize,
@@ -86,7 +86,7 @@ async fn shown(
     let (of, name) = (Arc::clone(of), title.name.clone());
     // It reads one piece at a time.
     let bytes = MADE_READ_BYTES as u64;
-    let work = move |shared: &Shared, _room: Hold| {
+    let work = move |shared: &ServerContext, _room: Hold| {
         Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into())
     };
     let found = cell.get_or_try_init(|| making(shared, bytes, work)).await.cloned();
@@ -96,14 +96,14 @@ async fn shown(
 }
 
 fn weight(all: &All) -> usize {
-    let of = |shown: &Shown| 64 + shown.lines.iter().map(|line| 24 + line.len()).sum::<usize>();
+    let of = |shown: &PageContent| 64 + shown.lines.iter().map(|line| 24 + line.len()).sum::<usize>();
     all.iter().flatten().map(of).sum::<usize>().max(LEAST_SUBTITLES_BYTES)
 }
 
 /// The cues of a track that are shown at some time of `period`, which is about that of a segment. They are the same whichever segment is asked for: players get one that
 /// is in two segments twice, and know it by its times.
 pub(super) async fn cues_of(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     title: &TitleInfo,
     of: &Arc<Subtitled>,
     (track, number): (usize, usize),

@@ -31,6 +31,6 @@ mod title;
 mod vtt;
 
 pub(crate) use answer::{answer, listed};
-pub(crate) use kept::Kept;
+pub(crate) use kept::SubtitleCache;
 pub(crate) use put::{address, put, remove, whole};
 pub(crate) use text::{name_of, owner};

@@ -22,8 +22,8 @@ use crate::conditions::{self};
 use crate::hls::answer::failed;
 use crate::limits::RETRY_AFTER_S;
 use crate::request::Request;
-use crate::route::Found;
-use crate::shared::{Shared, no_title};
+use crate::route::RouteMatch;
+use crate::shared::{ServerContext, no_title};
 use crate::site::{NotTaken, SiteError};
 use crate::upload::Stall;
 
@@ -37,7 +37,7 @@ fn no_track(label: &SubtitleLabel) -> Answer {
 }
 
 /// Parses the label in the last part of a path. Returns also whether the suffix is that of WebVTT.
-fn label_of(found: &Found) -> Result<(SubtitleLabel, bool), Answer> {
+fn label_of(found: &RouteMatch) -> Result<(SubtitleLabel, bool), Answer> {
     let (name, ending) = found.file.rsplit_once('.').unwrap_or((&found.file, ""));
     if !matches!(ending, "vtt" | "srt") {
         return Err(Answer::error(400, "subtitles end in .vtt or .srt"));
@@ -50,10 +50,10 @@ fn label_of(found: &Found) -> Result<(SubtitleLabel, bool), Answer> {
 
 /// Returns the whole WebVTT of a track.
 pub(crate) async fn whole(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    found: &Found,
+    found: &RouteMatch,
 ) -> Answer {
     let owner = text::owner(&*shared.site, title);
     let label = match label_of(found) {
@@ -74,9 +74,9 @@ pub(crate) async fn whole(
 
 /// Answers PUT. The body is not read before the upload is allowed.
 pub(crate) async fn put<B>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
-    found: &Found,
+    found: &RouteMatch,
     peer: SocketAddr,
     body: &mut B,
     beat: &(dyn Fn() + Sync),
@@ -117,7 +117,7 @@ where
 }
 
 /// Answers DELETE. The caller has checked the right to delete.
-pub(crate) async fn remove(shared: &Arc<Shared>, found: &Found) -> Answer {
+pub(crate) async fn remove(shared: &Arc<ServerContext>, found: &RouteMatch) -> Answer {
     let label = match label_of(found) {
         Ok((label, _)) => label,
         Err(answer) => return answer,
@@ -135,7 +135,7 @@ pub(crate) async fn remove(shared: &Arc<Shared>, found: &Found) -> Answer {
 }
 
 /// Reads the whole body.
-async fn collect<B>(shared: &Shared, body: &mut B, beat: &(dyn Fn() + Sync)) -> Result<Vec<u8>, Answer>
+async fn collect<B>(shared: &ServerContext, body: &mut B, beat: &(dyn Fn() + Sync)) -> Result<Vec<u8>, Answer>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,

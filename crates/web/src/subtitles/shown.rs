@@ -1,8 +1,8 @@
 //! Content of the pages that come in a segment.
 
-use millrace_ts::teletext::{Decoder, Screen, Shown};
+use millrace_ts::teletext::{Decoder, PageContent, Screen};
 
-use super::title::{Subtitled, Track};
+use super::title::{SubtitlePage, Subtitled};
 use crate::cmaf::{Demux, read};
 use crate::limits::{MADE_LOOK_BYTES, SUBTITLE_TAIL_TICKS};
 use crate::site::{SiteError, TitleBytes};
@@ -14,7 +14,7 @@ pub(crate) fn shown(
     of: &Subtitled,
     bytes: &mut dyn TitleBytes,
     number: usize,
-) -> Result<Vec<Vec<Shown>>, SiteError> {
+) -> Result<Vec<Vec<PageContent>>, SiteError> {
     let segment = of.segments.get(number).ok_or(SiteError::NoTitle)?;
     let end = segment.bytes.end;
     // The rest of the last page.
@@ -34,9 +34,9 @@ pub(crate) fn shown(
 }
 
 /// The same of one stream, up to the PES packets that begin at byte `end`.
-fn decode(of: &Subtitled, demux: &Demux, (pid, end): (u16, u64), all: &mut [Vec<Shown>]) {
+fn decode(of: &Subtitled, demux: &Demux, (pid, end): (u16, u64), all: &mut [Vec<PageContent>]) {
     let stream = demux.stream(pid);
-    let is_ours = |track: &&Track| track.pid == pid;
+    let is_ours = |track: &&SubtitlePage| track.pid == pid;
     let mut decoder = Decoder::new(of.tracks.iter().filter(is_ours).map(|track| track.page));
     // The decoder gets numbers of PES packets, which carry more information than times.
     let mut take = |screen: Screen| {
@@ -45,7 +45,7 @@ fn decode(of: &Subtitled, demux: &Demux, (pid, end): (u16, u64), all: &mut [Vec<
         if let Some(track) = track.filter(|_| mark.byte < end) {
             let stamped = mark.stamps.and_then(|(shown, _)| of.timeline.time(mark.byte, shown));
             let time = stamped.unwrap_or_else(|| of.timeline.about(mark.byte));
-            Shown::add(&mut all[track], Screen { time, ..screen });
+            PageContent::add(&mut all[track], Screen { time, ..screen });
         }
     };
     let ends = stream.marks.iter().skip(1).map(|mark| mark.at).chain([stream.bytes.len()]);

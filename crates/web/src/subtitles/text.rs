@@ -11,7 +11,7 @@ use super::vtt::TimedText;
 use crate::cmaf::{NotMade, making};
 use crate::limits::{LEAST_SUBTITLES_BYTES, SUBTITLE_TEXTS_BYTES};
 use crate::memory::Hold;
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::{Site, SiteError};
 
 /// First number of stored tracks in addresses; teletext pages use 100 to 899.
@@ -51,7 +51,7 @@ pub(super) fn version_of(track: &SubtitleTrack) -> &str {
 
 /// The cues of a track that are visible during `period`, in ticks of the title.
 pub(super) async fn cues_of(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     owner: &TitleInfo,
     track: &SubtitleTrack,
     period: Range<i64>,
@@ -59,7 +59,7 @@ pub(super) async fn cues_of(
     let kept = &shared.subtitles.texts;
     let cell = kept.cell((owner.id, track.file.clone()));
     let (owner, file) = (owner.clone(), track.file.clone());
-    let work = move |shared: &Shared, _room: Hold| {
+    let work = move |shared: &ServerContext, _room: Hold| {
         let text = shared.site.subtitles(&owner, &file)?;
         let read = Subtitles::read(text.as_bytes(), 0);
         Ok(read.map_err(|error| SiteError::Unreadable(format!("{file}: {error}")))?.cues.into())

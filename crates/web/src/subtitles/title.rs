@@ -9,13 +9,13 @@ use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{PageNumber, announced};
 
 use crate::cmaf::Timeline;
-use crate::hls::segments::{Segment, segments};
+use crate::hls::segments::{MediaSegment, segments};
 use crate::limits::{DESCRIBE_BYTES, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{Site, SiteError};
 
 /// A page with subtitles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Track {
+pub(crate) struct SubtitlePage {
     /// As viewers know it; unique among all.
     pub(crate) number: u16,
     pub(crate) pid: u16,
@@ -29,8 +29,8 @@ pub(crate) struct Track {
 #[derive(Debug)]
 pub(crate) struct Subtitled {
     /// Pages of teletext.
-    pub(crate) tracks: Vec<Track>,
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) tracks: Vec<SubtitlePage>,
+    pub(crate) segments: Vec<MediaSegment>,
     /// When each segment begins, and when the last one ends: ticks from the title's first picture.
     times: Vec<i64>,
     index: Arc<TitleIndex>,
@@ -41,7 +41,8 @@ pub(crate) struct Subtitled {
 pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitled>, SiteError> {
     let index = site.index(&title.name)?;
     let segments = segments(&index).list;
-    let is_long = |segment: &Segment| segment.bytes.end - segment.bytes.start > MAX_MADE_SEGMENT_BYTES as u64;
+    let is_long =
+        |segment: &MediaSegment| segment.bytes.end - segment.bytes.start > MAX_MADE_SEGMENT_BYTES as u64;
     // Without an origin of the time stamps, cues cannot be placed.
     if index.bases().is_empty() || segments.is_empty() {
         return Ok(None);
@@ -58,13 +59,13 @@ pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitle
 }
 
 /// The pages that the tables name, in the title's own streams, each number once.
-fn tracks(bytes: &[u8], title: &TitleInfo) -> Vec<Track> {
-    let mut tracks: Vec<Track> = Vec::new();
+fn tracks(bytes: &[u8], title: &TitleInfo) -> Vec<SubtitlePage> {
+    let mut tracks: Vec<SubtitlePage> = Vec::new();
     for page in announced(bytes) {
         let Some(number) = page.page.number() else { continue };
         let is_ours = title.streams.iter().any(|stream| stream.pid == page.pid);
         if is_ours && !tracks.iter().any(|track| track.number == number) {
-            tracks.push(Track {
+            tracks.push(SubtitlePage {
                 number,
                 pid: page.pid,
                 page: page.page,

@@ -9,7 +9,7 @@ use crate::route;
 
 /// The bytes that a request brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct UploadRange {
     /// The place of the first one.
     pub(super) from: u64,
     /// Their number, if stated.
@@ -22,7 +22,7 @@ pub(super) struct Asked {
     pub(super) file_name: Option<String>,
 }
 
-impl Asked {
+impl UploadRange {
     /// Reads it; `length` is the value of `Content-Length`.
     pub(super) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
         let file_name = fields.content_disposition.as_deref().and_then(file_name);
@@ -127,18 +127,23 @@ mod tests {
 
     use super::*;
 
-    fn read(range: Option<&str>, length: Option<u64>) -> Result<Asked, u16> {
+    fn read(range: Option<&str>, length: Option<u64>) -> Result<UploadRange, u16> {
         let fields = Fields { content_range: range.map(str::to_owned), ..Fields::default() };
-        Asked::read(&fields, length).map_err(|answer| answer.status)
+        UploadRange::read(&fields, length).map_err(|answer| answer.status)
     }
 
     #[test]
     fn content_range_parse_accepts_valid_and_rejects_invalid() {
-        let whole = |total| Asked { from: 0, count: total, total, is_rest: true, file_name: None };
+        let whole = |total| UploadRange { from: 0, count: total, total, is_rest: true, file_name: None };
         assert_eq!(read(None, Some(9)), Ok(whole(Some(9))));
         assert_eq!(read(None, None), Ok(whole(None)));
-        let part =
-            |from, count, total| Asked { from, count: Some(count), total, is_rest: false, file_name: None };
+        let part = |from, count, total| UploadRange {
+            from,
+            count: Some(count),
+            total,
+            is_rest: false,
+            file_name: None,
+        };
         assert_eq!(read(Some("bytes 0-8/9"), Some(9)), Ok(part(0, 9, Some(9))));
         assert_eq!(read(Some("bytes 5-8/9"), Some(4)), Ok(part(5, 4, Some(9))));
         assert_eq!(read(Some("Bytes 5-8/*"), None), Ok(part(5, 4, None)));

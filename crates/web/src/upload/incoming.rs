@@ -10,22 +10,22 @@ use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use tokio::sync::Semaphore;
 
 /// Items of the queue.
-enum Piece {
+enum UploadChunk {
     Bytes(Bytes),
     /// All is there.
     End,
 }
 
-/// The end that bytes are put in. Dropped before [`Line::end`] the upload is given up.
-pub(super) struct Line {
-    pieces: Sender<Piece>,
+/// The end that bytes are put in. Dropped before [`UploadSender::end`] the upload is given up.
+pub(super) struct UploadSender {
+    pieces: Sender<UploadChunk>,
     /// Bytes that there is room for.
     room: Arc<Semaphore>,
 }
 
 /// The end that is read.
 pub(super) struct Incoming {
-    pieces: Receiver<Piece>,
+    pieces: Receiver<UploadChunk>,
     room: Arc<Semaphore>,
     now: Bytes,
     is_ended: bool,
@@ -37,27 +37,27 @@ pub(super) struct Incoming {
 #[derive(Debug)]
 pub(super) struct Closed;
 
-pub(super) fn line(kept: Duration) -> (Line, Incoming) {
+pub(super) fn line(kept: Duration) -> (UploadSender, Incoming) {
     let (sender, pieces) = channel();
     let room = Arc::new(Semaphore::new(UPLOAD_BUFFER_BYTES));
     let incoming = Incoming { pieces, room: Arc::clone(&room), now: Bytes::new(), is_ended: false, kept };
-    (Line { pieces: sender, room }, incoming)
+    (UploadSender { pieces: sender, room }, incoming)
 }
 
-impl Line {
+impl UploadSender {
     /// Puts bytes in, at most [`UPLOAD_BUFFER_BYTES`] of them, as soon as there is room.
     pub(super) async fn put(&self, bytes: Bytes) -> Result<(), Closed> {
         let count = u32::try_from(bytes.len()).map_err(|_| Closed)?;
         let room = self.room.acquire_many(count).await.map_err(|_| Closed)?;
         // The reader gives it back.
         room.forget();
-        self.pieces.send(Piece::Bytes(bytes)).map_err(|_| Closed)
+        self.pieces.send(UploadChunk::Bytes(bytes)).map_err(|_| Closed)
     }
 
     /// All is there.
     pub(super) fn end(&self) {
         // If the reader is gone, the outcome gives the reason.
-        let _ = self.pieces.send(Piece::End);
+        let _ = self.pieces.send(UploadChunk::End);
     }
 }
 
@@ -65,8 +65,8 @@ impl Read for Incoming {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.now.is_empty() && !self.is_ended {
             match self.pieces.recv_timeout(self.kept) {
-                Ok(Piece::Bytes(bytes)) => self.now = bytes,
-                Ok(Piece::End) => self.is_ended = true,
+                Ok(UploadChunk::Bytes(bytes)) => self.now = bytes,
+                Ok(UploadChunk::End) => self.is_ended = true,
                 Err(_) => {
                     return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the rest has not come"));
                 }

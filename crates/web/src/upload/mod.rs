@@ -30,10 +30,10 @@ pub(crate) use self::take::{let_go, take};
 
 use crate::answer::Answer;
 use crate::request::{Method, Request};
-use crate::route::{self, Found};
+use crate::route::{self, RouteMatch};
 
 /// Whether a title can be uploaded at this address: as itself, and by the name of its file, which programs put behind an address that ends in a slash.
-pub(crate) fn is_taken_at(found: &Found) -> bool {
+pub(crate) fn is_taken_at(found: &RouteMatch) -> bool {
     found.route.methods().contains(&Method::Put)
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn no_address(path: &str) -> Answer {
 }
 
 /// The address of an upload, if a request is one.
-pub(crate) fn asked_for(request: &Request) -> Option<Found> {
+pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
     let found = if request.method == Method::Put { route::find(&request.path) } else { None };
     found.filter(is_taken_at)
 }

@@ -8,13 +8,13 @@ use crate::limits::{LEAST_UPLOAD_RATE, UPLOAD_BURST_BYTES};
 
 /// The rate that all uploads have together.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct UploadThrottle {
     bytes_per_s: u64,
     /// When the bytes already let through are over at that rate.
     free: Option<Instant>,
 }
 
-impl Pace {
+impl UploadThrottle {
     pub(super) fn new(bits_per_s: u64) -> Self {
         Self { bytes_per_s: (bits_per_s / 8).max(1), free: None }
     }
@@ -70,7 +70,7 @@ mod tests {
         /// rate.
         #[test]
         fn pace_limits_to_rate_and_uses_it_fully(rate in 1_000_000u64..1 << 33, pieces in proptest::collection::vec((1usize..600_000, 0u64..50_000), 1..200)) {
-            let mut pace = Pace::new(rate);
+            let mut pace = UploadThrottle::new(rate);
             let (mut now, mut sent, mut idle) = (Instant(0), 0u64, 0u64);
             for (bytes, pause_us) in pieces {
                 now = now.plus_ns(pause_us * 1000);

@@ -17,18 +17,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::asked::Asked;
-use super::incoming::{Closed, Line, line};
-use super::pace::Pace;
+use super::asked::UploadRange;
+use super::incoming::{Closed, UploadSender, line};
+use super::pace::UploadThrottle;
 use crate::answer::{Answer, Body};
 use crate::api::json;
 use crate::conditions::has_tag;
 use crate::limits::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S};
-use crate::shared::Shared;
+use crate::shared::ServerContext;
 use crate::site::NotTaken;
 
-/// What became of an upload.
-pub(super) type Outcome = Result<TitleInfo, NotTaken>;
+/// Result of an upload.
+pub(super) type UploadOutcome = Result<TitleInfo, NotTaken>;
 
 /// Position of an upload, also as the field of an answer (the name is from
 /// draft-ietf-httpbis-resumable-upload).
@@ -36,15 +36,15 @@ const OFFSET: &str = "Upload-Offset";
 
 /// All of them.
 pub(crate) struct Uploads {
-    table: Mutex<Table>,
+    table: Mutex<UploadTable>,
     /// Told when a thread has ended.
     ended: Condvar,
-    pace: Mutex<Pace>,
+    pace: Mutex<UploadThrottle>,
 }
 
 #[derive(Default)]
-struct Table {
-    entries: BTreeMap<String, Entry>,
+struct UploadTable {
+    entries: BTreeMap<String, UploadEntry>,
     /// Counted up with each that begins.
     numbers: u64,
     /// Threads, those of uploads that were given up among them.
@@ -53,7 +53,7 @@ struct Table {
     is_over: bool,
 }
 
-struct Entry {
+struct UploadEntry {
     number: u64,
     owner: Owner,
     total: Option<u64>,
@@ -62,7 +62,7 @@ struct Entry {
     /// All has come, and is made a title.
     is_whole: bool,
     /// State that the next connection continues with; `None` while a connection has it.
-    parked: Option<Running>,
+    parked: Option<UploadHandle>,
 }
 
 /// The owner of an upload: a user or, for other visitors, their address.
@@ -82,7 +82,7 @@ impl Owner {
     }
 }
 
-impl Table {
+impl UploadTable {
     /// Gives up an upload that waits for its client, so that waiting uploads do not block other
     /// clients. Candidates are uploads of owners with more uploads than the newcomer, and uploads
     /// so short that a restart costs nothing; the shortest goes. Returns false if there is no
@@ -90,7 +90,7 @@ impl Table {
     fn make_room(&mut self, newcomer: &Owner) -> bool {
         let count = |owner: &Owner| self.entries.values().filter(|entry| entry.owner == *owner).count();
         let of_newcomer = count(newcomer);
-        let may_go = |entry: &&Entry| {
+        let may_go = |entry: &&UploadEntry| {
             let is_small = entry.received <= UPLOAD_BUFFER_BYTES as u64;
             entry.parked.is_some() && !entry.is_whole && (is_small || count(&entry.owner) > of_newcomer)
         };
@@ -101,31 +101,35 @@ impl Table {
 }
 
 /// The thread of an upload, as seen from outside.
-pub(super) struct Running {
-    line: Line,
+pub(super) struct UploadHandle {
+    line: UploadSender,
     /// Of the bytes received.
     hash: Box<blake3::Hasher>,
-    pub(super) outcome: oneshot::Receiver<Outcome>,
+    pub(super) outcome: oneshot::Receiver<UploadOutcome>,
 }
 
 /// An upload that a connection has. Dropped, it waits for another one; one that was not begun is forgotten.
 pub(super) struct Feed {
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     name: String,
     number: u64,
     pub(super) received: u64,
     pub(super) total: Option<u64>,
     /// Name of the file at its source.
     file_name: Option<String>,
-    running: Option<Running>,
+    running: Option<UploadHandle>,
 }
 
 impl Uploads {
     pub(crate) fn new(bits_per_s: u64) -> Self {
-        Self { table: Mutex::default(), ended: Condvar::new(), pace: Mutex::new(Pace::new(bits_per_s)) }
+        Self {
+            table: Mutex::default(),
+            ended: Condvar::new(),
+            pace: Mutex::new(UploadThrottle::new(bits_per_s)),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, UploadTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,17 +158,17 @@ impl Uploads {
         }
     }
 
-    fn with<R>(&self, name: &str, number: u64, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    fn with<R>(&self, name: &str, number: u64, change: impl FnOnce(&mut UploadEntry) -> R) -> Option<R> {
         self.lock().entries.get_mut(name).filter(|entry| entry.number == number).map(change)
     }
 }
 
 /// Gives a connection the upload of this name: one that waits, if the request goes on with it, or a new one.
 pub(super) fn claim(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     name: &str,
     owner: &Owner,
-    asked: &Asked,
+    asked: &UploadRange,
     if_match: Option<&str>,
 ) -> Result<Feed, Answer> {
     let mut table = shared.uploads.lock();
@@ -200,7 +204,7 @@ pub(super) fn claim(
     }
     table.numbers += 1;
     let (number, total) = (table.numbers, asked.total);
-    let entry = Entry {
+    let entry = UploadEntry {
         number,
         owner: owner.clone(),
         total,
@@ -216,10 +220,10 @@ pub(super) fn claim(
 }
 
 fn go_on(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     name: &str,
-    entry: &mut Entry,
-    asked: &Asked,
+    entry: &mut UploadEntry,
+    asked: &UploadRange,
     if_match: Option<&str>,
 ) -> Result<Feed, Answer> {
     if asked.from != entry.received {
@@ -240,7 +244,7 @@ fn go_on(
     Ok(Feed { shared: Arc::clone(shared), name, number, received, total, file_name: None, running })
 }
 
-impl Entry {
+impl UploadEntry {
     /// Returns the hash of the bytes received; none while a connection brings more, or all of it
     /// becomes a title.
     fn hash(&self) -> Option<blake3::Hash> {
@@ -273,7 +277,7 @@ fn at(answer: Answer, received: u64) -> Answer {
 }
 
 impl Feed {
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<ServerContext> {
         &self.shared
     }
 
@@ -309,7 +313,7 @@ impl Feed {
         };
         // If the thread cannot be started, its closure is dropped, and its place with it.
         std::thread::Builder::new().name("upload".to_owned()).spawn(run)?;
-        self.running = Some(Running { line, hash: Box::default(), outcome });
+        self.running = Some(UploadHandle { line, hash: Box::default(), outcome });
         Ok(())
     }
 
@@ -328,8 +332,8 @@ impl Feed {
     }
 
     /// Ends a complete upload: it becomes a title, whether or not its client waits for the result.
-    pub(super) fn end(mut self) -> Option<oneshot::Receiver<Outcome>> {
-        let Running { line, outcome, .. } = self.running.take()?;
+    pub(super) fn end(mut self) -> Option<oneshot::Receiver<UploadOutcome>> {
+        let UploadHandle { line, outcome, .. } = self.running.take()?;
         self.shared.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);
         line.end();
         Some(outcome)
@@ -361,7 +365,7 @@ impl Drop for Feed {
     fn drop(&mut self) {
         let Some(running) = self.running.take() else {
             // It was not begun; or it is whole, or over, and its thread sees to the rest.
-            let is_new = |entry: &mut Entry| entry.received == 0 && !entry.is_whole;
+            let is_new = |entry: &mut UploadEntry| entry.received == 0 && !entry.is_whole;
             if self.shared.uploads.with(&self.name, self.number, |entry| is_new(entry)) == Some(true) {
                 self.shared.uploads.forget(&self.name, self.number);
             }
@@ -373,13 +377,13 @@ impl Drop for Feed {
 
 /// The place of a thread: given back when it ends, however it does.
 struct Thread {
-    shared: Arc<Shared>,
+    shared: Arc<ServerContext>,
     name: String,
     number: u64,
 }
 
 impl Thread {
-    fn begin(shared: &Arc<Shared>, name: &str, number: u64) -> io::Result<Self> {
+    fn begin(shared: &Arc<ServerContext>, name: &str, number: u64) -> io::Result<Self> {
         let mut table = shared.uploads.lock();
         if table.threads >= MAX_UPLOAD_THREADS {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -425,7 +429,7 @@ pub(crate) struct Upload {
     user: Option<String>,
 }
 
-fn shown(name: &str, entry: &Entry) -> Upload {
+fn shown(name: &str, entry: &UploadEntry) -> Upload {
     Upload {
         name: name.to_owned(),
         received_bytes: entry.received,
@@ -442,13 +446,13 @@ fn shown(name: &str, entry: &Entry) -> Upload {
 }
 
 /// `/api/v1/uploads`
-pub(crate) fn list(shared: &Shared) -> Answer {
+pub(crate) fn list(shared: &ServerContext) -> Answer {
     let uploads = shared.uploads.lock().entries.iter().map(|(name, entry)| shown(name, entry)).collect();
     json(&Listed { uploads, most_bytes: shared.limits.upload_bytes })
 }
 
 /// `/titles/NAME`: how far an upload is.
-pub(crate) fn state(shared: &Shared, name: &str) -> Answer {
+pub(crate) fn state(shared: &ServerContext, name: &str) -> Answer {
     let table = shared.uploads.lock();
     let Some(entry) = table.entries.get(name) else {
         return Answer::error(

@@ -10,21 +10,21 @@ use hyper::body::{Body, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::units::ByteLen;
-use millrace_rights::{Now, Place, Visitor};
+use millrace_rights::{Now, RequestOrigin, Visitor};
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::asked::{Asked, check_name};
+use super::asked::{UploadRange, check_name};
 use super::pace::Stall;
-use super::table::{Feed, Outcome, Owner, claim};
+use super::table::{Feed, Owner, UploadOutcome, claim};
 use crate::answer::Answer;
 use crate::api;
 use crate::limits::{H2_LOOK, RETRY_AFTER_S};
 use crate::request::Request;
 use crate::rights::{SeenBy, place};
-use crate::route::{Found, Kind};
-use crate::shared::Shared;
+use crate::route::{ResourceKind, RouteMatch};
+use crate::shared::ServerContext;
 use crate::site::NotTaken;
 use crate::subtitles;
 
@@ -35,9 +35,9 @@ const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
 /// it, before it is clear that the upload may be accepted. `beat` is called whenever a part of it
 /// has arrived.
 pub(crate) async fn take<B>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
-    found: &Found,
+    found: &RouteMatch,
     peer: SocketAddr,
     body: &mut B,
     beat: &(dyn Fn() + Sync),
@@ -46,7 +46,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    if found.route.kind == Kind::SubtitleFile {
+    if found.route.kind == ResourceKind::SubtitleFile {
         return subtitles::put(shared, request, found, peer, body, beat).await;
     }
     let answer = async {
@@ -78,15 +78,15 @@ where
 
 /// Checks all that can be checked before the first byte, and gets the upload for this connection.
 async fn admit(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerContext>,
     request: &Request,
-    found: &Found,
+    found: &RouteMatch,
     owner: &Owner,
     length: Option<u64>,
-) -> Result<(Feed, Asked), Answer> {
+) -> Result<(Feed, UploadRange), Answer> {
     let name = &found.name;
     check_name(name)?;
-    let asked = Asked::read(&request.fields, length)?;
+    let asked = UploadRange::read(&request.fields, length)?;
     if shared.site.title(name).is_some() {
         // A client that asks by the condition gets its status (RFC 9110 section 13.1.2).
         let status = if request.fields.if_none_match.is_some() { 412 } else { 409 };
@@ -114,7 +114,7 @@ async fn admit(
     Ok((feed, asked))
 }
 
-fn check_size(shared: &Shared, bytes: u64) -> Result<(), Answer> {
+fn check_size(shared: &ServerContext, bytes: u64) -> Result<(), Answer> {
     let most = shared.limits.upload_bytes;
     if bytes <= most && most > 0 {
         return Ok(());
@@ -128,10 +128,10 @@ fn check_size(shared: &Shared, bytes: u64) -> Result<(), Answer> {
 /// Takes the body to its end; all of the upload has come then.
 async fn feed_all<B>(
     mut feed: Feed,
-    asked: &Asked,
+    asked: &UploadRange,
     body: &mut B,
     beat: &(dyn Fn() + Sync),
-) -> Result<oneshot::Receiver<Outcome>, Answer>
+) -> Result<oneshot::Receiver<UploadOutcome>, Answer>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -179,7 +179,7 @@ fn too_slow(feed: &Feed) -> Answer {
 }
 
 /// Waits until it has been made a title.
-async fn wait(mut outcome: oneshot::Receiver<Outcome>, beat: &(dyn Fn() + Sync)) -> Outcome {
+async fn wait(mut outcome: oneshot::Receiver<UploadOutcome>, beat: &(dyn Fn() + Sync)) -> UploadOutcome {
     loop {
         match timeout(H2_LOOK, &mut outcome).await {
             Ok(Ok(outcome)) => return outcome,
@@ -189,7 +189,7 @@ async fn wait(mut outcome: oneshot::Receiver<Outcome>, beat: &(dyn Fn() + Sync))
     }
 }
 
-fn made(shared: &Arc<Shared>, (visitor, place): (Visitor, Place), title: TitleInfo) -> Answer {
+fn made(shared: &Arc<ServerContext>, (visitor, place): (Visitor, RequestOrigin), title: TitleInfo) -> Answer {
     let seen = SeenBy { site: Arc::clone(&shared.site), gate: Arc::clone(&shared.gate), visitor, place };
     let address = format!("/titles/{}.ts", title.name);
     Answer { status: 201, ..api::title(&seen, title) }.with("Location", address)

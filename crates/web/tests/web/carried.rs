@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_rights::{Gate, Known, Policy};
+use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_web::{
-    Arrivals, Carried, CarriedStream, Carrier, Feed, ReadWrite, Refused, Totals, WebConfig, WebHandle,
-    WebLimits, start,
+    Arrivals, Carried, CarriedStream, Carrier, DeliveryRefusal, Feed, ReadWrite, Totals, WebConfig,
+    WebHandle, WebLimits, start,
 };
 
 use tokio::io::Join;
@@ -29,7 +29,7 @@ fn serve(site: &Arc<MadeUp>, limits: WebLimits) -> (WebHandle, SocketAddr, Arc<T
         carrier: Some(Carrier::new(|arrivals| bring(listener, arrivals))),
         secure: None,
         limits,
-        gate: Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()),
+        gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),
     };
@@ -97,7 +97,7 @@ fn everything_is_answered_on_one_connection_and_media_by_its_name() {
 
 #[test]
 fn refused_media_request_returns_503_and_keeps_connection() {
-    let full = Manner::Refuses(Refused::Full("all streams are in use".to_owned()));
+    let full = Manner::Refuses(DeliveryRefusal::Full("all streams are in use".to_owned()));
     let site = MadeUp::with(vec![Film::pattern("film", 10, full), Film::pattern("other", 10, Manner::Sends)]);
     let (_web, address, totals) = serve(&site, WebLimits::default());
     let mut client = Client::to(address);

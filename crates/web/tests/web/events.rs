@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_rights::{Gate, Known, Policy};
+use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_web::limits::{EVENTS_QUEUED, MAX_EVENT_LISTENERS, MAX_EVENTS_PER_S};
-use millrace_web::{Feed, News, Totals, WebHandle, WebLimits};
+use millrace_web::{Feed, SiteEvent, Totals, WebHandle, WebLimits};
 use serde_json::Value;
 
 use super::client::Client;
@@ -22,7 +22,7 @@ struct Server {
 
 fn server() -> Server {
     let site = MadeUp::with(["a", "b"].map(|name| Film::pattern(name, 10, Manner::Sends)).into());
-    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
     let feed = Feed::default();
     let totals = Arc::new(Totals::default());
     let (web, address) = serve_with(&site, WebLimits::default(), &gate, &totals, feed.clone());
@@ -72,8 +72,8 @@ impl Listener {
     }
 }
 
-fn begun(session: &str) -> News {
-    News::SessionBegun {
+fn begun(session: &str) -> SiteEvent {
+    SiteEvent::SessionBegun {
         session: session.to_owned(),
         title: "a".to_owned(),
         peer: "192.0.2.1:5000".to_owned(),
@@ -93,8 +93,8 @@ fn listeners_are_told_what_happens() {
     assert_eq!(described.judge_event(&first), Ok(()));
     listeners[1].wait_for("figures");
     server.feed.tell(|| begun("1"));
-    server.feed.tell(|| News::Refusal { what: "a for 192.0.2.9: full".to_owned() });
-    let ended = News::SessionEnded {
+    server.feed.tell(|| SiteEvent::Refusal { what: "a for 192.0.2.9: full".to_owned() });
+    let ended = SiteEvent::SessionEnded {
         session: "1".to_owned(),
         title: "a".to_owned(),
         peer: "192.0.2.1:5000".to_owned(),

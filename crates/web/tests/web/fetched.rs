@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_web::{Refused, Taken, WebLimits};
+use millrace_web::{DeliveredAmount, DeliveryRefusal, WebLimits};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustix::net::{AddressFamily, SocketType, connect, socket};
 
@@ -52,7 +52,7 @@ fn viewers_are_counted_and_told_to_come_again_when_all_is_full() {
     let mut other = Client::to(address);
     assert_eq!(other.get(segment(2)).status, 200);
     assert_ne!(fetched()[3].0.conn, asked[0].conn, "another one");
-    *site.no_fetches.lock().unwrap() = Some(Refused::Full("all 2 streams are in use".to_owned()));
+    *site.no_fetches.lock().unwrap() = Some(DeliveryRefusal::Full("all 2 streams are in use".to_owned()));
     let answer = client.get(segment(2));
     *site.no_fetches.lock().unwrap() = None;
     assert_eq!((answer.status, answer.header("Retry-After")), (503, Some("5")));
@@ -85,12 +85,12 @@ fn fetched_segment_bytes_are_reported_after_transfer() {
     };
     let length = client.get(path).body.len() as u64;
     assert!(length > 100_000, "{length}");
-    assert_eq!(told(), Taken { bytes: length, is_whole: true });
+    assert_eq!(told(), DeliveredAmount { bytes: length, is_whole: true });
     let part = client.ask("GET", path, "Range: bytes=10-29\r\n");
-    assert_eq!((part.status, told()), (206, Taken { bytes: 20, is_whole: true }));
+    assert_eq!((part.status, told()), (206, DeliveredAmount { bytes: 20, is_whole: true }));
     let tag = format!("If-None-Match: {}\r\n", part.header("ETag").unwrap());
     assert_eq!(client.ask("GET", path, &tag).status, 304);
-    assert_eq!(told(), Taken { bytes: 0, is_whole: true });
+    assert_eq!(told(), DeliveredAmount { bytes: 0, is_whole: true });
     // It reads a little and hangs up.
     let mut client = narrow(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hyper::body::{Body, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use millrace_web::{Refused, WebLimits};
+use millrace_web::{DeliveryRefusal, WebLimits};
 
 use super::client::{Client, curl};
 use super::connections::wait_for;
@@ -133,11 +133,11 @@ fn other_methods_and_pages_from_elsewhere() {
 
 #[test]
 fn refusals_are_told_and_the_connection_goes_on() {
-    let full = Refused::Full("all 100 places are taken".to_owned());
+    let full = DeliveryRefusal::Full("all 100 places are taken".to_owned());
     let site = MadeUp::with(vec![
         Film::pattern("full", 10, Manner::Refuses(full)),
-        Film::pattern("gone", 10, Manner::Refuses(Refused::Gone)),
-        Film::pattern("damaged", 10, Manner::Refuses(Refused::Broken("the disk is away".to_owned()))),
+        Film::pattern("gone", 10, Manner::Refuses(DeliveryRefusal::Gone)),
+        Film::pattern("damaged", 10, Manner::Refuses(DeliveryRefusal::Broken("the disk is away".to_owned()))),
         Film::pattern("film", 10, Manner::Sends),
     ]);
     let (_web, address, totals) = serve(&site, WebLimits::default());

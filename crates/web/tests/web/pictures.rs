@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_rights::{Gate, Keys, Known, Link, Now, Policy, TrustHere, Watching};
+use millrace_rights::{Gate, Keys, Now, Policy, RightsSnapshot, SignedLink, TrustHere, Watching};
 use millrace_web::{PicturesState, WebLimits};
 use serde_json::Value;
 
@@ -82,9 +82,11 @@ fn missing_pictures_return_404_with_reason() {
 #[test]
 fn picture_addresses_carry_signed_link() {
     let keys = Keys { links: [3; 32], tokens: [4; 32] };
-    let link = Link::sign(&keys.links, "film", Now::read().unix_s + 600);
+    let link = SignedLink::sign(&keys.links, "film", Now::read().unix_s + 600);
     let policy = Policy { watching: Watching::ByRights, trust_here: TrustHere::Never, ..Policy::default() };
-    let gate = Arc::new(Gate::new(policy, Known { keys: Some(keys), ..Known::default() }).unwrap());
+    let gate = Arc::new(
+        Gate::new(policy, RightsSnapshot { keys: Some(keys), ..RightsSnapshot::default() }).unwrap(),
+    );
     let (_web, address, _) = serve_to(&site(), WebLimits::default(), &gate);
     let mut client = Client::to(address);
     for path in PATHS {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use millrace_core::limits::rights::FAILURES_AT_ONCE;
 use millrace_rights::{
-    Advised, Gate, Keys, Known, Limits, Link, NewUser, Now, Policy, Quota, RightsFile, TrustHere, Watching,
+    Advised, Gate, Keys, Limits, NewUser, Now, Policy, Quota, RightsFile, RightsSnapshot, SignedLink,
+    TrustHere, Watching,
 };
 use millrace_web::{WebLimits, Webhook};
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ const PASSWORD: &str = "secret-word";
 
 pub(crate) struct Rights {
     pub(crate) gate: Arc<Gate>,
-    known: Known,
+    known: RightsSnapshot,
     token: String,
     _dir: TempDir,
 }
@@ -48,7 +49,7 @@ pub(crate) fn rights() -> Rights {
 impl Rights {
     pub(crate) fn link(&self, title: &str, seconds: u64) -> String {
         let Keys { links, .. } = self.known.keys.as_ref().unwrap();
-        Link::sign(links, title, Now::read().unix_s + seconds).query().to_owned()
+        SignedLink::sign(links, title, Now::read().unix_s + seconds).query().to_owned()
     }
 
     fn bearer(&self) -> String {
@@ -69,7 +70,7 @@ fn challenges(response: &Response) -> Vec<&str> {
 fn whether_credentials_are_right_is_told_where_that_is_asked() {
     let rights = rights();
     let open = Gate::new(Policy::default(), rights.known.clone()).unwrap();
-    let nobody = Gate::new(Policy::default(), Known::default()).unwrap();
+    let nobody = Gate::new(Policy::default(), RightsSnapshot::default()).unwrap();
     let site = &films().site;
     let ask = |gate: &Arc<Gate>, path: &str, lines: &str| {
         let (_web, address, _) = serve_to(site, WebLimits::default(), gate);
@@ -337,7 +338,7 @@ fn webhook_decides_access_and_is_cached() {
         (None, Duration::from_millis(50), true, 200),
     ] {
         let (webhook, asked) = webhook(status, limit);
-        let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+        let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
         gate.be_advised(Advised::new(Box::new(webhook), lets_in_without));
         let (_web, address, _) = serve_to(site, WebLimits::default(), &gate);
         let mut client = Client::to(address);
@@ -365,7 +366,7 @@ fn responses_with_a_webhook_are_private_to_caches() {
     let site = &films().site;
     let (_open, open, _) = serve(site, WebLimits::default());
     let (webhook, _) = webhook(Some(200), Duration::from_secs(60));
-    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
     gate.be_advised(Advised::new(Box::new(webhook), false));
     let (_web, address, _) = serve_to(site, WebLimits::default(), &gate);
     for (route, path) in examples(&mut Client::to(open)) {
@@ -427,7 +428,7 @@ fn slow_webhook_with_a_flood_of_one_client_is_asked_about_others() {
     let site = MadeUp::with(all.map(|name| Film::pattern(name, 10, Manner::Sends)).collect());
     for lets_in_without in [false, true] {
         let hook = Webhook::start(&format!("http://{hook}/"), Duration::from_secs(60), None).unwrap();
-        let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+        let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
         gate.be_advised(Advised::new(Box::new(hook), lets_in_without));
         let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
         asked.lock().unwrap().clear();

@@ -9,22 +9,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-use millrace_core::counters::{Registry, Sample};
+use millrace_core::counters::{CounterSample, Registry};
 use millrace_core::ids::TitleId;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
-use millrace_rights::{Gate, Known, Policy, Quota};
+use millrace_rights::{Gate, Policy, Quota, RightsSnapshot};
 use millrace_store::index::TitleIndex;
 use millrace_store::ingest::UploadNames;
 use millrace_store::ingest::pictures::Pictures;
 use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
-use millrace_web::status::{Member, Refusal, Room, Session, Status};
+use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    Delivery, Feed, Fetch, NotTaken, Order, OrderSocket, PicturesState, Refused, Secure, Segment, Site,
-    SiteError, Taken, Totals, WebConfig, WebHandle, WebLimits,
+    DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, NotTaken, Order, OrderSocket, OrderedSegment,
+    PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -36,7 +36,7 @@ pub(crate) enum Manner {
     /// This many bytes at a time, with a pause after each piece.
     Slowly(usize, Duration),
     /// Nothing is.
-    Refuses(Refused),
+    Refuses(DeliveryRefusal),
     /// This many bytes, then the connection is closed.
     BreaksOff(usize),
     /// The order is dropped without a word.
@@ -62,7 +62,7 @@ pub(crate) struct Ordered {
     pub(crate) agent: Option<String>,
     pub(crate) peer: SocketAddr,
     pub(crate) quota: Option<Quota>,
-    pub(crate) segment: Option<Segment>,
+    pub(crate) segment: Option<OrderedSegment>,
 }
 
 #[derive(Default)]
@@ -70,13 +70,13 @@ pub(crate) struct MadeUp {
     pub(crate) films: HashMap<String, Film>,
     pub(crate) orders: Mutex<Vec<Ordered>>,
     /// What viewers were asked about who fetch segments, and their users.
-    pub(crate) fetches: Mutex<Vec<(Segment, Option<Quota>)>>,
+    pub(crate) fetches: Mutex<Vec<(OrderedSegment, Option<Quota>)>>,
     /// Which of them are sounds, with their bit rates.
     pub(crate) sounds: Mutex<Vec<Option<BitRate>>>,
     /// Channels that report the amount they have taken.
-    pub(crate) overs: Mutex<Vec<Receiver<Taken>>>,
+    pub(crate) overs: Mutex<Vec<Receiver<DeliveredAmount>>>,
     /// Why they may not.
-    pub(crate) no_fetches: Mutex<Option<Refused>>,
+    pub(crate) no_fetches: Mutex<Option<DeliveryRefusal>>,
     /// How many watch by RTSP.
     pub(crate) sessions: usize,
     pub(crate) kept: Mutex<Vec<Order>>,
@@ -168,7 +168,7 @@ pub(crate) fn made_up_pictures() -> Pictures {
 
 /// Starts the web side on a port of its own.
 pub(crate) fn serve(site: &Arc<MadeUp>, limits: WebLimits) -> (WebHandle, SocketAddr, Arc<Totals>) {
-    serve_to(site, limits, &Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()))
+    serve_to(site, limits, &Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()))
 }
 
 /// The same with rights.
@@ -195,7 +195,7 @@ pub(crate) fn serve_with(
 
 /// The same at a socket of a test's own.
 pub(crate) fn serve_at(site: &Arc<MadeUp>, listener: TcpListener) -> (WebHandle, SocketAddr) {
-    let gate = Arc::new(Gate::new(Policy::default(), Known::default()).unwrap());
+    let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
     serve_on(site, listener, WebLimits::default(), &gate, &Arc::default(), Feed::default())
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn serve_by_tls(
         carrier: None,
         secure: Some(secure),
         limits,
-        gate: Arc::new(Gate::new(Policy::default(), Known::default()).unwrap()),
+        gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),
     };
@@ -362,7 +362,7 @@ impl Site for MadeUp {
         assert!(order.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
         let (bytes, manner) = match self.films.get(&order.title) {
             Some(film) => (Arc::clone(&film.bytes), film.manner.clone()),
-            None => (Arc::from(Vec::new()), Manner::Refuses(Refused::Gone)),
+            None => (Arc::from(Vec::new()), Manner::Refuses(DeliveryRefusal::Gone)),
         };
         match manner {
             Manner::Keeps => self.kept.lock().unwrap().push(order),
@@ -398,7 +398,7 @@ impl Site for MadeUp {
                 what: "film for 192.0.2.1:5000: full".to_owned(),
                 more: 2,
             }],
-            members: vec![Member {
+            members: vec![VolumeMember {
                 member: 1,
                 place: "/disk1".to_owned(),
                 trouble: self.trouble.lock().unwrap().clone().or(Some("it is slow".to_owned())),
@@ -428,7 +428,7 @@ impl Site for MadeUp {
         self.hidden.lock().unwrap().1
     }
 
-    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+    fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>)) {
         let mut registry = Registry::default();
         for engine in 0..2u64 {
             let probe =

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use millrace_web::{Refused, WebLimits};
+use millrace_web::{DeliveryRefusal, WebLimits};
 
 use super::client::curl;
 use super::site::{Film, MadeUp, Manner, serve_by_tls};
@@ -95,7 +95,11 @@ fn tls_reports_refused_and_broken_media_like_http() {
     let dir = tempfile::tempdir().unwrap();
     let site = MadeUp::with(vec![
         Film::pattern("film", 2_000, Manner::Slowly(50_000, Duration::from_millis(1))),
-        Film::pattern("full", 2_000, Manner::Refuses(Refused::Full("all 7 streams are in use".to_owned()))),
+        Film::pattern(
+            "full",
+            2_000,
+            Manner::Refuses(DeliveryRefusal::Full("all 7 streams are in use".to_owned())),
+        ),
         Film::pattern("short", 2_000, Manner::BreaksOff(100_000)),
         Film::pattern("lost", 2_000, Manner::Forgets),
     ]);

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_rights::{Gate, Known, NewUser, Policy, RightsFile, TrustHere};
+use millrace_rights::{Gate, NewUser, Policy, RightsFile, RightsSnapshot, TrustHere};
 use millrace_web::WebLimits;
 use millrace_web::limits::MAX_UPLOADS;
 use serde_json::Value;
@@ -369,7 +369,8 @@ fn upload_with_a_name_that_no_title_has_is_refused_with_the_letters() {
 fn uploads_that_wait_give_way_to_other_owners() {
     let site = site();
     let gate = Arc::new(
-        Gate::new(Policy { trust_here: TrustHere::Always, ..Policy::default() }, Known::default()).unwrap(),
+        Gate::new(Policy { trust_here: TrustHere::Always, ..Policy::default() }, RightsSnapshot::default())
+            .unwrap(),
     );
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
     let whole = bytes(3);
@@ -580,7 +581,7 @@ fn uploading_is_a_right_of_its_own() {
     assert_eq!(rest(&olga), 201);
     assert_eq!(taken(&site, "mine").unwrap(), b"hellomore");
     // If no user has that right, the server asks no client for a name.
-    let gate = Arc::new(Gate::new(policy, Known::default()).unwrap());
+    let gate = Arc::new(Gate::new(policy, RightsSnapshot::default()).unwrap());
     let (_web, address, _) = serve_to(&site, WebLimits::default(), &gate);
     assert!(Client::to(address).get("/api/v1/titles").text().contains("\"upload\":\"no\""));
     let refused = put(address, "/titles/new2", "Content-Length: 5\r\n", b"hello").response(false);

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use super::{Check, Outcome};
+use super::{Check, CheckOutcome};
 use crate::interop::Lab;
 use crate::interop::films::{RUNGS, SUBTITLED, TWO_SOUNDS};
-use crate::interop::process::Program;
+use crate::interop::process::ProgramSpec;
 use crate::interop::server::Server;
 use crate::workspace;
 
@@ -73,7 +73,7 @@ fn missing(browser: &str) -> Option<String> {
     Some(format!("there is no {}; scripts/npm.sh page browser brings it, then build again", lacks.0))
 }
 
-fn browse(lab: &Lab, server: &Server, (browser, part, film): (&str, &str, &str), log: &str) -> Outcome {
+fn browse(lab: &Lab, server: &Server, (browser, part, film): (&str, &str, &str), log: &str) -> CheckOutcome {
     let root = workspace::root();
     let program = server
         .client("node")
@@ -96,7 +96,7 @@ fn browse(lab: &Lab, server: &Server, (browser, part, film): (&str, &str, &str),
 /// Leaves a picture few colours.
 fn shrink(picture: &Path, log: &Path) -> Result<(), String> {
     let small = picture.with_extension("small.png");
-    let program = Program::new("ffmpeg").args("-v error -nostdin -y -i").arg(picture);
+    let program = ProgramSpec::new("ffmpeg").args("-v error -nostdin -y -i").arg(picture);
     program
         .arg("-vf")
         .arg(FEW_COLOURS)

@@ -1,12 +1,12 @@
 //! FFmpeg: the strictest witness, because it shows the checksum of every frame it decoded.
 
-use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
+use super::{Check, CheckOutcome, END_SECONDS, ODD_FILMS, ODD_TIMES, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, Film, Frames, GROUP_SECONDS, JOINED, JOINED_ALIKE, PART_SECONDS, TWO_HOURS,
+    DEMO_CBR, DEMO_VBR, Frames, GROUP_SECONDS, JOINED, JOINED_ALIKE, PART_SECONDS, TWO_HOURS, TestMedia,
     difference, position, to_the_end,
 };
-use crate::interop::process::Ended;
+use crate::interop::process::ProgramResult;
 use crate::interop::server::Server;
 
 const NEEDS: &[&str] = &["ffmpeg"];
@@ -18,10 +18,10 @@ const COMPLAINTS: &[&str] =
 
 pub(super) fn add(checks: &mut Vec<Check>) {
     for transport in Transport::BOTH {
-        let to_the_end = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let to_the_end = move |_: &Lab, server: &Server, film: &TestMedia, log: &str| {
             whole(server, film, &format!("-rtsp_transport {}", transport.word()), 0.0, log)
         };
-        let from_the_middle = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let from_the_middle = move |_: &Lab, server: &Server, film: &TestMedia, log: &str| {
             seek(server, film, transport, (5, 3), log)
         };
         let whole = |film| Check::playing("ffmpeg", "whole", film, transport, NEEDS, to_the_end);
@@ -33,13 +33,13 @@ pub(super) fn add(checks: &mut Vec<Check>) {
         let odd = ODD_TIMES.into_iter().flat_map(|film| [whole(film), seek(film)]);
         let odd = odd.chain(ODD_FILMS.map(whole));
         checks.extend(odd.map(|check| check.short_by_udp(transport)));
-        let places = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let places = move |_: &Lab, server: &Server, film: &TestMedia, log: &str| {
             let seeks = TWO_HOURS_SEEKS.map(|(from_s, play_s)| {
                 self::seek(server, film, transport, (from_s, play_s), &format!("{log}-{from_s}"))
             });
             Ok(seeks.into_iter().collect::<Result<Vec<_>, _>>()?.join("; "))
         };
-        let across = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let across = move |_: &Lab, server: &Server, film: &TestMedia, log: &str| {
             seek_across_the_join(server, film, transport, log)
         };
         let across = |film| Check::playing("ffmpeg", "seek", film, transport, NEEDS, across);
@@ -56,7 +56,7 @@ const TWO_HOURS_SEEKS: [(usize, usize); 3] = [(20, 3), (3600, 3), (7190, 10)];
 /// Plays a film to its end: every picture and every audio frame must be the stored one, and the
 /// player must end by itself because of the server's RTCP BYE. `extra` seconds are allowed for the
 /// time before the film starts.
-pub(super) fn whole(server: &Server, film: &Film, options: &str, extra: f64, log: &str) -> Outcome {
+pub(super) fn whole(server: &Server, film: &TestMedia, options: &str, extra: f64, log: &str) -> CheckOutcome {
     let ended = server
         .client("ffmpeg")
         .args("-v warning -nostdin")
@@ -98,11 +98,11 @@ fn is_all(wanted: &[String], got: &[String], may_miss: usize) -> bool {
 /// place it asks the server for, which takes it off again.
 fn seek(
     server: &Server,
-    film: &Film,
+    film: &TestMedia,
     transport: Transport,
     (from_s, play_s): (usize, usize),
     log: &str,
-) -> Outcome {
+) -> CheckOutcome {
     let ended = server
         .client("ffmpeg")
         .args(&format!(
@@ -130,7 +130,7 @@ fn seek(
 /// in the second by the time stamps of the first, and the server finds it; but FFmpeg then drops
 /// each picture whose time stamp is below the requested one, unless it is far enough below that
 /// FFmpeg takes it for one behind a wrap.
-fn seek_across_the_join(server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+fn seek_across_the_join(server: &Server, film: &TestMedia, transport: Transport, log: &str) -> CheckOutcome {
     let said = seek(server, film, transport, (3, 3), &format!("{log}-first"))?;
     let from_s = PART_SECONDS + 3.0;
     let shown = |drops: bool| {
@@ -167,7 +167,7 @@ fn seek_across_the_join(server: &Server, film: &Film, transport: Transport, log:
 
 /// FFmpeg must have nothing to complain of, but for the join of two recordings, where the counters of transport packets jump in the
 /// file too.
-fn check_clean(ended: &Ended, film: &Film) -> Result<(), String> {
+fn check_clean(ended: &ProgramResult, film: &TestMedia) -> Result<(), String> {
     ended.ok("ffmpeg")?;
     let is_of_the_join = |complaint: &&str| film.is_joined && complaint.to_lowercase().contains("corrupt");
     match complaints(&ended.err).iter().find(|complaint| !is_of_the_join(complaint)) {

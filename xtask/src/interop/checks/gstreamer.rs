@@ -8,13 +8,13 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::{Check, END_SECONDS, ODD_FILMS, ODD_TIMES, Outcome, SHORT_FILMS, Transport};
+use super::{Check, CheckOutcome, END_SECONDS, ODD_FILMS, ODD_TIMES, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, Film, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, WRAPPING_FAST, WRAPPING_RUNGS,
+    DEMO_CBR, DEMO_VBR, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, TestMedia, WRAPPING_FAST, WRAPPING_RUNGS,
     difference, to_the_end,
 };
-use crate::interop::process::{Ended, Program};
+use crate::interop::process::{ProgramResult, ProgramSpec};
 use crate::interop::server::Server;
 use crate::workspace;
 
@@ -36,7 +36,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     for transport in Transport::BOTH {
         // One of the demo's titles by each transport.
         let demo = if transport == Transport::Udp { DEMO_CBR } else { DEMO_VBR };
-        let to_the_end = move |_: &Lab, server: &Server, film: &Film, log: &str| {
+        let to_the_end = move |_: &Lab, server: &Server, film: &TestMedia, log: &str| {
             launch(server, film, transport.word(), 0.0, log)
         };
         let launch = |film| Check::playing("gst", "launch", film, transport, LAUNCH, to_the_end);
@@ -64,7 +64,13 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 }
 
 /// A pipeline from the command line. Its pictures must be one piece of the film from its first picture on.
-pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, log: &str) -> Outcome {
+pub(super) fn launch(
+    server: &Server,
+    film: &TestMedia,
+    protocols: &str,
+    extra: f64,
+    log: &str,
+) -> CheckOutcome {
     let url = server.url(film)?;
     let source = format!("rtspsrc location={url} protocols={protocols} ! rtpmp2tdepay");
     let pipeline = format!("{source} ! tsdemux ! h264parse ! avdec_h264 ! video/x-raw,format=I420");
@@ -73,7 +79,7 @@ pub(super) fn launch(server: &Server, film: &Film, protocols: &str, extra: f64, 
 }
 
 /// The same for the media at `url`, with the elements that its player chooses for it.
-pub(super) fn decode(server: &Server, film: &Film, url: &str, log: &str) -> Outcome {
+pub(super) fn decode(server: &Server, film: &TestMedia, url: &str, log: &str) -> CheckOutcome {
     let client = server
         .client("gst-launch-1.0")
         .args(&format!("-q playbin uri={url} audio-sink=fakesink"))
@@ -81,7 +87,13 @@ pub(super) fn decode(server: &Server, film: &Film, url: &str, log: &str) -> Outc
     judge_pictures(server, client, film, 0.0, log)
 }
 
-fn judge_pictures(server: &Server, client: Program, film: &Film, extra: f64, log: &str) -> Outcome {
+fn judge_pictures(
+    server: &Server,
+    client: ProgramSpec,
+    film: &TestMedia,
+    extra: f64,
+    log: &str,
+) -> CheckOutcome {
     let ended =
         client.env("GST_DEBUG_NO_COLOR", "1").run(&server.log(log), film.seconds + END_SECONDS + extra)?;
     if ended.status.is_none() {
@@ -103,7 +115,7 @@ fn judge_pictures(server: &Server, client: Program, film: &Film, extra: f64, log
     ))
 }
 
-fn first_error(ended: &Ended) -> Option<&str> {
+fn first_error(ended: &ProgramResult) -> Option<&str> {
     ended.err.lines().chain(ended.out.lines()).find(|line| line.contains("ERROR"))
 }
 
@@ -213,7 +225,7 @@ const FASTER: Scene = Scene {
 };
 
 /// Plays with `gst_play.py` and judges its report.
-fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: &str) -> Outcome {
+fn play(server: &Server, film: &TestMedia, transport: Transport, scene: &Scene, log: &str) -> CheckOutcome {
     let limit = film.seconds + scene.added_seconds + LATENCY_SECONDS + END_SECONDS;
     let ended = python(server)
         .arg(workspace::root().join("scripts/interop/gst_play.py"))
@@ -226,7 +238,7 @@ fn play(server: &Server, film: &Film, transport: Transport, scene: &Scene, log: 
     judge(&report, film, scene, transport)
 }
 
-fn python(server: &Server) -> Program {
+fn python(server: &Server) -> ProgramSpec {
     // Its own interpreter finds the GObject bindings that the distribution installs.
     let system = std::path::Path::new("/usr/bin/python3");
     server
@@ -235,7 +247,7 @@ fn python(server: &Server) -> Program {
 }
 
 /// Whether a report of `gst_play.py` is that of a film played well.
-fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Outcome {
+fn judge(report: &Value, film: &TestMedia, scene: &Scene, transport: Transport) -> CheckOutcome {
     let count = |name: &str| report[name].as_u64().unwrap_or(u64::MAX);
     let shown: Vec<String> = serde_json::from_value(report["pictures"].clone()).unwrap_or_default();
     if let Some(error) = report["errors"].as_array().and_then(|list| list.first()) {
@@ -277,7 +289,7 @@ fn judge(report: &Value, film: &Film, scene: &Scene, transport: Transport) -> Ou
 }
 
 /// The pictures must be the film's from its beginning up to the first seek, from there to the next, and from the last to the end.
-fn after_seeks(film: &Film, shown: &[String], seeks: &[f64]) -> Outcome {
+fn after_seeks(film: &TestMedia, shown: &[String], seeks: &[f64]) -> CheckOutcome {
     let pieces = pieces(&film.pictures, shown).ok_or_else(|| difference(&film.pictures, shown))?;
     let seconds = |picture: usize| picture as f64 / film.rate as f64;
     let found: Vec<_> = pieces
@@ -296,7 +308,7 @@ fn after_seeks(film: &Film, shown: &[String], seeks: &[f64]) -> Outcome {
 }
 
 /// The film's pictures from its beginning up to `place`, in seconds, and from there on one of each group, to the last.
-fn key_pictures(film: &Film, shown: &[String], place: f64) -> Outcome {
+fn key_pictures(film: &TestMedia, shown: &[String], place: f64) -> CheckOutcome {
     let group = GROUP_SECONDS * film.rate;
     let before = film.pictures.iter().zip(shown).take_while(|(a, b)| a == b).count();
     let keys: Vec<&String> = film.pictures.iter().step_by(group).collect();
@@ -315,7 +327,7 @@ fn key_pictures(film: &Film, shown: &[String], place: f64) -> Outcome {
 }
 
 /// Every picture must be the film's at one bit rate or the other, each in its place, and change from one to the other so often, at access points.
-fn changes(film: &Film, shown: &[String], wanted: usize) -> Outcome {
+fn changes(film: &TestMedia, shown: &[String], wanted: usize) -> CheckOutcome {
     let is_lower = |at: usize| match &shown[at] {
         picture if Some(picture) == film.pictures.get(at) => Some(false),
         picture if Some(picture) == film.lower.get(at) => Some(true),
@@ -371,7 +383,7 @@ fn pieces(film: &[String], shown: &[String]) -> Option<Vec<Range<usize>>> {
 
 /// When rtspsrc resumes over TCP it marks the first packet as a discontinuity (over UDP it does not), and tsdemux then
 /// throws away the picture that is half there. So pictures may be damaged up to the next access point, and only these.
-fn after_resume(film: &Film, shown: &[String]) -> Outcome {
+fn after_resume(film: &TestMedia, shown: &[String]) -> CheckOutcome {
     let (group, film) = (GROUP_SECONDS * film.rate, &film.pictures);
     let before = film.iter().zip(shown).take_while(|(a, b)| a == b).count();
     let damaged = shown[before..].iter().take_while(|sum| !film.contains(sum)).count();
@@ -390,9 +402,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn film() -> Film {
+    fn film() -> TestMedia {
         let pictures = (0..300).map(|number| number.to_string()).collect();
-        Film {
+        TestMedia {
             name: "film",
             seconds: 12.0,
             rate: 25,

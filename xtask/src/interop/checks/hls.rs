@@ -2,7 +2,7 @@
 
 use super::gstreamer::{self, LAUNCH};
 use super::{Check, vlc};
-use crate::interop::films::{DEMO_CBR, Film, JOINED};
+use crate::interop::films::{DEMO_CBR, JOINED, TestMedia};
 use crate::interop::server::Server;
 
 /// Playlists of a title, and what their segments are.
@@ -12,7 +12,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
     for (word, playlist) in PLAYLISTS {
         for film in ["cbr", "bframes", DEMO_CBR, "wraps", JOINED] {
             let is_short = film == "bframes" || film == DEMO_CBR;
-            let url = move |server: &Server, film: &Film| -> Result<String, String> {
+            let url = move |server: &Server, film: &TestMedia| -> Result<String, String> {
                 Ok(format!("{}titles/{}/{playlist}", server.page()?, film.name))
             };
             let name = |player: &str| format!("{player}/hls/{word}/{film}");

@@ -9,7 +9,7 @@ mod vlc;
 mod wire;
 
 use super::Lab;
-use super::films::Film;
+use super::films::TestMedia;
 use super::network::{Ground, no_namespaces};
 use super::server::Server;
 
@@ -18,10 +18,10 @@ use super::server::Server;
 const END_SECONDS: f64 = 6.0;
 
 /// Figures if it passed, otherwise the fault.
-type Outcome = Result<String, String>;
+type CheckOutcome = Result<String, String>;
 
 /// Plays something and judges what arrived.
-type Try = dyn Fn(&Lab, &Server) -> Outcome + Send + Sync;
+type Try = dyn Fn(&Lab, &Server) -> CheckOutcome + Send + Sync;
 
 /// One check.
 pub(super) struct Check {
@@ -38,7 +38,7 @@ pub(super) struct Check {
 }
 
 /// A server on some ground, and the checks tried there.
-pub(super) struct Phase {
+pub(super) struct CheckPhase {
     pub(super) word: &'static str,
     pub(super) title: &'static str,
     /// Why this machine cannot do it, if so.
@@ -47,8 +47,8 @@ pub(super) struct Phase {
     fill: fn(&mut Vec<Check>),
 }
 
-pub(super) const PHASES: &[Phase] = &[
-    Phase {
+pub(super) const PHASES: &[CheckPhase] = &[
+    CheckPhase {
         word: "loop",
         title: "on the loopback",
         impossible: || None,
@@ -62,21 +62,21 @@ pub(super) const PHASES: &[Phase] = &[
             browser::add(checks);
         },
     },
-    Phase {
+    CheckPhase {
         word: "wire",
         title: "between network namespaces, checksums in software",
         impossible: no_namespaces,
         ground: |_| Ground::namespaces(),
         fill: wire::add,
     },
-    Phase {
+    CheckPhase {
         word: "blocked",
         title: "between network namespaces, UDP dropped by the client's firewall",
         impossible: no_namespaces,
         ground: |_| Ground::without_udp(),
         fill: wire::add_blocked,
     },
-    Phase {
+    CheckPhase {
         word: "engine",
         title: "between network namespaces, RTSP by the offload engine at a TUN device",
         impossible: no_namespaces,
@@ -85,7 +85,7 @@ pub(super) const PHASES: &[Phase] = &[
     },
 ];
 
-impl Phase {
+impl CheckPhase {
     /// Its checks in the short or the long form, named `phase/player/...`.
     pub(super) fn checks(&self, long: bool) -> Vec<Check> {
         let mut checks = Vec::new();
@@ -128,7 +128,7 @@ impl Check {
     fn new(
         name: String,
         needs: &'static [&'static str],
-        run: impl Fn(&Lab, &Server) -> Outcome + Send + Sync + 'static,
+        run: impl Fn(&Lab, &Server) -> CheckOutcome + Send + Sync + 'static,
     ) -> Self {
         Self { name, long: false, alone: false, needs, impossible: || None, run: Box::new(run) }
     }
@@ -140,7 +140,7 @@ impl Check {
         film: &'static str,
         transport: Transport,
         needs: &'static [&'static str],
-        run: impl Fn(&Lab, &Server, &Film, &str) -> Outcome + Send + Sync + 'static,
+        run: impl Fn(&Lab, &Server, &TestMedia, &str) -> CheckOutcome + Send + Sync + 'static,
     ) -> Self {
         let name = format!("{player}/{what}/{}/{film}", transport.word());
         let log = name.clone();

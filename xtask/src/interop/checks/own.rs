@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Check, END_SECONDS, Outcome, SHORT_FILMS, Transport};
+use super::{Check, CheckOutcome, END_SECONDS, SHORT_FILMS, Transport};
 use crate::interop::Lab;
-use crate::interop::films::Film;
-use crate::interop::process::Program;
+use crate::interop::films::TestMedia;
+use crate::interop::process::ProgramSpec;
 use crate::interop::server::Server;
 
 /// Viewers of one film at once in the long form.
@@ -27,7 +27,7 @@ pub(super) fn add(checks: &mut Vec<Check>) {
                 move |lab, server, film, log| whole(lab, server, film, transport, log),
             ));
         }
-        let crowd = move |lab: &Lab, server: &Server, film: &Film, log: &str| {
+        let crowd = move |lab: &Lab, server: &Server, film: &TestMedia, log: &str| {
             crowd(lab, server, film, transport, log)
         };
         checks.push(Check::playing("own", "crowd", "big", transport, &[], crowd).only_long());
@@ -37,10 +37,10 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 fn player(
     lab: &Lab,
     server: &Server,
-    film: &Film,
+    film: &TestMedia,
     transport: Transport,
     file: &Path,
-) -> Result<Program, String> {
+) -> Result<ProgramSpec, String> {
     Ok(server
         .client(&lab.millrace)
         .arg("play")
@@ -52,7 +52,13 @@ fn player(
 }
 
 /// One viewer.
-pub(super) fn whole(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+pub(super) fn whole(
+    lab: &Lab,
+    server: &Server,
+    film: &TestMedia,
+    transport: Transport,
+    log: &str,
+) -> CheckOutcome {
     let file = server.log(log).with_extension("ts");
     let program = player(lab, server, film, transport, &file)?;
     let ended = program.run(&server.log(log), film.seconds + END_SECONDS)?;
@@ -66,7 +72,7 @@ pub(super) fn whole(lab: &Lab, server: &Server, film: &Film, transport: Transpor
 }
 
 /// Several viewers of the same film at the same time.
-fn crowd(lab: &Lab, server: &Server, film: &Film, transport: Transport, log: &str) -> Outcome {
+fn crowd(lab: &Lab, server: &Server, film: &TestMedia, transport: Transport, log: &str) -> CheckOutcome {
     let mut players = Vec::new();
     for number in 0..CROWD {
         let name = server.log(&format!("{log}-{number}"));
@@ -87,7 +93,7 @@ const BYE_AFTER_US: u64 = 2_000_000;
 
 /// Judges the protocol as the receiver saw it: the end announced and not too early, RTP-Info exact
 /// (players trust it).
-fn judge(report: &str) -> Outcome {
+fn judge(report: &str) -> CheckOutcome {
     let report: Value =
         serde_json::from_str(report).map_err(|e| format!("millrace play printed no JSON: {e}"))?;
     let problems = report["problems"].as_array().map_or(0, Vec::len);

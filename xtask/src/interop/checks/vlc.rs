@@ -4,10 +4,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::{Check, END_SECONDS, ODD_TIMES, Outcome, Transport};
+use super::{Check, CheckOutcome, END_SECONDS, ODD_TIMES, Transport};
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Film, Frames, GROUP_SECONDS, JOINED, LOWER, PART_SECONDS, RUNGS,
-    difference, to_the_end,
+    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Frames, GROUP_SECONDS, JOINED, LOWER, PART_SECONDS, RUNGS,
+    TestMedia, difference, to_the_end,
 };
 use crate::interop::server::Server;
 
@@ -31,7 +31,13 @@ pub(super) fn add(checks: &mut Vec<Check>) {
 }
 
 /// Records the stream from `url`: the film with these pictures.
-pub(super) fn record(server: &Server, film: &Film, url: &str, wanted: &[String], log: &str) -> Outcome {
+pub(super) fn record(
+    server: &Server,
+    film: &TestMedia,
+    url: &str,
+    wanted: &[String],
+    log: &str,
+) -> CheckOutcome {
     // VLC refuses to run as root, so its folder must be open to the user it runs as.
     let folder = server.folder().join(log.replace('/', "-") + "-folder");
     std::fs::create_dir_all(&folder)
@@ -69,7 +75,7 @@ pub(super) fn record(server: &Server, film: &Film, url: &str, wanted: &[String],
 
 /// Where two recordings were joined VLC starts its clock and its decoder again: the pictures from a few before the join to the next access
 /// point behind its first are missing or damaged, and only these.
-fn across_the_join(film: &[String], recorded: &[String]) -> Outcome {
+fn across_the_join(film: &[String], recorded: &[String]) -> CheckOutcome {
     let join = PART_SECONDS as usize * FRAMES_PER_SECOND;
     let again = join + GROUP_SECONDS * FRAMES_PER_SECOND;
     let before = film.iter().zip(recorded).take_while(|(a, b)| a == b).count();

@@ -1,7 +1,7 @@
 //! Between two namespaces: the counters of the receiving side's kernel, and a firewall that drops
 //! UDP.
 
-use super::{Check, Outcome, Transport, ffmpeg, gstreamer, own, vlc};
+use super::{Check, CheckOutcome, Transport, ffmpeg, gstreamer, own, vlc};
 use crate::interop::Lab;
 use crate::interop::network::UdpCounters;
 use crate::interop::server::Server;
@@ -78,7 +78,7 @@ pub(super) fn add_by_engine(checks: &mut Vec<Check>) {
 
 /// After films have been played here: the receiving kernel has seen many datagrams and not one with a wrong
 /// checksum. Then one is sent on purpose, because a counter that never moves proves nothing.
-fn checksums(lab: &Lab, server: &Server) -> Outcome {
+fn checksums(lab: &Lab, server: &Server) -> CheckOutcome {
     let (Some(client), Some(here)) = (&server.client_namespace, &server.server_namespace) else {
         return Err("this phase has no namespaces".into());
     };
@@ -86,7 +86,7 @@ fn checksums(lab: &Lab, server: &Server) -> Outcome {
     if played.checksum_errors + played.buffer_errors != 0 || played.received < 1000 {
         return Err(format!("the receiving kernel counts {played:?}"));
     }
-    crate::interop::process::Program::new("python3")
+    crate::interop::process::ProgramSpec::new("python3")
         .arg(workspace::root().join("scripts/interop/wrong_checksum.py"))
         .arg("10.213.77.2")
         .inside(Some(here))

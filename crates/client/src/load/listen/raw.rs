@@ -12,7 +12,7 @@ use millrace_core::units::BitRate;
 
 use crate::lateness::LightLateness;
 use crate::limits::MAX_CLOCK_STEP_NS;
-use crate::load::meter::Measured;
+use crate::load::meter::ViewerMeasurements;
 use crate::load::ts_light::TsLight;
 use crate::load::web::ts_scan::{Pcr, TsScan};
 use crate::receive::SequenceCounts;
@@ -120,11 +120,11 @@ impl RawMeter {
     }
 
     /// Ends the measurement at wall-clock time `end_ns`.
-    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64) -> Measured {
+    pub(super) fn finish(&mut self, shared: &mut Histogram<u64>, end_ns: u64) -> ViewerMeasurements {
         self.lateness.finish(shared);
         let clock = self.lateness.clock();
         let tail_ns = end_ns.saturating_sub(self.last_arrival_ns);
-        Measured {
+        ViewerMeasurements {
             counts: SequenceCounts { received: self.packets, lost: self.lost, ..SequenceCounts::default() },
             payload_bytes: self.payload_bytes,
             malformed: self.malformed,
@@ -137,7 +137,7 @@ impl RawMeter {
             jitter_max_us: clock.jitter_max_ns() / 1000,
             runs: 1,
             ts: self.ts.as_ref().map(|ts| ts.findings()),
-            ..Measured::default()
+            ..ViewerMeasurements::default()
         }
     }
 }

@@ -7,18 +7,21 @@ use super::address::{Carriage, ListenUrl};
 use super::raw::RawMeter;
 use super::socket::open;
 use crate::limits::{FEW_VIEWERS, MAX_DRAINS};
-use crate::load::Plan;
+use crate::load::LoadPlan;
 use crate::load::choice::TitleChoice;
 use crate::load::meter::{Ending, Meter};
 use crate::load::target::Seat;
-use crate::load::viewer::{Command, Interest, Lent, Live, Outcome, SocketCounts, Stage, Status, Viewer};
+use crate::load::viewer::{
+    Interest, Live, LoadViewer, SocketCounts, Status, ViewerCommand, ViewerContext, ViewerOutcome,
+    ViewerStage,
+};
 use crate::net::{Batch, Inlet};
 use crate::sdp::Description;
 
 /// The kind of the only descriptor that a listener has.
 const KIND: u8 = 0;
 
-enum Counts {
+enum ListenMeter {
     Raw(Box<RawMeter>),
     /// The payload type is that of the first packet.
     Rtp {
@@ -30,9 +33,9 @@ enum Counts {
 /// One listener.
 pub(in crate::load) struct Listener {
     inlet: Inlet,
-    counts: Counts,
+    counts: ListenMeter,
     inspect: bool,
-    stage: Stage,
+    stage: ViewerStage,
     began: Instant,
     /// Until when the first packet must have come.
     deadline: Option<Instant>,
@@ -43,11 +46,11 @@ pub(in crate::load) struct Listener {
 impl Listener {
     /// Begins to listen.
     pub(in crate::load) fn new(
-        plan: &Plan,
+        plan: &LoadPlan,
         seat: Seat,
         url: &ListenUrl,
         now: Instant,
-        lent: &mut Lent<'_>,
+        lent: &mut ViewerContext<'_>,
     ) -> Result<Self, String> {
         let options = &plan.options;
         // In turn, every target has every n-th viewer. Otherwise each viewer has a number of ports that is its own.
@@ -64,14 +67,14 @@ impl Listener {
             .map_err(|error| format!("epoll: {}", error.kind()))?;
         let inspect = plan.inspects(seat.index);
         let counts = match url.carriage {
-            Carriage::Raw => Counts::Raw(Box::new(RawMeter::new(options.nominal_rate, inspect))),
-            Carriage::Rtp => Counts::Rtp { meter: Box::default(), is_described: false },
+            Carriage::Raw => ListenMeter::Raw(Box::new(RawMeter::new(options.nominal_rate, inspect))),
+            Carriage::Rtp => ListenMeter::Rtp { meter: Box::default(), is_described: false },
         };
         Ok(Self {
             inlet,
             counts,
             inspect,
-            stage: Stage::Starting,
+            stage: ViewerStage::Starting,
             began: now,
             deadline: Some(now + options.reply_timeout),
             setup_us: None,
@@ -80,15 +83,15 @@ impl Listener {
     }
 
     /// Takes one batch; returns the number of datagrams.
-    fn take(&mut self, now: Instant, lent: &mut Lent<'_>) -> usize {
+    fn take(&mut self, now: Instant, lent: &mut ViewerContext<'_>) -> usize {
         let (counts, inspect) = (&mut self.counts, self.inspect);
         let media_clock = lent.plan.options.media_clock;
         let drained = self.inlet.drain(|datagram| {
             let delay_ns = lent.unix_ns.saturating_sub(datagram.arrival_ns);
             lent.read_delay.saturating_record(delay_ns / 1000);
             match counts {
-                Counts::Raw(meter) => meter.datagram(lent.lateness, datagram.arrival_ns, datagram.bytes),
-                Counts::Rtp { meter, is_described } => {
+                ListenMeter::Raw(meter) => meter.datagram(lent.lateness, datagram.arrival_ns, datagram.bytes),
+                ListenMeter::Rtp { meter, is_described } => {
                     if !*is_described && let Some(description) = describe(datagram.bytes) {
                         meter.describe(&description, inspect, media_clock);
                         *is_described = true;
@@ -99,15 +102,15 @@ impl Listener {
         });
         match drained {
             Ok(count) => {
-                if self.stage == Stage::Starting && self.live().packets > 0 {
+                if self.stage == ViewerStage::Starting && self.live().packets > 0 {
                     self.setup_us = Some(now.ns_since(self.began) / 1000);
-                    (self.stage, self.deadline) = (Stage::Playing, None);
+                    (self.stage, self.deadline) = (ViewerStage::Playing, None);
                 }
                 count
             }
             Err(error) => {
                 self.failure.get_or_insert_with(|| format!("socket: {}", error.kind()));
-                self.stage = Stage::Done;
+                self.stage = ViewerStage::Done;
                 0
             }
         }
@@ -130,43 +133,43 @@ fn describe(datagram: &[u8]) -> Option<Description> {
     })
 }
 
-impl Viewer for Listener {
-    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut Lent<'_>) {
-        if self.stage < Stage::Leaving {
+impl LoadViewer for Listener {
+    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut ViewerContext<'_>) {
+        if self.stage < ViewerStage::Leaving {
             self.take(now, lent); // what is left makes the next event
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_timeout(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             // It may have come in this very turn.
             self.take(now, lent);
-            if self.stage == Stage::Starting {
+            if self.stage == ViewerStage::Starting {
                 let seconds = lent.plan.options.reply_timeout.as_secs_f64();
                 self.failure = Some(format!("no packet within {seconds} s"));
-                self.stage = Stage::Done;
+                self.stage = ViewerStage::Done;
             }
             self.deadline = None;
         }
     }
 
-    fn command(&mut self, _now: Instant, _command: Command, _lent: &mut Lent<'_>) -> bool {
+    fn command(&mut self, _now: Instant, _command: ViewerCommand, _lent: &mut ViewerContext<'_>) -> bool {
         false // nobody is there who could be asked
     }
 
-    fn drain(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn drain(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         for _ in 0..MAX_DRAINS {
-            if self.stage >= Stage::Leaving || self.take(now, lent) == 0 {
+            if self.stage >= ViewerStage::Leaving || self.take(now, lent) == 0 {
                 return;
             }
         }
     }
 
-    fn leave(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
-        if self.stage == Stage::Starting {
+    fn leave(&mut self, _now: Instant, _lent: &mut ViewerContext<'_>) {
+        if self.stage == ViewerStage::Starting {
             self.failure.get_or_insert_with(|| "no packet before time was over".to_owned());
         }
-        self.stage = Stage::Done;
+        self.stage = ViewerStage::Done;
     }
 
     fn status(&self) -> Status {
@@ -175,10 +178,10 @@ impl Viewer for Listener {
 
     fn live(&self) -> Live {
         match &self.counts {
-            Counts::Raw(meter) => {
+            ListenMeter::Raw(meter) => {
                 Live { packets: meter.packets(), payload_bytes: meter.payload_bytes(), lost: meter.lost() }
             }
-            Counts::Rtp { meter, .. } => {
+            ListenMeter::Rtp { meter, .. } => {
                 Live { packets: meter.packets(), payload_bytes: meter.payload_bytes(), lost: meter.lost() }
             }
         }
@@ -188,17 +191,17 @@ impl Viewer for Listener {
         Some(&self.inlet)
     }
 
-    fn end(&mut self, lent: &mut Lent<'_>) -> Outcome {
+    fn end(&mut self, lent: &mut ViewerContext<'_>) -> ViewerOutcome {
         let measured = match &mut self.counts {
-            Counts::Raw(meter) => meter.finish(lent.lateness, lent.unix_ns),
-            Counts::Rtp { meter, .. } => meter.finish(lent.lateness, lent.unix_ns, Ending::default()),
+            ListenMeter::Raw(meter) => meter.finish(lent.lateness, lent.unix_ns),
+            ListenMeter::Rtp { meter, .. } => meter.finish(lent.lateness, lent.unix_ns, Ending::default()),
         };
-        Outcome {
+        ViewerOutcome {
             failure: self.failure.take(),
             setup_us: self.setup_us,
             measured: self.setup_us.is_some().then_some(measured),
             socket: Some(SocketCounts::of(&self.inlet)),
-            ..Outcome::default()
+            ..ViewerOutcome::default()
         }
     }
 }

@@ -4,7 +4,7 @@ use super::head::{BodyLength, HttpFault};
 use crate::limits::{MAX_CHUNK_DIGITS, MAX_CHUNK_LINE_BYTES, MAX_HTTP_HEAD_BYTES};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BodyState {
     Length(u64),
     UntilClose,
     /// In the line with a chunk's length, after this many digits and bytes.
@@ -29,30 +29,30 @@ enum State {
     Done,
 }
 
-const CHUNK_LINE: State =
-    State::ChunkLine { size: 0, digits: 0, bytes: 0, in_extension: false, after_cr: false };
+const CHUNK_LINE: BodyState =
+    BodyState::ChunkLine { size: 0, digits: 0, bytes: 0, in_extension: false, after_cr: false };
 
 /// Finds the payload in a body's bytes, however they are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyDecoder {
-    state: State,
+    state: BodyState,
 }
 
 impl BodyDecoder {
     /// For a body that ends in this way.
     pub fn new(length: BodyLength) -> Self {
         let state = match length {
-            BodyLength::Bytes(0) => State::Done,
-            BodyLength::Bytes(bytes) => State::Length(bytes),
+            BodyLength::Bytes(0) => BodyState::Done,
+            BodyLength::Bytes(bytes) => BodyState::Length(bytes),
             BodyLength::Chunked => CHUNK_LINE,
-            BodyLength::UntilClose => State::UntilClose,
+            BodyLength::UntilClose => BodyState::UntilClose,
         };
         Self { state }
     }
 
     /// Whether the body is over; the bytes behind it belong to the next response.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == BodyState::Done
     }
 
     /// Takes some bytes from the front of `bytes`; returns how many, and which of them are payload.
@@ -64,17 +64,24 @@ impl BodyDecoder {
     pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, &'a [u8]), HttpFault> {
         let up_to = |left: u64| bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let (len, next) = match self.state {
-            State::Done => return Ok((0, &[])),
-            State::UntilClose => (bytes.len(), State::UntilClose),
-            State::Length(left) => {
+            BodyState::Done => return Ok((0, &[])),
+            BodyState::UntilClose => (bytes.len(), BodyState::UntilClose),
+            BodyState::Length(left) => {
                 let len = up_to(left);
                 let left = left - len as u64;
-                (len, if left == 0 { State::Done } else { State::Length(left) })
+                (len, if left == 0 { BodyState::Done } else { BodyState::Length(left) })
             }
-            State::ChunkData(left) => {
+            BodyState::ChunkData(left) => {
                 let len = up_to(left);
                 let left = left - len as u64;
-                (len, if left == 0 { State::ChunkEnd { after_cr: false } } else { State::ChunkData(left) })
+                (
+                    len,
+                    if left == 0 {
+                        BodyState::ChunkEnd { after_cr: false }
+                    } else {
+                        BodyState::ChunkData(left)
+                    },
+                )
             }
             _ => return self.take_frame(bytes).map(|len| (len, &bytes[..0])),
         };
@@ -85,7 +92,7 @@ impl BodyDecoder {
     /// Bytes to come that are payload and nothing else, as far as that is known; not all of a body need be.
     pub fn plain_bytes(&self) -> u64 {
         match self.state {
-            State::Length(left) | State::ChunkData(left) => left,
+            BodyState::Length(left) | BodyState::ChunkData(left) => left,
             _ => 0,
         }
     }
@@ -94,10 +101,10 @@ impl BodyDecoder {
     pub fn pass(&mut self, bytes: u64) {
         let rest = |left: u64| left.saturating_sub(bytes);
         self.state = match self.state {
-            State::Length(left) if rest(left) == 0 => State::Done,
-            State::Length(left) => State::Length(rest(left)),
-            State::ChunkData(left) if rest(left) == 0 => State::ChunkEnd { after_cr: false },
-            State::ChunkData(left) => State::ChunkData(rest(left)),
+            BodyState::Length(left) if rest(left) == 0 => BodyState::Done,
+            BodyState::Length(left) => BodyState::Length(rest(left)),
+            BodyState::ChunkData(left) if rest(left) == 0 => BodyState::ChunkEnd { after_cr: false },
+            BodyState::ChunkData(left) => BodyState::ChunkData(rest(left)),
             state => state,
         };
     }
@@ -105,7 +112,7 @@ impl BodyDecoder {
     /// Takes what stands between chunks.
     fn take_frame(&mut self, bytes: &[u8]) -> Result<usize, HttpFault> {
         for (at, byte) in bytes.iter().enumerate() {
-            if matches!(self.state, State::ChunkData(_) | State::Done) {
+            if matches!(self.state, BodyState::ChunkData(_) | BodyState::Done) {
                 return Ok(at);
             }
             self.state = self.after(*byte).ok_or(HttpFault::BadChunk)?;
@@ -114,20 +121,20 @@ impl BodyDecoder {
     }
 
     /// The state behind a byte between chunks; `None` if it may not stand there.
-    fn after(&self, byte: u8) -> Option<State> {
+    fn after(&self, byte: u8) -> Option<BodyState> {
         match self.state {
-            State::ChunkLine { size, digits, after_cr: true, .. } => match (byte, size) {
-                (b'\n', 0) if digits > 0 => Some(State::Trailer { line: 0, all: 0, after_cr: false }),
-                (b'\n', size) if digits > 0 => Some(State::ChunkData(size)),
+            BodyState::ChunkLine { size, digits, after_cr: true, .. } => match (byte, size) {
+                (b'\n', 0) if digits > 0 => Some(BodyState::Trailer { line: 0, all: 0, after_cr: false }),
+                (b'\n', size) if digits > 0 => Some(BodyState::ChunkData(size)),
                 _ => None,
             },
-            State::ChunkLine { size, digits, bytes, in_extension, after_cr: false } => {
+            BodyState::ChunkLine { size, digits, bytes, in_extension, after_cr: false } => {
                 let bytes = bytes + 1;
                 if bytes > MAX_CHUNK_LINE_BYTES {
                     return None;
                 }
                 let line = |size, digits, in_extension, after_cr| {
-                    Some(State::ChunkLine { size, digits, bytes, in_extension, after_cr })
+                    Some(BodyState::ChunkLine { size, digits, bytes, in_extension, after_cr })
                 };
                 match (byte, char::from(byte).to_digit(16)) {
                     (b'\r', _) => line(size, digits, in_extension, true),
@@ -140,18 +147,18 @@ impl BodyDecoder {
                     _ => None,
                 }
             }
-            State::ChunkEnd { after_cr } => match (byte, after_cr) {
-                (b'\r', false) => Some(State::ChunkEnd { after_cr: true }),
+            BodyState::ChunkEnd { after_cr } => match (byte, after_cr) {
+                (b'\r', false) => Some(BodyState::ChunkEnd { after_cr: true }),
                 (b'\n', true) => Some(CHUNK_LINE),
                 _ => None,
             },
-            State::Trailer { line, all, after_cr } => match (byte, after_cr) {
-                (b'\n', true) if line == 0 => Some(State::Done),
-                (b'\n', true) => Some(State::Trailer { line: 0, all: all + 1, after_cr: false }),
+            BodyState::Trailer { line, all, after_cr } => match (byte, after_cr) {
+                (b'\n', true) if line == 0 => Some(BodyState::Done),
+                (b'\n', true) => Some(BodyState::Trailer { line: 0, all: all + 1, after_cr: false }),
                 (b'\n', false) | (_, true) => None,
-                (b'\r', false) => Some(State::Trailer { line, all: all + 1, after_cr: true }),
+                (b'\r', false) => Some(BodyState::Trailer { line, all: all + 1, after_cr: true }),
                 _ if all < MAX_HTTP_HEAD_BYTES => {
-                    Some(State::Trailer { line: line + 1, all: all + 1, after_cr: false })
+                    Some(BodyState::Trailer { line: line + 1, all: all + 1, after_cr: false })
                 }
                 _ => None,
             },
@@ -165,9 +172,9 @@ impl BodyDecoder {
     /// [`HttpFault::CutShort`] if the body was not over.
     pub fn close(&mut self) -> Result<(), HttpFault> {
         match self.state {
-            State::Done => Ok(()),
-            State::UntilClose => {
-                self.state = State::Done;
+            BodyState::Done => Ok(()),
+            BodyState::UntilClose => {
+                self.state = BodyState::Done;
                 Ok(())
             }
             _ => Err(HttpFault::CutShort),

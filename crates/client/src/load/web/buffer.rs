@@ -30,7 +30,7 @@ impl BufferPlan {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PlaybackState {
     /// Not yet enough media since this time.
     Starting { since: Instant },
     /// The picture was at `from_ns` at `since`.
@@ -66,7 +66,7 @@ pub struct BufferCounts {
 #[derive(Clone, Debug)]
 pub struct PlayBuffer {
     plan: BufferPlan,
-    state: State,
+    state: PlaybackState,
     /// Media that has come, since the last start or seek.
     received_ns: u64,
     is_complete: bool,
@@ -81,7 +81,7 @@ impl PlayBuffer {
     pub fn new(plan: BufferPlan, now: Instant) -> Self {
         Self {
             plan,
-            state: State::Starting { since: now },
+            state: PlaybackState::Starting { since: now },
             received_ns: 0,
             is_complete: false,
             is_seek: false,
@@ -98,25 +98,27 @@ impl PlayBuffer {
     /// Where the picture is at `now`, from where the title or the last seek began.
     fn position_ns(&self, now: Instant) -> u64 {
         match self.state {
-            State::Starting { .. } => 0,
-            State::Playing { since, from_ns } => {
+            PlaybackState::Starting { .. } => 0,
+            PlaybackState::Playing { since, from_ns } => {
                 from_ns.saturating_add(now.ns_since(since)).min(self.received_ns)
             }
-            State::Stalled { at_ns, .. } | State::Paused { at_ns } | State::Ended { at_ns } => at_ns,
+            PlaybackState::Stalled { at_ns, .. }
+            | PlaybackState::Paused { at_ns }
+            | PlaybackState::Ended { at_ns } => at_ns,
         }
     }
 
     /// Detects that the picture has reached the end of the media present.
     fn advance(&mut self, now: Instant) {
-        let State::Playing { since, from_ns } = self.state else { return };
+        let PlaybackState::Playing { since, from_ns } = self.state else { return };
         let at = since.plus_ns(self.received_ns.saturating_sub(from_ns));
         if at <= now {
             let at_ns = self.received_ns;
             self.state = if self.is_complete {
-                State::Ended { at_ns }
+                PlaybackState::Ended { at_ns }
             } else {
                 self.counts.stalls += 1;
-                State::Stalled { since: at, at_ns }
+                PlaybackState::Stalled { since: at, at_ns }
             };
         }
     }
@@ -126,7 +128,7 @@ impl PlayBuffer {
     pub fn received(&mut self, now: Instant, to_ns: u64) -> u64 {
         self.advance(now);
         let late_ns = match self.state {
-            State::Stalled { since, at_ns } => {
+            PlaybackState::Stalled { since, at_ns } => {
                 now.ns_since(since.plus_ns(self.received_ns.saturating_sub(at_ns)))
             }
             _ => 0,
@@ -147,8 +149,8 @@ impl PlayBuffer {
 
     fn start_if_enough(&mut self, now: Instant) {
         let (at_ns, since) = match self.state {
-            State::Starting { since } => (0, since),
-            State::Stalled { since, at_ns } => (at_ns, since),
+            PlaybackState::Starting { since } => (0, since),
+            PlaybackState::Stalled { since, at_ns } => (at_ns, since),
             _ => return,
         };
         if !self.is_complete && self.received_ns.saturating_sub(at_ns) < self.plan.start_ns.max(1) {
@@ -156,13 +158,13 @@ impl PlayBuffer {
         }
         let waited_ns = now.ns_since(since);
         match self.state {
-            State::Starting { .. } if self.is_seek => {
+            PlaybackState::Starting { .. } if self.is_seek => {
                 self.counts.slowest_seek_ns = self.counts.slowest_seek_ns.max(Some(waited_ns));
             }
-            State::Starting { .. } => self.counts.startup_ns = Some(waited_ns),
+            PlaybackState::Starting { .. } => self.counts.startup_ns = Some(waited_ns),
             _ => self.end_stall(waited_ns),
         }
-        self.state = State::Playing { since: now, from_ns: at_ns };
+        self.state = PlaybackState::Playing { since: now, from_ns: at_ns };
     }
 
     fn end_stall(&mut self, stalled_ns: u64) {
@@ -179,12 +181,12 @@ impl PlayBuffer {
     pub fn reads_at(&self, now: Instant) -> Option<Instant> {
         let buffered_ns = self.buffered_ns(now);
         if buffered_ns < self.plan.goal_ns
-            || matches!(self.state, State::Stalled { .. } | State::Starting { .. })
+            || matches!(self.state, PlaybackState::Stalled { .. } | PlaybackState::Starting { .. })
         {
             return None;
         }
         match self.state {
-            State::Playing { .. } => {
+            PlaybackState::Playing { .. } => {
                 let level_ns = self.plan.goal_ns - self.plan.step_ns;
                 Some(now.plus_ns((buffered_ns - level_ns).max(1)))
             }
@@ -195,7 +197,7 @@ impl PlayBuffer {
     /// When [`Self::has_ended`] may become true, if everything is there.
     pub fn ends_at(&self) -> Option<Instant> {
         match self.state {
-            State::Playing { since, from_ns } if self.is_complete => {
+            PlaybackState::Playing { since, from_ns } if self.is_complete => {
                 Some(since.plus_ns(self.received_ns.saturating_sub(from_ns)))
             }
             _ => None,
@@ -205,7 +207,7 @@ impl PlayBuffer {
     /// Whether everything has been seen.
     pub fn has_ended(&mut self, now: Instant) -> bool {
         self.advance(now);
-        matches!(self.state, State::Ended { .. })
+        matches!(self.state, PlaybackState::Ended { .. })
     }
 
     /// Whether there was a picture yet.
@@ -222,10 +224,12 @@ impl PlayBuffer {
     pub fn pause(&mut self, now: Instant) {
         self.advance(now);
         match self.state {
-            State::Playing { .. } => self.state = State::Paused { at_ns: self.position_ns(now) },
-            State::Stalled { since, at_ns } => {
+            PlaybackState::Playing { .. } => {
+                self.state = PlaybackState::Paused { at_ns: self.position_ns(now) }
+            }
+            PlaybackState::Stalled { since, at_ns } => {
                 self.end_stall(now.ns_since(since));
-                self.state = State::Paused { at_ns };
+                self.state = PlaybackState::Paused { at_ns };
             }
             // A title that has not begun, or is over, has no picture to stop.
             _ => {}
@@ -234,8 +238,8 @@ impl PlayBuffer {
 
     /// The viewer lets the picture go on.
     pub fn resume(&mut self, now: Instant) {
-        if let State::Paused { at_ns } = self.state {
-            self.state = State::Playing { since: now, from_ns: at_ns };
+        if let PlaybackState::Paused { at_ns } = self.state {
+            self.state = PlaybackState::Playing { since: now, from_ns: at_ns };
             self.advance(now);
         }
     }
@@ -243,12 +247,12 @@ impl PlayBuffer {
     /// The viewer goes elsewhere in the title, or to another title: the buffer is empty.
     pub fn seek(&mut self, now: Instant) {
         self.advance(now);
-        if let State::Stalled { since, .. } = self.state {
+        if let PlaybackState::Stalled { since, .. } = self.state {
             self.end_stall(now.ns_since(since));
         }
         self.played_before_ns += self.position_ns(now);
         self.is_seek |= self.has_started();
-        self.state = State::Starting { since: now };
+        self.state = PlaybackState::Starting { since: now };
         (self.received_ns, self.is_complete) = (0, false);
     }
 
@@ -256,7 +260,7 @@ impl PlayBuffer {
     pub fn counts(&mut self, now: Instant) -> BufferCounts {
         self.advance(now);
         let mut counts = self.counts;
-        if let State::Stalled { since, .. } = self.state {
+        if let PlaybackState::Stalled { since, .. } = self.state {
             counts.stalled_ns += now.ns_since(since);
             counts.longest_stall_ns = counts.longest_stall_ns.max(now.ns_since(since));
         }

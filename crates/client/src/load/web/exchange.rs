@@ -36,9 +36,9 @@ pub fn request(url: &HttpUrl, range: ByteRange, user_agent: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// What some bytes of the connection were.
+/// Meaning of the bytes taken from the connection.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum ResponsePart<'a> {
     /// Of the head or the framing; more is needed.
     Frame,
     /// The head is whole.
@@ -48,7 +48,7 @@ pub enum Part<'a> {
 }
 
 #[derive(Debug)]
-enum State {
+enum ExchangeState {
     /// Head bytes that came before the rest of it.
     Head(Vec<u8>),
     Body(BodyDecoder),
@@ -57,20 +57,20 @@ enum State {
 /// Reads one response.
 #[derive(Debug)]
 pub struct Exchange {
-    state: State,
+    state: ExchangeState,
     keeps_alive: bool,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { state: State::Head(Vec::new()), keeps_alive: false }
+        Self { state: ExchangeState::Head(Vec::new()), keeps_alive: false }
     }
 }
 
 impl Exchange {
     /// Whether the response is over.
     pub fn is_done(&self) -> bool {
-        matches!(&self.state, State::Body(body) if body.is_done())
+        matches!(&self.state, ExchangeState::Body(body) if body.is_done())
     }
 
     /// Whether the connection can carry another request when the response is over.
@@ -80,20 +80,20 @@ impl Exchange {
 
     /// Whether no byte of it has come.
     pub fn is_untouched(&self) -> bool {
-        matches!(&self.state, State::Head(bytes) if bytes.is_empty())
+        matches!(&self.state, ExchangeState::Head(bytes) if bytes.is_empty())
     }
 
     /// Bytes to come that are payload, whatever they are ([`BodyDecoder::plain_bytes`]).
     pub fn plain_bytes(&self) -> u64 {
         match &self.state {
-            State::Head(_) => 0,
-            State::Body(body) => body.plain_bytes(),
+            ExchangeState::Head(_) => 0,
+            ExchangeState::Body(body) => body.plain_bytes(),
         }
     }
 
     /// Skips some of them that came without inspection.
     pub fn pass(&mut self, bytes: u64) {
-        if let State::Body(body) = &mut self.state {
+        if let ExchangeState::Body(body) = &mut self.state {
             body.pass(bytes);
         }
     }
@@ -104,30 +104,31 @@ impl Exchange {
     ///
     /// # Errors
     /// What makes it unreadable; the connection is of no use then.
-    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Part<'a>), HttpFault> {
+    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, ResponsePart<'a>), HttpFault> {
         let held = match &mut self.state {
-            State::Body(body) => {
+            ExchangeState::Body(body) => {
                 let (len, payload) = body.take(bytes)?;
-                let part = if payload.is_empty() { Part::Frame } else { Part::Payload(payload) };
+                let part =
+                    if payload.is_empty() { ResponsePart::Frame } else { ResponsePart::Payload(payload) };
                 return Ok((len, part));
             }
-            State::Head(held) => held,
+            ExchangeState::Head(held) => held,
         };
         let before = held.len();
         let room = MAX_HTTP_HEAD_BYTES - before;
         held.extend_from_slice(&bytes[..bytes.len().min(room)]);
         let Some((head, len)) = parse_head(held)? else {
-            return Ok((held.len() - before, Part::Frame));
+            return Ok((held.len() - before, ResponsePart::Frame));
         };
         // The bytes held were not a whole head, so this one ends behind them.
         let taken = len - before;
         if (100..200).contains(&head.status) {
-            self.state = State::Head(Vec::new());
-            return Ok((taken, Part::Frame));
+            self.state = ExchangeState::Head(Vec::new());
+            return Ok((taken, ResponsePart::Frame));
         }
-        self.state = State::Body(BodyDecoder::new(head.body));
+        self.state = ExchangeState::Body(BodyDecoder::new(head.body));
         self.keeps_alive = head.keeps_alive;
-        Ok((taken, Part::Head(Box::new(head))))
+        Ok((taken, ResponsePart::Head(Box::new(head))))
     }
 
     /// The server closed the connection.
@@ -136,8 +137,8 @@ impl Exchange {
     /// If the response was not over.
     pub fn close(&mut self) -> Result<(), HttpFault> {
         match &mut self.state {
-            State::Head(_) => Err(HttpFault::NoResponse),
-            State::Body(body) => body.close(),
+            ExchangeState::Head(_) => Err(HttpFault::NoResponse),
+            ExchangeState::Body(body) => body.close(),
         }
     }
 }
@@ -153,9 +154,9 @@ mod tests {
             while at < piece.len() && !exchange.is_done() {
                 let (len, part) = exchange.take(&piece[at..]).unwrap();
                 match part {
-                    Part::Frame => {}
-                    Part::Head(head) => status = head.status,
-                    Part::Payload(bytes) => payload.extend_from_slice(bytes),
+                    ResponsePart::Frame => {}
+                    ResponsePart::Head(head) => status = head.status,
+                    ResponsePart::Payload(bytes) => payload.extend_from_slice(bytes),
                 }
                 assert!(len > 0);
                 at += len;

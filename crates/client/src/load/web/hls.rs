@@ -80,7 +80,7 @@ impl Hls {
         }
     }
 
-    fn next_segment(&self) -> Option<&super::playlist::Segment> {
+    fn next_segment(&self) -> Option<&super::playlist::HlsSegment> {
         let list = self.list.as_ref()?;
         let place = self.next_sequence.checked_sub(list.first_sequence)?;
         list.segments.get(usize::try_from(place).ok()?)

@@ -9,7 +9,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use super::address::HttpUrl;
 use super::exchange::Exchange;
 use crate::limits::RECEIVE_BUFFER_BYTES;
-use crate::load::viewer::{Interest, Lent};
+use crate::load::viewer::{Interest, ViewerContext};
 use crate::net::start_connect;
 
 /// The kind of the only descriptor that a viewer has.
@@ -28,7 +28,7 @@ pub(super) enum Got {
 
 /// The connection, if there is one, and the request on it.
 #[derive(Default)]
-pub(super) struct Link {
+pub(super) struct HttpLink {
     stream: Option<TcpStream>,
     /// Whom it leads to.
     server: Option<HttpUrl>,
@@ -41,11 +41,11 @@ pub(super) struct Link {
     pub(super) exchange: Exchange,
 }
 
-impl Link {
+impl HttpLink {
     /// Sends `request` to the server of `url`: over the connection there is, if it leads there and `may_reuse`.
     pub(super) fn ask(
         &mut self,
-        lent: &Lent<'_>,
+        lent: &ViewerContext<'_>,
         url: &HttpUrl,
         request: Vec<u8>,
         open: impl FnOnce() -> Result<(SocketAddr, Option<IpAddr>), String>,
@@ -130,7 +130,7 @@ impl Link {
 
     /// Watches for the events needed next: writing while there is data to write, reading if it is
     /// wanted.
-    pub(super) fn watch(&mut self, lent: &Lent<'_>, wants_bytes: bool) -> io::Result<()> {
+    pub(super) fn watch(&mut self, lent: &ViewerContext<'_>, wants_bytes: bool) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
         let is_writing = !self.is_connected || !self.output.is_empty();
         let interest = match (is_writing, wants_bytes) {

@@ -17,7 +17,7 @@ pub struct ClockHints {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum MediaClockSource {
     /// No clock reference has come, but one may.
     Searching,
     Pcr {
@@ -38,7 +38,7 @@ pub const NO_CLOCK: &str = "no clock reference in the first MiB: give the media'
 #[derive(Clone, Debug)]
 pub struct MediaClock {
     hints: ClockHints,
-    source: Source,
+    source: MediaClockSource,
     scan: TsScan,
     /// Whether the body began like a transport stream.
     is_ts: bool,
@@ -53,7 +53,7 @@ impl MediaClock {
     pub fn new(hints: ClockHints, whole_bytes: Option<u64>) -> Self {
         Self {
             hints,
-            source: Source::Searching,
+            source: MediaClockSource::Searching,
             scan: TsScan::default(),
             is_ts: true,
             bytes: 0,
@@ -83,12 +83,12 @@ impl MediaClock {
             let (source, media_ns, jumps) = (&mut self.source, &mut self.media_ns, &mut self.jumps);
             self.scan.bytes(bytes, |pcr| follow(source, media_ns, jumps, pcr));
         }
-        if self.source == Source::Searching && (!self.is_ts || self.bytes >= CLOCK_SEARCH_BYTES) {
+        if self.source == MediaClockSource::Searching && (!self.is_ts || self.bytes >= CLOCK_SEARCH_BYTES) {
             self.source = self.other_source().ok_or(NO_CLOCK)?;
         }
         match self.source {
-            Source::Rate(rate) => self.media_ns = rate_ns(self.bytes, rate),
-            Source::Share { media_ns, whole_bytes } => {
+            MediaClockSource::Rate(rate) => self.media_ns = rate_ns(self.bytes, rate),
+            MediaClockSource::Share { media_ns, whole_bytes } => {
                 self.media_ns = share_ns(media_ns, self.bytes, whole_bytes)
             }
             _ => {}
@@ -96,12 +96,12 @@ impl MediaClock {
         Ok(self.media_ns)
     }
 
-    fn other_source(&self) -> Option<Source> {
+    fn other_source(&self) -> Option<MediaClockSource> {
         if let Some(rate) = self.hints.rate.filter(|rate| rate.0 > 0) {
-            return Some(Source::Rate(rate));
+            return Some(MediaClockSource::Rate(rate));
         }
         let (media_ns, whole_bytes) = self.hints.media_ns.zip(self.whole_bytes)?;
-        (whole_bytes > 0).then_some(Source::Share { media_ns, whole_bytes })
+        (whole_bytes > 0).then_some(MediaClockSource::Share { media_ns, whole_bytes })
     }
 
     /// Returns the media to date, and the bytes it took.
@@ -121,8 +121,8 @@ impl MediaClock {
 }
 
 /// Takes one clock reference.
-fn follow(source: &mut Source, media_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
-    if let Source::Pcr { last } = *source {
+fn follow(source: &mut MediaClockSource, media_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
+    if let MediaClockSource::Pcr { last } = *source {
         let step_ns = pcr.ns_since(last);
         if step_ns <= MAX_CLOCK_STEP_NS && !pcr.discontinuity {
             *media_ns += step_ns;
@@ -130,8 +130,8 @@ fn follow(source: &mut Source, media_ns: &mut u64, jumps: &mut u64, pcr: Pcr) {
             *jumps += 1;
         }
     }
-    if !matches!(source, Source::Rate(_) | Source::Share { .. }) {
-        *source = Source::Pcr { last: pcr };
+    if !matches!(source, MediaClockSource::Rate(_) | MediaClockSource::Share { .. }) {
+        *source = MediaClockSource::Pcr { last: pcr };
     }
 }
 

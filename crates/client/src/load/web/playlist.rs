@@ -30,9 +30,9 @@ pub struct Resource {
     pub range: ByteRange,
 }
 
-/// A piece of media.
+/// A media segment of an HLS playlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct HlsSegment {
     /// The bytes to fetch.
     pub resource: Resource,
     /// Its length.
@@ -53,7 +53,7 @@ pub struct MediaPlaylist {
     /// Whether no segment will be added.
     pub is_whole: bool,
     /// The segments.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<HlsSegment>,
     /// Media initialization sections.
     pub maps: Vec<Resource>,
 }
@@ -121,11 +121,11 @@ pub fn parse_playlist(
 /// two hours has 1,800 segments.
 #[derive(Debug, Default)]
 pub struct Playlists {
-    known: Mutex<Vec<Known>>,
+    known: Mutex<Vec<CachedPlaylist>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedPlaylist {
     bytes: Box<[u8]>,
     base: HttpUrl,
     choice: VariantChoice,
@@ -144,7 +144,8 @@ impl Playlists {
         choice: VariantChoice,
     ) -> Result<Playlist, PlaylistFault> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |one: &Known| *one.bytes == *bytes && one.base == *base && one.choice == choice;
+        let is_same =
+            |one: &CachedPlaylist| *one.bytes == *bytes && one.base == *base && one.choice == choice;
         if let Some(found) = known.iter().find(|one| is_same(one)) {
             return Ok(found.playlist.clone());
         }
@@ -152,7 +153,12 @@ impl Playlists {
         if known.len() == MAX_REMEMBERED {
             known.remove(0);
         }
-        known.push(Known { bytes: bytes.into(), base: base.clone(), choice, playlist: playlist.clone() });
+        known.push(CachedPlaylist {
+            bytes: bytes.into(),
+            base: base.clone(),
+            choice,
+            playlist: playlist.clone(),
+        });
         Ok(playlist)
     }
 }
@@ -229,7 +235,7 @@ fn media_playlist(media: &m3u8_rs::MediaPlaylist, base: &HttpUrl) -> Result<Medi
         }
         let url = base.join(segment.uri.trim()).map_err(PlaylistFault::Address)?;
         let range = ranges.resolve(&url, segment.byte_range.as_ref(), None)?;
-        segments.push(Segment {
+        segments.push(HlsSegment {
             resource: Resource { url, range },
             media_ns: seconds_ns(f64::from(segment.duration)),
             map,

@@ -8,21 +8,21 @@ use millrace_core::time::Instant;
 
 use super::address::HttpUrl;
 use super::buffer::PlayBuffer;
-use super::exchange::{ByteRange, Part, request};
+use super::exchange::{ByteRange, ResponsePart, request};
 use super::figures::WebFigures;
 use super::head::{BodyLength, Head};
 use super::hls::{Hls, Want};
 use super::hosts::Hosts;
-use super::link::{Got, Link};
+use super::link::{Got, HttpLink};
 use super::media_clock::{ClockHints, MediaClock, rate_ns};
 use super::options::ns;
 use super::playlist::{PlaylistFault, Resource};
 use super::range::{byte_at, from, judge};
 use super::ts_scan::TsScan;
 use crate::limits::{MAX_HTTP_REDIRECTS, MAX_PLAYLIST_BYTES, MAX_WEB_TRIES, WEB_READ_BYTES};
-use crate::load::Plan;
+use crate::load::LoadPlan;
 use crate::load::target::Seat;
-use crate::load::viewer::{Lent, Place, Stage};
+use crate::load::viewer::{SeekTarget, ViewerContext, ViewerStage};
 
 /// Bytes that count as one packet where packets are counted, as over RTP.
 const PACKET_BYTES: u64 = 1316;
@@ -54,7 +54,7 @@ impl Purpose {
 }
 
 /// The request under way.
-struct Asked {
+struct PendingRequest {
     purpose: Purpose,
     /// The resource wanted, before redirects.
     wanted: Resource,
@@ -77,12 +77,12 @@ pub(in crate::load) struct WebViewer {
     url: HttpUrl,
     hosts: std::sync::Arc<Hosts>,
     index: u32,
-    stage: Stage,
+    stage: ViewerStage,
     began: Instant,
     /// The last moment that was passed in.
     now: Instant,
-    link: Link,
-    asked: Option<Asked>,
+    link: HttpLink,
+    asked: Option<PendingRequest>,
     /// When connecting or the head of a reply is given up.
     deadline: Option<Instant>,
     /// The buffer is full, or there is nothing to fetch, until then.
@@ -104,12 +104,12 @@ pub(in crate::load) struct WebViewer {
 impl WebViewer {
     /// Begins to watch `url`.
     pub(in crate::load) fn new(
-        plan: &Plan,
+        plan: &LoadPlan,
         seat: Seat,
         url: &HttpUrl,
         hosts: &std::sync::Arc<Hosts>,
         now: Instant,
-        lent: &mut Lent<'_>,
+        lent: &mut ViewerContext<'_>,
     ) -> Result<Self, String> {
         let (options, start_ns) = (&plan.options, plan.place_of(seat.index).to_ns());
         let course = if url.is_playlist() {
@@ -122,10 +122,10 @@ impl WebViewer {
             url: url.clone(),
             hosts: hosts.clone(),
             index: seat.index,
-            stage: Stage::Starting,
+            stage: ViewerStage::Starting,
             began: now,
             now,
-            link: Link::default(),
+            link: HttpLink::default(),
             asked: None,
             deadline: None,
             rests_until: None,
@@ -151,9 +151,9 @@ impl WebViewer {
     }
 
     fn fail(&mut self, reason: String) {
-        if self.stage < Stage::Leaving {
+        if self.stage < ViewerStage::Leaving {
             self.failure = Some(reason);
-            self.stage = Stage::Done;
+            self.stage = ViewerStage::Done;
         }
     }
 
@@ -161,16 +161,22 @@ impl WebViewer {
     fn ask(
         &mut self,
         now: Instant,
-        lent: &Lent<'_>,
+        lent: &ViewerContext<'_>,
         purpose: Purpose,
         wanted: Resource,
     ) -> Result<(), String> {
         let url = wanted.url.clone();
-        let asked = Asked { purpose, wanted, url, redirects: 0, tries: 1, since: now, has_head: false };
+        let asked =
+            PendingRequest { purpose, wanted, url, redirects: 0, tries: 1, since: now, has_head: false };
         self.send(now, lent, asked)
     }
 
-    fn send(&mut self, now: Instant, lent: &Lent<'_>, mut asked: Asked) -> Result<(), String> {
+    fn send(
+        &mut self,
+        now: Instant,
+        lent: &ViewerContext<'_>,
+        mut asked: PendingRequest,
+    ) -> Result<(), String> {
         let options = &lent.plan.options;
         let text = request(&asked.url, asked.wanted.range, &options.user_agent);
         let (hosts, local) = (&self.hosts, lent.plan.local_of(self.index));
@@ -198,7 +204,7 @@ impl WebViewer {
     }
 
     /// One read, and what follows from it.
-    fn read(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+    fn read(&mut self, now: Instant, lent: &mut ViewerContext<'_>) -> Result<(), String> {
         let plain = usize::try_from(self.unseen_bytes()).unwrap_or(usize::MAX);
         READ_BUFFER.with_borrow_mut(|buffer| {
             let got = match plain.min(buffer.len()) {
@@ -222,7 +228,7 @@ impl WebViewer {
     }
 
     /// Counts `bytes` of them as received.
-    fn pass(&mut self, now: Instant, bytes: u64, lent: &mut Lent<'_>) -> Result<(), String> {
+    fn pass(&mut self, now: Instant, bytes: u64, lent: &mut ViewerContext<'_>) -> Result<(), String> {
         self.link.exchange.pass(bytes);
         self.count_media(now, bytes);
         self.odd_bytes += bytes;
@@ -235,7 +241,7 @@ impl WebViewer {
         self.figures.media_bytes += bytes;
     }
 
-    fn take(&mut self, now: Instant, mut bytes: &[u8], lent: &mut Lent<'_>) -> Result<(), String> {
+    fn take(&mut self, now: Instant, mut bytes: &[u8], lent: &mut ViewerContext<'_>) -> Result<(), String> {
         while let (Some(asked), false) = (&self.asked, bytes.is_empty()) {
             let purpose = asked.purpose;
             let (len, part) = self.link.exchange.take(bytes).map_err(|fault| {
@@ -244,13 +250,13 @@ impl WebViewer {
             })?;
             bytes = &bytes[len..];
             match part {
-                Part::Frame => {}
-                Part::Head(head) => {
+                ResponsePart::Frame => {}
+                ResponsePart::Head(head) => {
                     if self.head_came(now, &head, lent)? {
                         return Ok(()); // elsewhere, over another connection
                     }
                 }
-                Part::Payload(payload) => self.payload_came(now, purpose, payload, lent)?,
+                ResponsePart::Payload(payload) => self.payload_came(now, purpose, payload, lent)?,
             }
             if self.link.exchange.is_done() {
                 self.response_came(now, lent)?;
@@ -263,7 +269,7 @@ impl WebViewer {
     }
 
     /// Judges a reply. `true` if it leads elsewhere.
-    fn head_came(&mut self, now: Instant, head: &Head, lent: &Lent<'_>) -> Result<bool, String> {
+    fn head_came(&mut self, now: Instant, head: &Head, lent: &ViewerContext<'_>) -> Result<bool, String> {
         let Some(mut asked) = self.asked.take() else { return Ok(false) };
         let first_byte_us = now.ns_since(asked.since) / 1000;
         self.figures.first_byte_us.get_or_insert(first_byte_us);
@@ -276,7 +282,7 @@ impl WebViewer {
                 return Err(format!("{name}: {fault}"));
             }
             self.setup_us.get_or_insert(now.ns_since(self.began) / 1000);
-            (self.stage, self.deadline, asked.has_head) = (Stage::Playing, None, true);
+            (self.stage, self.deadline, asked.has_head) = (ViewerStage::Playing, None, true);
             if let (Purpose::File, Course::File { clock, whole_bytes }) = (asked.purpose, &mut self.course) {
                 let length = match head.body {
                     BodyLength::Bytes(bytes) => Some(bytes),
@@ -307,7 +313,7 @@ impl WebViewer {
         now: Instant,
         purpose: Purpose,
         bytes: &[u8],
-        lent: &mut Lent<'_>,
+        lent: &mut ViewerContext<'_>,
     ) -> Result<(), String> {
         if purpose != Purpose::Playlist {
             self.count_media(now, bytes.len() as u64);
@@ -336,14 +342,14 @@ impl WebViewer {
     }
 
     /// Records the lateness of `bytes` in packets like those of RTP, so that shares compare.
-    fn note_late(&mut self, late_ns: u64, bytes: u64, lent: &mut Lent<'_>) {
+    fn note_late(&mut self, late_ns: u64, bytes: u64, lent: &mut ViewerContext<'_>) {
         let all = self.odd_bytes + bytes;
         self.odd_bytes = all % PACKET_BYTES;
         lent.lateness.saturating_record_n(late_ns / 1000, all / PACKET_BYTES);
     }
 
     /// The reply is whole.
-    fn response_came(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+    fn response_came(&mut self, now: Instant, lent: &mut ViewerContext<'_>) -> Result<(), String> {
         let Some(asked) = self.asked.take() else { return Ok(()) };
         if !self.link.exchange.keeps_alive() {
             self.link.close();
@@ -374,7 +380,7 @@ impl WebViewer {
     }
 
     /// The server closed the connection.
-    fn closed(&mut self, now: Instant, lent: &mut Lent<'_>) -> Result<(), String> {
+    fn closed(&mut self, now: Instant, lent: &mut ViewerContext<'_>) -> Result<(), String> {
         let end = self.link.exchange.close();
         let was_kept = self.link.is_reused && self.link.exchange.is_untouched();
         self.link.close();
@@ -410,9 +416,9 @@ impl WebViewer {
 
     /// Requests the next resource if it is time; updates the events that the connection is watched
     /// for, and handles the end of the title.
-    fn go_on(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn go_on(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         self.now = now;
-        if self.stage >= Stage::Leaving {
+        if self.stage >= ViewerStage::Leaving {
             return;
         }
         self.rests_until = self.rests_until.filter(|until| now < *until);
@@ -428,11 +434,11 @@ impl WebViewer {
             return self.fail(format!("epoll: {}", error.kind()));
         }
         if self.buffer.has_ended(now) {
-            (self.has_ended, self.stage) = (true, Stage::Done);
+            (self.has_ended, self.stage) = (true, ViewerStage::Done);
         }
     }
 
-    fn fetch_next(&mut self, now: Instant, lent: &Lent<'_>) -> Result<(), String> {
+    fn fetch_next(&mut self, now: Instant, lent: &ViewerContext<'_>) -> Result<(), String> {
         let Course::Hls { way, .. } = &self.course else { return Ok(()) };
         if self.asked.is_some() || self.buffer.is_complete() {
             return Ok(());
@@ -458,13 +464,13 @@ impl WebViewer {
     }
 
     /// Goes elsewhere in the title.
-    fn seek(&mut self, now: Instant, place: Place, lent: &Lent<'_>) -> bool {
+    fn seek(&mut self, now: Instant, place: SeekTarget, lent: &ViewerContext<'_>) -> bool {
         match &mut self.course {
             Course::Hls { way, playlist, scan, media_ns } => {
                 let Some(length_ns) = way.media_ns() else { return false };
                 let to_ns = match place {
-                    Place::At(at) => at.to_ns(),
-                    Place::Part(part) => (length_ns as f64 * part.clamp(0.0, 1.0)) as u64,
+                    SeekTarget::At(at) => at.to_ns(),
+                    SeekTarget::Part(part) => (length_ns as f64 * part.clamp(0.0, 1.0)) as u64,
                 };
                 if !way.seek(to_ns) {
                     return false;
@@ -477,13 +483,13 @@ impl WebViewer {
             Course::File { clock, whole_bytes } => {
                 let (media_ns, bytes) = clock.media();
                 let to = match place {
-                    Place::Part(part) => {
+                    SeekTarget::Part(part) => {
                         whole_bytes.map(|whole| (whole as f64 * part.clamp(0.0, 1.0)) as u64)
                     }
-                    Place::At(at) if media_ns > 0 => {
+                    SeekTarget::At(at) if media_ns > 0 => {
                         Some((u128::from(bytes) * u128::from(at.to_ns()) / u128::from(media_ns)) as u64)
                     }
-                    Place::At(_) => None,
+                    SeekTarget::At(_) => None,
                 };
                 // The last byte at most: a server refuses a range behind the end.
                 let last = whole_bytes.map_or(u64::MAX, |whole| whole.saturating_sub(1));
@@ -509,6 +515,6 @@ impl WebViewer {
     }
 }
 
-fn hints(plan: &Plan) -> ClockHints {
+fn hints(plan: &LoadPlan) -> ClockHints {
     ClockHints { rate: plan.options.nominal_rate, media_ns: plan.options.web.film_length.map(ns) }
 }

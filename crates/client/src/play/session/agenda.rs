@@ -9,11 +9,11 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
-use super::{Path, Session, nanos};
+use super::{Session, SessionTransport, nanos};
 use crate::clock::random_u64;
-use crate::play::{Progress, TransportChoice};
+use crate::play::{PlayProgress, TransportChoice};
 use crate::report::EndReason;
-use crate::rtsp::dialogue::Phase;
+use crate::rtsp::dialogue::DialoguePhase;
 use crate::rtsp::headers::NptRange;
 use crate::script::Action;
 
@@ -61,7 +61,7 @@ impl Session<'_> {
     }
 
     fn stop(&mut self, now: Instant) {
-        if self.dialogue.phase() == Phase::Playing {
+        if self.dialogue.phase() == DialoguePhase::Playing {
             self.dialogue.pause(now);
         }
     }
@@ -84,11 +84,11 @@ impl Session<'_> {
         let len = write_receiver_report(&mut report, self.ssrc, block.as_ref(), &self.options.cname, bye);
         let report = &report[..len];
         let sent = match &self.path {
-            Path::None => false,
-            Path::Udp(udp) => {
+            SessionTransport::None => false,
+            SessionTransport::Udp(udp) => {
                 udp.server.is_some_and(|(_, rtcp)| udp.rtcp.socket().send_to(report, rtcp).is_ok())
             }
-            Path::Tcp { rtcp, .. } => {
+            SessionTransport::Tcp { rtcp, .. } => {
                 self.connection.push_frame(*rtcp, report);
                 true
             }
@@ -104,14 +104,14 @@ impl Session<'_> {
         let bytes = self.media.payload_bytes();
         self.agenda.progress_from = (now, bytes);
         self.agenda.progress_at = now.plus_ns(PROGRESS_NS);
-        (self.progress)(&Progress {
+        (self.progress)(&PlayProgress {
             elapsed: now - since,
             packets: self.media.packets(),
             payload_bytes: bytes,
             lost: self.media.lost(),
             rate_bits_per_s: BitRate::of(bytes - bytes_before, now.ns_since(from)).0,
             media: MediaTicks::from_ns(self.media.media_ns().max(0).unsigned_abs()),
-            paused: self.dialogue.phase() == Phase::Paused,
+            paused: self.dialogue.phase() == DialoguePhase::Paused,
         });
     }
 
@@ -123,9 +123,10 @@ impl Session<'_> {
         }
         let over = |at: Option<Instant>| at.is_some_and(|at| now >= at);
         let since = agenda.playing_since;
-        let playing = self.dialogue.phase() == Phase::Playing;
+        let playing = self.dialogue.phase() == DialoguePhase::Playing;
         let has_nothing = since.is_some() && playing && self.media.packets() == 0;
-        let is_first_try = self.way.choice == TransportChoice::Auto && matches!(self.path, Path::Udp(_));
+        let is_first_try =
+            self.way.choice == TransportChoice::Auto && matches!(self.path, SessionTransport::Udp(_));
         if self.cancel.load(Ordering::Relaxed) {
             self.end = Some(EndReason::Cancelled);
         } else if self.media.sink().is_gone() {

@@ -4,13 +4,13 @@ use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 
-use super::{PLAY_WAIT_NS, Path, Session};
+use super::{PLAY_WAIT_NS, Session, SessionTransport};
 use crate::error::ClientError;
 use crate::limits::PLAY_FAREWELL_NS;
 use crate::net::ReadState;
 use crate::play::connect::wait;
 use crate::play::summary::{SocketFacts, Summary};
-use crate::report::{EndReason, Report};
+use crate::report::{EndReason, ReceptionReport};
 use crate::rtsp::framing::{Item, next_item};
 
 impl Session<'_> {
@@ -51,11 +51,13 @@ impl Session<'_> {
         }
     }
 
-    pub(super) fn report(self, ended_at: Instant) -> Result<Report, ClientError> {
+    pub(super) fn report(self, ended_at: Instant) -> Result<ReceptionReport, ClientError> {
         let (transport, socket) = match &self.path {
-            Path::Udp(udp) => ("udp", SocketFacts::of(&udp.rtp, [&udp.rtcp].into_iter().chain(&udp.fec))),
-            Path::Tcp { .. } => ("tcp", SocketFacts::default()),
-            Path::None => ("udp", SocketFacts::default()),
+            SessionTransport::Udp(udp) => {
+                ("udp", SocketFacts::of(&udp.rtp, [&udp.rtcp].into_iter().chain(&udp.fec)))
+            }
+            SessionTransport::Tcp { .. } => ("tcp", SocketFacts::default()),
+            SessionTransport::None => ("udp", SocketFacts::default()),
         };
         Summary {
             url: self.url.to_string(),

@@ -17,8 +17,8 @@ fn reference(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-fn available() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| {
+fn available() -> impl Iterator<Item = ChecksumAlgorithm> {
+    ChecksumAlgorithm::ALL.into_iter().filter(|kind| {
         let is_available = kind.is_available();
         if !is_available {
             eprintln!("skipped: this processor has no {kind:?}");
@@ -29,15 +29,15 @@ fn available() -> impl Iterator<Item = Kind> {
 
 #[test]
 fn rfc_1071_example() {
-    for kind in Kind::ALL {
+    for kind in ChecksumAlgorithm::ALL {
         assert_eq!(sum16_with(kind, &[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2, "{kind:?}");
     }
 }
 
 #[test]
 fn kind_best_is_available_on_this_machine() {
-    assert!(Kind::best().is_available());
-    assert!(Kind::Portable.is_available());
+    assert!(ChecksumAlgorithm::best().is_available());
+    assert!(ChecksumAlgorithm::Portable.is_available());
 }
 
 #[test]
@@ -89,7 +89,7 @@ proptest! {
     fn sum16_of_all_kinds_equals_reference(bytes in bytes(9100), start in 0usize..64) {
         let bytes = &bytes[start.min(bytes.len())..];
         let expected = reference(bytes);
-        for kind in Kind::ALL {
+        for kind in ChecksumAlgorithm::ALL {
             prop_assert_eq!(sum16_with(kind, bytes), expected, "{:?}", kind);
         }
         prop_assert_eq!(sum16(bytes), expected);

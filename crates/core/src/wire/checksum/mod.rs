@@ -1,11 +1,12 @@
 //! The Internet checksum's 16-bit one's-complement sum (RFC 1071): whole, fused with a copy, and composed.
 //!
 //! All sums here are *uncomplemented* and are values in network byte order: `sum16(&[0x12, 0x34]) == 0x1234`.
-//! A piece is summed as if it began at an even offset; a trailing odd byte is padded with zero.
-//! Sums are only ever added here, never subtracted: subtraction confuses the two representations of zero. (Range sums in the store
-//! have to subtract; they say what becomes of zero.)
+//! A piece is summed as if it began at an even offset; a trailing odd byte is padded with zero. Sums are only
+//! ever added here, never subtracted: subtraction confuses the two representations of zero. (Range sums in
+//! the store have to subtract; they say what becomes of zero.)
 //!
-//! There are several ways to the same number ([`Kind`]); [`sum16`] takes the fastest that this processor has.
+//! There are several ways to the same number ([`ChecksumAlgorithm`]); [`sum16`] takes the fastest that this
+//! processor has.
 
 mod portable;
 mod scalar;
@@ -28,9 +29,9 @@ pub fn add(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// A way to add up bytes. All give the same sum, bit for bit.
+/// An algorithm for the Internet checksum. All give the same sum, bit for bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ChecksumAlgorithm {
     /// 32-bit words with add-with-carry, one after the other: the loop of the stacks that the framing papers measured.
     Scalar,
     /// 64-bit words with add-with-carry, as kernels do it today.
@@ -43,7 +44,7 @@ pub enum Kind {
     Avx512,
 }
 
-impl Kind {
+impl ChecksumAlgorithm {
     /// All of them, slowest first.
     pub const ALL: [Self; 5] = [Self::Scalar, Self::Carry64, Self::Portable, Self::Avx2, Self::Avx512];
 
@@ -81,20 +82,21 @@ const HEADER_BYTES: usize = 60;
 #[inline]
 pub fn sum16(bytes: &[u8]) -> u16 {
     // A header is summed before vectors would be under way.
-    let kind = if bytes.len() <= HEADER_BYTES { Kind::Carry64 } else { Kind::best() };
+    let kind =
+        if bytes.len() <= HEADER_BYTES { ChecksumAlgorithm::Carry64 } else { ChecksumAlgorithm::best() };
     sum16_with(kind, bytes)
 }
 
 /// The same in a certain way; in the portable one when the processor does not know `kind`.
 #[inline]
-pub fn sum16_with(kind: Kind, bytes: &[u8]) -> u16 {
+pub fn sum16_with(kind: ChecksumAlgorithm, bytes: &[u8]) -> u16 {
     let sum = match kind {
-        Kind::Scalar => scalar::sum(bytes),
-        Kind::Carry64 => scalar::sum_carry64(bytes),
+        ChecksumAlgorithm::Scalar => scalar::sum(bytes),
+        ChecksumAlgorithm::Carry64 => scalar::sum_carry64(bytes),
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 => x86::sum_avx2(bytes),
+        ChecksumAlgorithm::Avx2 => x86::sum_avx2(bytes),
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512 => x86::sum_avx512(bytes),
+        ChecksumAlgorithm::Avx512 => x86::sum_avx512(bytes),
         _ => portable::sum(bytes),
     };
     // Sums of byte-swapped words are byte-swapped sums (RFC 1071 section 2 (B)).
@@ -110,8 +112,8 @@ const COPY_PIECE_BYTES: usize = 4096;
 /// If the lengths differ.
 pub fn copy_sum16(to: &mut [u8], from: &[u8]) -> u16 {
     assert_eq!(to.len(), from.len());
-    let kind = Kind::best();
-    if kind == Kind::Portable {
+    let kind = ChecksumAlgorithm::best();
+    if kind == ChecksumAlgorithm::Portable {
         return u16::from_be(fold(portable::copy_sum(to, from)));
     }
     // A plain copy, then a vector sum of the bytes that it has just brought into the cache, is

@@ -12,7 +12,7 @@ mod template;
 
 use std::net::SocketAddr;
 
-pub use parse::{Packet, Unfit, parse};
+pub use parse::{ParsedPacket, Unfit, parse};
 pub use template::{Template, udp_check};
 
 use crate::limits::RTP_HEADER_BYTES;

@@ -24,7 +24,7 @@ const RIGHT_SUM: u16 = 0xffff;
 
 /// A packet that a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct ParsedPacket<'a> {
     /// Its protocol.
     pub protocol: Protocol,
     /// Who sent it.
@@ -61,7 +61,7 @@ pub enum Unfit {
 ///
 /// # Errors
 /// Says why it is not taken.
-pub fn parse(frame: &[u8], scope_id: u32) -> Result<Packet<'_>, Unfit> {
+pub fn parse(frame: &[u8], scope_id: u32) -> Result<ParsedPacket<'_>, Unfit> {
     let (ethertype, ip) = link(frame)?;
     match ethertype {
         ETHERTYPE_IPV4 => v4(ip),
@@ -87,7 +87,7 @@ fn link(frame: &[u8]) -> Result<([u8; 2], &[u8]), Unfit> {
     }
 }
 
-fn v4(ip: &[u8]) -> Result<Packet<'_>, Unfit> {
+fn v4(ip: &[u8]) -> Result<ParsedPacket<'_>, Unfit> {
     let (header, _) = ip.split_first_chunk::<IPV4_HEADER_BYTES>().ok_or(Unfit::Length)?;
     if header[0] != V4_PLAIN {
         return Err(Unfit::Options);
@@ -104,8 +104,8 @@ fn v4(ip: &[u8]) -> Result<Packet<'_>, Unfit> {
     if source.is_unspecified() || source.is_multicast() || source.is_broadcast() {
         return Err(Unfit::Source);
     }
-    let segment = Segment::of(header[9], segment, sum16(&header[12..]), true)?;
-    Ok(Packet {
+    let segment = IpPayload::of(header[9], segment, sum16(&header[12..]), true)?;
+    Ok(ParsedPacket {
         protocol: segment.protocol,
         source: SocketAddrV4::new(source, segment.source).into(),
         destination: SocketAddrV4::new(destination, segment.destination).into(),
@@ -113,7 +113,7 @@ fn v4(ip: &[u8]) -> Result<Packet<'_>, Unfit> {
     })
 }
 
-fn v6(ip: &[u8], scope_id: u32) -> Result<Packet<'_>, Unfit> {
+fn v6(ip: &[u8], scope_id: u32) -> Result<ParsedPacket<'_>, Unfit> {
     let (header, rest) = ip.split_first_chunk::<IPV6_HEADER_BYTES>().ok_or(Unfit::Length)?;
     if header[0] >> 4 != 6 {
         return Err(Unfit::Link);
@@ -124,12 +124,12 @@ fn v6(ip: &[u8], scope_id: u32) -> Result<Packet<'_>, Unfit> {
     if source.is_unspecified() || source.is_multicast() {
         return Err(Unfit::Source);
     }
-    let segment = Segment::of(header[6], segment, sum16(&header[8..]), false)?;
+    let segment = IpPayload::of(header[6], segment, sum16(&header[8..]), false)?;
     let with_port = |address: Ipv6Addr, port| {
         let scope_id = if address.is_unicast_link_local() { scope_id } else { 0 };
         SocketAddrV6::new(address, port, 0, scope_id).into()
     };
-    Ok(Packet {
+    Ok(ParsedPacket {
         protocol: segment.protocol,
         source: with_port(source, segment.source),
         destination: with_port(destination, segment.destination),
@@ -138,14 +138,14 @@ fn v6(ip: &[u8], scope_id: u32) -> Result<Packet<'_>, Unfit> {
 }
 
 /// The data behind the IP header.
-struct Segment<'a> {
+struct IpPayload<'a> {
     protocol: Protocol,
     source: u16,
     destination: u16,
     bytes: &'a [u8],
 }
 
-impl<'a> Segment<'a> {
+impl<'a> IpPayload<'a> {
     fn of(protocol: u8, segment: &'a [u8], address_sum: u16, is_v4: bool) -> Result<Self, Unfit> {
         let (protocol, segment, bytes) = match protocol {
             super::layout::UDP => {

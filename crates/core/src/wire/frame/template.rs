@@ -18,14 +18,14 @@ const MAX_UDP_HEADER_BYTES: usize = MAX_HEADER_BYTES - RTP_HEADER_BYTES;
 
 /// Which headers there are; each has its own straight code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum HeaderStack {
     V4,
     V4Vlan,
     V6,
     V6Vlan,
 }
 
-impl Shape {
+impl HeaderStack {
     fn of(is_v4: bool, has_vlan: bool) -> Self {
         match (is_v4, has_vlan) {
             (true, false) => Self::V4,
@@ -58,7 +58,7 @@ impl Shape {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Template {
     header: [u8; MAX_UDP_HEADER_BYTES],
-    shape: Shape,
+    shape: HeaderStack,
     /// IPv4 header; 0 for IPv6, which has no checksum of its own.
     ip_sum: u16,
     /// Pseudo header and UDP header.
@@ -71,7 +71,7 @@ impl Template {
     /// Headers of datagrams of `flow` that go through `link`; `None` when the flow's addresses are of two families.
     pub fn new(link: &LinkHeader, flow: &Flow) -> Option<Self> {
         let addresses = Addresses::of(flow)?;
-        let shape = Shape::of(matches!(addresses, Addresses::V4(..)), link.vlan.is_some());
+        let shape = HeaderStack::of(matches!(addresses, Addresses::V4(..)), link.vlan.is_some());
         let mut header = [0; MAX_UDP_HEADER_BYTES];
         let at = put_link(&mut header, link, addresses.ethertype());
         let end = at + shape.ip_bytes();
@@ -102,7 +102,7 @@ impl Template {
         let rest = self.shape.ip_bytes() + UDP_HEADER_BYTES;
         header[at..at + rest].copy_from_slice(&self.header[old..old + rest]);
         self.header = header;
-        self.shape = Shape::of(self.shape.is_v4(), link.vlan.is_some());
+        self.shape = HeaderStack::of(self.shape.is_v4(), link.vlan.is_some());
     }
 
     /// Length of Ethernet to UDP header: what [`Template::emit_raw`] writes, and [`Template::emit`] before the RTP header.
@@ -125,10 +125,10 @@ impl Template {
     ) -> usize {
         let given = Given { payload_sum, payload_bytes, ip_id };
         match self.shape {
-            Shape::V4 => self.write::<14, 42, 54, true>(out, rtp, given),
-            Shape::V4Vlan => self.write::<18, 46, 58, true>(out, rtp, given),
-            Shape::V6 => self.write::<14, 62, 74, false>(out, rtp, given),
-            Shape::V6Vlan => self.write::<18, 66, 78, false>(out, rtp, given),
+            HeaderStack::V4 => self.write::<14, 42, 54, true>(out, rtp, given),
+            HeaderStack::V4Vlan => self.write::<18, 46, 58, true>(out, rtp, given),
+            HeaderStack::V6 => self.write::<14, 62, 74, false>(out, rtp, given),
+            HeaderStack::V6Vlan => self.write::<18, 66, 78, false>(out, rtp, given),
         }
     }
 
@@ -138,10 +138,10 @@ impl Template {
     pub fn emit_raw(&self, out: &mut [u8], payload_sum: u16, payload_bytes: usize, ip_id: u16) -> usize {
         let (given, none) = (Given { payload_sum, payload_bytes, ip_id }, &[0; RTP_HEADER_BYTES]);
         match self.shape {
-            Shape::V4 => self.write::<14, 42, 42, true>(out, none, given),
-            Shape::V4Vlan => self.write::<18, 46, 46, true>(out, none, given),
-            Shape::V6 => self.write::<14, 62, 62, false>(out, none, given),
-            Shape::V6Vlan => self.write::<18, 66, 66, false>(out, none, given),
+            HeaderStack::V4 => self.write::<14, 42, 42, true>(out, none, given),
+            HeaderStack::V4Vlan => self.write::<18, 46, 46, true>(out, none, given),
+            HeaderStack::V6 => self.write::<14, 62, 62, false>(out, none, given),
+            HeaderStack::V6Vlan => self.write::<18, 66, 66, false>(out, none, given),
         }
     }
 

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use millrace_core::ids::StreamId;
 use millrace_core::limits::XDP_ASIDE_EXTENTS;
-use millrace_core::seam::{Dest, PacketTx, Payload, SendOutcome, Source, Transmit, TransmitBatch};
-use millrace_netio::best::measure::{Effort, Target, measure};
-use millrace_netio::best::{Arrival, BestTx, Class, exchange};
+use millrace_core::seam::{Dest, PacketTx, Payload, PayloadSource, SendOutcome, Transmit, TransmitBatch};
+use millrace_netio::best::measure::{Effort, TargetInterface, measure};
+use millrace_netio::best::{BestTx, Class, NewDevice, exchange};
 use millrace_netio::route::{HopTable, RouteWatch};
 use millrace_netio::xdp::{Strategy, XdpConfig, XdpTx};
 use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
-use super::outcome::{Kind, Name};
-use super::stage::{INTERFACE, Pick, Place, SEGMENT, Stage, Turns, VIEWERS};
-use crate::frame::{Contest, Slot};
-use crate::raw_loops::{Headers, KernelLoop, KernelPath, Piece, XdpLoop, XdpPath};
+use super::outcome::{BackendKind, Name};
+use super::stage::{INTERFACE, MediaCursor, Pick, SEGMENT, SinkTestbed, Turns, VIEWERS};
+use crate::frame::{ContenderSlot, Contest};
+use crate::raw_loops::{Headers, KernelLoop, KernelPath, ViewerDatagrams, XdpLoop, XdpPath};
 
 /// Source port of frames that are built here.
 const PORT: u16 = 5004;
@@ -55,7 +55,7 @@ impl Ours for XdpTx {
 
 /// All of them, open.
 pub(super) struct Egress<'s> {
-    stage: &'s Stage,
+    stage: &'s SinkTestbed,
     kernel_loops: Vec<(&'static str, RefCell<KernelLoop>)>,
     xdp_loop: Option<RefCell<XdpLoop>>,
     /// Headers for frames to the viewers, and to the socket where results are compared.
@@ -77,7 +77,7 @@ impl<'s> Egress<'s> {
         XdpLoop::EXTENTS as u32 + (Strategy::ALL.len() as u32 + 1) * XDP_ASIDE_EXTENTS;
 
     /// Opens everything in the sender's namespace, where this thread has to be. What this machine cannot do is noted.
-    pub(super) fn open(stage: &'s Stage) -> anyhow::Result<Self> {
+    pub(super) fn open(stage: &'s SinkTestbed) -> anyhow::Result<Self> {
         let kernel_loop = |name, way| {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             anyhow::Ok((name, RefCell::new(KernelLoop::new(socket, way)?)))
@@ -109,20 +109,24 @@ impl<'s> Egress<'s> {
         }
     }
 
-    fn add(&mut self, text: impl Into<String>, kind: Kind, device: impl Ours + 'static) {
+    fn add(&mut self, text: impl Into<String>, kind: BackendKind, device: impl Ours + 'static) {
         self.ours.push((Name { text: text.into(), kind }, RefCell::new(Box::new(device))));
     }
 
     fn open_kernel(&mut self) -> anyhow::Result<()> {
         let mut tx = kernel_tx()?;
-        self.add("KernelTx", Kind::Ours, move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
-            tx.send(batch, outcomes);
-        });
+        self.add(
+            "KernelTx",
+            BackendKind::Ours,
+            move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
+                tx.send(batch, outcomes);
+            },
+        );
         let mut tx = kernel_tx()?;
         let send = move |batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]| {
             tx.send_zero_copy(batch, outcomes);
         };
-        self.add("KernelTx without copying", Kind::Ours, send);
+        self.add("KernelTx without copying", BackendKind::Ours, send);
         Ok(())
     }
 
@@ -134,7 +138,7 @@ impl<'s> Egress<'s> {
                 Ok(mut tx) => {
                     self.wait_for_routes(&mut tx)?;
                     let is_staging = strategy == Strategy::Staging;
-                    let kind = if is_staging { Kind::Staging } else { Kind::Ours };
+                    let kind = if is_staging { BackendKind::Staging } else { BackendKind::Ours };
                     self.add(format!("XdpTx, {strategy}"), kind, tx);
                     queue += 1;
                 }
@@ -148,7 +152,7 @@ impl<'s> Egress<'s> {
     fn open_best(&mut self) -> anyhow::Result<()> {
         let queue = super::stage::QUEUES - 1;
         let config = xdp_config(self.stage, queue, None);
-        let target = Target::of(INTERFACE)?;
+        let target = TargetInterface::of(INTERFACE)?;
         let mut open = |arena: Arc<_>, hops: HopTable| {
             let config = XdpConfig { arena, ..config.clone() };
             XdpTx::open(config, hops).map_err(|error| error.to_string())
@@ -160,7 +164,7 @@ impl<'s> Egress<'s> {
         match XdpTx::open(config, self._routes.table()) {
             Ok(mut device) => {
                 self.wait_for_routes(&mut device)?;
-                let arrival = Arrival { slot: 0, plan, device };
+                let arrival = NewDevice { slot: 0, plan, device };
                 ensure!(device_side.hand_over(arrival).is_ok(), "a ring that is empty has no room");
             }
             Err(error) => self.notes.push(format!("BestTx has no AF_XDP device: {error}")),
@@ -173,7 +177,7 @@ impl<'s> Egress<'s> {
             // The other end lives as long: without it the choice would think that the server is being stopped.
             let _ = &device_side;
         };
-        self.add("BestTx", Kind::Choice, send);
+        self.add("BestTx", BackendKind::Choice, send);
         Ok(())
     }
 
@@ -185,12 +189,12 @@ impl<'s> Egress<'s> {
     /// Returns the contenders' names.
     pub(super) fn names(&self) -> Vec<Name> {
         let kernel = self.kernel_loops.iter().map(|(name, _)| match *name {
-            name if name.contains("sendmmsg") => (name, Kind::Sendmmsg),
-            name => (name, Kind::Loop),
+            name if name.contains("sendmmsg") => (name, BackendKind::Sendmmsg),
+            name => (name, BackendKind::Loop),
         });
         let xdp = XDP_LOOPS.iter().filter(|_| self.xdp_loop.is_some()).map(|(name, way)| match way {
-            XdpPath::Built => (*name, Kind::Floor),
-            _ => (*name, Kind::Loop),
+            XdpPath::Built => (*name, BackendKind::Floor),
+            _ => (*name, BackendKind::Loop),
         });
         let loops = kernel.chain(xdp).map(|(text, kind)| Name { text: text.into(), kind });
         loops.chain(self.ours.iter().map(|(name, _)| name.clone())).collect()
@@ -206,7 +210,7 @@ impl<'s> Egress<'s> {
         let mut seed = 10;
         let mut next_place = || {
             seed += 1;
-            Place::new(seed)
+            MediaCursor::new(seed)
         };
         for (name, kernel) in &self.kernel_loops {
             let mut place = next_place();
@@ -249,8 +253,8 @@ impl<'s> Egress<'s> {
         way: XdpPath,
         xdp: &mut XdpLoop,
         turns: Turns<'_>,
-        slot: &mut Slot,
-        place: &mut Place,
+        slot: &mut ContenderSlot,
+        place: &mut MediaCursor,
         picks: &[Pick<'_>],
     ) -> anyhow::Result<()> {
         let datagrams = turns.datagrams() as u64;
@@ -269,7 +273,7 @@ impl<'s> Egress<'s> {
 
 /// Waits until a device knows the way to all viewers. It forgets where nothing was sent for a while, as in the turns of
 /// others.
-fn wait_for_viewers(stage: &Stage, is_check: bool, device: &mut dyn Ours) -> anyhow::Result<()> {
+fn wait_for_viewers(stage: &SinkTestbed, is_check: bool, device: &mut dyn Ours) -> anyhow::Result<()> {
     let until = Instant::now() + ROUTE_TIMEOUT;
     let packet = [0x80; SEGMENT];
     for (n, to) in stage.viewers(is_check)?.into_iter().enumerate() {
@@ -282,11 +286,11 @@ fn wait_for_viewers(stage: &Stage, is_check: bool, device: &mut dyn Ours) -> any
     Ok(())
 }
 
-fn pieces<'a>(picks: &[Pick<'a>]) -> Vec<Piece<'a>> {
+fn pieces<'a>(picks: &[Pick<'a>]) -> Vec<ViewerDatagrams<'a>> {
     picks.iter().map(|pick| pick.piece).collect()
 }
 
-fn headers(stage: &Stage, is_check: bool) -> anyhow::Result<Vec<Headers>> {
+fn headers(stage: &SinkTestbed, is_check: bool) -> anyhow::Result<Vec<Headers>> {
     let source = (stage.source()?, PORT);
     let header = |to: std::net::SocketAddr| match to.ip() {
         IpAddr::V4(ip) => Ok(Headers::new(stage.macs, source, (ip, to.port()), SEGMENT)),
@@ -301,7 +305,7 @@ fn kernel_tx() -> anyhow::Result<KernelTx> {
     Ok(KernelTx::new(KernelTxConfig { v4: Some(v4), v6: None, gso: GsoMode::Auto, conns: 0 })?)
 }
 
-fn xdp_config(stage: &Stage, queue: u32, strategy: Option<Strategy>) -> XdpConfig {
+fn xdp_config(stage: &SinkTestbed, queue: u32, strategy: Option<Strategy>) -> XdpConfig {
     XdpConfig {
         interface: INTERFACE.to_owned(),
         queue,
@@ -323,13 +327,16 @@ fn transmit(viewer: usize, to: std::net::SocketAddr, bytes: &[u8]) -> Transmit<'
 }
 
 /// Bursts as the engine would offer them, with where they lie.
-struct PickBatch<'a>(Vec<(Transmit<'a>, Source<'a>)>);
+struct PickBatch<'a>(Vec<(Transmit<'a>, PayloadSource<'a>)>);
 
 impl<'a> PickBatch<'a> {
     fn of(picks: &[Pick<'a>]) -> Self {
         let entry = |pick: &Pick<'a>| {
             let piece = &pick.piece;
-            (transmit(piece.viewer, piece.to, piece.bytes), Source { lease: pick.lease, place: pick.place })
+            (
+                transmit(piece.viewer, piece.to, piece.bytes),
+                PayloadSource { lease: pick.lease, place: pick.place },
+            )
         };
         Self(picks.iter().map(entry).collect())
     }
@@ -342,7 +349,7 @@ impl TransmitBatch for PickBatch<'_> {
     fn get(&self, index: usize) -> Transmit<'_> {
         self.0[index].0
     }
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         Some(self.0[index].1)
     }
 }

@@ -14,8 +14,8 @@ mod stage;
 use anyhow::Context;
 
 use self::contenders::Egress;
-use self::outcome::Outcome;
-use self::stage::{Extents, Stage, Temperature};
+use self::outcome::BackendResults;
+use self::stage::{Extents, SinkTestbed, Temperature};
 use super::tx::missing;
 use crate::frame::{Bench, Contest, ContestOptions, Need, Options, Report};
 
@@ -46,13 +46,13 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     // Hot: 4 MiB of media. Cold: more than any cache; a quick look has less, a tiny one next to nothing.
     let cold_extents = options.pick(32, 2048, 4096);
     let extents = Extents::new(options.pick(4, 16, 16), cold_extents, Egress::EXTENTS_ASIDE)?;
-    let stage = Stage::build(extents)?;
+    let stage = SinkTestbed::build(extents)?;
     stage.on_server(|| measure(options, &stage, &bursts))?
 }
 
-fn measure(options: &Options, stage: &Stage, bursts: &[usize]) -> anyhow::Result<Report> {
+fn measure(options: &Options, stage: &SinkTestbed, bursts: &[usize]) -> anyhow::Result<Report> {
     let ways = Egress::open(stage)?;
-    let mut outcome = Outcome::new(ways.names(), bursts);
+    let mut outcome = BackendResults::new(ways.names(), bursts);
     let before = stage.received()?;
     let errors_before = stage.checksum_errors()?;
     for temperature in Temperature::ALL {

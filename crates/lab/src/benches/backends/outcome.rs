@@ -13,7 +13,7 @@ const STAGING_BOUND: f64 = 1.8;
 
 /// The kind of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BackendKind {
     /// The loop around sendmmsg of single datagrams.
     Sendmmsg,
     /// Another plain loop.
@@ -28,7 +28,7 @@ pub(super) enum Kind {
     Choice,
 }
 
-impl Kind {
+impl BackendKind {
     fn is_loop(self) -> bool {
         matches!(self, Self::Sendmmsg | Self::Loop)
     }
@@ -38,11 +38,11 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     pub(super) text: String,
-    pub(super) kind: Kind,
+    pub(super) kind: BackendKind,
 }
 
-/// The results until now.
-pub(super) struct Outcome {
+/// The results up to this point.
+pub(super) struct BackendResults {
     names: Vec<Name>,
     bursts: Vec<usize>,
     results: BTreeMap<(Temperature, usize), ContestResult>,
@@ -54,7 +54,7 @@ pub(super) struct Outcome {
     pub(super) notes: Vec<String>,
 }
 
-impl Outcome {
+impl BackendResults {
     pub(super) fn new(names: Vec<Name>, bursts: &[usize]) -> Self {
         let (results, notes) = (BTreeMap::new(), Vec::new());
         Self { names, bursts: bursts.to_vec(), results, missing: 0, checksum_errors: 0, notes }
@@ -82,14 +82,16 @@ impl Outcome {
             }
         }
         if worst.is_finite() {
-            let judged = self.rounds_where(&self.bursts, |kind| kind.is_loop() || kind == Kind::Choice);
+            let judged =
+                self.rounds_where(&self.bursts, |kind| kind.is_loop() || kind == BackendKind::Choice);
             let choice = Promise::at_least("backends-choice", worst, CHOICE_BOUND, "");
             report.promises.push(choice.by_rows(judged));
         }
         for temperature in Temperature::ALL {
             if let Some(ratio) = self.staging(temperature) {
                 let id = format!("backends-staging-{temperature}");
-                let judged = self.rounds_where(&[1], |kind| matches!(kind, Kind::Staging | Kind::Sendmmsg));
+                let judged = self
+                    .rounds_where(&[1], |kind| matches!(kind, BackendKind::Staging | BackendKind::Sendmmsg));
                 let staging = Promise::at_least(&id, ratio.mid, STAGING_BOUND, "");
                 report.promises.push(staging.by_rows(judged));
             }
@@ -105,7 +107,7 @@ impl Outcome {
     }
 
     /// Returns the rounds that decide the targets about contenders of these kinds.
-    fn rounds_where(&self, bursts: &[usize], is_judged: impl Fn(Kind) -> bool) -> Vec<String> {
+    fn rounds_where(&self, bursts: &[usize], is_judged: impl Fn(BackendKind) -> bool) -> Vec<String> {
         let names: Vec<&str> =
             self.names.iter().filter(|name| is_judged(name.kind)).map(|name| name.text.as_str()).collect();
         let results = self.results.iter().filter(|((_, burst), _)| bursts.contains(burst));
@@ -135,13 +137,13 @@ impl Outcome {
         Some(&self.results.get(&(temperature, burst))?.contenders.get(at)?.rounds)
     }
 
-    fn place_of(&self, kind: Kind) -> Option<usize> {
+    fn place_of(&self, kind: BackendKind) -> Option<usize> {
         self.names.iter().position(|name| name.kind == kind)
     }
 
     /// The choice beside the loop that was best with this length of bursts.
     fn choice(&self, temperature: Temperature, burst: usize) -> Option<(Row, f64)> {
-        let choice = self.rounds(temperature, burst, self.place_of(Kind::Choice)?)?;
+        let choice = self.rounds(temperature, burst, self.place_of(BackendKind::Choice)?)?;
         let loops = self.names.iter().enumerate().filter(|(_, name)| name.kind.is_loop());
         let loops = loops.filter_map(|(at, name)| Some((name, self.rounds(temperature, burst, at)?)));
         let (name, best) = loops.min_by(|a, b| median(a.1).total_cmp(&median(b.1)))?;
@@ -155,8 +157,8 @@ impl Outcome {
 
     /// Staging beside sendmmsg, single datagrams.
     fn staging(&self, temperature: Temperature) -> Option<Interval> {
-        let staging = self.rounds(temperature, 1, self.place_of(Kind::Staging)?)?;
-        Some(rate_ratio(staging, self.rounds(temperature, 1, self.place_of(Kind::Sendmmsg)?)?))
+        let staging = self.rounds(temperature, 1, self.place_of(BackendKind::Staging)?)?;
+        Some(rate_ratio(staging, self.rounds(temperature, 1, self.place_of(BackendKind::Sendmmsg)?)?))
     }
 
     fn plot(&self, temperature: Temperature) -> Plot {

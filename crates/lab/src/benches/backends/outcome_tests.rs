@@ -1,18 +1,18 @@
 use super::*;
-use crate::frame::{ContenderResult, Verdict};
+use crate::frame::{ContenderResult, ReportVerdict};
 
-const NAMES: [(&str, Kind); 6] = [
-    ("sendmmsg", Kind::Sendmmsg),
-    ("gso", Kind::Loop),
-    ("built", Kind::Floor),
-    ("KernelTx", Kind::Ours),
-    ("XdpTx", Kind::Staging),
-    ("BestTx", Kind::Choice),
+const NAMES: [(&str, BackendKind); 6] = [
+    ("sendmmsg", BackendKind::Sendmmsg),
+    ("gso", BackendKind::Loop),
+    ("built", BackendKind::Floor),
+    ("KernelTx", BackendKind::Ours),
+    ("XdpTx", BackendKind::Staging),
+    ("BestTx", BackendKind::Choice),
 ];
 
 /// A contest in which each contender took the same time in every round.
 fn contest(ns: [f64; 6]) -> ContestResult {
-    let contender = |((name, _), ns): ((&str, Kind), f64)| ContenderResult {
+    let contender = |((name, _), ns): ((&str, BackendKind), f64)| ContenderResult {
         name: name.into(),
         batches: 1,
         items: 1,
@@ -27,9 +27,9 @@ fn contest(ns: [f64; 6]) -> ContestResult {
     ContestResult { contenders, noise: Noise::quiet(), base: "sendmmsg".into(), name: "burst".into() }
 }
 
-fn outcome(hot_1: [f64; 6], cold_1: [f64; 6], cold_8: [f64; 6]) -> Outcome {
+fn outcome(hot_1: [f64; 6], cold_1: [f64; 6], cold_8: [f64; 6]) -> BackendResults {
     let names = NAMES.map(|(text, kind)| Name { text: text.into(), kind }).into();
-    let mut outcome = Outcome::new(names, &[1, 8]);
+    let mut outcome = BackendResults::new(names, &[1, 8]);
     outcome.add(Temperature::Hot, 1, contest(hot_1));
     outcome.add(Temperature::Cold, 1, contest(cold_1));
     outcome.add(Temperature::Cold, 8, contest(cold_8));
@@ -48,7 +48,7 @@ fn backends_choice_is_compared_with_best_loop() {
     assert_eq!(value(&report, "backends-choice"), 400.0 / 420.0, "the worst of all");
     assert_eq!(value(&report, "backends-staging-hot"), 2.0);
     assert_eq!(value(&report, "backends-staging-cold"), 2.0);
-    assert_eq!(report.verdict(), Verdict::Holds);
+    assert_eq!(report.verdict(), ReportVerdict::Holds);
     let row = report.rows.iter().find(|row| row.label.starts_with("cold, bursts of 8")).unwrap();
     assert!(row.label.ends_with("BestTx beside \"gso\""), "{}", row.label);
     // A table of six rows for p50 and p10, hot and cold; three lines about the choice.
@@ -68,14 +68,14 @@ fn misses_are_misses() {
     let missed: Vec<&str> = report.promises.iter().filter(|p| !p.holds).map(|p| p.id.as_str()).collect();
     let wanted = ["backends-choice", "backends-staging-cold", "backends-missing", "backends-checksum-errors"];
     assert_eq!(missed, wanted);
-    assert_eq!(report.verdict(), Verdict::Missed);
+    assert_eq!(report.verdict(), ReportVerdict::Missed);
     assert_eq!(report.rows.last().unwrap().label, "a note");
 }
 
 #[test]
 fn outcome_without_measurement_lists_no_performance_target() {
-    let names = vec![Name { text: "sendmmsg".into(), kind: Kind::Sendmmsg }];
-    let mut outcome = Outcome::new(names, &[1]);
+    let names = vec![Name { text: "sendmmsg".into(), kind: BackendKind::Sendmmsg }];
+    let mut outcome = BackendResults::new(names, &[1]);
     outcome.add(Temperature::Hot, 1, ContestResult { contenders: Vec::new(), ..contest(FAST) });
     let report = outcome.report();
     let ids: Vec<&str> = report.promises.iter().map(|p| p.id.as_str()).collect();

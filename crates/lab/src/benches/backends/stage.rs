@@ -17,9 +17,9 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 use millrace_offload::hugepage::PageRegion;
 
-use crate::frame::Slot;
+use crate::frame::ContenderSlot;
 use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
-use crate::raw_loops::Piece;
+use crate::raw_loops::ViewerDatagrams;
 
 /// Length of a datagram.
 pub(super) const SEGMENT: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
@@ -121,7 +121,7 @@ fn filled(
 }
 
 /// Two hosts with a sink between them.
-pub(super) struct Stage {
+pub(super) struct SinkTestbed {
     pub(super) extents: Extents,
     hosts: TwoHosts,
     sink: UdpSocket,
@@ -135,7 +135,7 @@ fn viewer(n: usize) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 77, 1, n as u8), 6000)
 }
 
-impl Stage {
+impl SinkTestbed {
     pub(super) fn build(extents: Extents) -> anyhow::Result<Self> {
         let hosts = TwoHosts::with_queues(false, QUEUES)?;
         let (s, c) = (hosts.server.as_str(), hosts.client.as_str());
@@ -208,7 +208,7 @@ impl Stage {
 
 /// One burst for one viewer.
 pub(super) struct Pick<'a> {
-    pub(super) piece: Piece<'a>,
+    pub(super) piece: ViewerDatagrams<'a>,
     pub(super) lease: &'a Lease,
     pub(super) place: u32,
 }
@@ -216,7 +216,7 @@ pub(super) struct Pick<'a> {
 /// What all contenders of one contest share.
 #[derive(Clone, Copy)]
 pub(super) struct Turns<'a> {
-    pub(super) stage: &'a Stage,
+    pub(super) stage: &'a SinkTestbed,
     temperature: Temperature,
     burst: usize,
     entries: usize,
@@ -224,12 +224,12 @@ pub(super) struct Turns<'a> {
 
 /// Where a contender is in its media: it goes on there in its next slot, so that nothing it sends was sent a moment ago
 /// by another.
-pub(super) struct Place {
+pub(super) struct MediaCursor {
     random: SplitMix,
     viewer: usize,
 }
 
-impl Place {
+impl MediaCursor {
     pub(super) fn new(seed: u64) -> Self {
         Self { random: SplitMix(seed), viewer: 0 }
     }
@@ -242,19 +242,19 @@ impl<'a> Turns<'a> {
     }
 
     /// Picks one of `count` things; the first `hot` of them stay in the cache.
-    pub(super) fn any_of(&self, place: &mut Place, hot: usize, count: usize) -> usize {
+    pub(super) fn any_of(&self, place: &mut MediaCursor, hot: usize, count: usize) -> usize {
         let among = if self.temperature == Temperature::Hot { hot.min(count) } else { count };
         place.random.below(among as u64) as usize
     }
 
-    fn pick(&self, place: &mut Place, to: &[SocketAddr]) -> Pick<'a> {
+    fn pick(&self, place: &mut MediaCursor, to: &[SocketAddr]) -> Pick<'a> {
         let extents = &self.stage.extents;
         let lease = &extents.leases[self.any_of(place, extents.hot_extents as usize, extents.leases.len())];
         let places = u64::from(lease.content().packets) + 1 - self.burst as u64;
         let first = place.random.below(places) as u32;
         let viewer = place.viewer;
         place.viewer = (viewer + 1) % VIEWERS;
-        let piece = Piece {
+        let piece = ViewerDatagrams {
             viewer,
             to: to[viewer],
             bytes: lease.wire(first, self.burst as u32),
@@ -266,14 +266,14 @@ impl<'a> Turns<'a> {
     /// Runs a slot of a contender that sends batches of bursts with `send`, which times itself.
     pub(super) fn play(
         &self,
-        slot: &mut Slot,
-        place: &mut Place,
-        mut send: impl FnMut(&mut Slot, &mut Place, &[Pick<'a>]) -> anyhow::Result<()>,
+        slot: &mut ContenderSlot,
+        place: &mut MediaCursor,
+        mut send: impl FnMut(&mut ContenderSlot, &mut MediaCursor, &[Pick<'a>]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let is_check = slot.is_check();
         let to = self.stage.viewers(is_check)?;
         // Where results are compared everybody sends the same.
-        let mut same = Place::new(1);
+        let mut same = MediaCursor::new(1);
         let place = if is_check { &mut same } else { place };
         while slot.goes_on() {
             let batch: Vec<Pick<'_>> = (0..self.entries).map(|_| self.pick(place, &to)).collect();

@@ -13,7 +13,7 @@ use millrace_core::wire::frame::{MAX_HEADER_BYTES, Template};
 
 use super::framing::template;
 use super::{PACKET_NS, START};
-use crate::frame::Slot;
+use crate::frame::ContenderSlot;
 
 pub(super) type Heap = BinaryHeap<Reverse<(u64, u32)>>;
 
@@ -59,7 +59,11 @@ impl<Q> Bare<Q> {
         Self { queue, flows, ring: vec![[0; MAX_HEADER_BYTES]; RING], at: 0, now: START.0, step_ns, sent: 0 }
     }
 
-    pub(super) fn slot(&mut self, slot: &mut Slot, turn: fn(&mut Self) -> u64) -> anyhow::Result<()> {
+    pub(super) fn slot(
+        &mut self,
+        slot: &mut ContenderSlot,
+        turn: fn(&mut Self) -> u64,
+    ) -> anyhow::Result<()> {
         while slot.goes_on() {
             slot.batch_counted(|| turn(self));
             slot.produced(self.sent);

@@ -32,14 +32,14 @@ pub(super) fn template(index: u32) -> Template {
 
 /// A row a stream, as a device has it: two cache lines.
 #[repr(align(128))]
-struct Row {
+struct FramingRow {
     datagrams: u16,
     headers: Template,
 }
 
 /// The device.
 pub(super) struct Framing {
-    rows: Vec<Row>,
+    rows: Vec<FramingRow>,
     ring: Vec<[u8; MAX_HEADER_BYTES]>,
     at: usize,
 }
@@ -47,7 +47,7 @@ pub(super) struct Framing {
 impl Framing {
     pub(super) fn new(streams: u32) -> anyhow::Result<Self> {
         ensure!(streams < 1 << 24, "at most 2^24 streams have addresses of their own");
-        let rows = (0..streams).map(|index| Row { datagrams: 0, headers: template(index) }).collect();
+        let rows = (0..streams).map(|index| FramingRow { datagrams: 0, headers: template(index) }).collect();
         Ok(Self { rows, ring: vec![[0; MAX_HEADER_BYTES]; RING], at: 0 })
     }
 

@@ -25,7 +25,7 @@ use millrace_core::seam::{Dest, Payload, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wheel::Wheel;
 use millrace_core::wire::rtp::{Timeline, sequence_of};
-use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StreamEvent, StreamSpec};
+use millrace_engine::{Engine, EngineConfig, Numbering, RunMedia, RunSpec, StreamEvent, StreamSpec};
 
 use self::bare::{Bare, Heap, Lcg};
 use self::churn::Churn;
@@ -134,14 +134,14 @@ fn promise(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
 
 fn compare(streams: u32, options: &Options) -> anyhow::Result<ContestResult> {
     let mut contest = Contest::new(format!("{streams} streams"));
-    let plain = Kind::default();
+    let plain = EngineWork::default();
     let kinds = [
         ("engine, bursts of 10 ms", plain),
-        (CHURNED, Kind { churns: true, ..plain }),
-        ("engine, bursts, own timelines", Kind { patched: true, ..plain }),
-        ("engine, bursts with headers", Kind { framed: true, ..plain }),
-        ("engine, single packets", Kind { smooth: true, ..plain }),
-        (FRAMED, Kind { smooth: true, framed: true, ..plain }),
+        (CHURNED, EngineWork { churns: true, ..plain }),
+        ("engine, bursts, own timelines", EngineWork { patched: true, ..plain }),
+        ("engine, bursts with headers", EngineWork { framed: true, ..plain }),
+        ("engine, single packets", EngineWork { smooth: true, ..plain }),
+        (FRAMED, EngineWork { smooth: true, framed: true, ..plain }),
     ];
     for (name, kind) in kinds {
         let mut paced = Paced::new(streams, kind, Arc::new(Title::new()?))?;
@@ -232,7 +232,7 @@ impl Title {
 
 /// The work of an engine beside pacing bursts.
 #[derive(Clone, Copy, Default)]
-struct Kind {
+struct EngineWork {
     /// Single packets.
     smooth: bool,
     /// Timelines of the viewers' own.
@@ -257,8 +257,8 @@ struct Paced {
 }
 
 impl Paced {
-    fn new(streams: u32, kind: Kind, title: Arc<Title>) -> anyhow::Result<Self> {
-        let Kind { smooth, patched, framed, churns } = kind;
+    fn new(streams: u32, kind: EngineWork, title: Arc<Title>) -> anyhow::Result<Self> {
+        let EngineWork { smooth, patched, framed, churns } = kind;
         let places = streams + if churns { churn::PLACES } else { 0 };
         let config = EngineConfig { streams: places as usize, smooth, ..EngineConfig::default() };
         let mut engine = Engine::new(config);
@@ -333,7 +333,7 @@ impl Paced {
 /// The title from this packet on.
 fn run_of(title: &Title, run: RunSerial, from: u32, sequence: u16) -> RunSpec {
     let (layout, timeline) = (title.layout, title.timeline);
-    let media = Media { title: Title::REF, packets: PACKETS, timeline, layout, spare: 0 };
+    let media = RunMedia { title: Title::REF, packets: PACKETS, timeline, layout, spare: 0 };
     let numbering = Numbering::Sequence(sequence);
     RunSpec { run, media, from, until: PACKETS, numbering, scale_permille: 1000, step: None }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{Kind, Paced, Title};
+use super::{EngineWork, Paced, Title};
 use crate::frame::stats::{Spread, median_interval};
 use crate::frame::{Noise, NoiseMeter, Options, Promise, Row};
 
@@ -35,7 +35,7 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Option<Pair>> {
     let (rounds, slot_ms) = options.pick((3, 5), (9, 200), (15, 300));
     let (rounds, slot) = (options.runs.unwrap_or(rounds).max(1), Duration::from_millis(slot_ms));
     let title = Arc::new(Title::new()?);
-    let engine = || Paced::new(streams, Kind::default(), Arc::clone(&title));
+    let engine = || Paced::new(streams, EngineWork::default(), Arc::clone(&title));
     let (mut first, mut second) = (engine()?, engine()?);
     let mut noise = NoiseMeter::start();
     let (mut alone, mut both, mut ratios) = (Vec::new(), Vec::new(), Vec::new());

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::churn::PER_SECOND;
-use super::{Kind, PROMISED_STREAMS, Paced, Title};
+use super::{EngineWork, PROMISED_STREAMS, Paced, Title};
 use crate::frame::stats::{Spread, percentile};
 use crate::frame::ticks::clock;
 use crate::frame::{Noise, NoiseMeter, Options, Pinned, Promise, Row};
@@ -35,7 +35,8 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Visits> {
         options.streams.map_or(Ok(options.pick(100, PROMISED_STREAMS, PROMISED_STREAMS)), u32::try_from)?;
     let (rounds, slot_ms) = options.pick((2, 5), (5, 500), (10, 1_000));
     let title = Arc::new(Title::of_rate(RATE_BITS)?);
-    let engine = |churns| Paced::new(streams, Kind { churns, ..Kind::default() }, Arc::clone(&title));
+    let engine =
+        |churns| Paced::new(streams, EngineWork { churns, ..EngineWork::default() }, Arc::clone(&title));
     let mut sides = [Side::new(ALONE, engine(false)?), Side::new(VISITED, engine(true)?)];
     let (_pinned, mut noise) = (Pinned::to_last(), NoiseMeter::start());
     for round in 0..=options.runs.unwrap_or(rounds).max(1) {
@@ -67,7 +68,7 @@ struct Side {
     name: &'static str,
     paced: Paced,
     /// Counters when counting began.
-    before: Counts,
+    before: VisitCounts,
     /// Share of each slot in turns that found work.
     busy: Vec<f64>,
     /// Nanoseconds of an attach and a departure.
@@ -76,7 +77,7 @@ struct Side {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct VisitCounts {
     packets: u64,
     /// By more than a millisecond.
     late: u64,
@@ -87,7 +88,7 @@ struct Counts {
     failed: u64,
 }
 
-impl Counts {
+impl VisitCounts {
     fn of(paced: &Paced) -> Self {
         let c = paced.engine.counters();
         let (packets, late, overdue) = (c.packets, c.late, c.overdue);
@@ -112,7 +113,7 @@ impl Counts {
 
 impl Side {
     fn new(name: &'static str, paced: Paced) -> Self {
-        let before = Counts::default();
+        let before = VisitCounts::default();
         Self { name, paced, before, busy: Vec::new(), visits: Vec::new(), played_s: 0.0 }
     }
 
@@ -145,14 +146,14 @@ impl Side {
 
     /// Counting begins.
     fn forget(&mut self) {
-        self.before = Counts::of(&self.paced);
+        self.before = VisitCounts::of(&self.paced);
         self.busy.clear();
         self.visits.clear();
         self.played_s = 0.0;
     }
 
-    fn counts(&self) -> Counts {
-        Counts::of(&self.paced).since(self.before)
+    fn counts(&self) -> VisitCounts {
+        VisitCounts::of(&self.paced).since(self.before)
     }
 
     fn row(&self, streams: u32) -> Row {
@@ -183,10 +184,10 @@ impl Side {
 }
 
 /// Judges the effect of the connections on the others, beyond the results without them.
-fn judge(without: Counts, with: Counts) -> Vec<Promise> {
+fn judge(without: VisitCounts, with: VisitCounts) -> Vec<Promise> {
     let own = || [ALONE.to_owned(), VISITED.to_owned()];
     let late = (with.late_percent() - without.late_percent()).max(0.0);
-    let beyond = |count: fn(&Counts) -> u64| count(&with).saturating_sub(count(&without));
+    let beyond = |count: fn(&VisitCounts) -> u64| count(&with).saturating_sub(count(&without));
     let disturbed = beyond(|c| c.catch_ups) + beyond(|c| c.starved) + beyond(|c| c.failed);
     vec![
         Promise::at_most("engine-visits-late", late, LATE_BOUND_PERCENT, "% of the packets").by_rows(own()),
@@ -201,21 +202,21 @@ mod tests {
 
     #[test]
     fn judge_ignores_lateness_not_caused_by_connections() {
-        let without = Counts { packets: 1_000_000, late: 500, catch_ups: 3, ..Counts::default() };
-        let holds = |with: Counts| judge(without, with).iter().map(|p| p.holds).collect::<Vec<_>>();
+        let without = VisitCounts { packets: 1_000_000, late: 500, catch_ups: 3, ..VisitCounts::default() };
+        let holds = |with: VisitCounts| judge(without, with).iter().map(|p| p.holds).collect::<Vec<_>>();
         // Twice the packets, and as large a part of them late.
-        assert_eq!(holds(Counts { packets: 2_000_000, late: 1_000, ..without }), [true, true]);
-        assert_eq!(holds(Counts { late: 1_400, ..without }), [true, true]);
-        assert_eq!(holds(Counts { late: 1_600, ..without }), [false, true]);
-        assert_eq!(holds(Counts { catch_ups: 4, ..without }), [true, false]);
-        assert_eq!(holds(Counts { starved: 1, ..without }), [true, false]);
-        assert_eq!(holds(Counts { failed: 1, ..without }), [true, false]);
+        assert_eq!(holds(VisitCounts { packets: 2_000_000, late: 1_000, ..without }), [true, true]);
+        assert_eq!(holds(VisitCounts { late: 1_400, ..without }), [true, true]);
+        assert_eq!(holds(VisitCounts { late: 1_600, ..without }), [false, true]);
+        assert_eq!(holds(VisitCounts { catch_ups: 4, ..without }), [true, false]);
+        assert_eq!(holds(VisitCounts { starved: 1, ..without }), [true, false]);
+        assert_eq!(holds(VisitCounts { failed: 1, ..without }), [true, false]);
     }
 
     #[test]
     fn connections_come_at_their_rate() {
         let title = Arc::new(Title::of_rate(RATE_BITS).unwrap());
-        let kind = Kind { churns: true, ..Kind::default() };
+        let kind = EngineWork { churns: true, ..EngineWork::default() };
         let mut side = Side::new(VISITED, Paced::new(50, kind, title).unwrap());
         side.play(100).unwrap();
         let (c, came) = (side.counts(), side.paced.churn.as_ref().unwrap().came());

@@ -21,9 +21,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::fetch::{Client, Shop};
-use super::{Contender, Fetched, Turn, compare, cpu_ns, rounds, rows, segments, while_fetching};
-use crate::benches::toe::rig::{ENGINE_IP, Offload, PEER, Places, Rig, become_, softirq_thread, thread_ns};
+use super::fetch::{FetchClient, Shop};
+use super::{Contender, Fetched, ServerTurn, compare, cpu_ns, rounds, rows, segments, while_fetching};
+use crate::benches::toe::rig::{
+    ENGINE_IP, Offload, PEER, Places, ToeRig, become_, softirq_thread, thread_ns,
+};
 use crate::benches::toe::{MTU, falls_back};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::meter::Usage;
@@ -54,7 +56,7 @@ const THREADS: [&str; 6] = ["engine", "web", "control", "interface", "soft inter
 struct Server {
     // It ends before its host.
     group: Group,
-    rig: Rig,
+    rig: ToeRig,
     at: SocketAddr,
 }
 
@@ -73,11 +75,11 @@ pub(super) fn run(
     noise: &mut NoiseMeter,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let mut rig = Rig::lay(MTU)?;
+    let mut rig = ToeRig::lay(MTU)?;
     let is_at_tun = options.tun || falls_back(&mut rig, report);
     options.say("starting two servers");
     let by_engine = Server::start(options, dir, files, rig, Some(is_at_tun))?;
-    let by_kernel = Server::start(options, dir, files, Rig::lay(MTU)?, None)?;
+    let by_kernel = Server::start(options, dir, files, ToeRig::lay(MTU)?, None)?;
     let servers = [by_engine, by_kernel];
     let shops = shops(&servers)?;
     let ours = if is_at_tun { "our TCP at a TUN device" } else { "our TCP by AF_XDP" };
@@ -110,7 +112,7 @@ impl Server {
         options: &Options,
         dir: &Path,
         files: &MediaFiles,
-        rig: Rig,
+        rig: ToeRig,
         engine: Option<bool>,
     ) -> anyhow::Result<Self> {
         let name = if engine.is_some() { "engine" } else { "kernel" };
@@ -160,7 +162,7 @@ impl Server {
     fn answers(&self) -> anyhow::Result<()> {
         let end = Instant::now() + START;
         loop {
-            match self.rig.peer(|| Client::to(self.at, None))? {
+            match self.rig.peer(|| FetchClient::to(self.at, None))? {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > end => {
                     return Err(error)
@@ -198,7 +200,7 @@ fn arguments(command: &mut Command, store: &Path, cpu: usize, cache: &str) {
 fn shops(servers: &[Server; 2]) -> anyhow::Result<[Shop; 2]> {
     let [first, second] = servers.each_ref().map(|server| {
         server.rig.peer(|| -> anyhow::Result<_> {
-            let mut client = Client::to(server.at, None)?;
+            let mut client = FetchClient::to(server.at, None)?;
             let paths = segments(&mut client)?;
             let bytes = paths.iter().map(|path| client.get(path)).collect::<anyhow::Result<Vec<_>>>()?;
             Ok((Shop { server: server.at, tls: None, paths }, bytes))
@@ -215,7 +217,7 @@ fn turn(
     offload: Offload,
     contender: &Contender<'_>,
     length: Duration,
-) -> anyhow::Result<Turn> {
+) -> anyhow::Result<ServerTurn> {
     let places = Places::together();
     server.rig.offload(offload, Offload::Off)?;
     let softirqs = softirq_thread(places.app)?;
@@ -236,7 +238,7 @@ fn turn(
     };
     let begin = || become_(PEER, places.peer);
     let (before, after) = server.rig.peer(|| while_fetching(&contender.shop, length, begin, look))??;
-    let mut turn = Turn::between(contender.name, before.0, after.0)?;
+    let mut turn = ServerTurn::between(contender.name, before.0, after.0)?;
     // By clocks, where the usual sum is of ticks.
     let ((threads, kernels), (threads_then, kernels_then)) = (after.1, before.1);
     let server_ns = threads.since(&threads_then) + kernels.saturating_sub(kernels_then);

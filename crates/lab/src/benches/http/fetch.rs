@@ -46,20 +46,20 @@ impl Fetched {
 }
 
 /// A connection that fetches one file after the other.
-pub(super) struct Client {
-    stream: Stream,
+pub(super) struct FetchClient {
+    stream: FetchStream,
     host: String,
     /// Bytes that were read and not used.
     read: Vec<u8>,
 }
 
 /// Its connection.
-enum Stream {
+enum FetchStream {
     Plain(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-impl Stream {
+impl FetchStream {
     /// Takes at most as many bytes as `room` holds and throws them away; returns their number.
     fn pass(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
         match self {
@@ -72,7 +72,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for FetchStream {
     fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(room),
@@ -81,7 +81,7 @@ impl Read for Stream {
     }
 }
 
-impl Write for Stream {
+impl Write for FetchStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes),
@@ -106,16 +106,16 @@ pub(super) fn trusting(certificate: &Path) -> anyhow::Result<Arc<ClientConfig>> 
     Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
-impl Client {
+impl FetchClient {
     pub(super) fn to(server: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> anyhow::Result<Self> {
         let stream = TcpStream::connect_timeout(&server, TIMEOUT).with_context(|| format!("{server}"))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         let stream = match tls {
-            None => Stream::Plain(stream),
+            None => FetchStream::Plain(stream),
             Some(config) => {
                 let session = ClientConnection::new(Arc::clone(config), ServerName::from(server.ip()))?;
-                Stream::Tls(Box::new(StreamOwned::new(session, stream)))
+                FetchStream::Tls(Box::new(StreamOwned::new(session, stream)))
             }
         };
         Ok(Self { stream, host: server.to_string(), read: Vec::with_capacity(MAX_HEAD_BYTES) })
@@ -182,7 +182,7 @@ impl Client {
 /// One client: fetches the shop's files from number `first` on, round and round, until `stop` is
 /// set.
 pub(super) fn run(shop: &Shop, first: usize, fetched: &Fetched, stop: &AtomicBool) -> anyhow::Result<()> {
-    let mut client = Client::to(shop.server, shop.tls.as_ref())?;
+    let mut client = FetchClient::to(shop.server, shop.tls.as_ref())?;
     let mut room = vec![0; READ_BYTES];
     for path in shop.paths.iter().cycle().skip(first) {
         if stop.load(Ordering::Relaxed) {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn files_are_counted_whole_and_what_is_wrong_is_told() {
         let good = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
-        let mut client = Client::to(answers(good, 3), None).unwrap();
+        let mut client = FetchClient::to(answers(good, 3), None).unwrap();
         assert_eq!(client.get("/a").unwrap(), b"hello");
         let (fetched, mut room) = (Fetched::default(), vec![0; 3]);
         client.pass("/a", &mut room, &fetched).unwrap();
@@ -230,7 +230,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", "cut off"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhello", "more"),
         ] {
-            let mut client = Client::to(answers(bad, 1), None).unwrap();
+            let mut client = FetchClient::to(answers(bad, 1), None).unwrap();
             let error = client.pass("/a", &mut room, &Fetched::default()).unwrap_err();
             assert!(error.to_string().contains(why), "{error:#}: {why}");
         }

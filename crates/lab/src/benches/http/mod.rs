@@ -19,10 +19,10 @@ use anyhow::{Context, ensure};
 use millrace_core::limits::web::FAST_START_MS;
 use millrace_core::units::BitRate;
 
-use self::fetch::{Client, Fetched, Shop};
+use self::fetch::{FetchClient, Fetched, Shop};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::meter::{Spent, Usage};
-use crate::capacity::site::{Group, Site};
+use crate::capacity::site::{BenchSite, Group};
 use crate::capacity::{Scene, Scratch};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
@@ -66,8 +66,8 @@ const PARTS: [&str; 4] = ["segments", "files", "https", engine::PART];
 /// Those that have clients on one host and the servers, with nginx among them, on another.
 const ON_A_SITE: [&str; 3] = [PARTS[0], PARTS[1], PARTS[2]];
 
-/// What one turn of a server took.
-struct Turn {
+/// Bytes, files and processor time of one turn of a server.
+struct ServerTurn {
     bytes: u64,
     files: u64,
     spent: Spent,
@@ -77,11 +77,11 @@ struct Turn {
 
 /// Bytes and files fetched until now, and the time used by the threads that are listed separately
 /// and by the whole server.
-type Look = ((u64, u64), Vec<(&'static str, u64)>, Usage);
+type UsageReading = ((u64, u64), Vec<(&'static str, u64)>, Usage);
 
-impl Turn {
+impl ServerTurn {
     /// Returns the difference between two looks.
-    fn between(name: &str, before: Look, after: Look) -> anyhow::Result<Self> {
+    fn between(name: &str, before: UsageReading, after: UsageReading) -> anyhow::Result<Self> {
         let ((bytes, files), threads, usage) = after;
         let ((bytes_then, files_then), threads_then, usage_then) = before;
         ensure!(bytes > bytes_then, "{name}: nothing was fetched");
@@ -140,7 +140,7 @@ fn on_a_site(
     noise: &mut NoiseMeter,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.join("site"))?;
+    let site = BenchSite::new(options.offload.unwrap_or(false), 1, scratch.join("site"))?;
     let certificate = certificate(&site, scratch)?;
     let tls = Some([certificate[0].as_path(), certificate[1].as_path()]);
     let scene = Scene { tls, ..Scene::new(options, &site, files, Duration::ZERO) };
@@ -192,18 +192,18 @@ fn titles(dir: &Path, rate: BitRate, seconds: u64) -> anyhow::Result<MediaFiles>
 
 /// Returns the files fetched from ours and from nginx: the same bytes, which ours serves first and
 /// nginx then.
-fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
+fn shops(site: &BenchSite, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
     let address = |port: u16| -> anyhow::Result<SocketAddr> {
         Ok(SocketAddr::new(site.server_ip().parse().context("the server's address")?, port))
     };
     let (ours, nginx) = (address(HTTP_PORT)?, address(NGINX_PORT)?);
-    let mut client = Client::to(ours, None)?;
+    let mut client = FetchClient::to(ours, None)?;
     let paths = match part {
         "segments" => segments(&mut client)?,
         _ => vec!["/titles/media-1.ts".to_owned()],
     };
     let mut copies = Vec::new();
-    let mut other = Client::to(nginx, None)?;
+    let mut other = FetchClient::to(nginx, None)?;
     for (n, path) in paths.iter().enumerate() {
         let file = client.get(path)?;
         let name = format!("{part}-{n}.ts");
@@ -217,7 +217,7 @@ fn shops(site: &Site, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop)> {
 }
 
 /// The segments of the longer title, as its playlist has them.
-fn segments(client: &mut Client) -> anyhow::Result<Vec<String>> {
+fn segments(client: &mut FetchClient) -> anyhow::Result<Vec<String>> {
     let list = client.get("/titles/media-0/media.m3u8")?;
     let list = String::from_utf8(list).context("the playlist is no text")?;
     let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -227,7 +227,7 @@ fn segments(client: &mut Client) -> anyhow::Result<Vec<String>> {
 }
 
 /// A certificate for the server's address, and its key.
-fn certificate(site: &Site, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
+fn certificate(site: &BenchSite, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
     let files = ["certificate.pem", "key.pem"].map(|name| dir.join(name));
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
@@ -239,11 +239,11 @@ fn certificate(site: &Site, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
 }
 
 /// The segments of ours by HTTP and by HTTPS: the same bytes.
-fn shops_by_tls(site: &Site, certificate: &Path) -> anyhow::Result<(Shop, Shop)> {
+fn shops_by_tls(site: &BenchSite, certificate: &Path) -> anyhow::Result<(Shop, Shop)> {
     let ip: IpAddr = site.server_ip().parse().context("the server's address")?;
     let (plain, by_tls) = (SocketAddr::new(ip, HTTP_PORT), SocketAddr::new(ip, HTTPS_PORT));
     let tls = Some(fetch::trusting(certificate)?);
-    let (mut client, mut other) = (Client::to(plain, None)?, Client::to(by_tls, tls.as_ref())?);
+    let (mut client, mut other) = (FetchClient::to(plain, None)?, FetchClient::to(by_tls, tls.as_ref())?);
     let paths = segments(&mut client)?;
     for path in &paths {
         ensure!(client.get(path)? == other.get(path)?, "{path}: other bytes by HTTPS");
@@ -257,13 +257,13 @@ fn rounds(
     options: &Options,
     part: &str,
     count: usize,
-    turn: impl Fn(usize, Duration) -> anyhow::Result<Turn>,
+    turn: impl Fn(usize, Duration) -> anyhow::Result<ServerTurn>,
     noise: &mut NoiseMeter,
-) -> anyhow::Result<Vec<Vec<Turn>>> {
+) -> anyhow::Result<Vec<Vec<ServerTurn>>> {
     let rounds = options.runs.unwrap_or(options.pick(1, 5, 9)).max(1);
     let seconds = options.duration_s.map_or(options.pick(0.3, 1.5, 2.5), |s| s as f64);
     let length = Duration::from_secs_f64(seconds);
-    let mut turns: Vec<Vec<Turn>> = (0..count).map(|_| Vec::new()).collect();
+    let mut turns: Vec<Vec<ServerTurn>> = (0..count).map(|_| Vec::new()).collect();
     for round in 0..rounds {
         noise.look();
         options.say(&format!("{part}, round {} of {rounds}", round + 1));
@@ -277,7 +277,7 @@ fn rounds(
 }
 
 /// One against another, in bytes a processor second: a row, and the ratio.
-fn compare(part: &str, name: &str, other: &str, turns: &[Turn], others: &[Turn]) -> (Row, f64) {
+fn compare(part: &str, name: &str, other: &str, turns: &[ServerTurn], others: &[ServerTurn]) -> (Row, f64) {
     let ratios: Vec<f64> = turns.iter().zip(others).map(|(a, b)| per_second(a) / per_second(b)).collect();
     let (spread, ratio) = (Spread::of(&ratios), median(&ratios));
     let row = Row::new(format!("{part}: {name} / {other}, bytes a processor second"))
@@ -289,9 +289,10 @@ fn compare(part: &str, name: &str, other: &str, turns: &[Turn], others: &[Turn])
 }
 
 /// What TLS costs: processor time for each Gb/s that is sent.
-fn cost_of_tls(by_tls: &[Turn], plain: &[Turn]) -> Row {
-    let share = |turn: &Turn| turn.spent.processes_s / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
-    let of = |turns: &[Turn]| median(&turns.iter().map(share).collect::<Vec<f64>>());
+fn cost_of_tls(by_tls: &[ServerTurn], plain: &[ServerTurn]) -> Row {
+    let share =
+        |turn: &ServerTurn| turn.spent.processes_s / (turn.bytes as f64 * 8.0 / 1e9).max(1e-9) * 100.0;
+    let of = |turns: &[ServerTurn]| median(&turns.iter().map(share).collect::<Vec<f64>>());
     let ratios: Vec<f64> = by_tls.iter().zip(plain).map(|(a, b)| share(a) / share(b)).collect();
     Row::new("https: processor for each Gb/s")
         .with("HTTPS", of(by_tls), "% of a core")
@@ -301,12 +302,12 @@ fn cost_of_tls(by_tls: &[Turn], plain: &[Turn]) -> Row {
 }
 
 /// Bytes a second of processor time.
-fn per_second(turn: &Turn) -> f64 {
+fn per_second(turn: &ServerTurn) -> f64 {
     turn.bytes as f64 / turn.spent.processes_s.max(1e-9)
 }
 
-fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
-    let middle = |value: &dyn Fn(&Turn) -> f64| median(&turns.iter().map(value).collect::<Vec<f64>>());
+fn rows(part: &str, contender: &Contender<'_>, turns: &[ServerTurn]) -> Vec<Row> {
+    let middle = |value: &dyn Fn(&ServerTurn) -> f64| median(&turns.iter().map(value).collect::<Vec<f64>>());
     let label = format!("{part}: {}", contender.name);
     let spread = Spread::of(&turns.iter().map(per_second).collect::<Vec<f64>>());
     let mut rows = vec![
@@ -322,7 +323,8 @@ fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
     if !contender.threads.is_empty() {
         let mut row = Row::new(format!("{label}, by thread"));
         for (n, name) in contender.threads.iter().enumerate() {
-            let of = |turn: &Turn| turn.threads.get(n).map_or(0.0, |(_, seconds)| seconds / gigabytes(turn));
+            let of =
+                |turn: &ServerTurn| turn.threads.get(n).map_or(0.0, |(_, seconds)| seconds / gigabytes(turn));
             row = row.with(name, middle(&of) * 1e3, "ms/GB");
         }
         rows.push(row);
@@ -330,19 +332,19 @@ fn rows(part: &str, contender: &Contender<'_>, turns: &[Turn]) -> Vec<Row> {
     rows
 }
 
-fn gigabytes(turn: &Turn) -> f64 {
+fn gigabytes(turn: &ServerTurn) -> f64 {
     (turn.bytes as f64 / 1e9).max(1e-9)
 }
 
 /// One turn: clients fetch, and the server's usage is read while all of them do.
-fn turn(site: &Site, contender: &Contender<'_>, length: Duration) -> anyhow::Result<Turn> {
-    let look = |fetched: &Fetched| -> anyhow::Result<Look> {
+fn turn(site: &BenchSite, contender: &Contender<'_>, length: Duration) -> anyhow::Result<ServerTurn> {
+    let look = |fetched: &Fetched| -> anyhow::Result<UsageReading> {
         let threads = contender.threads.iter().map(|name| Ok((*name, cpu_ns(contender.group, name)?)));
         let threads = threads.collect::<anyhow::Result<Vec<_>>>()?;
         Ok((fetched.counts(), threads, Usage::look(&[contender.group], &site.server_cores)))
     };
     let (before, after) = site.on_client(|| while_fetching(&contender.shop, length, || Ok(()), look))??;
-    Turn::between(contender.name, before, after)
+    ServerTurn::between(contender.name, before, after)
 }
 
 /// Looks twice, `length` apart, while clients fetch on threads that begin with `begin`.

@@ -10,9 +10,11 @@ use super::contenders::{
     FULL, IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, OneGo, Room, Task, V1, V3, V4, V4_FETCHED, procedures,
     versions,
 };
-use super::stream::{State, Stream};
+use super::stream::{CacheState, PacketStream};
 use crate::frame::ticks::settle;
-use crate::frame::{ContenderResult, Contest, ContestOptions, ContestResult, Noise, Options, Row, Slot};
+use crate::frame::{
+    ContenderResult, ContenderSlot, Contest, ContestOptions, ContestResult, Noise, Options, Row,
+};
 
 /// Packets between two readings of the clock.
 pub(super) const BATCH: usize = 256;
@@ -21,7 +23,7 @@ const FRAMES: usize = 64;
 
 /// The results for one size and state.
 pub(super) struct Costs {
-    pub(super) state: State,
+    pub(super) state: CacheState,
     pub(super) packet_bytes: usize,
     pub(super) framing: ContestResult,
     pub(super) checksums: ContestResult,
@@ -29,7 +31,7 @@ pub(super) struct Costs {
 
 /// Framing versions against v3, checksum procedures against the scalar one.
 pub(super) fn measure(
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     connection: &Connection,
     options: &Options,
 ) -> anyhow::Result<Costs> {
@@ -52,7 +54,7 @@ pub(super) fn measure(
 /// How one version's cost grows with the packet: each size beside the smallest, in the same rounds.
 pub(super) fn flatness(
     name: &'static str,
-    streams: &[Stream<'_>],
+    streams: &[PacketStream<'_>],
     connection: &Connection,
     options: &Options,
 ) -> anyhow::Result<ContestResult> {
@@ -76,23 +78,28 @@ fn how(options: &Options) -> ContestOptions {
     }
 }
 
-fn turn(slot: &mut Slot, task: Task, stream: &Stream<'_>, connection: &Connection) -> anyhow::Result<()> {
+fn turn(
+    slot: &mut ContenderSlot,
+    task: Task,
+    stream: &PacketStream<'_>,
+    connection: &Connection,
+) -> anyhow::Result<()> {
     batches(slot, task, stream, connection, true)
 }
 
 fn turn_of_its_own(
-    slot: &mut Slot,
+    slot: &mut ContenderSlot,
     task: Task,
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     connection: &Connection,
 ) -> anyhow::Result<()> {
     batches(slot, task, stream, connection, false)
 }
 
 fn batches(
-    slot: &mut Slot,
+    slot: &mut ContenderSlot,
     task: Task,
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     connection: &Connection,
     is_compared: bool,
 ) -> anyhow::Result<()> {

@@ -5,10 +5,10 @@ use crate::framing::{
     Connection, Datagram, Prebuilt, VERSIONS, Version, full_fast, pre_output, quick_output, v4,
 };
 use millrace_core::packet::PacketMeta;
-use millrace_core::wire::checksum::Kind;
+use millrace_core::wire::checksum::ChecksumAlgorithm;
 
-use super::stream::Stream;
-use crate::frame::ticks::Probe;
+use super::stream::PacketStream;
+use crate::frame::ticks::TickProbe;
 
 /// A cache line more than the longest header.
 pub(super) type Room = [u8; 128];
@@ -37,7 +37,7 @@ pub(super) enum Task {
     /// The first design's half per viewer.
     QuickOutput,
     /// The checksum over everything.
-    Cksum(Kind),
+    Cksum(ChecksumAlgorithm),
     /// Over the headers, the payload's sum being known.
     QuickCksum,
     /// From stored sums only.
@@ -56,11 +56,11 @@ pub(super) fn versions() -> Vec<(&'static str, Task)> {
 /// The checksum procedures: the traditional one in every form that this processor can do, then those with stored sums.
 pub(super) fn procedures() -> Vec<(&'static str, Task)> {
     let forms = [
-        (IN_CKSUM, Kind::Scalar),
-        ("in_cksum, 64-bit carry", Kind::Carry64),
-        ("in_cksum, portable", Kind::Portable),
-        ("in_cksum, AVX2", Kind::Avx2),
-        ("in_cksum, AVX-512", Kind::Avx512),
+        (IN_CKSUM, ChecksumAlgorithm::Scalar),
+        ("in_cksum, 64-bit carry", ChecksumAlgorithm::Carry64),
+        ("in_cksum, portable", ChecksumAlgorithm::Portable),
+        ("in_cksum, AVX2", ChecksumAlgorithm::Avx2),
+        ("in_cksum, AVX-512", ChecksumAlgorithm::Avx512),
     ];
     let forms = forms.into_iter().filter(|(_, kind)| kind.is_available());
     let mut all: Vec<_> = forms.map(|(name, kind)| (name, Task::Cksum(kind))).collect();
@@ -104,7 +104,7 @@ impl Timing for OneGo<'_> {
 
 /// Each between two probes.
 pub(super) struct Probed<'a> {
-    pub(super) probe: Probe,
+    pub(super) probe: TickProbe,
     pub(super) out: &'a mut [Room],
     pub(super) ticks: &'a mut Vec<f32>,
 }
@@ -126,7 +126,7 @@ impl Task {
     pub(super) fn prepare<'a>(
         self,
         connection: &Connection,
-        stream: &'a Stream<'_>,
+        stream: &'a PacketStream<'_>,
         numbers: std::ops::Range<usize>,
     ) -> Prepared<'a> {
         let (datagrams, placed, overlays, prebuilts) = Default::default();

@@ -10,9 +10,11 @@ mod stream;
 
 use batches::Costs;
 use contenders::{FULL, IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, V1, V3, V4, V4_FETCHED};
-use stream::{HOT_BYTES, Memory, SIZES, STREAM_BYTES, State, Stream, VIEWER, connection_to};
+use stream::{
+    CacheState, HOT_BYTES, PacketStream, PayloadMemory, SIZES, STREAM_BYTES, VIEWER, connection_to,
+};
 
-use crate::frame::ticks::{Probe, clock};
+use crate::frame::ticks::{TickProbe, clock};
 use crate::frame::{
     Axis, Bench, ContestResult, Need, Noise, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
 };
@@ -42,8 +44,8 @@ pub(super) const BENCH: Bench = Bench {
 const FETCHED_BOUND: f64 = 90.0;
 
 /// The results for one state.
-struct Measured {
-    state: State,
+struct CacheStateResults {
+    state: CacheState,
     costs: Vec<Costs>,
     /// v3 and v4 by size.
     flat: [ContestResult; 2],
@@ -55,12 +57,12 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("nlf");
     let ticks_per_ns = 1e6 / clock().ns(0, 1_000_000);
     options.say("filling memory");
-    let (hot, cold) = (Memory::new(HOT_BYTES)?, Memory::new(cold_bytes)?);
+    let (hot, cold) = (PayloadMemory::new(HOT_BYTES)?, PayloadMemory::new(cold_bytes)?);
     report.rows.push(facts(cold_bytes, stream_bytes, ticks_per_ns));
     report.rows.push(Row::new(format!("cold payloads lie in {}", cold.kind)));
 
     let mut all = Vec::new();
-    for (memory, state) in [(&hot, State::Hot), (&cold, State::Cold)] {
+    for (memory, state) in [(&hot, CacheState::Hot), (&cold, CacheState::Cold)] {
         all.push(measure(memory, state, stream_bytes, ticks_per_ns, options, &mut report)?);
     }
     for measured in &all {
@@ -77,7 +79,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 fn facts(cold_bytes: usize, stream_bytes: usize, ticks_per_ns: f64) -> Row {
-    let probe = Probe::calibrated();
+    let probe = TickProbe::calibrated();
     Row::new("what was measured with")
         .with("stream", stream_bytes as f64 / 1e6, "MB")
         .with("memory of cold payloads", (cold_bytes >> 20) as f64, "MiB")
@@ -89,15 +91,16 @@ fn facts(cold_bytes: usize, stream_bytes: usize, ticks_per_ns: f64) -> Row {
 
 /// Everything of one state; the rows of the tables go into the report.
 fn measure(
-    memory: &Memory,
-    state: State,
+    memory: &PayloadMemory,
+    state: CacheState,
     stream_bytes: usize,
     ticks_per_ns: f64,
     options: &Options,
     report: &mut Report,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<CacheStateResults> {
     let connection = connection_to(VIEWER)?;
-    let streams: Vec<Stream<'_>> = SIZES.iter().map(|&size| Stream::new(memory, size, state)).collect();
+    let streams: Vec<PacketStream<'_>> =
+        SIZES.iter().map(|&size| PacketStream::new(memory, size, state)).collect();
     let mut costs = Vec::new();
     for stream in &streams {
         let lines = single::measure(stream, stream_bytes, &connection, options)?;
@@ -117,11 +120,16 @@ fn measure(
     for result in &flat {
         report.rows.extend(batches::rows(result, "by size", ticks_per_ns));
     }
-    Ok(Measured { state, costs, flat })
+    Ok(CacheStateResults { state, costs, flat })
 }
 
 /// Average processing overhead: the whole protocol, the checksum, and the total of the stream with the checksum's part of it.
-fn figure_3<'a>(measured: &'a Measured, stream_bytes: usize, ticks_per_ns: f64, report: &mut Report) {
+fn figure_3<'a>(
+    measured: &'a CacheStateResults,
+    stream_bytes: usize,
+    ticks_per_ns: f64,
+    report: &mut Report,
+) {
     for part in ["A, framing", "B, checksum"] {
         let of = |cost: &'a Costs| if part.starts_with('A') { &cost.framing } else { &cost.checksums };
         let mut series: Vec<Series> = Vec::new();
@@ -165,13 +173,13 @@ fn figure_3<'a>(measured: &'a Measured, stream_bytes: usize, ticks_per_ns: f64, 
 
 /// Processor time of whole sends.
 fn figure_4(
-    memory: &Memory,
+    memory: &PayloadMemory,
     stream_bytes: usize,
     options: &Options,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let streams: Vec<Stream<'_>> =
-        SIZES.iter().map(|&size| Stream::new(memory, size, State::InOrder)).collect();
+    let streams: Vec<PacketStream<'_>> =
+        SIZES.iter().map(|&size| PacketStream::new(memory, size, CacheState::InOrder)).collect();
     let mut lines = Vec::new();
     for stream in &streams {
         lines.extend(send::into_null(stream, stream_bytes, options)?);
@@ -196,14 +204,14 @@ fn figure_4(
     } else {
         report.rows.push(Row::new("figure 4, TUN device: skipped, it needs root and the program ip"));
     }
-    report.rows.extend(lines.iter().map(send::Line::row));
+    report.rows.extend(lines.iter().map(send::SendCostLine::row));
     let y = Axis::new("processor time of the whole stream", "ms");
     let mut plot = Plot::new(PlotKind::Bars, "Figure 4: whole sends", Axis::default(), y);
     let mut names: Vec<&str> = lines.iter().map(|line| line.name).collect();
     names.truncate(names.iter().skip(1).position(|name| *name == names[0]).map_or(names.len(), |at| at + 1));
     for name in names {
         let of = lines.iter().filter(|line| line.name == name);
-        let bar = |line: &send::Line| {
+        let bar = |line: &send::SendCostLine| {
             Point::bar(format!("{}, {} KB", line.device, line.packet_bytes >> 10), line.cpu_ms)
         };
         plot = plot.with(name, of.map(bar).collect());
@@ -212,10 +220,10 @@ fn figure_4(
     Ok(())
 }
 
-fn promises(all: &[Measured], ticks_per_ns: f64, report: &mut Report) {
+fn promises(all: &[CacheStateResults], ticks_per_ns: f64, report: &mut Report) {
     let worst = |values: Vec<f64>| values.into_iter().fold(f64::NEG_INFINITY, f64::max);
     for (at, id) in [(0, "nlf-v3-flat"), (1, "nlf-v4-flat")] {
-        let spread = |m: &Measured| {
+        let spread = |m: &CacheStateResults| {
             let ratios = m.flat[at].contenders.iter().map(|c| c.ratio.mid);
             let least = ratios.clone().fold(f64::INFINITY, f64::min);
             ratios.fold(f64::NEG_INFINITY, f64::max) / least
@@ -236,7 +244,8 @@ fn promises(all: &[Measured], ticks_per_ns: f64, report: &mut Report) {
     for (bytes, id, bound) in
         [(1 << 10, "nlf-checksum-saved-1k", 97.3), (8 << 10, "nlf-checksum-saved-8k", 99.6)]
     {
-        let Some(cost) = costs().find(|cost| cost.state == State::Cold && cost.packet_bytes == bytes) else {
+        let Some(cost) = costs().find(|cost| cost.state == CacheState::Cold && cost.packet_bytes == bytes)
+        else {
             continue;
         };
         let rows = cost.checksums.rounds_of(&[IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR]);

@@ -16,13 +16,13 @@ use anyhow::{Context, ensure};
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, MAX_HEADER_BYTES};
 use millrace_netio::link::Tun;
 
-use super::stream::{Stream, VIEWER, connection_to};
+use super::stream::{PacketStream, VIEWER, connection_to};
 use crate::frame::ticks::thread_cpu_time;
 use crate::frame::{Options, Row, stats};
 use crate::netns::{add_namespace, inside, ip, namespace_path, unique_name};
 
 /// Cost of a version's sends, one line per size and device.
-pub(super) struct Line {
+pub(super) struct SendCostLine {
     pub(super) device: &'static str,
     pub(super) packet_bytes: usize,
     pub(super) name: &'static str,
@@ -32,7 +32,7 @@ pub(super) struct Line {
     pub(super) full_ms: f64,
 }
 
-impl Line {
+impl SendCostLine {
     pub(super) fn row(&self) -> Row {
         let label = format!("figure 4, {}, {} KB: {}", self.device, self.packet_bytes >> 10, self.name);
         Row::new(label).with("processor time", self.cpu_ms, "ms").with(
@@ -44,7 +44,7 @@ impl Line {
 }
 
 /// The kernel's counts of the packets that it checked.
-pub(super) struct Verdict {
+pub(super) struct KernelCheckCounts {
     pub(super) sent: u64,
     /// Not accepted: damaged headers or checksums, or lost.
     pub(super) bad: u64,
@@ -63,10 +63,10 @@ fn versions() -> Vec<(&'static str, Version)> {
 
 /// Sends into the device that only counts.
 pub(super) fn into_null(
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     stream_bytes: usize,
     options: &Options,
-) -> anyhow::Result<Vec<Line>> {
+) -> anyhow::Result<Vec<SendCostLine>> {
     runs(NULL, stream, options, |version| {
         let connection = connection_to(NOBODY)?;
         let mut device = Null::default();
@@ -96,7 +96,7 @@ impl Null {
 
 /// Frames the whole stream with one version and hands each packet to `take`.
 fn send(
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     stream_bytes: usize,
     connection: &Connection,
     version: Version,
@@ -116,10 +116,10 @@ fn send(
 /// Every version in turns, several times; medians.
 fn runs(
     device: &'static str,
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     options: &Options,
     mut send: impl FnMut(Version) -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<Line>> {
+) -> anyhow::Result<Vec<SendCostLine>> {
     let all = versions();
     let mut times = vec![Vec::new(); all.len()];
     // The stream is sent until a run is long beside the step of getrusage, which is a tick of the kernel on many machines: 4 ms.
@@ -146,7 +146,7 @@ fn runs(
         }
     }
     let full_ms = stats::median(&times[0]);
-    let line = |((name, _), times): ((&'static str, _), Vec<f64>)| Line {
+    let line = |((name, _), times): ((&'static str, _), Vec<f64>)| SendCostLine {
         device,
         packet_bytes: stream.packet_bytes,
         name,
@@ -175,11 +175,11 @@ impl Drop for Namespace {
 
 /// Sends into a TUN device in a namespace of its own; then `checked` packets that the kernel verifies.
 pub(super) fn into_tun(
-    streams: &[Stream<'_>],
+    streams: &[PacketStream<'_>],
     stream_bytes: usize,
     checked: u64,
     options: &Options,
-) -> anyhow::Result<(Vec<Line>, Verdict)> {
+) -> anyhow::Result<(Vec<SendCostLine>, KernelCheckCounts)> {
     let namespace = Namespace::new()?;
     let path = namespace_path(&namespace.0);
     let file = File::open(&path).with_context(|| format!("{}: open the namespace", path.display()))?;
@@ -218,15 +218,15 @@ fn write(tun: &Tun, headers: &[u8], payload: &[u8]) -> anyhow::Result<()> {
 /// Sends to a port of the machine without a listener: the kernel verifies both checksums, counts
 /// the packet under "no port" if they are right, under an error if not, and drops it.
 fn verify(
-    streams: &[Stream<'_>],
+    streams: &[PacketStream<'_>],
     packets: u64,
     tun: &Tun,
     snmp: &File,
     options: &Options,
-) -> anyhow::Result<Verdict> {
+) -> anyhow::Result<KernelCheckCounts> {
     options.say(&format!("{packets} packets that the kernel verifies"));
     let connection = connection_to(VIEWER)?;
-    let before = Counters::read(snmp)?;
+    let before = NamespaceCounters::read(snmp)?;
     let mut room = [0; MAX_HEADER_BYTES];
     for number in 0..packets as usize {
         if number % 10_000 == 0 {
@@ -236,21 +236,21 @@ fn verify(
         let written = v4(&connection, &datagram, &mut room);
         write(tun, &room[..written], datagram.payload)?;
     }
-    let after = Counters::read(snmp)?;
+    let after = NamespaceCounters::read(snmp)?;
     let accepted = after.no_ports - before.no_ports;
     let refused = (after.udp_errors - before.udp_errors) + (after.ip_errors - before.ip_errors);
-    Ok(Verdict { sent: packets, bad: packets.saturating_sub(accepted).max(refused) })
+    Ok(KernelCheckCounts { sent: packets, bad: packets.saturating_sub(accepted).max(refused) })
 }
 
 /// The kernel's counters of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counters {
+struct NamespaceCounters {
     no_ports: u64,
     udp_errors: u64,
     ip_errors: u64,
 }
 
-impl Counters {
+impl NamespaceCounters {
     fn read(mut snmp: &File) -> anyhow::Result<Self> {
         use std::io::{Read, Seek, SeekFrom};
         let mut text = String::new();
@@ -281,8 +281,11 @@ mod tests {
     #[test]
     fn counters_are_found_by_name() {
         let text = "Ip: Forwarding InHdrErrors\nIp: 2 7\nUdp: InDatagrams NoPorts InErrors\nUdp: 1 2 3\n";
-        assert_eq!(Counters::parse(text), Some(Counters { no_ports: 2, udp_errors: 3, ip_errors: 7 }));
-        assert_eq!(Counters::parse("Ip: InHdrErrors\nIp: x\n"), None);
-        assert_eq!(Counters::parse(""), None);
+        assert_eq!(
+            NamespaceCounters::parse(text),
+            Some(NamespaceCounters { no_ports: 2, udp_errors: 3, ip_errors: 7 })
+        );
+        assert_eq!(NamespaceCounters::parse("Ip: InHdrErrors\nIp: x\n"), None);
+        assert_eq!(NamespaceCounters::parse(""), None);
     }
 }

@@ -8,9 +8,9 @@ use crate::framing::Connection;
 use millrace_core::random::SplitMix;
 
 use super::contenders::{Probed, Room, Task, procedures, versions};
-use super::stream::Stream;
+use super::stream::PacketStream;
 use crate::frame::stats::percentile_of_sorted;
-use crate::frame::ticks::Probe;
+use crate::frame::ticks::TickProbe;
 use crate::frame::{Options, Row};
 
 /// Packets of one contender in a row: long enough to warm up its code, short enough that all meet the same machine.
@@ -19,7 +19,7 @@ const TURN: usize = 1024;
 const WARM_UP: usize = 32;
 
 /// One line of the table.
-pub(super) struct Line {
+pub(super) struct DistributionLine {
     name: &'static str,
     maximum: f64,
     minimum: f64,
@@ -34,14 +34,14 @@ pub(super) struct Line {
 
 /// All lines of one size and state.
 pub(super) fn measure(
-    stream: &Stream<'_>,
+    stream: &PacketStream<'_>,
     stream_bytes: usize,
     connection: &Connection,
     options: &Options,
-) -> anyhow::Result<Vec<Line>> {
+) -> anyhow::Result<Vec<DistributionLine>> {
     let packets = (stream_bytes / stream.packet_bytes).max(1);
     let tasks: Vec<(&'static str, Task)> = versions().into_iter().chain(procedures()).collect();
-    let probe = Probe::calibrated();
+    let probe = TickProbe::calibrated();
     let mut out: Vec<Room> = vec![[0; 128]; 64];
     let mut ticks: Vec<Vec<f32>> = tasks.iter().map(|_| Vec::with_capacity(packets)).collect();
     let mut random = SplitMix(1);
@@ -62,10 +62,10 @@ pub(super) fn measure(
             task.run(connection, &prepared, &mut Probed { probe, out: &mut out, ticks: &mut ticks[at] });
         }
     }
-    Ok(tasks.into_iter().zip(ticks).map(|((name, _), ticks)| Line::of(name, ticks)).collect())
+    Ok(tasks.into_iter().zip(ticks).map(|((name, _), ticks)| DistributionLine::of(name, ticks)).collect())
 }
 
-impl Line {
+impl DistributionLine {
     fn of(name: &'static str, ticks: Vec<f32>) -> Self {
         let mut sorted: Vec<f64> = ticks.into_iter().map(f64::from).collect();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -88,7 +88,7 @@ impl Line {
     }
 
     /// The line as the paper prints it.
-    pub(super) fn row(&self, stream: &Stream<'_>, ticks_per_ns: f64) -> Row {
+    pub(super) fn row(&self, stream: &PacketStream<'_>, ticks_per_ns: f64) -> Row {
         let [low_99, high_99, low_95, high_95] = self.bounds;
         Row::new(format!("table 1, {}: {}", stream.label(), self.name))
             .with("maximum", self.maximum.round(), "cycles")
@@ -113,7 +113,7 @@ mod tests {
     fn line_of_packet_ticks_has_expected_statistics() {
         let mut ticks = vec![10.0; 996];
         ticks.extend([-2.0, 30.0, 1000.0, 30.0]);
-        let line = Line::of("x", ticks);
+        let line = DistributionLine::of("x", ticks);
         assert_eq!((line.maximum, line.minimum, line.median), (1000.0, 0.0, 10.0));
         assert_eq!(line.total, 9960.0 + 1058.0);
         assert_eq!(line.average, line.total / 1000.0);

@@ -25,14 +25,14 @@ pub(super) const SIZES: [usize; 4] = [1 << 10, 2 << 10, 4 << 10, 8 << 10];
 pub(super) const HOT_BYTES: usize = 16 << 10;
 
 /// Payload bytes, filled and never written again: an arena as the server has it, on huge pages where there are any.
-pub(super) struct Memory {
+pub(super) struct PayloadMemory {
     extents: Vec<Lease>,
     pub(super) arena: Arc<ExtentArena>,
     /// The kind of memory, in words.
     pub(super) kind: &'static str,
 }
 
-impl Memory {
+impl PayloadMemory {
     pub(super) fn new(bytes: usize) -> anyhow::Result<Self> {
         Self::with_frames(bytes, 0)
     }
@@ -74,9 +74,9 @@ impl Memory {
     }
 }
 
-/// Where payloads come from.
+/// Which memory payloads are read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum CacheState {
     /// First-level cache.
     Hot,
     /// Anywhere in a memory that no cache holds, in random order.
@@ -85,7 +85,7 @@ pub(super) enum State {
     InOrder,
 }
 
-impl State {
+impl CacheState {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Hot => "hot",
@@ -97,10 +97,10 @@ impl State {
 
 /// Packets of one size. Each user takes different packets, so that none finds packets in a cache
 /// that another has read.
-pub(super) struct Stream<'m> {
-    memory: &'m Memory,
+pub(super) struct PacketStream<'m> {
+    memory: &'m PayloadMemory,
     pub(super) packet_bytes: usize,
-    pub(super) state: State,
+    pub(super) state: CacheState,
     /// Places in memory, in units of a packet, in the order of sending.
     order: Vec<u32>,
     /// Metadata by place: as a metadata file in memory.
@@ -109,9 +109,9 @@ pub(super) struct Stream<'m> {
     timeline: Timeline,
 }
 
-impl<'m> Stream<'m> {
-    pub(super) fn new(memory: &'m Memory, packet_bytes: usize, state: State) -> Self {
-        let bytes = if state == State::Hot { HOT_BYTES.min(memory.bytes()) } else { memory.bytes() };
+impl<'m> PacketStream<'m> {
+    pub(super) fn new(memory: &'m PayloadMemory, packet_bytes: usize, state: CacheState) -> Self {
+        let bytes = if state == CacheState::Hot { HOT_BYTES.min(memory.bytes()) } else { memory.bytes() };
         let places = bytes / packet_bytes;
         let meta = |place: usize| {
             let sum = sum16(memory.at(place * packet_bytes, packet_bytes));
@@ -119,7 +119,7 @@ impl<'m> Stream<'m> {
         };
         let metas = (0..places).map(meta).collect();
         let mut order: Vec<u32> = (0..places as u32).collect();
-        if state == State::Cold {
+        if state == CacheState::Cold {
             let mut random = SplitMix(packet_bytes as u64);
             for at in (1..places).rev() {
                 order.swap(at, random.below(at as u64 + 1) as usize);

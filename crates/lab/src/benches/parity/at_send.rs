@@ -16,7 +16,7 @@ use millrace_core::wire::checksum::copy_sum16;
 use millrace_core::wire::fec::{FecHeader, PAYLOAD_TYPE_FEC};
 use millrace_core::wire::rtp::RtpHeader;
 
-use crate::frame::{Contest, ContestOptions, Noise, Options, Report, Row, Slot};
+use crate::frame::{ContenderSlot, Contest, ContestOptions, Noise, Options, Report, Row};
 
 const HEADERS: usize = RTP_HEADER_BYTES + FEC_HEADER_BYTES;
 const FEC_PACKET_BYTES: usize = HEADERS + DEFAULT_PACKET_BYTES;
@@ -89,7 +89,7 @@ impl Title {
         &self,
         build: fn(&Self, usize, usize, &mut [u8]),
         hot: bool,
-    ) -> impl FnMut(&mut Slot) -> anyhow::Result<()> + '_ {
+    ) -> impl FnMut(&mut ContenderSlot) -> anyhow::Result<()> + '_ {
         let of_row = UNIT_PACKETS * self.code.m() * FEC_PACKET_BYTES;
         let mut built = vec![0; self.built_bytes / of_row * of_row];
         let mut next = 0;

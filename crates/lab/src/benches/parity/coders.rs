@@ -6,7 +6,7 @@ use millrace_core::fec::{Code, Kernel};
 use crate::isal::Isal;
 
 /// Computes the outputs from the sources, all of one length.
-type Run = Box<dyn FnMut(&[&[u8]], &mut [&mut [u8]])>;
+type CoderFn = Box<dyn FnMut(&[&[u8]], &mut [&mut [u8]])>;
 
 /// One of them.
 pub(super) struct Coder {
@@ -15,7 +15,7 @@ pub(super) struct Coder {
     pub(super) is_same_code: bool,
     /// How many outputs it makes.
     pub(super) outputs: usize,
-    pub(super) run: Run,
+    pub(super) run: CoderFn,
 }
 
 pub(super) const XOR: &str = "plain XOR";
@@ -49,12 +49,12 @@ pub(super) fn encoders(k: usize, m: usize, isal: Option<Isal>) -> anyhow::Result
     let mut coders = vec![plain_xor(k)?];
     for kernel in kernels() {
         let code = code.clone();
-        let run: Run = Box::new(move |data, out| code.encode_with(kernel, data, out));
+        let run: CoderFn = Box::new(move |data, out| code.encode_with(kernel, data, out));
         coders.push(Coder { name: ours(kernel), is_same_code: true, outputs: m, run });
     }
     if let Some(isal) = isal {
         let theirs = isal.code(k, &generator(&code)[k * k..]);
-        let run: Run = Box::new(move |data, out| theirs.run(data, out));
+        let run: CoderFn = Box::new(move |data, out| theirs.run(data, out));
         coders.push(Coder { name: ISAL.into(), is_same_code: true, outputs: m, run });
     }
     #[cfg(feature = "reed-solomon-crates")]
@@ -71,7 +71,7 @@ pub(super) fn decoders(code: &Code, lost: usize, isal: Option<Isal>) -> anyhow::
     let mut coders = vec![plain_xor(k)?];
     for kernel in kernels() {
         let plan = plan.clone();
-        let run: Run = Box::new(move |sources, out| plan.restore_with(kernel, sources, out));
+        let run: CoderFn = Box::new(move |sources, out| plan.restore_with(kernel, sources, out));
         coders.push(Coder { name: ours(kernel), is_same_code: true, outputs: lost, run });
     }
     let generator = generator(code);
@@ -79,7 +79,7 @@ pub(super) fn decoders(code: &Code, lost: usize, isal: Option<Isal>) -> anyhow::
         let rows: Vec<u8> = sources.iter().flat_map(|s| generator[s * k..][..k].to_vec()).collect();
         let inverse = isal.invert(&rows, k).context("ISA-L finds no inverse")?;
         let theirs = isal.code(k, &inverse[..lost * k]);
-        let run: Run = Box::new(move |sources, out| theirs.run(sources, out));
+        let run: CoderFn = Box::new(move |sources, out| theirs.run(sources, out));
         coders.push(Coder { name: ISAL.into(), is_same_code: true, outputs: lost, run });
     }
     #[cfg(feature = "reed-solomon-crates")]
@@ -101,7 +101,7 @@ mod crates {
     use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
     use rusty_erasure::Matrix;
 
-    use super::{Coder, Run};
+    use super::{Coder, CoderFn};
 
     const RUSTY: &str = "rusty_erasure";
     const SIMD: &str = "reed-solomon-simd";
@@ -109,10 +109,10 @@ mod crates {
     pub(super) fn encoders(k: usize, m: usize, generator: &[u8]) -> anyhow::Result<Vec<Coder>> {
         let rusty = rusty_erasure::coder(Matrix::from_bytes(k + m, k, generator.to_vec()).context(RUSTY)?);
         let rusty = rusty.context(RUSTY)?;
-        let run_rusty: Run =
+        let run_rusty: CoderFn =
             Box::new(move |data, out| rusty.encode(data, out).expect("blocks of one length"));
         let mut simd: Option<ReedSolomonEncoder> = None;
-        let run_simd: Run = Box::new(move |data, out| {
+        let run_simd: CoderFn = Box::new(move |data, out| {
             let bytes = data[0].len();
             let encoder =
                 simd.get_or_insert_with(|| ReedSolomonEncoder::new(k, m, bytes).expect("an even length"));
@@ -139,14 +139,14 @@ mod crates {
         let rebuild: Vec<usize> = (0..lost).collect();
         let plan = rusty.decode_plan(&present, &rebuild).context(RUSTY)?;
         let sources = sources.to_vec();
-        let run_rusty: Run = Box::new(move |blocks, out| {
+        let run_rusty: CoderFn = Box::new(move |blocks, out| {
             let mut symbols = vec![None; k + m];
             sources.iter().zip(blocks).for_each(|(s, block)| symbols[*s] = Some(*block));
             rusty.recover_with(&plan, &symbols, out).expect("enough symbols");
         });
         // A code of its own: it is given parities that are not its own, which costs the same and restores nothing.
         let mut simd: Option<ReedSolomonDecoder> = None;
-        let run_simd: Run = Box::new(move |blocks, out| {
+        let run_simd: CoderFn = Box::new(move |blocks, out| {
             let bytes = blocks[0].len();
             let decoder =
                 simd.get_or_insert_with(|| ReedSolomonDecoder::new(k, m, bytes).expect("an even length"));

@@ -8,8 +8,8 @@ use millrace_core::random::SplitMix;
 
 use super::coders::{Coder, ISAL, XOR, decoders, encoders, ours};
 use crate::frame::{
-    Axis, ContenderResult, Contest, ContestOptions, ContestResult, Noise, Options, Plot, PlotKind, Point,
-    Promise, Report, Row, Slot, percentile,
+    Axis, ContenderResult, ContenderSlot, Contest, ContestOptions, ContestResult, Noise, Options, Plot,
+    PlotKind, Point, Promise, Report, Row, percentile,
 };
 use crate::isal::Isal;
 
@@ -21,9 +21,9 @@ const HOT_CODEWORDS: u64 = 64;
 /// The promises are about this code.
 const PROMISED: (usize, usize) = (8, 2);
 
-/// Where the blocks are.
+/// Placement of the blocks in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BlockPlacement {
     /// One codeword of packets in the first cache, each beginning with a cache line.
     Hot,
     /// The same, the packets without gaps as in a title: most vector loads touch two lines, which bounds the fastest codes.
@@ -32,7 +32,7 @@ enum State {
     Cold,
 }
 
-impl State {
+impl BlockPlacement {
     const ALL: [Self; 3] = [Self::Hot, Self::Packed, Self::Cold];
 
     fn word(self) -> &'static str {
@@ -65,7 +65,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
     }
     let (mut noise, mut points) = (Noise::quiet(), Vec::new());
     for (k, m) in shapes {
-        for state in State::ALL {
+        for state in BlockPlacement::ALL {
             let blocks = Blocks::new(k, m, state, options)?;
             for lost in [0, 1, m] {
                 options.go_on()?;
@@ -90,7 +90,7 @@ pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Nois
 /// Rows of data and parity, one after the other in memory.
 struct Blocks {
     code: Code,
-    state: State,
+    state: BlockPlacement,
     unit_bytes: usize,
     /// From one unit to the next.
     step: usize,
@@ -102,17 +102,17 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(k: usize, m: usize, state: State, options: &Options) -> anyhow::Result<Self> {
+    fn new(k: usize, m: usize, state: BlockPlacement, options: &Options) -> anyhow::Result<Self> {
         options.say(&format!("{k}+{m}: making blocks"));
         let code = Code::new(k, m).context("no such code")?;
         let (unit_bytes, rows) = match state {
-            State::Hot | State::Packed => (DEFAULT_PACKET_BYTES, 1),
-            State::Cold => {
+            BlockPlacement::Hot | BlockPlacement::Packed => (DEFAULT_PACKET_BYTES, 1),
+            BlockPlacement::Cold => {
                 let unit_bytes = UNIT_PACKETS * DEFAULT_PACKET_BYTES;
                 (unit_bytes, options.pick(4 << 20, 512 << 20, 512 << 20) / (k * unit_bytes))
             }
         };
-        let step = if state == State::Hot { unit_bytes.next_multiple_of(64) } else { unit_bytes };
+        let step = if state == BlockPlacement::Hot { unit_bytes.next_multiple_of(64) } else { unit_bytes };
         let mut random = SplitMix(1);
         // Room to begin with a cache line.
         let [mut data, mut parity] = [k, m].map(|units| vec![0; rows * units * step + 63]);
@@ -149,7 +149,13 @@ impl Blocks {
 
     /// One contender's turn: row after row, or one row over and over. The outputs are written to the same place again and
     /// again, as an ingest does, whose parity goes to disk from there.
-    fn slot(&self, job: &Job, coder: &mut Coder, at: &mut usize, slot: &mut Slot) -> anyhow::Result<()> {
+    fn slot(
+        &self,
+        job: &CodingJob,
+        coder: &mut Coder,
+        at: &mut usize,
+        slot: &mut ContenderSlot,
+    ) -> anyhow::Result<()> {
         let mut out = vec![0; coder.outputs * self.step + 63];
         let start = out.as_ptr().align_offset(64).min(63);
         let out = &mut out[start..][..coder.outputs * self.step];
@@ -176,7 +182,7 @@ impl Blocks {
 }
 
 /// The computation for each row.
-struct Job {
+struct CodingJob {
     /// The symbols that are read.
     sources: Vec<usize>,
     /// The first symbol that comes out; the others follow.
@@ -193,10 +199,10 @@ fn contest(
     let (k, m) = (blocks.code.k(), blocks.code.m());
     let coders = if lost == 0 { encoders(k, m, isal)? } else { decoders(&blocks.code, lost, isal)? };
     let job = match lost {
-        0 => Job { sources: (0..k).collect(), first_output: k },
+        0 => CodingJob { sources: (0..k).collect(), first_output: k },
         lost => {
             let plan = blocks.code.plan(u128::MAX << lost).context("too much is lost")?;
-            Job { sources: plan.sources().to_vec(), first_output: 0 }
+            CodingJob { sources: plan.sources().to_vec(), first_output: 0 }
         }
     };
     let mut contest = Contest::new(blocks.label(lost));
@@ -239,22 +245,22 @@ fn faster(a: &ContenderResult, b: &ContenderResult) -> f64 {
     percentile(&mut ratios, 50.0)
 }
 
-fn promise(state: State, result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
+fn promise(state: BlockPlacement, result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
     let find = |name: &str| result.of(name);
     let best = find(&ours(Kernel::best())).context("our own code was not measured")?;
     let xor = find(XOR).context("the plain XOR was not measured")?;
     match state {
-        State::Cold => {
+        BlockPlacement::Cold => {
             let cold = Promise::at_least("parity-encode-cold", faster(best, xor), 0.8, "of XOR");
             report.promises.push(cold.by_rows(result.rounds_of(&[&best.name, XOR])));
         }
-        State::Hot if Kernel::Gfni.is_available() => {
+        BlockPlacement::Hot if Kernel::Gfni.is_available() => {
             if let Some(isal) = find(ISAL) {
                 let hot = Promise::at_least("parity-encode-hot", faster(best, isal), 2.5, "x ISA-L");
                 report.promises.push(hot.by_rows(result.rounds_of(&[&best.name, ISAL])));
             }
         }
-        State::Hot | State::Packed => {}
+        BlockPlacement::Hot | BlockPlacement::Packed => {}
     }
     Ok(())
 }

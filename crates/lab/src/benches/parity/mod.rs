@@ -28,13 +28,13 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// What measures something of its own; it needs what another benchmark needs.
-type Part = fn(&Options, &mut Report) -> anyhow::Result<Noise>;
+/// A part with measurements of its own; it needs what another benchmark needs.
+type PartFn = fn(&Options, &mut Report) -> anyhow::Result<Noise>;
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("parity");
     let mut noise = coding::run(options, &mut report)?.and(at_send::run(options, &mut report)?);
-    let parts: [(&str, &Bench, Part); 2] = [
+    let parts: [(&str, &Bench, PartFn); 2] = [
         ("taking in a title", &super::ingest::BENCH, ingest::run),
         ("sending", &super::tx::BENCH, send::run),
     ];

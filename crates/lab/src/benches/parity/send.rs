@@ -13,7 +13,7 @@ use millrace_netio::{GsoMode, KernelTx, KernelTxConfig, bind_pair};
 
 use super::track;
 use crate::benches::tx::{DropSink, NOWHERE};
-use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Promise, Report, Slot};
+use crate::frame::{ContenderSlot, Contest, ContestOptions, ContestResult, Noise, Options, Promise, Report};
 use crate::netns::TwoHosts;
 
 const DATA_BYTES: usize = RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES;
@@ -69,7 +69,7 @@ fn compare(tx: &RefCell<KernelTx>, burst: usize, options: &Options) -> anyhow::R
     for (name, segment) in [(DATA, DATA_BYTES), (FEC, FEC_BYTES)] {
         let packets: Vec<u8> = (0..megabytes << 20).map(|at: usize| (at % 251) as u8).collect();
         let (sent, mut next) = (&sent, 0);
-        contest.contender(name, move |slot: &mut Slot| {
+        contest.contender(name, move |slot: &mut ContenderSlot| {
             while slot.goes_on() {
                 let transmit = |n: usize| {
                     let to = SocketAddr::new(NOWHERE.into(), 6_000 + 2 * n as u16);

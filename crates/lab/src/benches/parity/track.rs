@@ -13,7 +13,9 @@ use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::seam::{Dest, PacketTx, SendOutcome};
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtp::Timeline;
-use millrace_engine::{Engine, EngineConfig, Media, Numbering, RunSpec, StopReason, StreamEvent, StreamSpec};
+use millrace_engine::{
+    Engine, EngineConfig, Numbering, RunMedia, RunSpec, StopReason, StreamEvent, StreamSpec,
+};
 use millrace_netio::KernelTx;
 
 use crate::benches::tx::NOWHERE;
@@ -104,7 +106,7 @@ fn write_up(result: &ContestResult, report: &mut Report) -> anyhow::Result<()> {
 struct Paced {
     engine: Engine,
     leases: Vec<Lease>,
-    media: Media,
+    media: RunMedia,
     run: RunSerial,
     now: Instant,
     step_ns: u64,
@@ -118,7 +120,7 @@ impl Paced {
         let lease = |extent| load(&arena, layout, timeline, extent, packet_ns);
         let leases = (0..EXTENTS).map(lease).collect::<anyhow::Result<_>>()?;
         let packets = EXTENTS * layout.packets_per_extent();
-        let media = Media { title: TitleRef(0), packets, timeline, layout, spare: 0 };
+        let media = RunMedia { title: TitleRef(0), packets, timeline, layout, spare: 0 };
         let config = EngineConfig { streams: VIEWERS as usize, ..EngineConfig::default() };
         let mut paced = Self {
             engine: Engine::new(config),

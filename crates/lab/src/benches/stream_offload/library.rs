@@ -8,12 +8,14 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use millrace_offload::toe::{Device, Engine, EngineSettings, Sockets, TcpStream};
 use millrace_store::volume::Volume;
-use millrace_stream::{Place, Reason, Source, StreamContext, StreamEngine, StreamEngineConfig, Transport};
+use millrace_stream::{
+    MediaSource, Reason, SourcePosition, StreamContext, StreamEngine, StreamEngineConfig, Transport,
+};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::senders::{LIMIT, SENDER, Seen, Work};
+use super::senders::{LIMIT, SENDER, SenderLoads, Work};
 use crate::benches::toe::rig::become_;
-use crate::streams::{Media, sleep_until, title_of};
+use crate::streams::{TitleFolder, sleep_until, title_of};
 
 /// A thread does nothing but wait.
 const STACK_BYTES: usize = 64 << 10;
@@ -43,8 +45,8 @@ impl Drop for Stop {
 pub(super) fn send(
     work: Work<'_>,
     offload: Offload<'_>,
-    measure: impl FnOnce() -> anyhow::Result<Seen>,
-) -> anyhow::Result<Seen> {
+    measure: impl FnOnce() -> anyhow::Result<SenderLoads>,
+) -> anyhow::Result<SenderLoads> {
     let cpu = match &offload {
         Offload::Apart(_) => work.cpu,
         Offload::Inside(_, cpu) => *cpu,
@@ -96,10 +98,10 @@ fn connect(sockets: &mut Sockets, to: SocketAddr) -> anyhow::Result<u32> {
 fn run(
     work: Work<'_>,
     engine: &StreamEngine,
-    source: &Source,
+    source: &MediaSource,
     transports: Vec<Transport>,
-    measure: impl FnOnce() -> anyhow::Result<Seen>,
-) -> anyhow::Result<Seen> {
+    measure: impl FnOnce() -> anyhow::Result<SenderLoads>,
+) -> anyhow::Result<SenderLoads> {
     std::thread::scope(|scope| {
         let stop = Stop(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let mut senders = Vec::new();
@@ -113,7 +115,7 @@ fn run(
                 sleep_until(due_ns);
                 // The title begins again at its end.
                 while engine.run(&mut context)?.reason == Reason::Finished {
-                    context.start_at(Place::START);
+                    context.start_at(SourcePosition::START);
                 }
                 Ok(())
             })?);
@@ -127,7 +129,7 @@ fn run(
     })
 }
 
-fn source(engine: &StreamEngine, media: &Media) -> anyhow::Result<Source> {
+fn source(engine: &StreamEngine, media: &TitleFolder) -> anyhow::Result<MediaSource> {
     let (store, name) = title_of(media);
     let volume = Volume::open(&store)?;
     let info = volume.find(&name)?.with_context(|| format!("{}: no {name} in it", store.display()))?;

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use millrace_core::units::BitRate;
 
-use self::senders::{Case, Seen, carry};
-use crate::benches::toe::rig::Rig;
+use self::senders::{Case, SenderLoads, carry};
+use crate::benches::toe::rig::ToeRig;
 use crate::capacity::Scratch;
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
-use crate::streams::{Blocks, Media};
+use crate::streams::{Blocks, TitleFolder};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
@@ -68,9 +68,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let rate = options.rates.first().copied().unwrap_or(RATE);
     let blocks = Blocks::of(rate, INTERVAL)?;
     let dir = Scratch::new(options, "stream-offload")?;
-    let media = Media::make(&dir.0, blocks, length.as_secs() + 20, 1)?;
-    let mut rig = Rig::lay(MTU)?;
-    let mut seen: Vec<Vec<Seen>> = Case::ALL.map(|_| Vec::new()).into();
+    let media = TitleFolder::make(&dir.0, blocks, length.as_secs() + 20, 1)?;
+    let mut rig = ToeRig::lay(MTU)?;
+    let mut seen: Vec<Vec<SenderLoads>> = Case::ALL.map(|_| Vec::new()).into();
     for round in 0..rounds {
         noise.look();
         for at in 0..Case::ALL.len() {
@@ -91,11 +91,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn middle(seen: &[Seen], value: impl Fn(&Seen) -> f64) -> f64 {
+fn middle(seen: &[SenderLoads], value: impl Fn(&SenderLoads) -> f64) -> f64 {
     median(&seen.iter().map(value).collect::<Vec<f64>>())
 }
 
-fn row(name: String, seen: &[Seen]) -> Row {
+fn row(name: String, seen: &[SenderLoads]) -> Row {
     let spread = Spread::of(&seen.iter().map(|seen| seen.host).collect::<Vec<_>>());
     Row::new(name)
         .with("host", spread.p50, "% a Gb/s")
@@ -106,10 +106,10 @@ fn row(name: String, seen: &[Seen]) -> Row {
         .with("total", middle(seen, |seen| seen.total), "% a Gb/s")
         .with("waits", middle(seen, |seen| seen.waits_per_s), "1/s")
         .with("delivered", middle(seen, |seen| seen.delivered) * 100.0, "%")
-        .with("viewers of a processor, all counted", middle(seen, Seen::viewers), "")
+        .with("viewers of a processor, all counted", middle(seen, SenderLoads::viewers), "")
 }
 
-fn judge(seen: &[Vec<Seen>], report: &mut Report) {
+fn judge(seen: &[Vec<SenderLoads>], report: &mut Report) {
     let of = |case: Case| Case::ALL.iter().position(|one| *one == case).map_or(&[][..], |at| &seen[at]);
     let is_kept = |case| middle(of(case), |seen| seen.delivered) >= DELIVERED;
     let host = |case| if is_kept(case) { middle(of(case), |seen| seen.host) } else { f64::NAN };
@@ -156,11 +156,11 @@ fn judge(seen: &[Vec<Seen>], report: &mut Report) {
     ]);
 }
 
-fn plot(seen: &[Vec<Seen>]) -> Plot {
+fn plot(seen: &[Vec<SenderLoads>]) -> Plot {
     let axis = Axis::new("load", "% of a processor a Gb/s");
     let title = "paced streams by TCP: the host's load, and all of it";
     let mut plot = Plot::new(PlotKind::Bars, title, Axis::default(), axis);
-    let bars = |value: &dyn Fn(&Seen) -> f64| -> Vec<Point> {
+    let bars = |value: &dyn Fn(&SenderLoads) -> f64| -> Vec<Point> {
         Case::ALL.iter().zip(seen).map(|(case, seen)| Point::bar(case.name(), middle(seen, value))).collect()
     };
     plot = plot.with("host", bars(&|seen| seen.host));

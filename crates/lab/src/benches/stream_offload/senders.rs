@@ -14,10 +14,10 @@ use millrace_offload::toe::{Engine, EngineSettings, PairSettings, TcpStream};
 
 use super::library;
 use crate::benches::toe::peer::{LOOK_UP, Readers, accept_until, looks_up};
-use crate::benches::toe::rig::{HOST, Offload, Places, Rig, become_};
+use crate::benches::toe::rig::{HOST, Offload, Places, ToeRig, become_};
 use crate::frame::Options;
 use crate::proc;
-use crate::streams::{Blocks, Media, now_ns, sleep_until, title_path};
+use crate::streams::{Blocks, TitleFolder, now_ns, sleep_until, title_path};
 
 /// Threads that send.
 pub(super) const SENDER: &str = "bench-strm";
@@ -62,7 +62,7 @@ impl Case {
 
 /// Loads in percents of a processor for each Gb/s.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct SenderLoads {
     /// Senders; on the kernel's TCP what receives ACKs, too.
     pub(super) host: f64,
     pub(super) engine: f64,
@@ -74,7 +74,7 @@ pub(super) struct Seen {
     rate: u64,
 }
 
-impl Seen {
+impl SenderLoads {
     /// Viewers that one processor would carry with all this.
     pub(super) fn viewers(&self) -> f64 {
         100.0 / self.total * 1e9 / self.rate as f64
@@ -83,13 +83,13 @@ impl Seen {
 
 /// Carries `count` streams for `length`.
 pub(super) fn carry(
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     options: &Options,
     case: Case,
-    media: &Media,
+    media: &TitleFolder,
     count: u32,
     length: Duration,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<SenderLoads> {
     let places = if case.is_engine() { Places::apart() } else { Places::together() };
     rig.offload(Offload::Off, Offload::Off)?;
     let pairs = if case.is_each() { count } else { 1 };
@@ -103,7 +103,7 @@ pub(super) fn carry(
     let (own, viewers) = rig.ends(case.is_engine())?;
     let rig = &*rig;
     rig.place(&places)?;
-    rig.host(|| -> anyhow::Result<Seen> {
+    rig.host(|| -> anyhow::Result<SenderLoads> {
         become_(HOST, places.app)?;
         let stop = AtomicBool::new(false);
         if case == Case::StreamEngine {
@@ -166,7 +166,7 @@ fn size(settings: &mut EngineSettings, pairs: u32, count: u32, cpu: usize) {
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) at: SocketAddr,
-    pub(super) media: &'a Media,
+    pub(super) media: &'a TitleFolder,
     pub(super) count: u32,
     pub(super) cpu: usize,
     stop: &'a AtomicBool,
@@ -226,7 +226,7 @@ fn send_each(work: Work<'_>, mut stream: impl Write, index: u32) -> anyhow::Resu
 struct Started(Child);
 
 impl Started {
-    fn start(options: &Options, media: &Media, at: SocketAddr, count: u32) -> anyhow::Result<Self> {
+    fn start(options: &Options, media: &TitleFolder, at: SocketAddr, count: u32) -> anyhow::Result<Self> {
         let Blocks { datagram_bytes, datagrams, interval_ns } = media.blocks;
         let mut command = Command::new(&options.program);
         // In the bursts of the library call, which the same engine inside the offload engine has too.
@@ -259,7 +259,7 @@ struct Viewers(Readers);
 
 impl Viewers {
     /// They are called.
-    fn listen(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
+    fn listen(rig: &ToeRig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
         let listener = rig.peer(|| KernelListener::bind(at))?.context("viewers listen")?;
         looks_up(&listener, LOOK_UP)?;
         Readers::start(rig, places.peer, move |stop| {
@@ -274,7 +274,7 @@ impl Viewers {
     }
 
     /// They call, and tell the sender to begin.
-    fn call(rig: &Rig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
+    fn call(rig: &ToeRig, at: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Self> {
         Readers::start(rig, places.peer, move |_| {
             let begun = Instant::now();
             let mut all = Vec::new();
@@ -337,13 +337,13 @@ impl Threads<'_> {
 
 /// Looks at everything twice.
 fn measure(
-    rig: &Rig,
+    rig: &ToeRig,
     case: Case,
-    media: &Media,
+    media: &TitleFolder,
     viewers: &Viewers,
     (count, length): (u32, Duration),
     threads: Threads<'_>,
-) -> anyhow::Result<Seen> {
+) -> anyhow::Result<SenderLoads> {
     viewers.wait()?;
     sleep(SETTLE);
     let look = || -> anyhow::Result<_> {
@@ -369,7 +369,7 @@ fn measure(
         (percent(used.engine_ns + after.3.saturating_sub(before.3)), percent(used.napi_ns));
     let host = percent(senders) + if case.is_engine() { 0.0 } else { interface };
     let rate = media.blocks.rate().0;
-    Ok(Seen {
+    Ok(SenderLoads {
         host,
         engine,
         interface,

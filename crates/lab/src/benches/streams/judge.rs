@@ -7,7 +7,7 @@ use super::{Cell, Standing};
 use crate::frame::stats::median;
 use crate::frame::{Axis, NoiseMeter, Plot, PlotKind, Point, Promise, Report, Row};
 use crate::streams::search::Bound;
-use crate::streams::{Kind, Transport};
+use crate::streams::{SendMethod, Transport};
 
 /// The engine against a process per stream, datagrams at the shortest interval.
 const UDP_BOUND: f64 = 4.0;
@@ -34,7 +34,7 @@ fn cells(standings: &[Standing]) -> BTreeSet<Cell> {
     standings.iter().map(|standing| standing.cell).collect()
 }
 
-fn of(standings: &[Standing], cell: Cell, kind: Kind) -> Option<&Standing> {
+fn of(standings: &[Standing], cell: Cell, kind: SendMethod) -> Option<&Standing> {
     standings.iter().find(|standing| standing.cell == cell && standing.kind == kind)
 }
 
@@ -44,7 +44,7 @@ fn ratio(one: &Standing, other: &Standing) -> f64 {
     median(&ratios)
 }
 
-fn ratio_of(standings: &[Standing], cell: Cell, kind: Kind, base: Kind) -> Option<f64> {
+fn ratio_of(standings: &[Standing], cell: Cell, kind: SendMethod, base: SendMethod) -> Option<f64> {
     let ratio = ratio(of(standings, cell, kind)?, of(standings, cell, base)?);
     ratio.is_finite().then_some(ratio)
 }
@@ -61,7 +61,7 @@ pub(super) fn rows(standing: &Standing, standings: &[Standing]) -> Vec<Row> {
     let streams = &standing.streams;
     let (low, high) =
         (streams.iter().copied().fold(f64::INFINITY, f64::min), streams.iter().copied().fold(0.0, f64::max));
-    let base = ratio_of(standings, standing.cell, standing.kind, Kind::Process).unwrap_or(f64::NAN);
+    let base = ratio_of(standings, standing.cell, standing.kind, SendMethod::Process).unwrap_or(f64::NAN);
     let mut carried = Row::new(label.as_str())
         .with("streams", median(streams).round(), "")
         .with("min", low.round(), "")
@@ -112,8 +112,9 @@ fn steps(standings: &[Standing]) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     for cell in cells(standings) {
-        let ratios = [Kind::Sendfile, Kind::Events, Kind::Engine];
-        let ratios = ratios.map(|kind| ratio_of(standings, cell, kind, Kind::Process).unwrap_or(f64::NAN));
+        let ratios = [SendMethod::Sendfile, SendMethod::Events, SendMethod::Engine];
+        let ratios =
+            ratios.map(|kind| ratio_of(standings, cell, kind, SendMethod::Process).unwrap_or(f64::NAN));
         if ratios.iter().any(|ratio| ratio.is_finite()) {
             rows.push(row(cell.label(), ratios));
         }
@@ -129,12 +130,13 @@ fn promises(standings: &[Standing]) -> Vec<Promise> {
     let by = |transport: Transport| cells.iter().copied().filter(move |cell| cell.transport == transport);
     let least = |ratios: Vec<(f64, Vec<String>)>| ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
     let to_process = |cell: Cell| {
-        let rows = [Kind::Engine, Kind::Process].map(|kind| of(standings, cell, kind).map(Standing::label));
+        let rows = [SendMethod::Engine, SendMethod::Process]
+            .map(|kind| of(standings, cell, kind).map(Standing::label));
         let rows: Vec<String> = rows.into_iter().flatten().collect();
-        Some((ratio_of(standings, cell, Kind::Engine, Kind::Process)?, rows))
+        Some((ratio_of(standings, cell, SendMethod::Engine, SendMethod::Process)?, rows))
     };
     let to_loop = |cell: Cell| {
-        let (engine, best) = (of(standings, cell, Kind::Engine)?, best_loop(standings, cell)?);
+        let (engine, best) = (of(standings, cell, SendMethod::Engine)?, best_loop(standings, cell)?);
         Some((ratio(engine, best), vec![engine.label(), best.label()]))
     };
     let short = by(Transport::Udp).filter(|cell| cell.interval_ms == UDP_INTERVAL_MS);
@@ -166,7 +168,7 @@ fn plots(standings: &[Standing]) -> Vec<Plot> {
             format!("{} at {}", if transport == Transport::Udp { "UDP" } else { "TCP" }, first.cell.rate);
         let bars = |title: &str, y: Axis, value: &dyn Fn(&Standing) -> Option<f64>| {
             let plot = Plot::new(PlotKind::Bars, format!("{name}: {title}"), Axis::default(), y);
-            Kind::ALL.into_iter().fold(plot, |plot, kind| {
+            SendMethod::ALL.into_iter().fold(plot, |plot, kind| {
                 let points = mine
                     .iter()
                     .filter(|s| s.kind == kind)

@@ -17,12 +17,12 @@ use anyhow::{bail, ensure};
 use millrace_core::units::BitRate;
 
 use crate::capacity::Scratch;
-use crate::capacity::site::Site;
+use crate::capacity::site::BenchSite;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Report, Row};
 use crate::streams::routines::{Routine, TOP};
-use crate::streams::search::{Answer, Bound, LoadOptions, LoadSearch, LoadStep};
-use crate::streams::trial::{Attempt, Stage, Tried, attempt};
-use crate::streams::{Blocks, Kind, Media, Transport};
+use crate::streams::search::{Bound, LoadOptions, LoadSearch, LoadStep, SearchAnswer};
+use crate::streams::trial::{Attempt, SenderTestbed, Tried, attempt};
+use crate::streams::{Blocks, SendMethod, TitleFolder, Transport};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
@@ -93,7 +93,7 @@ struct Only<'a>(&'a [String]);
 
 impl<'a> Only<'a> {
     fn of(options: &'a Options) -> anyhow::Result<Self> {
-        let kinds = Kind::ALL.map(Kind::name);
+        let kinds = SendMethod::ALL.map(SendMethod::name);
         let known = |word: &String| {
             PARTS.contains(&word.as_str())
                 || kinds.contains(&word.as_str())
@@ -120,8 +120,8 @@ impl<'a> Only<'a> {
         self.wants(&PARTS, name)
     }
 
-    fn kind(&self, kind: Kind) -> bool {
-        self.wants(&Kind::ALL.map(Kind::name), kind.name())
+    fn kind(&self, kind: SendMethod) -> bool {
+        self.wants(&SendMethod::ALL.map(SendMethod::name), kind.name())
     }
 
     fn interval(&self, ms: u64) -> bool {
@@ -136,7 +136,7 @@ fn interval_name(ms: u64) -> String {
 
 /// The result of a search: the answer, the trial nearest to it, and streams and busy share of all
 /// trials.
-type Found = (Answer, Option<Tried>, Vec<(f64, f64)>);
+type SearchSummary = (SearchAnswer, Option<Tried>, Vec<(f64, f64)>);
 
 /// What one line of the rows is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,7 +157,7 @@ impl Cell {
 #[derive(Clone, Debug)]
 struct Standing {
     cell: Cell,
-    kind: Kind,
+    kind: SendMethod,
     /// Of each round.
     streams: Vec<f64>,
     bound: Bound,
@@ -179,8 +179,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut noise = NoiseMeter::start();
     let scratch = Scratch::new(options, "streams")?;
     let effort = Effort::of(options);
-    let site = Site::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
-    let bench = Run { options, only, effort, site: &site, program: &options.program, dir: &scratch.0 };
+    let site = BenchSite::new(options.offload.unwrap_or(false), 1, scratch.0.join("site"))?;
+    let bench = StreamsRun { options, only, effort, site: &site, program: &options.program, dir: &scratch.0 };
     let cells = bench.cells()?;
     let mut standings = Vec::new();
     let by = |wanted: Transport| cells.iter().filter(move |cell| cell.transport == wanted).copied();
@@ -188,7 +188,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         bench.rows(by(Transport::Udp).collect(), &mut standings, &mut report, &mut noise)?;
     }
     let rate = cells.first().map_or(BitRate(RATES[0]), |cell| cell.rate);
-    if bench.only.part("thread") && bench.only.kind(Kind::Engine) {
+    if bench.only.part("thread") && bench.only.kind(SendMethod::Engine) {
         noise.look();
         parts::thread(&bench, rate, &mut report)?;
     }
@@ -207,16 +207,16 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// A run of the benchmark.
-struct Run<'a> {
+struct StreamsRun<'a> {
     options: &'a Options,
     only: Only<'a>,
     effort: Effort,
-    site: &'a Site,
+    site: &'a BenchSite,
     program: &'a Path,
     dir: &'a Path,
 }
 
-impl Run<'_> {
+impl StreamsRun<'_> {
     /// Returns the requested cells.
     fn cells(&self) -> anyhow::Result<Vec<Cell>> {
         let rates = match self.options.rates.as_slice() {
@@ -248,17 +248,17 @@ impl Run<'_> {
     }
 
     /// The titles of a cell, made once.
-    fn media(&self, name: &str, blocks: Blocks, titles: u32) -> anyhow::Result<Media> {
+    fn media(&self, name: &str, blocks: Blocks, titles: u32) -> anyhow::Result<TitleFolder> {
         let (dir, seconds) = (self.dir.join(name), self.effort.media_s());
         if dir.exists() {
-            return Ok(Media { dir, titles, blocks, seconds });
+            return Ok(TitleFolder { dir, titles, blocks, seconds });
         }
         self.options.say(&format!("making {titles} titles of {}", blocks.rate()));
-        Media::make(&dir, blocks, seconds, titles)
+        TitleFolder::make(&dir, blocks, seconds, titles)
     }
 
-    fn stage<'a>(&'a self, media: &'a Media) -> Stage<'a> {
-        Stage {
+    fn stage<'a>(&'a self, media: &'a TitleFolder) -> SenderTestbed<'a> {
+        SenderTestbed {
             site: self.site,
             media,
             program: self.program,
@@ -276,10 +276,10 @@ impl Run<'_> {
         report: &mut Report,
         noise: &mut NoiseMeter,
     ) -> anyhow::Result<()> {
-        let tiny = [Kind::Process, Kind::Events, Kind::Engine];
+        let tiny = [SendMethod::Process, SendMethod::Events, SendMethod::Engine];
         for round in 0..self.effort.rounds {
             for cell in &cells {
-                for kind in Kind::ALL {
+                for kind in SendMethod::ALL {
                     let is_wanted = self.only.kind(kind) && kind.can(cell.transport);
                     if is_wanted && (!self.options.tiny || tiny.contains(&kind)) {
                         noise.look();
@@ -298,7 +298,7 @@ impl Run<'_> {
     fn one(
         &self,
         cell: Cell,
-        kind: Kind,
+        kind: SendMethod,
         round: usize,
         standings: &mut Vec<Standing>,
         report: &mut Report,
@@ -338,11 +338,11 @@ impl Run<'_> {
     /// Searches the number of streams at the target; with the trial nearest to it and all that were seen.
     fn find(
         &self,
-        stage: &Stage<'_>,
-        kind: Kind,
+        stage: &SenderTestbed<'_>,
+        kind: SendMethod,
         transport: Transport,
         near: Option<f64>,
-    ) -> anyhow::Result<Found> {
+    ) -> anyhow::Result<SearchSummary> {
         let Effort { precision, trials, window, .. } = self.effort;
         let max = most(&self.effort, kind, transport);
         let first =
@@ -369,7 +369,7 @@ impl Run<'_> {
     }
 
     /// Runs one trial and reports it as progress.
-    fn try_once(&self, stage: &Stage<'_>, what: Attempt) -> anyhow::Result<Tried> {
+    fn try_once(&self, stage: &SenderTestbed<'_>, what: Attempt) -> anyhow::Result<Tried> {
         self.options.go_on()?;
         let tried = attempt(stage, what, &self.options.cancel)?;
         self.options.go_on()?;
@@ -386,9 +386,9 @@ impl Run<'_> {
     /// at the shortest interval only.
     fn profiled(
         &self,
-        stage: &Stage<'_>,
+        stage: &SenderTestbed<'_>,
         cell: Cell,
-        kind: Kind,
+        kind: SendMethod,
         at: Option<Tried>,
         report: &mut Report,
     ) -> anyhow::Result<Option<Tried>> {
@@ -436,7 +436,7 @@ fn top(label: &str, routines: &[Routine]) -> Vec<Row> {
 }
 
 /// The most streams that are tried: processes take memory and time to start, connections have places in an engine.
-fn most(effort: &Effort, kind: Kind, transport: Transport) -> u32 {
+fn most(effort: &Effort, kind: SendMethod, transport: Transport) -> u32 {
     let places = match transport {
         Transport::Udp => effort.max,
         Transport::Tcp => effort.max.min(millrace_core::limits::MAX_CONNS_PER_ENGINE as u32),
@@ -446,10 +446,14 @@ fn most(effort: &Effort, kind: Kind, transport: Transport) -> u32 {
 
 /// Returns where a search begins: from the approximate cost of a block in microseconds, on a
 /// machine like this one. A search that begins too low takes one trial more.
-fn first_guess(kind: Kind, transport: Transport, blocks: &Blocks) -> u32 {
+fn first_guess(kind: SendMethod, transport: Transport, blocks: &Blocks) -> u32 {
     let each = match kind {
-        Kind::Process | Kind::Sendfile => 14.0,
-        Kind::Events | Kind::EventsMemory | Kind::EventsSendfile | Kind::Engine | Kind::Call => 4.0,
+        SendMethod::Process | SendMethod::Sendfile => 14.0,
+        SendMethod::Events
+        | SendMethod::EventsMemory
+        | SendMethod::EventsSendfile
+        | SendMethod::Engine
+        | SendMethod::Call => 4.0,
     };
     let connection = if transport == Transport::Tcp { 4.0 } else { 0.0 };
     let block_us = each + connection + 0.8 * f64::from(blocks.datagrams);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use millrace_core::units::BitRate;
 
-use super::{CACHE_BYTES, Run};
+use super::{CACHE_BYTES, StreamsRun};
 use crate::frame::{Promise, Report, Row};
 use crate::streams::search::Bound;
-use crate::streams::trial::{Attempt, Stage, Tried};
-use crate::streams::{Blocks, Kind, Transport};
+use crate::streams::trial::{Attempt, SenderTestbed, Tried};
+use crate::streams::{Blocks, SendMethod, Transport};
 
 /// Limit for the engine's thread without smooth viewers, at any number of streams.
 const SWITCHES_PER_S: f64 = 125.0;
@@ -22,20 +22,20 @@ const OWN_SCATTER: &str = "the engine's thread";
 
 /// Measures how often the engine's thread waits: with ten streams, with half of its capacity, and
 /// with all of it.
-pub(super) fn thread(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn thread(run: &StreamsRun<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for rate in [HIGH_RATE, rate] {
         let media = run.media(&format!("usual-{}", rate.0), Blocks::single(rate), 1)?;
-        let stage = Stage { is_usual: true, ..run.stage(&media) };
+        let stage = SenderTestbed { is_usual: true, ..run.stage(&media) };
         let mut counts = vec![(TEN.min(run.effort.max), "ten")];
         if rate != HIGH_RATE && !run.options.tiny {
-            let (answer, ..) = run.find(&stage, Kind::Engine, Transport::Udp, None)?;
+            let (answer, ..) = run.find(&stage, SendMethod::Engine, Transport::Udp, None)?;
             let all = (answer.streams as u32).clamp(1, run.effort.max);
             counts.extend([(all / 2, "half"), (all, "all of the 90 %")]);
         }
         for (count, name) in counts {
             let window = run.effort.window.max(Duration::from_secs(run.options.pick(1, 3, 5)));
-            let (kind, transport) = (Kind::Engine, Transport::Udp);
+            let (kind, transport) = (SendMethod::Engine, Transport::Udp);
             let tried =
                 run.try_once(&stage, Attempt { kind, transport, count, window, is_profiled: false })?;
             rows.extend(thread_row(rate, count, name, &tried).map(|row| (row, count, tried)));
@@ -84,22 +84,22 @@ const FILES_INTERVAL: Duration = Duration::from_millis(100);
 /// 100 titles, none of them in the kernel's cache: each stream reads by itself past that cache,
 /// with reads of several sizes; the same through the cache, which is empty when each trial begins;
 /// the engine, whose streams share the data that it reads.
-pub(super) fn files(run: &Run<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
+pub(super) fn files(run: &StreamsRun<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
     let titles = run.options.pick(3, TITLES, TITLES);
     let media = run.media("files", Blocks::of(rate, FILES_INTERVAL)?, titles)?;
     let sizes: &[usize] = run.options.pick(&READS_KB[2..3], &READS_KB[..], &READS_KB[..]);
     let direct = |kind| sizes.iter().map(move |kb| (kind, kb * 1024));
-    let mut ways: Vec<(Kind, usize)> = direct(Kind::Process).collect();
+    let mut ways: Vec<(SendMethod, usize)> = direct(SendMethod::Process).collect();
     if !run.options.tiny {
-        ways.push((Kind::Process, 0));
-        ways.push((Kind::Sendfile, 0));
+        ways.push((SendMethod::Process, 0));
+        ways.push((SendMethod::Sendfile, 0));
     }
-    ways.push((Kind::Engine, 0));
+    ways.push((SendMethod::Engine, 0));
     for (kind, read_bytes) in ways.into_iter().filter(|(kind, _)| run.only.kind(*kind)) {
         let cache_bytes = if run.options.tiny { CACHE_BYTES } else { FILES_CACHE_BYTES };
-        let stage = Stage { read_bytes, cache_bytes, ..run.stage(&media) };
+        let stage = SenderTestbed { read_bytes, cache_bytes, ..run.stage(&media) };
         let how = match (kind, read_bytes) {
-            (Kind::Engine, _) => "a cache of its own".to_owned(),
+            (SendMethod::Engine, _) => "a cache of its own".to_owned(),
             (_, 0) => "the kernel's cache".to_owned(),
             (_, bytes) => format!("reads of {} KB", bytes / 1024),
         };

@@ -1,12 +1,12 @@
 use super::judge;
 use super::*;
-use crate::frame::State;
+use crate::frame::TargetState;
 
 fn cell(transport: Transport, interval_ms: u64) -> Cell {
     Cell { transport, rate: BitRate(500_000), interval_ms }
 }
 
-fn standing(cell: Cell, kind: Kind, streams: &[f64]) -> Standing {
+fn standing(cell: Cell, kind: SendMethod, streams: &[f64]) -> Standing {
     Standing {
         cell,
         kind,
@@ -22,21 +22,21 @@ fn standing(cell: Cell, kind: Kind, streams: &[f64]) -> Standing {
 fn good() -> Vec<Standing> {
     let (udp, long, tcp) = (cell(Transport::Udp, 20), cell(Transport::Udp, 500), cell(Transport::Tcp, 100));
     vec![
-        standing(udp, Kind::Process, &[1_000.0, 1_200.0]),
-        standing(udp, Kind::Sendfile, &[1_150.0, 1_380.0]),
-        standing(udp, Kind::Events, &[3_000.0, 3_600.0]),
-        standing(udp, Kind::EventsMemory, &[4_000.0, 4_800.0]),
-        standing(udp, Kind::Engine, &[4_500.0, 5_400.0]),
-        standing(long, Kind::Process, &[2_000.0, 2_000.0]),
-        standing(long, Kind::Events, &[4_000.0, 4_000.0]),
-        standing(long, Kind::Engine, &[4_400.0, 4_400.0]),
-        standing(tcp, Kind::Process, &[500.0, 500.0]),
-        standing(tcp, Kind::EventsSendfile, &[5_000.0, 5_000.0]),
-        standing(tcp, Kind::Engine, &[1_100.0, 1_100.0]),
+        standing(udp, SendMethod::Process, &[1_000.0, 1_200.0]),
+        standing(udp, SendMethod::Sendfile, &[1_150.0, 1_380.0]),
+        standing(udp, SendMethod::Events, &[3_000.0, 3_600.0]),
+        standing(udp, SendMethod::EventsMemory, &[4_000.0, 4_800.0]),
+        standing(udp, SendMethod::Engine, &[4_500.0, 5_400.0]),
+        standing(long, SendMethod::Process, &[2_000.0, 2_000.0]),
+        standing(long, SendMethod::Events, &[4_000.0, 4_000.0]),
+        standing(long, SendMethod::Engine, &[4_400.0, 4_400.0]),
+        standing(tcp, SendMethod::Process, &[500.0, 500.0]),
+        standing(tcp, SendMethod::EventsSendfile, &[5_000.0, 5_000.0]),
+        standing(tcp, SendMethod::Engine, &[1_100.0, 1_100.0]),
     ]
 }
 
-fn judged(standings: &[Standing]) -> (Report, Vec<(&'static str, State)>) {
+fn judged(standings: &[Standing]) -> (Report, Vec<(&'static str, TargetState)>) {
     let mut report = Report::new("streams");
     let mut noise = NoiseMeter::start();
     judge::all(standings, &mut report, &mut noise);
@@ -56,13 +56,13 @@ fn value(report: &Report, id: &str) -> f64 {
 #[test]
 fn streams_target_takes_worst_of_its_own_rows() {
     let (report, states) = judged(&good());
-    let met = |id| states.contains(&(id, State::Met));
+    let met = |id| states.contains(&(id, TargetState::Met));
     assert!(
         met("streams-udp-ratio") && met("streams-event-loop-ratio") && met("streams-tcp-ratio"),
         "{states:?}"
     );
     // The engine's thread was not looked at.
-    assert!(states.contains(&("streams-engine-ten", State::NotMeasured)));
+    assert!(states.contains(&("streams-engine-ten", TargetState::NotMeasured)));
     assert_eq!(value(&report, "streams-udp-ratio"), 4.5);
     assert_eq!(value(&report, "streams-event-loop-ratio"), 1.1);
     assert_eq!(value(&report, "streams-tcp-ratio"), 2.2);
@@ -75,11 +75,11 @@ fn streams_target_takes_worst_of_its_own_rows() {
     worse.push(Standing { cell: Cell { rate: BitRate(300_000), ..worse[0].cell }, ..worse[2].clone() });
     worse.push(Standing {
         cell: Cell { rate: BitRate(300_000), ..worse[0].cell },
-        kind: Kind::Engine,
+        kind: SendMethod::Engine,
         ..worse[2].clone()
     });
     let (report, states) = judged(&worse);
-    assert!(states.contains(&("streams-event-loop-ratio", State::Missed)), "{states:?}");
+    assert!(states.contains(&("streams-event-loop-ratio", TargetState::Missed)), "{states:?}");
     assert_eq!(
         (value(&report, "streams-event-loop-ratio"), value(&report, "streams-udp-ratio")),
         (0.975, 3.0)
@@ -142,11 +142,13 @@ fn words_of_one_family_choose_in_that_family_alone() {
     let options = |words: &[&str]| Options { only: of(words), ..Options::new("x") };
     let both = options(&["engine", "rows"]);
     let only = Only::of(&both).unwrap();
-    assert!(only.kind(Kind::Engine) && !only.kind(Kind::Process) && only.interval(20));
+    assert!(only.kind(SendMethod::Engine) && !only.kind(SendMethod::Process) && only.interval(20));
     assert!(only.part("rows") && !only.part("files"));
     let none = options(&[]);
     let all = Only::of(&none).unwrap();
-    assert!(PARTS.iter().all(|part| all.part(part)) && Kind::ALL.into_iter().all(|kind| all.kind(kind)));
+    assert!(
+        PARTS.iter().all(|part| all.part(part)) && SendMethod::ALL.into_iter().all(|kind| all.kind(kind))
+    );
     let error = Only::of(&options(&["50ms"])).err().unwrap().to_string();
     assert!(error.contains("50ms") && error.contains("500ms") && error.contains("events-memory"), "{error}");
 }

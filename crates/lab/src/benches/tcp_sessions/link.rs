@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::listen;
 
 use crate::benches::toe::peer::{LOOK_UP, Readers, looks_up, wait};
-use crate::benches::toe::rig::{HOST, Look, Offload, Places, Rig, become_};
+use crate::benches::toe::rig::{ClockReadings, HOST, Offload, Places, ToeRig, become_};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
 use crate::streams::raise_open_files;
@@ -60,7 +60,7 @@ const SENDERS: [(Sender, &str); 5] = [
     (Sender::Processes, "kernel, a process each"),
 ];
 
-struct Slot {
+struct LinkSample {
     gbit_per_s: f64,
     /// Shares of a processor.
     client: f64,
@@ -76,7 +76,7 @@ pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter
     );
     let rounds = options.runs.unwrap_or(options.pick(1, 2, 5));
     let length = Duration::from_millis(options.pick(30, 300, 1000));
-    let mut rig = Rig::lay(MTU)?;
+    let mut rig = ToeRig::lay(MTU)?;
     let mut medians: Vec<Vec<(u32, Vec<f64>)>> = SENDERS.map(|_| Vec::new()).into();
     if counts.iter().any(|count| *count > most) {
         report.rows.push(Row::new(format!(
@@ -84,7 +84,7 @@ pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter
         )));
     }
     for count in counts.iter().map(|count| *count.min(&most)) {
-        let mut slots: Vec<Vec<Slot>> = SENDERS.map(|_| Vec::new()).into();
+        let mut slots: Vec<Vec<LinkSample>> = SENDERS.map(|_| Vec::new()).into();
         for round in 0..rounds {
             noise.look();
             options.go_on()?;
@@ -115,9 +115,9 @@ fn most_connections(open_files: u64) -> u32 {
     u32::try_from(open_files.saturating_sub(OWN_FILES) / 2).unwrap_or(u32::MAX).max(1)
 }
 
-fn row(count: u32, name: &str, slots: &[Slot], rates: &[f64]) -> Row {
+fn row(count: u32, name: &str, slots: &[LinkSample], rates: &[f64]) -> Row {
     let spread = Spread::of(rates);
-    let middle = |value: &dyn Fn(&Slot) -> f64| median(&slots.iter().map(value).collect::<Vec<f64>>());
+    let middle = |value: &dyn Fn(&LinkSample) -> f64| median(&slots.iter().map(value).collect::<Vec<f64>>());
     Row::new(format!("{count} connections: {name}"))
         .with("throughput", median(rates), "Gb/s")
         .with("p10", spread.p10, "")
@@ -176,7 +176,13 @@ fn plot(medians: &[Vec<(u32, Vec<f64>)>]) -> Plot {
     plot
 }
 
-fn slot(rig: &mut Rig, tun: bool, sender: Sender, count: u32, length: Duration) -> anyhow::Result<Slot> {
+fn slot(
+    rig: &mut ToeRig,
+    tun: bool,
+    sender: Sender,
+    count: u32,
+    length: Duration,
+) -> anyhow::Result<LinkSample> {
     let is_engine = matches!(sender, Sender::Engine { .. });
     let places = if is_engine { Places::apart() } else { Places::together() };
     rig.offload(Offload::Off, Offload::Off)?;
@@ -195,7 +201,7 @@ fn slot(rig: &mut Rig, tun: bool, sender: Sender, count: u32, length: Duration) 
     let to = SocketAddr::new(rig.ends(is_engine)?.0, PORT);
     let rig = &*rig;
     rig.place(&places)?;
-    rig.host(|| -> anyhow::Result<Slot> {
+    rig.host(|| -> anyhow::Result<LinkSample> {
         become_(HOST, places.app)?;
         match (&engine, sender) {
             (Some(engine), _) => by_engine(rig, engine, to, &places, count, length),
@@ -225,7 +231,7 @@ fn size(settings: &mut EngineSettings, count: u32) {
 }
 
 /// The peer: all its connections, and the bytes that arrived.
-fn peer(rig: &Rig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Readers> {
+fn peer(rig: &ToeRig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Result<Readers> {
     Readers::start(rig, places.peer, move |stop| {
         let mut all = Vec::new();
         while all.len() < count as usize && !stop.load(Ordering::Relaxed) {
@@ -238,11 +244,11 @@ fn peer(rig: &Rig, to: SocketAddr, places: &Places, count: u32) -> anyhow::Resul
 
 /// Sends while `send` does, and measures once all is going: `send` is called until the time is over.
 fn measure(
-    rig: &Rig,
+    rig: &ToeRig,
     peer: &Readers,
     length: Duration,
     mut send: impl FnMut(Instant) -> anyhow::Result<()>,
-) -> anyhow::Result<Slot> {
+) -> anyhow::Result<LinkSample> {
     let begun = Instant::now();
     while !peer.is_ready() && !peer.is_over() {
         anyhow::ensure!(begun.elapsed() < LIMIT, "the peer's connections are not there within {LIMIT:?}");
@@ -258,8 +264,8 @@ fn measure(
     }
     let (used, bytes) = (rig.look()?.since(&before.0), peer.bytes() - before.1);
     let wall = begun.elapsed().as_nanos() as f64;
-    let Look { host_ns, engine_ns, napi_ns, peer_ns, peer_napi_ns, .. } = used;
-    Ok(Slot {
+    let ClockReadings { host_ns, engine_ns, napi_ns, peer_ns, peer_napi_ns, .. } = used;
+    Ok(LinkSample {
         gbit_per_s: bytes as f64 * 8.0 / wall,
         client: (peer_ns + peer_napi_ns) as f64 / wall,
         host: (host_ns + engine_ns + napi_ns) as f64 / wall,
@@ -285,13 +291,13 @@ impl Units {
 }
 
 fn by_engine(
-    rig: &Rig,
+    rig: &ToeRig,
     engine: &Engine,
     to: SocketAddr,
     places: &Places,
     count: u32,
     length: Duration,
-) -> anyhow::Result<Slot> {
+) -> anyhow::Result<LinkSample> {
     let host = engine.attach()?;
     let listener = TcpListener::bind_with_backlog(&host, to, BACKLOG)?;
     let mut peer = peer(rig, to, places, count)?;
@@ -326,7 +332,7 @@ fn by_engine(
 
 /// The kernel's listener, with a backlog for all that call at once, and its connections.
 fn accept_all(
-    rig: &Rig,
+    rig: &ToeRig,
     to: SocketAddr,
     places: &Places,
     count: u32,
@@ -341,12 +347,12 @@ fn accept_all(
 }
 
 fn by_epoll(
-    rig: &Rig,
+    rig: &ToeRig,
     to: SocketAddr,
     places: &Places,
     count: u32,
     length: Duration,
-) -> anyhow::Result<Slot> {
+) -> anyhow::Result<LinkSample> {
     let (mut peer, all) = accept_all(rig, to, places, count)?;
     let watch = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
     for (n, stream) in all.iter().enumerate() {
@@ -382,12 +388,12 @@ impl Drop for Children {
 }
 
 fn by_processes(
-    rig: &Rig,
+    rig: &ToeRig,
     to: SocketAddr,
     places: &Places,
     count: u32,
     length: Duration,
-) -> anyhow::Result<Slot> {
+) -> anyhow::Result<LinkSample> {
     let (mut peer, all) = accept_all(rig, to, places, count)?;
     let mut children = Children(Vec::new());
     for stream in all {
@@ -406,5 +412,5 @@ fn by_processes(
     });
     drop(children);
     peer.end()?;
-    slot.map(|slot| Slot { host: f64::NAN, ..slot })
+    slot.map(|slot| LinkSample { host: f64::NAN, ..slot })
 }

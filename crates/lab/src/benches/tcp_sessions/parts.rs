@@ -11,7 +11,7 @@ use anyhow::Context;
 use millrace_core::pool::Lease;
 use millrace_core::wire::checksum::{add, sum16};
 use millrace_tcp::seq::Seq;
-use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Options as TcpOptions, Stamps, Template};
+use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, TcpOptions, Template};
 
 use crate::benches::tcp_turns::{Ground, extent};
 use crate::frame::{Contest, ContestOptions, ContestResult, Noise, Options, Report, Row};

@@ -25,7 +25,7 @@ const COLD_BYTES: usize = 64 << 20;
 
 /// The results with this number of connections: of each round, with ACKs behind the output stage
 /// and at once.
-struct Seen {
+struct TurnResults {
     connections: u32,
     deferred: Vec<f64>,
     prompt: Vec<f64>,
@@ -34,7 +34,7 @@ struct Seen {
     single: Vec<f64>,
 }
 
-impl Seen {
+impl TurnResults {
     fn new(connections: u32) -> Self {
         let [deferred, prompt, ack, single] = [const { Vec::new() }; 4];
         Self { connections, deferred, prompt, ack, single }
@@ -45,8 +45,8 @@ pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter
     let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
     let turns = options.pick(20, 1500, 6000);
     let most = options.pick(128, u32::MAX, u32::MAX);
-    let mut all: Vec<Seen> =
-        CONNECTIONS.into_iter().filter(|connections| *connections <= most).map(Seen::new).collect();
+    let mut all: Vec<TurnResults> =
+        CONNECTIONS.into_iter().filter(|connections| *connections <= most).map(TurnResults::new).collect();
     for round in 0..rounds {
         noise.look();
         options.say(&format!("null device, round {}", round + 1));
@@ -72,11 +72,11 @@ pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter
 }
 
 /// The best of those medians.
-fn best(all: &[Seen]) -> Option<&Seen> {
+fn best(all: &[TurnResults]) -> Option<&TurnResults> {
     all.iter().min_by(|a, b| median(&a.deferred).total_cmp(&median(&b.deferred)))
 }
 
-fn rows(all: &[Seen], report: &mut Report) {
+fn rows(all: &[TurnResults], report: &mut Report) {
     let least = best(all).map_or(f64::NAN, |seen| median(&seen.deferred));
     for seen in all {
         let spread = Spread::of(&seen.deferred);
@@ -93,7 +93,7 @@ fn rows(all: &[Seen], report: &mut Report) {
     }
 }
 
-fn promises(all: &[Seen], report: &mut Report) {
+fn promises(all: &[TurnResults], report: &mut Report) {
     let Some(least) = best(all) else { return };
     for (connections, name, bound) in PROMISED {
         let Some(seen) = all.iter().find(|seen| seen.connections == connections) else { continue };
@@ -127,12 +127,12 @@ fn beyond(options: &Options, segment_ns: f64, report: &mut Report) {
     );
 }
 
-fn plot(all: &[Seen]) -> Plot {
+fn plot(all: &[TurnResults]) -> Plot {
     let x = Axis::log("connections", "");
     let mut plot =
         Plot::new(PlotKind::Lines, "a segment and its ACK, into a null device", x, Axis::new("time", "ns"));
-    let line = |values: &dyn Fn(&Seen) -> Spread| -> Vec<Point> {
-        let point = |seen: &Seen| {
+    let line = |values: &dyn Fn(&TurnResults) -> Spread| -> Vec<Point> {
+        let point = |seen: &TurnResults| {
             let spread = values(seen);
             Point::xy(f64::from(seen.connections), spread.p50).within(spread.p10, spread.p90)
         };

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use millrace_offload::toe::TcpListener;
 
 use super::peer::{accept_until, looks_up};
-use super::rig::{HOST, Look, PEER, Rig, become_};
-use super::tables::{CONTENDERS, COPYING, Contender, Kind};
+use super::rig::{ClockReadings, HOST, PEER, ToeRig, become_};
+use super::tables::{CONTENDERS, COPYING, Contender, StackKind};
 use crate::frame::stats::{median, percentile_of_sorted};
 use crate::frame::{NoiseMeter, Options, Report, Row};
 
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The request made in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum CallKind {
     Requests,
     Connections,
 }
@@ -36,14 +36,14 @@ enum What {
 pub(super) fn run(
     options: &Options,
     tun: bool,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
     let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
     let length = Duration::from_millis(options.pick(20, 400, 1000));
-    for what in [What::Requests, What::Connections] {
-        let mut all: [Vec<Slot>; COPYING] = Default::default();
+    for what in [CallKind::Requests, CallKind::Connections] {
+        let mut all: [Vec<CallSample>; COPYING] = Default::default();
         for round in 0..rounds {
             noise.look();
             options.go_on()?;
@@ -61,18 +61,18 @@ pub(super) fn run(
 }
 
 /// The peer's measurements, and the host's usage.
-struct Slot {
+struct CallSample {
     /// Nanoseconds of each, sorted.
     took: Vec<f64>,
     wall_s: f64,
-    used: Look,
+    used: ClockReadings,
 }
 
-fn row(contender: &Contender, what: What, slots: &[Slot]) -> Row {
-    let middle = |value: &dyn Fn(&Slot) -> f64| median(&slots.iter().map(value).collect::<Vec<f64>>());
-    let at = |p: f64| middle(&|slot: &Slot| percentile_of_sorted(&slot.took, p) / 1e3);
-    let each = |ns: u64, slot: &Slot| ns as f64 / 1e3 / slot.took.len().max(1) as f64;
-    let name = if what == What::Requests {
+fn row(contender: &Contender, what: CallKind, slots: &[CallSample]) -> Row {
+    let middle = |value: &dyn Fn(&CallSample) -> f64| median(&slots.iter().map(value).collect::<Vec<f64>>());
+    let at = |p: f64| middle(&|slot: &CallSample| percentile_of_sorted(&slot.took, p) / 1e3);
+    let each = |ns: u64, slot: &CallSample| ns as f64 / 1e3 / slot.took.len().max(1) as f64;
+    let name = if what == CallKind::Requests {
         "requests of 64 bytes, one at a time"
     } else {
         "connections of one request, one at a time"
@@ -90,24 +90,26 @@ fn row(contender: &Contender, what: What, slots: &[Slot]) -> Row {
 
 fn slot(
     contender: &Contender,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     tun: bool,
-    what: What,
+    what: CallKind,
     length: Duration,
-) -> anyhow::Result<Slot> {
+) -> anyhow::Result<CallSample> {
     let places = contender.places();
     let engine = match contender.kind {
-        Kind::Kernel(own) => {
+        StackKind::Kernel(own) => {
             rig.offload(own, super::rig::Offload::Off)?;
             None
         }
         // No response waits for more bytes.
-        Kind::Engine(_) | Kind::Lent => Some(contender.start(rig, tun, (SMALL, 0), places.engine)?),
+        StackKind::Engine(_) | StackKind::Lent => {
+            Some(contender.start(rig, tun, (SMALL, 0), places.engine)?)
+        }
     };
     let to = SocketAddr::new(rig.ends(engine.is_some())?.0, PORT);
     let rig = &*rig;
     rig.place(&places)?;
-    rig.host(|| -> anyhow::Result<Slot> {
+    rig.host(|| -> anyhow::Result<CallSample> {
         become_(HOST, places.app)?;
         let call = || {
             rig.peer(move || {
@@ -151,7 +153,7 @@ fn slot(
             peer.join().map_err(|_| anyhow::anyhow!("the peer's thread has panicked"))??;
         served?;
         took.sort_unstable_by(f64::total_cmp);
-        Ok(Slot { took, wall_s, used })
+        Ok(CallSample { took, wall_s, used })
     })?
 }
 
@@ -195,11 +197,11 @@ fn end(to: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// The peer: nanoseconds of each call, and the seconds of all.
-fn ask(to: SocketAddr, what: What, length: Duration) -> anyhow::Result<(Vec<f64>, f64)> {
+fn ask(to: SocketAddr, what: CallKind, length: Duration) -> anyhow::Result<(Vec<f64>, f64)> {
     let mut took = Vec::new();
     let mut call = [MORE; CALL_BYTES];
     let begun = Instant::now();
-    let mut stream = if what == What::Requests { Some(connect(to)?) } else { None };
+    let mut stream = if what == CallKind::Requests { Some(connect(to)?) } else { None };
     while took.is_empty() || begun.elapsed() < length {
         let from = Instant::now();
         match &mut stream {

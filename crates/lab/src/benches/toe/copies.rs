@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use millrace_core::shared::{Region, WORD_BYTES, Words};
 
 use super::rig::{Places, become_};
-use super::work::Way;
+use super::work::TransferDirection;
 use crate::frame::stats::median;
 use crate::frame::ticks::clock;
 
@@ -72,7 +72,7 @@ impl By {
 
 /// Measures all over a walk of `walk` bytes, into or from an area of `area` bytes, which is used again and again.
 pub(super) fn measure(
-    way: Way,
+    way: TransferDirection,
     chunk: usize,
     walk: usize,
     area: usize,
@@ -93,7 +93,7 @@ pub(super) fn measure(
 }
 
 /// Median of the chunks: what interrupts a chunk is no copy.
-fn bare(way: Way, chunk: usize, walk: &mut [u8], area: usize, length: Duration) -> f64 {
+fn bare(way: TransferDirection, chunk: usize, walk: &mut [u8], area: usize, length: Duration) -> f64 {
     let mut area = vec![1_u8; area.max(chunk)];
     let mut took = Vec::new();
     let end = Instant::now() + length;
@@ -106,8 +106,8 @@ fn bare(way: Way, chunk: usize, walk: &mut [u8], area: usize, length: Duration) 
         let (mine, shared) = (&mut walk[at..at + chunk], &mut area[n % slots * chunk..][..chunk]);
         let from = clock().now();
         match way {
-            Way::Send => shared.copy_from_slice(mine),
-            Way::Receive => mine.copy_from_slice(shared),
+            TransferDirection::Send => shared.copy_from_slice(mine),
+            TransferDirection::Receive => mine.copy_from_slice(shared),
         }
         took.push(clock().ns(from, clock().now()));
         black_box((mine, shared));
@@ -117,7 +117,7 @@ fn bare(way: Way, chunk: usize, walk: &mut [u8], area: usize, length: Duration) 
 
 /// The other side takes or fills each chunk of the area on its processor before it is used again.
 fn across(
-    (way, by): (Way, By),
+    (way, by): (TransferDirection, By),
     chunk: usize,
     walk: &mut [u8],
     area: usize,
@@ -137,8 +137,8 @@ fn across(
                 // When sending, it takes the data put there; when receiving, it puts data where
                 // there is room.
                 let is_there = || match way {
-                    Way::Send => put.load(Ordering::Acquire) > n,
-                    Way::Receive => n < taken.load(Ordering::Acquire) + slots,
+                    TransferDirection::Send => put.load(Ordering::Acquire) > n,
+                    TransferDirection::Receive => n < taken.load(Ordering::Acquire) + slots,
                 };
                 while !is_there() {
                     if stop.load(Ordering::Relaxed) {
@@ -148,11 +148,11 @@ fn across(
                 }
                 for skip in (0..chunk).step_by(piece.len()) {
                     match way {
-                        Way::Send => by.read(&words, &area, at(n) + skip, &mut piece),
-                        Way::Receive => by.write(&words, &area, at(n) + skip, &piece),
+                        TransferDirection::Send => by.read(&words, &area, at(n) + skip, &mut piece),
+                        TransferDirection::Receive => by.write(&words, &area, at(n) + skip, &piece),
                     }
                 }
-                let mine = if way == Way::Send { &taken } else { &put };
+                let mine = if way == TransferDirection::Send { &taken } else { &put };
                 mine.store(n + 1, Ordering::Release);
             }
             Ok(())
@@ -161,8 +161,8 @@ fn across(
         let mut took = Vec::new();
         for n in 0.. {
             let is_there = || match way {
-                Way::Send => n < taken.load(Ordering::Acquire) + slots,
-                Way::Receive => put.load(Ordering::Acquire) > n,
+                TransferDirection::Send => n < taken.load(Ordering::Acquire) + slots,
+                TransferDirection::Receive => put.load(Ordering::Acquire) > n,
             };
             while !is_there() && !far.is_finished() {
                 spin_loop();
@@ -174,11 +174,11 @@ fn across(
             let mine = &mut walk[from_walk..from_walk + chunk];
             let from = clock().now();
             match way {
-                Way::Send => by.write(&words, &area, at(n), mine),
-                Way::Receive => by.read(&words, &area, at(n), mine),
+                TransferDirection::Send => by.write(&words, &area, at(n), mine),
+                TransferDirection::Receive => by.read(&words, &area, at(n), mine),
             }
             took.push(clock().ns(from, clock().now()));
-            let own = if way == Way::Send { &put } else { &taken };
+            let own = if way == TransferDirection::Send { &put } else { &taken };
             own.store(n + 1, Ordering::Release);
         }
         stop.store(true, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
-use millrace_offload::toe::{ExtentRange, Part, TcpStream};
+use millrace_offload::toe::{ExtentRange, SlotPart, TcpStream};
 
 use super::work::Chunks;
 
@@ -61,20 +61,24 @@ impl Extents {
     fn range(&self, at: usize, bytes: u32) -> (&Lease, ExtentRange) {
         let lease = &self.leases[at / self.chunks as usize % self.leases.len()];
         let from = at as u32 % self.chunks * bytes;
-        let range =
-            ExtentRange { place: from / self.packet, skip: from % self.packet, bytes, part: Part::Payloads };
+        let range = ExtentRange {
+            place: from / self.packet,
+            skip: from % self.packet,
+            bytes,
+            part: SlotPart::Payloads,
+        };
         (lease, range)
     }
 }
 
 /// A connection of the engine whose chunks lie in extents, or stay where they have come.
-pub(super) struct Lent<'a> {
+pub(super) struct ZeroCopyStream<'a> {
     pub(super) stream: &'a TcpStream,
     pub(super) extents: &'a Extents,
     pub(super) at: usize,
 }
 
-impl Chunks for Lent<'_> {
+impl Chunks for ZeroCopyStream<'_> {
     fn give(&mut self, chunk: &[u8]) -> io::Result<()> {
         let (lease, range) = self.extents.range(self.at, chunk.len() as u32);
         self.at = self.at.wrapping_add(1);

@@ -29,9 +29,9 @@ mod work;
 
 use anyhow::ensure;
 
-use self::rig::Rig;
-use self::tables::{LARGE, POLLING, Shown, judged};
-use self::work::Way;
+use self::rig::ToeRig;
+use self::tables::{ContenderResults, LARGE, POLLING, judged};
+use self::work::TransferDirection;
 use crate::frame::stats::median;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 
@@ -92,7 +92,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
     let mut report = Report::new("toe");
     let mut noise = NoiseMeter::start();
-    let mut rig = Rig::lay(MTU)?;
+    let mut rig = ToeRig::lay(MTU)?;
     let tun = options.tun || falls_back(&mut rig, &mut report);
     report.rows.push(Row::new(format!(
         "engine by {}; veth pair, MTU {MTU}: segmentation and checksums by the processors for all (GSO: cut behind the stack); threaded NAPI at both ends; buffers of 64 MB",
@@ -126,7 +126,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 /// Returns whether AF_XDP is missing here; the reason goes into the report.
-pub(super) fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
+pub(super) fn falls_back(rig: &mut ToeRig, report: &mut Report) -> bool {
     match rig.engine(false, |_| ()) {
         Ok(_) => false,
         Err(error) => {
@@ -136,15 +136,15 @@ pub(super) fn falls_back(rig: &mut Rig, report: &mut Report) -> bool {
     }
 }
 
-fn judge(shown: &[Shown], report: &mut Report) {
+fn judge(shown: &[ContenderResults], report: &mut Report) {
     let [copying, lent] = judged();
-    for (at, way) in Way::BOTH.into_iter().enumerate() {
+    for (at, way) in TransferDirection::BOTH.into_iter().enumerate() {
         let of_way = || shown.iter().filter(|shown| shown.way == way && shown.chunk == LARGE);
-        let best = |load: &dyn Fn(&Shown) -> f64| {
+        let best = |load: &dyn Fn(&ContenderResults) -> f64| {
             let kernels = of_way().filter(|shown| shown.of.is_kernel());
             kernels.map(load).min_by(f64::total_cmp).unwrap_or(f64::NAN)
         };
-        let rows = || of_way().map(Shown::label).collect::<Vec<_>>();
+        let rows = || of_way().map(ContenderResults::label).collect::<Vec<_>>();
         let find = |of| of_way().find(|shown| shown.of == of);
         let name = |what: &str| format!("toe-{}-{what}", way.name());
         if let Some(engine) = find(copying) {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::rig::Rig;
+use super::rig::ToeRig;
 use super::tables::{CONTENDERS, ENGINE, LARGE, host_load};
-use super::work::{WALK_BYTES, Walk, Way};
+use super::work::{TransferDirection, WALK_BYTES, Walk};
 use crate::frame::stats::median;
 use crate::frame::{NoiseMeter, Options, Promise, Report, Row};
 
@@ -15,16 +15,16 @@ const WITHIN_PERCENT: f64 = 10.0;
 
 pub(super) fn run(
     options: &Options,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
     let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
     let length = Duration::from_millis(options.pick(30, 400, 1000));
-    let mut other = Rig::lay(LARGER)?;
+    let mut other = ToeRig::lay(LARGER)?;
     let mut walk = Walk::new(options.pick(1 << 20, WALK_BYTES, WALK_BYTES), LARGE);
     let mut worst = 0_f64;
-    for way in Way::BOTH {
+    for way in TransferDirection::BOTH {
         for of in [ENGINE, CONTENDERS[KERNEL]] {
             let (mut small, mut large, mut apart) = (Vec::new(), Vec::new(), Vec::new());
             for round in 0..rounds {

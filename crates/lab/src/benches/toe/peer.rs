@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use rustix::event::{Timespec, epoll};
 use rustix::net::{RecvFlags, sockopt};
 
-use super::rig::{PEER, Rig, become_};
+use super::rig::{PEER, ToeRig, become_};
 
 /// Bytes read at once.
 const ROOM_BYTES: usize = 256 << 10;
@@ -30,7 +30,7 @@ pub(in crate::benches) struct PeerThread {
 impl PeerThread {
     /// `work` looks at the flag often: it is to end when that is set.
     pub(in crate::benches) fn start(
-        rig: &Rig,
+        rig: &ToeRig,
         cpu: usize,
         work: impl FnOnce(&AtomicBool) -> anyhow::Result<()> + Send + 'static,
     ) -> anyhow::Result<Self> {
@@ -120,7 +120,7 @@ pub(in crate::benches) struct Readers {
 
 impl Readers {
     pub(in crate::benches) fn start(
-        rig: &Rig,
+        rig: &ToeRig,
         cpu: usize,
         open: impl FnOnce(&AtomicBool) -> anyhow::Result<Vec<KernelStream>> + Send + 'static,
     ) -> anyhow::Result<Self> {
@@ -270,7 +270,7 @@ mod tests {
             return;
         }
         let begun = Instant::now();
-        let mut rig = match Rig::lay(1500) {
+        let mut rig = match ToeRig::lay(1500) {
             Ok(rig) => rig,
             Err(error) => {
                 eprintln!("skipped: {error:#}");
@@ -279,8 +279,8 @@ mod tests {
         };
         rig.cut().unwrap();
         let places = Places::together();
-        let job = super::super::work::Job {
-            way: super::super::work::Way::Send,
+        let job = super::super::work::SlotJob {
+            way: super::super::work::TransferDirection::Send,
             places,
             length: Duration::from_millis(10),
         };

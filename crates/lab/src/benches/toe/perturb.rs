@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::rig::{Places, Rig, Side, become_};
+use super::rig::{Places, Side, ToeRig, become_};
 use super::tables::{ENGINE, LARGE, POLLING};
-use super::work::{WALK_BYTES, Walk, Way};
+use super::work::{TransferDirection, WALK_BYTES, Walk};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{NoiseMeter, Options, Report, Row};
 
@@ -28,7 +28,7 @@ const CASES: [&str; 4] = [
 pub(super) fn run(
     options: &Options,
     tun: bool,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
@@ -66,7 +66,7 @@ pub(super) fn run(
 /// MB/s of the host's copies in one case.
 fn one(
     case: usize,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     tun: bool,
     walk: &mut Walk,
     (bytes, length): (usize, Duration),
@@ -89,7 +89,14 @@ fn one(
                 let _ = tell.send(rate);
             };
             let places = Places { app: engine, engine, napi: engine, peer: engine, peer_napi: engine };
-            ENGINE.slot_at(rig, tun, places, (Way::Send, LARGE, length), walk, Some(&beside))?;
+            ENGINE.slot_at(
+                rig,
+                tun,
+                places,
+                (TransferDirection::Send, LARGE, length),
+                walk,
+                Some(&beside),
+            )?;
             told.recv().context("nobody copied")?
         }
         _ => std::thread::scope(|scope| {

@@ -121,7 +121,7 @@ impl Offload {
 }
 
 /// The hosts. Segmentation and checksums are never left to a card, which a veth pair does not have.
-pub(in crate::benches) struct Rig {
+pub(in crate::benches) struct ToeRig {
     hosts: TwoHosts,
     devices: [String; 2],
     napi: [u32; 2],
@@ -129,7 +129,7 @@ pub(in crate::benches) struct Rig {
     is_tun: bool,
 }
 
-impl Rig {
+impl ToeRig {
     /// Makes them. `mtu` is that of the pair.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Rig {
     /// Returns the parts of an engine there.
     ///
     /// # Errors
-    /// As [`Rig::engine`].
+    /// As [`ToeRig::engine`].
     pub(in crate::benches) fn engine_parts(
         &mut self,
         tun: bool,
@@ -264,9 +264,9 @@ impl Rig {
     }
 
     /// Returns the usage of all threads until now. Must be called on the application's thread.
-    pub(in crate::benches) fn look(&self) -> anyhow::Result<Look> {
+    pub(in crate::benches) fn look(&self) -> anyhow::Result<ClockReadings> {
         let pid = std::process::id();
-        Ok(Look {
+        Ok(ClockReadings {
             host_ns: thread_cpu_time().as_nanos() as u64,
             waits: proc::switches(pid, HOST)?.0,
             engine_ns: proc::cpu_ns(pid, ENGINE)?,
@@ -308,7 +308,7 @@ fn own_thread(name: &str) -> anyhow::Result<Option<u32>> {
 
 /// Readings of clocks and counters.
 #[derive(Clone, Debug, Default)]
-pub(in crate::benches) struct Look {
+pub(in crate::benches) struct ClockReadings {
     pub(in crate::benches) host_ns: u64,
     /// Times that the application waited.
     pub(in crate::benches) waits: u64,
@@ -322,7 +322,7 @@ pub(in crate::benches) struct Look {
     pub(in crate::benches) softirqs: Vec<u64>,
 }
 
-impl Look {
+impl ClockReadings {
     /// Returns the usage since an earlier look.
     pub(in crate::benches) fn since(&self, before: &Self) -> Self {
         Self {

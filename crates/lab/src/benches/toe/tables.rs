@@ -6,9 +6,9 @@ use anyhow::bail;
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings};
 
 use super::copies;
-use super::rig::{Offload, Places, Rig, Side};
+use super::rig::{Offload, Places, Side, ToeRig};
 use super::split::{self, Shares};
-use super::work::{self, Beside, Job, Moved, WALK_BYTES, Walk, Way};
+use super::work::{self, Beside, Moved, SlotJob, TransferDirection, WALK_BYTES, Walk};
 use crate::frame::stats::{Spread, median};
 use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
 
@@ -29,12 +29,12 @@ const HAND_OVER_NS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: StackKind,
     is_apart: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StackKind {
     Kernel(Offload),
     /// For how long the engine looks for work before it sleeps.
     Engine(u64),
@@ -46,21 +46,25 @@ pub(super) enum Kind {
 pub(super) const COPYING: usize = 7;
 /// All: the last two copy nothing.
 pub(super) const CONTENDERS: [Contender; COPYING + 2] = [
-    Contender { name: "kernel, one processor", kind: Kind::Kernel(Offload::Off), is_apart: false },
-    Contender { name: "kernel, interrupts apart", kind: Kind::Kernel(Offload::Off), is_apart: true },
-    Contender { name: "kernel, one processor, GSO", kind: Kind::Kernel(Offload::Software), is_apart: false },
+    Contender { name: "kernel, one processor", kind: StackKind::Kernel(Offload::Off), is_apart: false },
+    Contender { name: "kernel, interrupts apart", kind: StackKind::Kernel(Offload::Off), is_apart: true },
+    Contender {
+        name: "kernel, one processor, GSO",
+        kind: StackKind::Kernel(Offload::Software),
+        is_apart: false,
+    },
     Contender {
         name: "kernel, interrupts apart, GSO",
-        kind: Kind::Kernel(Offload::Software),
+        kind: StackKind::Kernel(Offload::Software),
         is_apart: true,
     },
-    Contender { name: "engine apart", kind: Kind::Engine(0), is_apart: true },
-    Contender { name: "engine apart, never sleeps", kind: Kind::Engine(u64::MAX), is_apart: true },
-    Contender { name: "engine on the same processor", kind: Kind::Engine(0), is_apart: false },
-    Contender { name: "engine apart, leased extents, lent buffers", kind: Kind::Lent, is_apart: true },
+    Contender { name: "engine apart", kind: StackKind::Engine(0), is_apart: true },
+    Contender { name: "engine apart, never sleeps", kind: StackKind::Engine(u64::MAX), is_apart: true },
+    Contender { name: "engine on the same processor", kind: StackKind::Engine(0), is_apart: false },
+    Contender { name: "engine apart, leased extents, lent buffers", kind: StackKind::Lent, is_apart: true },
     Contender {
         name: "engine on the same processor, leased extents, lent buffers",
-        kind: Kind::Lent,
+        kind: StackKind::Lent,
         is_apart: false,
     },
 ];
@@ -81,14 +85,14 @@ pub(super) fn judged() -> [Contender; 2] {
 
 impl Contender {
     pub(super) fn is_kernel(&self) -> bool {
-        matches!(self.kind, Kind::Kernel(_))
+        matches!(self.kind, StackKind::Kernel(_))
     }
 
     pub(super) fn places(&self) -> Places {
         let places = if self.is_apart { Places::apart() } else { Places::together() };
         match self.kind {
             // An engine that never sleeps shares its processor with no other thread.
-            Kind::Engine(u64::MAX) => Places { napi: places.peer, ..places },
+            StackKind::Engine(u64::MAX) => Places { napi: places.peer, ..places },
             _ => places,
         }
     }
@@ -96,15 +100,15 @@ impl Contender {
     /// Starts its engine, which waits for `hand_over_ns` for a buffer of `chunk` bytes to be filled.
     pub(super) fn start(
         &self,
-        rig: &mut Rig,
+        rig: &mut ToeRig,
         tun: bool,
         (chunk, hand_over_ns): (usize, u64),
         cpu: usize,
     ) -> anyhow::Result<Engine> {
         let poll_ns = match self.kind {
-            Kind::Engine(poll_ns) => poll_ns,
-            Kind::Lent => 0,
-            Kind::Kernel(_) => bail!("{} has no engine", self.name),
+            StackKind::Engine(poll_ns) => poll_ns,
+            StackKind::Lent => 0,
+            StackKind::Kernel(_) => bail!("{} has no engine", self.name),
         };
         rig.offload(Offload::Off, Offload::Off)?;
         rig.engine(tun, |settings: &mut EngineSettings| {
@@ -126,7 +130,7 @@ impl Contender {
     /// One slot of it.
     pub(super) fn slot(
         &self,
-        rig: &mut Rig,
+        rig: &mut ToeRig,
         tun: bool,
         case: Case,
         walk: &mut Walk,
@@ -138,33 +142,33 @@ impl Contender {
     /// The same on other processors.
     pub(super) fn slot_at(
         &self,
-        rig: &mut Rig,
+        rig: &mut ToeRig,
         tun: bool,
         places: Places,
         (way, chunk, length): Case,
         walk: &mut Walk,
         beside: Beside<'_>,
     ) -> anyhow::Result<Moved> {
-        let job = Job { way, places, length };
+        let job = SlotJob { way, places, length };
         match self.kind {
-            Kind::Kernel(own) => {
+            StackKind::Kernel(own) => {
                 rig.offload(own, Offload::Off)?;
                 work::by_kernel(rig, &job, walk, beside)
             }
-            Kind::Engine(_) | Kind::Lent => {
+            StackKind::Engine(_) | StackKind::Lent => {
                 let engine = self.start(rig, tun, (chunk, HAND_OVER_NS), places.engine)?;
-                work::by_engine(rig, (&engine, self.kind == Kind::Lent), &job, walk, beside)
+                work::by_engine(rig, (&engine, self.kind == StackKind::Lent), &job, walk, beside)
             }
         }
     }
 }
 
 /// Which way, in which chunks, for how long.
-pub(super) type Case = (Way, usize, Duration);
+pub(super) type Case = (TransferDirection, usize, Duration);
 
 /// A contender's results in one of the four cases.
-pub(super) struct Shown {
-    pub(super) way: Way,
+pub(super) struct ContenderResults {
+    pub(super) way: TransferDirection,
     pub(super) chunk: usize,
     pub(super) of: Contender,
     pub(super) host: Vec<f64>,
@@ -173,14 +177,14 @@ pub(super) struct Shown {
     pub(super) rest: f64,
 }
 
-impl Shown {
+impl ContenderResults {
     /// What noise calls it.
     pub(super) fn label(&self) -> String {
         label(self.way, self.chunk, &self.of)
     }
 }
 
-fn label(way: Way, chunk: usize, of: &Contender) -> String {
+fn label(way: TransferDirection, chunk: usize, of: &Contender) -> String {
     format!("{}, {} KB: {}", way.name(), chunk >> 10, of.name)
 }
 
@@ -195,7 +199,7 @@ pub(super) fn host_load(of: &Contender, moved: &Moved) -> f64 {
 fn total_load(of: &Contender, moved: &Moved) -> f64 {
     let used = &moved.used;
     let engine = match of.kind {
-        Kind::Engine(u64::MAX) => moved.wall_ns,
+        StackKind::Engine(u64::MAX) => moved.wall_ns,
         _ => used.engine_ns,
     };
     moved.percent(used.host_ns + used.napi_ns + engine)
@@ -205,15 +209,15 @@ fn total_load(of: &Contender, moved: &Moved) -> f64 {
 pub(super) fn run(
     options: &Options,
     tun: bool,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     report: &mut Report,
     noise: &mut NoiseMeter,
-) -> anyhow::Result<Vec<Shown>> {
+) -> anyhow::Result<Vec<ContenderResults>> {
     let mut all = Vec::new();
     let walk_bytes = walk_bytes(options);
     let length = Duration::from_millis(options.pick(30, 400, 1000));
     let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
-    for way in Way::BOTH {
+    for way in TransferDirection::BOTH {
         for chunk in CHUNKS {
             let mut walk = Walk::new(walk_bytes, chunk);
             let mut moved: Vec<Vec<Moved>> = CONTENDERS.map(|_| Vec::new()).into();
@@ -245,7 +249,7 @@ fn walk_bytes(options: &Options) -> usize {
 
 /// The copy alone.
 pub(super) fn copies(options: &Options, report: &mut Report) -> anyhow::Result<()> {
-    for way in Way::BOTH {
+    for way in TransferDirection::BOTH {
         for chunk in CHUNKS {
             options.go_on()?;
             options.say(&format!("{}, {} KB, the copy alone", way.name(), chunk >> 10));
@@ -255,7 +259,11 @@ pub(super) fn copies(options: &Options, report: &mut Report) -> anyhow::Result<(
     Ok(())
 }
 
-fn copied(options: &Options, (way, chunk): (Way, usize), report: &mut Report) -> anyhow::Result<()> {
+fn copied(
+    options: &Options,
+    (way, chunk): (TransferDirection, usize),
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let walk = walk_bytes(options);
     let length = Duration::from_millis(options.pick(5, 200, 500));
     let copies = |area| copies::measure(way, chunk, walk, area, &ENGINE.places(), length);
@@ -275,10 +283,10 @@ fn copied(options: &Options, (way, chunk): (Way, usize), report: &mut Report) ->
 /// The threads of one more slot, by routines.
 fn profile(
     options: &Options,
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     tun: bool,
     of: &Contender,
-    (way, chunk): (Way, usize),
+    (way, chunk): (TransferDirection, usize),
     walk: &mut Walk,
     report: &mut Report,
 ) -> anyhow::Result<Vec<(Side, Shares)>> {
@@ -306,12 +314,12 @@ fn profile(
 /// The rows of one contender in one case.
 fn show(
     of: Contender,
-    (way, chunk): (Way, usize),
+    (way, chunk): (TransferDirection, usize),
     moved: &[Moved],
     sides: &[(Side, Shares)],
     report: &mut Report,
     noise: &mut NoiseMeter,
-) -> Shown {
+) -> ContenderResults {
     let each = |value: &dyn Fn(&Moved) -> f64| moved.iter().map(value).collect::<Vec<f64>>();
     let middle = |value: &dyn Fn(&Moved) -> f64| median(&each(value));
     let of_side = |wanted: Side| sides.iter().find(|(side, _)| *side == wanted).map(|(_, shares)| *shares);
@@ -366,15 +374,15 @@ fn show(
             "{name}: processors: {places}; NET_RX soft interrupts in a slot: {softirqs}"
         )));
     }
-    Shown { way, chunk, of, rest: median(&host) - copy, host, total }
+    ContenderResults { way, chunk, of, rest: median(&host) - copy, host, total }
 }
 
-fn plot(all: &[Shown]) -> Plot {
+fn plot(all: &[ContenderResults]) -> Plot {
     let axis = Axis::new("host's load", "% of a processor a Gb/s");
     let mut plot = Plot::new(PlotKind::Bars, "Tables I and II: the host's load", Axis::default(), axis);
     for contender in CONTENDERS {
         let mine = all.iter().filter(|shown| shown.of == contender);
-        let bar = |shown: &Shown| {
+        let bar = |shown: &ContenderResults| {
             Point::bar(format!("{}, {} KB", shown.way.name(), shown.chunk >> 10), median(&shown.host))
         };
         plot = plot.with(contender.name, mine.map(bar).collect());

@@ -11,9 +11,9 @@ use anyhow::{Context, ensure};
 use millrace_offload::toe::{Engine, TcpListener, TcpStream};
 use rustix::net::RecvFlags;
 
-use super::lent::{Extents, Lent};
+use super::lent::{Extents, ZeroCopyStream};
 use super::peer::{LOOK_UP, PeerThread, looks_up};
-use super::rig::{HOST, Look, Places, Rig, Side, become_};
+use super::rig::{ClockReadings, HOST, Places, Side, ToeRig, become_};
 
 /// Buffers that applications walk: more than any cache holds.
 pub(super) const WALK_BYTES: usize = 64 << 20;
@@ -27,14 +27,14 @@ const PEER_TIMEOUT: Duration = Duration::from_millis(200);
 const LIMIT: Duration = Duration::from_secs(20);
 const PORT: u16 = 7300;
 
-/// Which way the measured host moves bytes.
+/// Direction in which the measured host moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TransferDirection {
     Send,
     Receive,
 }
 
-impl Way {
+impl TransferDirection {
     pub(super) const BOTH: [Self; 2] = [Self::Send, Self::Receive];
 
     pub(super) fn name(self) -> &'static str {
@@ -44,8 +44,8 @@ impl Way {
 
 /// One slot of one contender.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
-    pub(super) way: Way,
+pub(super) struct SlotJob {
+    pub(super) way: TransferDirection,
     pub(super) places: Places,
     pub(super) length: Duration,
 }
@@ -59,7 +59,7 @@ pub(super) type Beside<'a> = Option<&'a (dyn Fn([(Side, Option<u32>); 3]) + Sync
 pub(super) struct Moved {
     pub(super) bytes: u64,
     pub(super) wall_ns: u64,
-    pub(super) used: Look,
+    pub(super) used: ClockReadings,
 }
 
 impl Moved {
@@ -129,8 +129,8 @@ impl Chunks for TcpStream {
 /// Moves chunks until the time is over.
 fn carry(
     stream: &mut impl Chunks,
-    rig: &Rig,
-    job: &Job,
+    rig: &ToeRig,
+    job: &SlotJob,
     walk: &mut Walk,
     beside: Beside<'_>,
 ) -> anyhow::Result<Moved> {
@@ -141,8 +141,8 @@ fn carry(
         loop {
             let chunk = walk.next();
             let moved = match job.way {
-                Way::Send => stream.give(chunk).map(|()| chunk.len()),
-                Way::Receive => stream.take(chunk),
+                TransferDirection::Send => stream.give(chunk).map(|()| chunk.len()),
+                TransferDirection::Receive => stream.take(chunk),
             };
             let moved = moved.context("move a chunk")? as u64;
             ensure!(moved > 0, "the peer has ended the connection");
@@ -167,15 +167,15 @@ fn carry(
 }
 
 /// The peer connects, then reads or writes until it is stopped or the connection ends.
-fn peer(rig: &Rig, to: SocketAddr, job: &Job) -> anyhow::Result<PeerThread> {
+fn peer(rig: &ToeRig, to: SocketAddr, job: &SlotJob) -> anyhow::Result<PeerThread> {
     let way = job.way;
     PeerThread::start(rig, job.places.peer, move |stop| {
         let stream = KernelStream::connect_timeout(&to, LIMIT).context("the peer connects")?;
         stream.set_read_timeout(Some(PEER_TIMEOUT))?;
         stream.set_write_timeout(Some(PEER_TIMEOUT))?;
         match way {
-            Way::Send => drain(&stream, stop),
-            Way::Receive => pour(&stream, stop),
+            TransferDirection::Send => drain(&stream, stop),
+            TransferDirection::Receive => pour(&stream, stop),
         }
         Ok(())
     })
@@ -206,8 +206,8 @@ fn pour(mut stream: &KernelStream, stop: &AtomicBool) {
 
 /// The kernel's TCP, with socket buffers as it tunes them itself.
 pub(super) fn by_kernel(
-    rig: &mut Rig,
-    job: &Job,
+    rig: &mut ToeRig,
+    job: &SlotJob,
     walk: &mut Walk,
     beside: Beside<'_>,
 ) -> anyhow::Result<Moved> {
@@ -231,9 +231,9 @@ pub(super) fn by_kernel(
 
 /// The engine's sockets; `lends`: without a copy on the host.
 pub(super) fn by_engine(
-    rig: &mut Rig,
+    rig: &mut ToeRig,
     (engine, lends): (&Engine, bool),
-    job: &Job,
+    job: &SlotJob,
     walk: &mut Walk,
     beside: Beside<'_>,
 ) -> anyhow::Result<Moved> {
@@ -253,8 +253,13 @@ pub(super) fn by_engine(
                 Some(extents) => extents,
                 None => Extents::new(walk.bytes.len(), walk.chunk)?,
             };
-            let moved =
-                carry(&mut Lent { stream: &stream, extents: &extents, at: 0 }, rig, job, walk, beside);
+            let moved = carry(
+                &mut ZeroCopyStream { stream: &stream, extents: &extents, at: 0 },
+                rig,
+                job,
+                walk,
+                beside,
+            );
             walk.extents = Some(extents);
             moved
         } else {

@@ -8,7 +8,7 @@ use std::io::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_lab::tcp_host::{Ended, OUR_IP, TcpHost};
+use millrace_lab::tcp_host::{OUR_IP, TcpHost, TcpHostResult};
 use millrace_netio::link::LinkSpec;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::Settings;
@@ -60,7 +60,7 @@ impl Conversation<'_> {
     }
 
     /// Holds it; everything has arrived, and nothing is left of it.
-    fn hold(self, name: &str) -> Ended {
+    fn hold(self, name: &str) -> TcpHostResult {
         let (watch, caller, sends) = (self.ours.watch.clone(), self.ours.caller, self.ours.sends);
         let host = TcpHost::start(&self.link, &self.settings, self.ours).unwrap();
         let kernel_end = || {

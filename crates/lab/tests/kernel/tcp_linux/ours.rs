@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use millrace_core::time::Instant;
 use millrace_lab::runner::Application;
 use millrace_lab::tcp_host::{KERNEL_IP, OUR_IP};
-use millrace_tcp::conn::{Happened, Reason, State, TcpCounters};
+use millrace_tcp::conn::{ConnectionState, Happened, Reason, TcpCounters};
 use millrace_tcp::stack::{ConnectionId, ListenerId, Stack};
 
 use super::{PORT, TIMEOUT};
@@ -185,7 +185,7 @@ impl Talker {
             stack.close(id, now).expect("it is open");
             self.line.closed = true;
         }
-        let is_over = matches!(stack.state(id), State::Closed | State::TimeWait);
+        let is_over = matches!(stack.state(id), ConnectionState::Closed | ConnectionState::TimeWait);
         if self.line.closed && self.line.peer_closed && is_over {
             let (got, expected) = (self.line.got, self.expects.1);
             self.say(if got == expected { Ok(()) } else { Err(format!("{got} of {expected} bytes came")) });

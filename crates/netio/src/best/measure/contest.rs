@@ -4,8 +4,8 @@
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{SendOutcome, TransmitBatch};
 
-use super::sample::Sample;
-use super::table::Table;
+use super::sample::SamplePackets;
+use super::table::CostTable;
 use crate::best::plan::{Class, EgressPath};
 use crate::limits::{LEAST_ROUNDS, MOST_ROUNDS, SLOT_DATAGRAMS};
 
@@ -39,11 +39,11 @@ impl Default for Effort {
 /// this thread has had, `now_ns` the present time.
 pub fn contest(
     contenders: &mut [&mut dyn Contender],
-    sample: &mut Sample,
+    sample: &mut SamplePackets,
     effort: Effort,
     cpu_ns: &dyn Fn() -> u64,
     now_ns: &dyn Fn() -> u64,
-) -> Table {
+) -> CostTable {
     let start = now_ns();
     let mut slots: Vec<Vec<f64>> = vec![Vec::new(); contenders.len() * Class::COUNT];
     // The first round warms up and does not count.
@@ -61,7 +61,7 @@ pub fn contest(
             }
         }
     }
-    let mut table = Table::default();
+    let mut table = CostTable::default();
     for (number, contender) in contenders.iter().enumerate() {
         for class in Class::ALL {
             let figures = &mut slots[number * Class::COUNT + class as usize];
@@ -77,7 +77,7 @@ pub fn contest(
 /// Nanoseconds a datagram in one slot. `None` if not everything was taken: then it was not sending that was measured.
 fn slot(
     contender: &mut dyn Contender,
-    sample: &mut Sample,
+    sample: &mut SamplePackets,
     class: Class,
     cpu_ns: &dyn Fn() -> u64,
 ) -> Option<f64> {
@@ -99,7 +99,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::best::plan::Plan;
+    use crate::best::plan::EgressPlan;
     use millrace_core::pool::{ExtentArena, HeapRegion};
 
     /// Costs a given time per burst and per datagram, on a clock that it moves itself.
@@ -131,9 +131,9 @@ mod tests {
         }
     }
 
-    fn run(ways: &mut [Priced<'_>], clock: &Cell<u64>) -> Table {
+    fn run(ways: &mut [Priced<'_>], clock: &Cell<u64>) -> CostTable {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
-        let mut sample = Sample::new(&arena, 1, "192.0.2.1:9".parse().unwrap()).unwrap();
+        let mut sample = SamplePackets::new(&arena, 1, "192.0.2.1:9".parse().unwrap()).unwrap();
         let mut list: Vec<&mut dyn Contender> =
             ways.iter_mut().map(|way| way as &mut dyn Contender).collect();
         contest(&mut list, &mut sample, Effort::default(), &|| clock.get(), &|| clock.get())
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(table.ns(Class::One, EgressPath::Kernel), Some(1150.0));
         assert_eq!(table.ns(Class::Sixteen, EgressPath::Xdp), Some(500.0));
         use EgressPath::{Kernel, KernelZeroCopy, Xdp};
-        assert_eq!(table.plan(), Plan([Xdp, Xdp, Kernel, Kernel, Kernel, KernelZeroCopy]));
+        assert_eq!(table.plan(), EgressPlan([Xdp, Xdp, Kernel, Kernel, Kernel, KernelZeroCopy]));
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         ways[1].is_full = true;
         let table = run(&mut ways, &clock);
         assert!(table.has(EgressPath::Kernel) && !table.has(EgressPath::Xdp));
-        assert_eq!(table.plan(), Plan::default());
+        assert_eq!(table.plan(), EgressPlan::default());
     }
 
     #[test]
@@ -174,6 +174,6 @@ mod tests {
         let mut ways = [priced(EgressPath::Kernel, &clock, 10_000_000, 0)];
         let table = run(&mut ways, &clock);
         assert!(clock.get() < 2 * Effort::default().limit_ns, "{}", clock.get());
-        assert_eq!(table, Table::default(), "too slow to be measured");
+        assert_eq!(table, CostTable::default(), "too slow to be measured");
     }
 }

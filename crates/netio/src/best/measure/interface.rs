@@ -20,14 +20,14 @@ use millrace_core::wire::frame::LinkHeader;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contest::{Contender, Effort, contest};
-use super::sample::Sample;
-use super::table::Table;
-use super::target::Target;
+use super::sample::SamplePackets;
+use super::table::CostTable;
+use super::target::TargetInterface;
 use crate::best::XdpDevice;
 use crate::best::plan::EgressPath;
 use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
 use crate::limits::{MEASURED_EXTENTS, SETTLE_NS};
-use crate::netlink::{Family, Netlink, Request};
+use crate::netlink::{Family, Netlink, NetlinkRequest};
 use crate::route::{Hop, HopTable};
 use crate::sys::socket::set_int;
 
@@ -87,11 +87,11 @@ pub enum MeasureError {
     },
 }
 
-/// The results.
+/// Results of measuring the egress paths of an interface.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct EgressMeasurement {
     /// The figures.
-    pub table: Table,
+    pub table: CostTable,
     /// Why there is no figure of AF_XDP, if there is none.
     pub no_xdp: Option<String>,
 }
@@ -104,19 +104,19 @@ pub type OpenXdp<'a, D> = &'a mut dyn FnMut(Arc<ExtentArena>, HopTable) -> Resul
 /// # Errors
 /// [`MeasureError`]: nothing could be measured.
 pub fn measure<D: XdpDevice>(
-    target: &Target,
+    target: &TargetInterface,
     effort: Effort,
     open: Option<OpenXdp<'_, D>>,
-) -> Result<Measured, MeasureError> {
+) -> Result<EgressMeasurement, MeasureError> {
     let failed =
         |what, source, remedy| MeasureError::Call { interface: target.name.clone(), what, source, remedy };
-    let v4 = |target: &Target| -> Vec<Ipv4Addr> {
+    let v4 = |target: &TargetInterface| -> Vec<Ipv4Addr> {
         let v4 = |address: &IpAddr| if let IpAddr::V4(v4) = address { Some(*v4) } else { None };
         target.addresses.iter().filter_map(v4).collect()
     };
     let own = v4(target).first().copied();
     let own = own.ok_or_else(|| MeasureError::NoAddress { interface: target.name.clone() })?;
-    let all: Vec<Ipv4Addr> = Target::all()?.iter().flat_map(v4).collect();
+    let all: Vec<Ipv4Addr> = TargetInterface::all()?.iter().flat_map(v4).collect();
     let is_free = |nobody: &Ipv4Addr| all.iter().all(|used| used.octets()[..3] != nobody.octets()[..3]);
     let nobody = NOBODY.into_iter().find(is_free);
     let nobody = nobody.ok_or_else(|| MeasureError::NoTarget { interface: target.name.clone() })?;
@@ -133,7 +133,7 @@ pub fn measure<D: XdpDevice>(
 
     let region = HeapRegion::new(MEASURED_EXTENTS + XDP_ASIDE_EXTENTS as usize);
     let arena = ExtentArena::with_aside(Box::new(region), XDP_ASIDE_EXTENTS);
-    let mut sample = Sample::new(&arena, MEASURED_EXTENTS as u32, dest)
+    let mut sample = SamplePackets::new(&arena, MEASURED_EXTENTS as u32, dest)
         .ok_or_else(|| failed("make packets", io::Error::other("a fresh arena is in use"), "report this"))?;
     let kernel = RefCell::new(kernel);
     let mut plain = ByKernel { tx: &kernel, way: EgressPath::Kernel };
@@ -148,11 +148,11 @@ pub fn measure<D: XdpDevice>(
     let mut contenders: Vec<&mut dyn Contender> = vec![&mut plain, &mut zero_copy];
     contenders.extend(device.as_mut().map(|device| device as &mut dyn Contender));
     let table = contest(&mut contenders, &mut sample, effort, &cpu_ns, &|| now().0);
-    Ok(Measured { table, no_xdp })
+    Ok(EgressMeasurement { table, no_xdp })
 }
 
 /// Returns the hop to an address that no host has.
-fn hops(target: &Target, own: Ipv4Addr, nobody: Ipv4Addr) -> HopTable {
+fn hops(target: &TargetInterface, own: Ipv4Addr, nobody: Ipv4Addr) -> HopTable {
     let hop = Hop {
         if_index: target.if_index,
         link: LinkHeader { destination: target.mac, source: target.mac, vlan: None },
@@ -177,7 +177,7 @@ fn now() -> Instant {
 }
 
 /// Two sockets that send by this interface only, to hosts on its link only, no farther than the first router.
-fn sockets(target: &Target) -> io::Result<UdpPair> {
+fn sockets(target: &TargetInterface) -> io::Result<UdpPair> {
     let socket = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let index = i32::try_from(target.if_index).map_err(io::Error::other)?;
@@ -199,19 +199,19 @@ struct Neighbour<'a> {
 
 impl<'a> Neighbour<'a> {
     /// Adds an entry that maps `address` to the interface itself. Fails if there is one already.
-    fn add(netlink: &'a mut Netlink, target: &Target, address: Ipv4Addr) -> io::Result<Self> {
+    fn add(netlink: &'a mut Netlink, target: &TargetInterface, address: Ipv4Addr) -> io::Result<Self> {
         let request = Self::request(RTM_NEWNEIGH, NLM_F_CREATE_EXCL, target.if_index, address);
         netlink.ask(request.with(NDA_LLADDR, &target.mac), |_| ())?;
         Ok(Self { netlink, if_index: target.if_index, address })
     }
 
-    fn request(kind: u16, flags: u16, if_index: u32, address: Ipv4Addr) -> Request {
+    fn request(kind: u16, flags: u16, if_index: u32, address: Ipv4Addr) -> NetlinkRequest {
         // struct ndmsg: family, padding, index, state, flags, type.
         let mut fixed = [0; 12];
         fixed[0] = libc::AF_INET as u8;
         fixed[4..8].copy_from_slice(&if_index.to_ne_bytes());
         fixed[8..10].copy_from_slice(&NUD_PERMANENT.to_ne_bytes());
-        Request::new(kind, flags, &fixed).with(NDA_DST, &address.octets())
+        NetlinkRequest::new(kind, flags, &fixed).with(NDA_DST, &address.octets())
     }
 }
 

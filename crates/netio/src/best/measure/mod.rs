@@ -18,7 +18,7 @@ mod table;
 mod target;
 
 pub use self::contest::{Contender, Effort, contest};
-pub use self::interface::{MeasureError, Measured, OpenXdp, measure};
-pub use self::sample::{Sample, SampleBatch};
-pub use self::table::Table;
-pub use self::target::Target;
+pub use self::interface::{EgressMeasurement, MeasureError, OpenXdp, measure};
+pub use self::sample::{SampleBatch, SamplePackets};
+pub use self::table::CostTable;
+pub use self::target::TargetInterface;

@@ -7,12 +7,12 @@ use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_BATCH_BURSTS, RTP_HEADER_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
-use millrace_core::seam::{Dest, Payload, Source, Transmit, TransmitBatch};
+use millrace_core::seam::{Dest, Payload, PayloadSource, Transmit, TransmitBatch};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 
 /// Filled extents of an arena, and where their packets go.
-pub struct Sample {
+pub struct SamplePackets {
     leases: Vec<Lease>,
     dest: Dest,
     layout: WireLayout,
@@ -20,7 +20,7 @@ pub struct Sample {
     at: u32,
 }
 
-impl Sample {
+impl SamplePackets {
     /// Fills `extents` extents of `arena` with packets. `None` if they are not free.
     pub fn new(arena: &Arc<ExtentArena>, extents: u32, to: SocketAddr) -> Option<Self> {
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES)?;
@@ -78,7 +78,7 @@ fn filled(arena: &Arc<ExtentArena>, extent: u32, layout: WireLayout) -> Option<L
 
 /// Some of a sample's packets, as a batch.
 pub struct SampleBatch<'a> {
-    sample: &'a Sample,
+    sample: &'a SamplePackets,
     /// Extent and place in it.
     places: [(u8, u32); MAX_BATCH_BURSTS],
     entries: usize,
@@ -100,9 +100,9 @@ impl TransmitBatch for SampleBatch<'_> {
         }
     }
 
-    fn source(&self, index: usize) -> Option<Source<'_>> {
+    fn source(&self, index: usize) -> Option<PayloadSource<'_>> {
         let (extent, place) = self.places[index];
-        Some(Source { lease: &self.sample.leases[usize::from(extent)], place })
+        Some(PayloadSource { lease: &self.sample.leases[usize::from(extent)], place })
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn bursts_are_whole_and_walk_through_all_extents() {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(2)));
-        let mut sample = Sample::new(&arena, 2, "192.0.2.1:9".parse().unwrap()).unwrap();
+        let mut sample = SamplePackets::new(&arena, 2, "192.0.2.1:9".parse().unwrap()).unwrap();
         let mut seen = std::collections::HashSet::new();
         for datagrams in [1, 2, 4, 8, 16, 44] {
             for _ in 0..40 {
@@ -130,6 +130,6 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2 * 196);
-        assert!(Sample::new(&arena, 1, "192.0.2.1:9".parse().unwrap()).is_none(), "in use");
+        assert!(SamplePackets::new(&arena, 1, "192.0.2.1:9".parse().unwrap()).is_none(), "in use");
     }
 }

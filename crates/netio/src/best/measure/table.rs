@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use crate::best::plan::{Class, EgressPath, Plan};
+use crate::best::plan::{Class, EgressPath, EgressPlan};
 
 /// Another way must be this much cheaper than the kernel's, as a fraction, to be taken: less is within the noise of a
 /// measurement, and the kernel's way has queues, firewalls and counters that its users know.
 const BETTER_BY: f64 = 0.05;
 
-/// Nanoseconds of processor time a datagram; `None` where a way could not be measured.
+/// Nanoseconds of processor time a datagram; `None` where a path could not be measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct CostTable {
     ns: [[Option<f64>; EgressPath::COUNT]; Class::COUNT],
 }
 
-impl Table {
+impl CostTable {
     /// Returns the cost of a datagram.
     pub fn ns(&self, class: Class, way: EgressPath) -> Option<f64> {
         self.ns[class as usize][way as usize]
@@ -32,17 +32,17 @@ impl Table {
 
     /// The cheapest way for each class, the kernel's if no other is clearly cheaper. Where the kernel's own way has no
     /// figure nothing is known to be better.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> EgressPlan {
         self.plan_among(&[EgressPath::KernelZeroCopy, EgressPath::Xdp])
     }
 
     /// The same without AF_XDP: for viewers whom no device reaches, and while devices are away.
-    pub fn plan_of_kernel(&self) -> Plan {
+    pub fn plan_of_kernel(&self) -> EgressPlan {
         self.plan_among(&[EgressPath::KernelZeroCopy])
     }
 
-    fn plan_among(&self, others: &[EgressPath]) -> Plan {
-        Plan(Class::ALL.map(|class| {
+    fn plan_among(&self, others: &[EgressPath]) -> EgressPlan {
+        EgressPlan(Class::ALL.map(|class| {
             let Some(kernel) = self.ns(class, EgressPath::Kernel) else { return EgressPath::Kernel };
             let figures = others.iter().filter_map(|&way| Some((way, self.ns(class, way)?)));
             match figures.min_by(|a, b| a.1.total_cmp(&b.1)) {
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for CostTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<8} {:>10} {:>18} {:>10}  best", "burst", "kernel", "kernel-zero-copy", "xdp")?;
         let plan = self.plan();
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn another_way_must_be_clearly_cheaper() {
-        let mut table = Table::default();
+        let mut table = CostTable::default();
         for (class, [kernel, zero_copy, xdp]) in Class::ALL.into_iter().zip([
             [1000.0, 1100.0, 500.0],
             [900.0, 900.0, 860.0],
@@ -102,10 +102,10 @@ mod tests {
 
     #[test]
     fn table_without_kernel_figure_keeps_default_plan() {
-        let mut table = Table::default();
-        assert_eq!(table.plan(), Plan::default());
+        let mut table = CostTable::default();
+        assert_eq!(table.plan(), EgressPlan::default());
         table.set(Class::One, EgressPath::Xdp, 1.0);
-        assert_eq!(table.plan(), Plan::default());
+        assert_eq!(table.plan(), EgressPlan::default());
         assert!(table.has(EgressPath::Xdp) && !table.has(EgressPath::Kernel));
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::interface::MeasureError;
-use crate::netlink::{Attributes, Family, Netlink, Request, bytes_of, u32_of};
+use crate::netlink::{Attributes, Family, Netlink, NetlinkRequest, bytes_of, u32_of};
 
 const RTM_GETLINK: u16 = 18;
 const RTM_GETADDR: u16 = 22;
@@ -21,7 +21,7 @@ const ARPHRD_ETHER: u16 = 1;
 
 /// An interface of this thread's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetInterface {
     /// Its name.
     pub name: String,
     /// Its number.
@@ -38,7 +38,7 @@ pub struct Target {
     pub addresses: Vec<IpAddr>,
 }
 
-impl Target {
+impl TargetInterface {
     /// All interfaces.
     ///
     /// # Errors
@@ -74,22 +74,22 @@ impl Target {
     }
 }
 
-fn links(netlink: &mut Netlink) -> io::Result<Vec<Target>> {
+fn links(netlink: &mut Netlink) -> io::Result<Vec<TargetInterface>> {
     let mut found = Vec::new();
-    netlink.dump(Request::new(RTM_GETLINK, 0, &[0; LINK_BYTES]), |message| {
+    netlink.dump(NetlinkRequest::new(RTM_GETLINK, 0, &[0; LINK_BYTES]), |message| {
         found.extend(link(message.body));
     })?;
     Ok(found)
 }
 
 /// An interface from the body of RTM_NEWLINK.
-fn link(body: &[u8]) -> Option<Target> {
+fn link(body: &[u8]) -> Option<TargetInterface> {
     let attributes = Attributes::behind(body, LINK_BYTES);
     let kind = u16::from_ne_bytes(bytes_of(body, 2)?);
     let flags = u32_of(body, 8)?;
     let has = |flag: i32| flags & flag.cast_unsigned() != 0;
     let name = attributes.get(IFLA_IFNAME)?;
-    Some(Target {
+    Some(TargetInterface {
         name: String::from_utf8_lossy(name).trim_end_matches('\0').to_owned(),
         if_index: u32_of(body, 4)?,
         mac: attributes.get(IFLA_ADDRESS).and_then(|value| bytes_of(value, 0)).unwrap_or_default(),
@@ -103,7 +103,7 @@ fn link(body: &[u8]) -> Option<Target> {
 /// Addresses of all interfaces.
 fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpAddr)>> {
     let mut found = Vec::new();
-    netlink.dump(Request::new(RTM_GETADDR, 0, &[0; ADDRESS_BYTES]), |message| {
+    netlink.dump(NetlinkRequest::new(RTM_GETADDR, 0, &[0; ADDRESS_BYTES]), |message| {
         found.extend(address(message.body));
     })?;
     Ok(found)
@@ -129,13 +129,13 @@ mod tests {
 
     #[test]
     fn target_of_loopback_is_not_ethernet() {
-        let lo = Target::of("lo").unwrap();
+        let lo = TargetInterface::of("lo").unwrap();
         assert!(!lo.is_ethernet && lo.if_index > 0 && lo.mtu >= 1500, "{lo:?}");
     }
 
     #[test]
     fn target_of_unknown_name_lists_existing_interfaces() {
-        let error = Target::of("eht0").unwrap_err().to_string();
+        let error = TargetInterface::of("eht0").unwrap_err().to_string();
         assert!(error.contains("eht0: no such interface") && error.contains("lo"), "{error}");
     }
 

@@ -87,12 +87,12 @@ pub(super) struct Form {
     pub(super) action: ProbeAction,
     /// Bytes of the link before the IP header.
     pub(super) header_bytes: u32,
-    pub(super) arrival: Arrival,
+    pub(super) arrival: ArrivalClock,
 }
 
 /// Where the time of arrival comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum ArrivalClock {
     /// The monotonic clock.
     Clock,
     /// The time stamp in the packet's context: tests say when packets come.
@@ -354,7 +354,7 @@ impl Code {
     }
 
     /// Lengths, arrival, and whether the packet is a train.
-    fn measure_packet(&mut self, arrival: Arrival) {
+    fn measure_packet(&mut self, arrival: ArrivalClock) {
         self.get(R1, Word::Version);
         self.a.alu(Alu::Or, R1, 1);
         self.set(Word::Version, R1);
@@ -385,9 +385,9 @@ impl Code {
         self.a.place(is_train);
         self.set_stack(stack::STEP, R1);
         match arrival {
-            Arrival::Clock => self.a.call(Helper::KtimeGetNs),
+            ArrivalClock::Clock => self.a.call(Helper::KtimeGetNs),
             #[cfg(test)]
-            Arrival::Context => self.a.load(Width::Double, R0, R6, skb::TSTAMP),
+            ArrivalClock::Context => self.a.load(Width::Double, R0, R6, skb::TSTAMP),
         }
         self.set_stack(stack::ARRIVAL, R0);
         self.begin_wanted_run();

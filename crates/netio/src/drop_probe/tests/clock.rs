@@ -190,17 +190,17 @@ fn datagrams_of_a_train_arrive_together() {
 #[ignore = "prints figures and judges nothing"]
 fn cost_of_a_packet() {
     let Some(probe) = probe(1000, ProbeAction::Drop) else { return };
-    let form = Form { action: ProbeAction::Drop, header_bytes: 14, arrival: Arrival::Clock };
+    let form = Form { action: ProbeAction::Drop, header_bytes: 14, arrival: ArrivalClock::Clock };
     let clocked = DropProbe::load(1000, form).unwrap();
     let mut nothing = Assembler::default();
     nothing.mov(Reg::R0, PASS);
     nothing.exit();
-    let nothing = Program::load("nothing", ProgramType::TcxIngress, nothing).unwrap();
+    let nothing = BpfProgram::load("nothing", ProgramType::TcxIngress, nothing).unwrap();
     for probe in [&probe, &clocked] {
         probe.watch(local(LOCAL), 0, ProbeMedia::Raw { bytes_per_s: 1 << 30 }).unwrap();
         probe.watch(local("10.1.2.3:6"), 1, ProbeMedia::rtp(33)).unwrap();
     }
-    let print = |what: &str, program: &Program, frame: Frame, datagrams: u32| {
+    let print = |what: &str, program: &BpfProgram, frame: Frame, datagrams: u32| {
         let (packet, context) = (frame.bytes(), frame.context(1));
         let run = TestRun { packet: &packet, context: &context, repeat: 200_000 };
         let best = (0..9).map(|_| program.test_run(&run).unwrap().duration_ns).min().unwrap();

@@ -23,7 +23,7 @@ fn probe(slots: u32, action: ProbeAction) -> Option<DropProbe> {
         eprintln!("skipped: BPF needs root");
         return None;
     }
-    let form = Form { action, header_bytes: 14, arrival: Arrival::Context };
+    let form = Form { action, header_bytes: 14, arrival: ArrivalClock::Context };
     Some(DropProbe::load(slots, form).unwrap())
 }
 

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn verifier_instruction_count_stays_below_limit() {
     let Some(ethernet) = probe(1, ProbeAction::Drop) else { return };
-    let form = Form { action: ProbeAction::Pass, header_bytes: 0, arrival: Arrival::Clock };
+    let form = Form { action: ProbeAction::Pass, header_bytes: 0, arrival: ArrivalClock::Clock };
     let tun = DropProbe::load(1, form).unwrap();
     for probe in [ethernet, tun] {
         let insns = probe.program.verified_insns().unwrap();

@@ -29,7 +29,7 @@ use std::os::fd::BorrowedFd;
 use millrace_core::limits::MAX_STEERED_PORTS;
 pub use millrace_core::seam::Protocol;
 
-use crate::bpf::{BpfError, InterfaceLink, Map, Program, ProgramType, SocketMap};
+use crate::bpf::{BpfError, BpfProgram, InterfaceLink, Map, ProgramType, SocketMap};
 use crate::limits::MAX_XDP_QUEUES;
 
 /// Packets cannot be steered.
@@ -53,7 +53,7 @@ pub enum SteerError {
 pub struct Steering {
     /// Where it is; none while it is being made. First, so that no packet meets a program whose maps are gone.
     link: Option<InterfaceLink>,
-    program: Program,
+    program: BpfProgram,
     /// The steered ports and addresses.
     table: Map,
     sockets: SocketMap,
@@ -91,7 +91,7 @@ impl Steering {
     fn load(entries: u32) -> Result<Self, BpfError> {
         let table = Map::hash("steer_ports", program::KEY_BYTES as u32, 1, entries)?;
         let sockets = SocketMap::new("steer_sockets", MAX_XDP_QUEUES)?;
-        let program = Program::load("steer", ProgramType::XdpFrags, program::build(&table, &sockets))?;
+        let program = BpfProgram::load("steer", ProgramType::XdpFrags, program::build(&table, &sockets))?;
         Ok(Self { link: None, program, table, sockets })
     }
 

@@ -11,7 +11,7 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 
 use super::*;
 
-const LINK: Link = Link::Ethernet { mac: [2, 0, 0, 0, 0, 1], vlan: None };
+const LINK: LinkLayer = LinkLayer::Ethernet { mac: [2, 0, 0, 0, 0, 1], vlan: None };
 
 /// A block of a file: its kind and its body.
 fn blocks(bytes: &[u8]) -> Vec<(u32, &[u8])> {
@@ -44,9 +44,9 @@ fn option(mut options: &[u8], code: u16) -> Option<&[u8]> {
 }
 
 /// A captured packet: nanoseconds, way, length, bytes.
-type Packet = (u64, u32, u32, Vec<u8>);
+type CapturedPacket = (u64, u32, u32, Vec<u8>);
 
-fn packets(file: &[u8]) -> Vec<Packet> {
+fn packets(file: &[u8]) -> Vec<CapturedPacket> {
     let all = blocks(file);
     assert_eq!((all[0].0, number(all[0].1, 0)), (0x0a0d_0d0a, 0x1a2b_3c4d));
     assert_eq!(all[1].0, 1, "an interface");
@@ -157,7 +157,8 @@ fn capture_file_holds_packets_of_both_directions_with_times() {
 fn packets_without_a_link_header_are_marked_as_such() {
     let dir = tempfile::tempdir().unwrap();
     let capture = capture_in(&dir);
-    let device = Captured::open(Queue(VecDeque::new()), &capture, Link::Ip, Ticks(Cell::new(1)), 0).unwrap();
+    let device =
+        Captured::open(Queue(VecDeque::new()), &capture, LinkLayer::Ip, Ticks(Cell::new(1)), 0).unwrap();
     drop(device);
     let file = std::fs::read(&capture.file).unwrap();
     assert_eq!(number(blocks(&file)[1].1, 0), 101);
@@ -205,12 +206,12 @@ fn capture_on_full_disk_ends_with_whole_blocks_and_error() {
     // A file in memory that may not grow acts as a disk that is full after a number of bytes.
     let fd = rustix::fs::memfd_create("full", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     let file = File::from(fd.try_clone().unwrap());
-    let mut writer = Writer::new(file, &Capture::to("memory", report), LINK).unwrap();
+    let mut writer = CaptureWriter::new(file, &Capture::to("memory", report), LINK).unwrap();
     let header =
         std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd))).unwrap().len();
     rustix::fs::ftruncate(&fd, 20_000).unwrap();
     rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::GROW).unwrap();
-    let stamp = |ns| Stamp { ns, way: Way::Out, length: 900, kept: 900 };
+    let stamp = |ns| Stamp { ns, way: PacketDirection::Out, length: 900, kept: 900 };
     let mut fed = 0;
     let error = loop {
         if let Err(error) = writer.packet(&stamp(fed), &[7; 900]).and_then(|()| writer.flush()) {
@@ -234,21 +235,21 @@ fn capture_on_full_disk_ends_with_whole_blocks_and_error() {
 #[test]
 fn capture_with_full_ring_counts_lost_packets() {
     let (producer, mut consumer) = rtrb::RingBuffer::new(4096);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(CaptureStatus::default());
     let clock = Ticks(Cell::new(1));
     let mut tap = Tap { clock, epoch_ns: 0, snap_bytes: 65_536, ring: producer, shared, thread: None };
     for _ in 0..6 {
-        tap.note(Way::In, &[5; 1000]);
+        tap.note(PacketDirection::In, &[5; 1000]);
     }
     assert_eq!(tap.shared.lost.load(Ordering::Relaxed), 2);
     let dir = tempfile::tempdir().unwrap();
     let capture = capture_in(&dir);
-    let mut writer = Writer::new(File::create(&capture.file).unwrap(), &capture, LINK).unwrap();
+    let mut writer = CaptureWriter::new(File::create(&capture.file).unwrap(), &capture, LINK).unwrap();
     for _ in 0..3 {
         take_all(&mut consumer, &mut writer).unwrap();
         // Around the end of the ring.
         for _ in 0..3 {
-            tap.note(Way::Out, &[6; 999]);
+            tap.note(PacketDirection::Out, &[6; 999]);
         }
     }
     take_all(&mut consumer, &mut writer).unwrap();

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 
-use millrace_tcp::ip::Link;
+use millrace_tcp::ip::LinkLayer;
 
 use super::{Capture, Stamp};
 use crate::limits::{CAPTURE_BATCH_BYTES, CAPTURE_END_BYTES};
@@ -35,12 +35,12 @@ const ETHERNET: u16 = 1;
 const RAW_IP: u16 = 101;
 
 /// A block under construction.
-struct Block<'a> {
+struct CaptureBlock<'a> {
     to: &'a mut Vec<u8>,
     start: usize,
 }
 
-impl<'a> Block<'a> {
+impl<'a> CaptureBlock<'a> {
     fn new(to: &'a mut Vec<u8>, kind: u32) -> Self {
         let start = to.len();
         to.extend(kind.to_le_bytes());
@@ -86,7 +86,7 @@ impl<'a> Block<'a> {
 }
 
 /// Puts blocks into a file, many at once.
-pub(super) struct Writer {
+pub(super) struct CaptureWriter {
     file: File,
     name: String,
     max_bytes: u64,
@@ -97,15 +97,15 @@ pub(super) struct Writer {
     last_ns: u64,
 }
 
-impl Writer {
-    pub(super) fn new(file: File, capture: &Capture, link: Link) -> io::Result<Self> {
+impl CaptureWriter {
+    pub(super) fn new(file: File, capture: &Capture, link: LinkLayer) -> io::Result<Self> {
         let mut batch = Vec::with_capacity(2 * CAPTURE_BATCH_BYTES);
         let [major, minor] = VERSION;
-        let mut block = Block::new(&mut batch, SECTION);
+        let mut block = CaptureBlock::new(&mut batch, SECTION);
         block.word(BYTE_ORDER).half(major).half(minor).word(UNKNOWN).word(UNKNOWN);
         block.option(APPLICATION, b"millrace").end();
-        let kind = if matches!(link, Link::Ethernet { .. }) { ETHERNET } else { RAW_IP };
-        Block::new(&mut batch, INTERFACE)
+        let kind = if matches!(link, LinkLayer::Ethernet { .. }) { ETHERNET } else { RAW_IP };
+        CaptureBlock::new(&mut batch, INTERFACE)
             .half(kind)
             .half(0)
             .word(capture.snap_bytes)
@@ -121,7 +121,7 @@ impl Writer {
     /// Adds a packet; `bytes` is the part that was kept.
     pub(super) fn packet(&mut self, stamp: &Stamp, bytes: &[u8]) -> io::Result<()> {
         let start = self.batch.len();
-        Block::new(&mut self.batch, PACKET)
+        CaptureBlock::new(&mut self.batch, PACKET)
             .word(0)
             .time(stamp.ns)
             .word(stamp.kept)
@@ -148,7 +148,7 @@ impl Writer {
 
     /// The last block: how many packets, how many more there were, and why nothing follows.
     pub(super) fn end(&mut self, lost: u64, why: &str) -> io::Result<()> {
-        Block::new(&mut self.batch, STATISTICS)
+        CaptureBlock::new(&mut self.batch, STATISTICS)
             .word(0)
             .time(self.last_ns)
             .option(COMMENT, why.as_bytes())

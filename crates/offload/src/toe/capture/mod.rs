@@ -23,9 +23,9 @@ use std::thread::JoinHandle;
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
-use millrace_tcp::ip::Link;
+use millrace_tcp::ip::LinkLayer;
 
-use self::file::Writer;
+use self::file::CaptureWriter;
 use super::device::{Device, Inbound};
 use crate::limits::{CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES};
 
@@ -49,9 +49,9 @@ impl Capture {
     }
 }
 
-/// Which way a packet went.
+/// Direction of a captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PacketDirection {
     In = 1,
     Out = 2,
 }
@@ -60,7 +60,7 @@ enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     ns: u64,
-    way: Way,
+    way: PacketDirection,
     length: u32,
     kept: u32,
 }
@@ -80,14 +80,15 @@ impl Stamp {
     fn decode(bytes: [u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let [a, b, c, d, e, f, g, h, ..] = bytes;
-        let way = if word(8) == Way::In as u32 { Way::In } else { Way::Out };
+        let way =
+            if word(8) == PacketDirection::In as u32 { PacketDirection::In } else { PacketDirection::Out };
         Self { ns: u64::from_ne_bytes([a, b, c, d, e, f, g, h]), way, length: word(12), kept: word(16) }
     }
 }
 
 /// What both threads look at.
 #[derive(Debug, Default)]
-struct Shared {
+struct CaptureStatus {
     /// The device is gone: the rest must be written.
     stop: AtomicBool,
     /// The file takes no more.
@@ -109,7 +110,7 @@ struct Tap<C> {
     epoch_ns: u64,
     snap_bytes: usize,
     ring: rtrb::Producer<u8>,
-    shared: Arc<Shared>,
+    shared: Arc<CaptureStatus>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -119,7 +120,7 @@ impl<D: Device, C: Clock + Send> Captured<D, C> {
     ///
     /// # Errors
     /// The file cannot be made, or the thread.
-    pub fn open(device: D, capture: &Capture, link: Link, clock: C, epoch_ns: u64) -> io::Result<Self> {
+    pub fn open(device: D, capture: &Capture, link: LinkLayer, clock: C, epoch_ns: u64) -> io::Result<Self> {
         let path = capture.file.display();
         let fault = |error: io::Error| {
             io::Error::new(
@@ -130,9 +131,9 @@ impl<D: Device, C: Clock + Send> Captured<D, C> {
         let mut options = std::fs::OpenOptions::new();
         let file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&capture.file).map_err(fault)?;
-        let writer = Writer::new(file, capture, link).map_err(fault)?;
+        let writer = CaptureWriter::new(file, capture, link).map_err(fault)?;
         let (ring, packets) = rtrb::RingBuffer::new(CAPTURE_RING_BYTES);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(CaptureStatus::default());
         let (theirs, report) = (Arc::clone(&shared), capture.report);
         let thread = std::thread::Builder::new()
             .name("toe-capture".into())
@@ -143,7 +144,7 @@ impl<D: Device, C: Clock + Send> Captured<D, C> {
 }
 
 impl<C: Clock> Tap<C> {
-    fn note(&mut self, way: Way, packet: &[u8]) {
+    fn note(&mut self, way: PacketDirection, packet: &[u8]) {
         if self.shared.is_over.load(Ordering::Relaxed) {
             return;
         }
@@ -175,7 +176,7 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
     fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         let Self { device, tap } = self;
         device.receive(&mut |packet| {
-            tap.note(Way::In, packet.bytes);
+            tap.note(PacketDirection::In, packet.bytes);
             take(packet);
         })
     }
@@ -183,7 +184,7 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
     fn send(&mut self, packet: &[u8]) -> io::Result<bool> {
         let is_sent = self.device.send(packet)?;
         if is_sent {
-            self.tap.note(Way::Out, packet);
+            self.tap.note(PacketDirection::Out, packet);
         }
         Ok(is_sent)
     }
@@ -202,7 +203,12 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
 }
 
 /// The thread: from the ring to the file, until the device is gone or the file takes no more.
-fn write(mut packets: rtrb::Consumer<u8>, mut writer: Writer, shared: &Shared, report: fn(&str)) {
+fn write(
+    mut packets: rtrb::Consumer<u8>,
+    mut writer: CaptureWriter,
+    shared: &CaptureStatus,
+    report: fn(&str),
+) {
     loop {
         // In this order: packets put in before the stop are seen.
         let is_last = shared.stop.load(Ordering::Acquire);
@@ -224,7 +230,7 @@ fn write(mut packets: rtrb::Consumer<u8>, mut writer: Writer, shared: &Shared, r
     }
 }
 
-fn take_all(packets: &mut rtrb::Consumer<u8>, writer: &mut Writer) -> io::Result<()> {
+fn take_all(packets: &mut rtrb::Consumer<u8>, writer: &mut CaptureWriter) -> io::Result<()> {
     let mut bytes = Vec::new();
     while let Ok(chunk) = packets.read_chunk(Stamp::BYTES) {
         let mut head = [0; Stamp::BYTES];

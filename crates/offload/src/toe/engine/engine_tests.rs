@@ -12,21 +12,21 @@ use millrace_core::random::SplitMix;
 use super::*;
 use crate::bell::EventBell;
 use crate::limits::REQUESTS_PER_TURN;
-use crate::toe::host::{HostState, Interest, Ready};
+use crate::toe::host::{HostState, Interest, Readiness};
 use crate::toe::pair::pair;
-use crate::toe::record::{Choice, Fault, Request};
+use crate::toe::record::{Choice, Fault, HostRequest};
 
 #[path = "listen_tests.rs"]
 mod listening;
 #[path = "send_tests.rs"]
 mod sending;
 
-type Wire = Arc<Mutex<VecDeque<Vec<u8>>>>;
+type FrameQueue = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
 /// One end of the wire.
 struct End {
-    out: Wire,
-    back: Wire,
+    out: FrameQueue,
+    back: FrameQueue,
 }
 
 impl Device for End {
@@ -49,7 +49,7 @@ const PORT: u16 = 80;
 /// A turn so often.
 const STEP_NS: u64 = 20_000;
 
-struct Rig {
+struct EnginePairRig {
     cores: [Core; 2],
     ends: [End; 2],
     hosts: [Vec<HostState>; 2],
@@ -73,13 +73,13 @@ fn settings(address: &str) -> EngineSettings {
     settings
 }
 
-impl Rig {
+impl EnginePairRig {
     fn new(change: impl Fn(&mut EngineSettings)) -> Self {
         Self::between(["10.0.0.1", "10.0.0.2"], change)
     }
 
     fn between(addresses: [&str; 2], change: impl Fn(&mut EngineSettings)) -> Self {
-        let (there, back) = (Wire::default(), Wire::default());
+        let (there, back) = (FrameQueue::default(), FrameQueue::default());
         let ends = [End { out: Arc::clone(&there), back: Arc::clone(&back) }, End { out: back, back: there }];
         let mut hosts = [Vec::new(), Vec::new()];
         let mut side = 0;
@@ -136,7 +136,7 @@ impl Rig {
     fn check(&self) {
         for pair in self.cores.iter().flat_map(|core| &core.pairs) {
             let filling = pair.places.iter().filter(|place| match &place.what {
-                What::Line(line) => line.filling != NONE,
+                SocketUse::Line(line) => line.filling != NONE,
                 _ => false,
             });
             let lent = pair.lent.iter().flatten().count();
@@ -183,7 +183,7 @@ impl Rig {
 #[test]
 fn bytes_go_both_ways_by_both_families() {
     for addresses in [["10.0.0.1", "10.0.0.2"], ["2001:db8::1", "2001:db8::2"]] {
-        let mut rig = Rig::between(addresses, |_| {});
+        let mut rig = EnginePairRig::between(addresses, |_| {});
         let (here, there) = rig.connect(0, 1, PORT);
         rig.transfer((0, 0, here), (1, 1, there), 1_000_000);
         rig.transfer((1, 1, there), (0, 0, here), 300_001);
@@ -205,7 +205,7 @@ fn bytes_go_both_ways_by_both_families() {
 
 #[test]
 fn writer_over_send_share_is_woken_once_at_threshold() {
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.pair.send_share_bytes = 256 << 10;
         settings.pair.wake_bytes = 128 << 10;
     });
@@ -217,8 +217,9 @@ fn writer_over_send_share_is_woken_once_at_threshold() {
     }
     assert_eq!(given, 256 << 10, "the share");
     // The engine takes the bytes, but nothing that is not acknowledged is done with.
-    let count =
-        |rig: &Rig| rig.cores[0].pairs[0].end.words.load(rig.cores[0].pairs[0].end.layout.count(here));
+    let count = |rig: &EnginePairRig| {
+        rig.cores[0].pairs[0].end.words.load(rig.cores[0].pairs[0].end.layout.count(here))
+    };
     for _ in 0..3 {
         rig.now = rig.now.plus_ns(STEP_NS);
         rig.cores[0].turn(&mut rig.ends[0], rig.now).unwrap();
@@ -242,7 +243,7 @@ fn writer_over_send_share_is_woken_once_at_threshold() {
 #[test]
 fn receive_buffer_is_handed_over_when_full_or_after_timeout() {
     const BOUND_NS: u64 = 500_000_000;
-    let mut rig = Rig::new(|settings| settings.hand_over_ns = BOUND_NS);
+    let mut rig = EnginePairRig::new(|settings| settings.hand_over_ns = BOUND_NS);
     let (here, there) = rig.connect(0, 0, PORT);
     let begun = rig.now;
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; 20_000])]).unwrap(), Some(20_000));
@@ -262,7 +263,7 @@ fn receive_buffer_is_handed_over_when_full_or_after_timeout() {
 
 #[test]
 fn host_that_keeps_buffers_does_not_block_other_hosts() {
-    let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.receive_buffers = 8);
     let (greedy, kept) = rig.connect(0, 0, PORT);
     let (other, there) = rig.connect(1, 1, PORT + 1);
     rig.hosts[1][0].keep_buffers();
@@ -280,7 +281,7 @@ fn host_that_keeps_buffers_does_not_block_other_hosts() {
 /// Buffers that one connection has held are there for another that waits for them.
 #[test]
 fn starved_connection_resumes_with_buffers_freed_by_others() {
-    let mut rig = Rig::new(|settings| settings.pair.receive_buffers = 8);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.receive_buffers = 8);
     let (here, full) = rig.connect(0, 0, PORT);
     let (other, starved) = rig.connect(0, 0, PORT + 1);
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[1; 8 * 8192])]).unwrap(), Some(8 * 8192));
@@ -297,7 +298,7 @@ fn starved_connection_resumes_with_buffers_freed_by_others() {
 
 #[test]
 fn receive_share_limits_buffers_of_unread_connection() {
-    let mut rig = Rig::new(|settings| settings.pair.receive_share = 4);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.receive_share = 4);
     let (unread, _there) = rig.connect(0, 0, PORT);
     let (other, there) = rig.connect(0, 0, PORT + 1);
     let block = [3; 8192];
@@ -317,7 +318,7 @@ fn receive_share_limits_buffers_of_unread_connection() {
 #[test]
 fn end_of_stream_is_reported_after_last_byte() {
     const BYTES: usize = 100_000;
-    let mut rig = Rig::new(|settings| settings.pair.receive_share = 1);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.receive_share = 1);
     let (here, there) = rig.connect(0, 0, PORT);
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&[5; BYTES])]).unwrap(), Some(BYTES));
     rig.hosts[0][0].shut_write(here).unwrap();
@@ -349,7 +350,7 @@ fn close_with_unread_bytes_resets_peer() {
         Nowhere,
     }
     for at in [At::Filling, At::Host, At::Stack, At::Nowhere] {
-        let mut rig = Rig::new(|settings| {
+        let mut rig = EnginePairRig::new(|settings| {
             settings.hand_over_ns = if at == At::Filling { LATER_NS } else { 0 };
             settings.pair.receive_share = if at == At::Stack { 1 } else { 4 };
         });
@@ -380,13 +381,13 @@ fn close_with_unread_bytes_resets_peer() {
 #[test]
 fn listener_accepts_no_more_connections_than_backlog() {
     // With cookies a caller is answered before it is known whether there is room.
-    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let mut rig = EnginePairRig::new(|settings| settings.stack.cookies = false);
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
     let listener = rig.hosts[1][0].listen(remote, 2, false).unwrap();
     rig.turn();
     let calls: Vec<u32> = (0..5).map(|_| rig.hosts[0][0].connect(any, remote).unwrap()).collect();
-    let connected = |rig: &mut Rig| {
+    let connected = |rig: &mut EnginePairRig| {
         calls.iter().filter(|&&call| rig.hosts[0][0].outcome(call).unwrap().is_some()).count()
     };
     // Two seconds: those that are not answered have called twice.
@@ -411,9 +412,9 @@ fn listener_accepts_no_more_connections_than_backlog() {
 
 #[test]
 fn listen_and_connect_at_invalid_address_return_error_kind() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let own = rig.addresses[1];
-    let host = |rig: &mut Rig, call: &dyn Fn(&mut HostState) -> u32| {
+    let host = |rig: &mut EnginePairRig, call: &dyn Fn(&mut HostState) -> u32| {
         let socket = call(&mut rig.hosts[1][0]);
         let error = rig.until(|rig| {
             rig.hosts[1][0]
@@ -442,7 +443,7 @@ fn listen_and_connect_at_invalid_address_return_error_kind() {
 #[test]
 fn close_after_write_still_delivers_all_bytes() {
     const BYTES: usize = 400_000;
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     let sent: Vec<u8> = (0..BYTES).map(|at| (at / 251) as u8).collect();
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
@@ -462,7 +463,7 @@ fn close_after_write_still_delivers_all_bytes() {
 /// A host of 16 sockets never runs out of them, whatever happens to the connections it opens.
 #[test]
 fn sockets_after_repeated_connections_are_all_free() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let remote = rig.addresses[1];
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
     for round in 0..40 {
@@ -492,7 +493,7 @@ fn sockets_after_repeated_connections_are_all_free() {
 fn garbage_of_one_host_hurts_no_other() {
     let mut rejected = 0;
     bolero::check!().with_type::<Vec<(u8, u8, [u64; 7])>>().with_iterations(200).for_each(|records| {
-        let mut rig = Rig::new(|_| {});
+        let mut rig = EnginePairRig::new(|_| {});
         let (here, there) = rig.connect(0, 0, PORT);
         for (kind, socket, record) in records {
             let mut record = *record;
@@ -508,7 +509,7 @@ fn garbage_of_one_host_hurts_no_other() {
         rig.transfer((1, 0, there), (0, 0, here), 20_000);
     });
     // And by numbers that a seed repeats, so that some are rejected for certain.
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     let mut random = SplitMix(77);
     for _ in 0..5000 {
@@ -526,12 +527,12 @@ fn garbage_of_one_host_hurts_no_other() {
 /// Ranges just inside and just outside the area.
 #[test]
 fn send_request_outside_area_is_rejected() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, _) = rig.connect(0, 0, PORT);
     let area = 128 * 8192;
-    let send = |rig: &mut Rig, offset, bytes| {
+    let send = |rig: &mut EnginePairRig, offset, bytes| {
         let before = rig.cores[0].counters.rejected;
-        assert!(rig.hosts[0][0].inject(&Request::Send { socket: here, offset, bytes }.encode()));
+        assert!(rig.hosts[0][0].inject(&HostRequest::Send { socket: here, offset, bytes }.encode()));
         rig.turn();
         rig.cores[0].counters.rejected > before
     };
@@ -542,23 +543,23 @@ fn send_request_outside_area_is_rejected() {
     // Buffers that it does not hold.
     let before = rig.cores[0].counters.rejected;
     for buffer in [0, 63, 64, u32::MAX] {
-        let give = Request::Give { count: 1, buffers: [buffer; 12] };
+        let give = HostRequest::Give { count: 1, buffers: [buffer; 12] };
         assert!(rig.hosts[0][0].inject(&give.encode()));
     }
     rig.turn();
     assert_eq!(rig.cores[0].counters.rejected - before, 4);
     // Bytes behind the last ones.
-    assert!(rig.hosts[0][0].inject(&Request::Shutdown { socket: here }.encode()));
+    assert!(rig.hosts[0][0].inject(&HostRequest::Shutdown { socket: here }.encode()));
     assert!(send(&mut rig, 0, 8));
 }
 
 /// A host that asks on and on and reads no answer loses answers, and no other does.
 #[test]
 fn host_that_reads_no_events_loses_only_its_own() {
-    let mut rig = Rig::new(|settings| settings.pair.requests = 64);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.requests = 64);
     let (here, there) = rig.connect(0, 0, PORT);
     let (deaf, _) = rig.connect(1, 1, PORT + 1);
-    let set = Request::Set { socket: deaf, option: Choice::NoDelay, is_on: true }.encode();
+    let set = HostRequest::Set { socket: deaf, option: Choice::NoDelay, is_on: true }.encode();
     let (mut lost, mut turns) = (0, 0);
     while lost == 0 && turns < 10_000 {
         while rig.hosts[0][1].inject(&set) {}
@@ -574,7 +575,7 @@ fn host_that_reads_no_events_loses_only_its_own() {
 /// The name of a finished connection does not reach the next one of its socket.
 #[test]
 fn socket_name_after_reuse_is_different() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let mut names = [(); 2].map(|()| std::collections::HashSet::new());
     for _ in 0..3 {
         let (here, there) = rig.connect(0, 1, PORT);
@@ -613,7 +614,7 @@ impl Task {
 #[test]
 fn event_wakes_only_tasks_of_its_socket() {
     const COUNT: usize = 1000;
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.pair.sockets = COUNT as u32 + 8;
         settings.stack.connections = 2048;
     });
@@ -665,7 +666,7 @@ fn event_wakes_only_tasks_of_its_socket() {
 
 #[test]
 fn write_task_is_woken_once_when_share_or_chunks_are_free() {
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.pair.send_buffers = 32;
         settings.pair.send_share_bytes = 256 << 10;
         settings.pair.wake_bytes = 128 << 10;
@@ -700,7 +701,7 @@ fn write_task_is_woken_once_when_share_or_chunks_are_free() {
 fn keep_alive_detects_vanished_peer_as_timed_out() {
     const SILENCE_NS: u64 = 60_000_000_000;
     for (keeps_alive, vanishes) in [(true, true), (true, false), (false, true)] {
-        let mut rig = Rig::new(|settings| {
+        let mut rig = EnginePairRig::new(|settings| {
             settings.keeps_alive = keeps_alive;
             settings.stack.config.keep_alive_ns = SILENCE_NS;
         });
@@ -728,7 +729,7 @@ fn keep_alive_detects_vanished_peer_as_timed_out() {
 #[test]
 fn news_are_of_sockets_that_something_has_happened_to() {
     const SHARE: usize = 64 << 10;
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.pair.send_share_bytes = SHARE as u32;
         settings.pair.wake_bytes = SHARE as u32 / 2;
     });
@@ -736,7 +737,7 @@ fn news_are_of_sockets_that_something_has_happened_to() {
     rig.hosts[0][0].keep_news();
     rig.hosts[1][0].keep_news();
     let news = |side: usize, expected: u32| {
-        move |rig: &mut Rig| {
+        move |rig: &mut EnginePairRig| {
             let socket = rig.hosts[side][0].next_news()?;
             assert_eq!(socket, expected);
             Some(rig.hosts[side][0].ready(socket))
@@ -746,11 +747,11 @@ fn news_are_of_sockets_that_something_has_happened_to() {
     let listener = rig.hosts[1][0].listen(remote, 8, false).unwrap();
     rig.hosts[1][0].ask_for_next(listener).unwrap();
     assert!(rig.hosts[1][0].ready(listener).is_opening);
-    assert_eq!(rig.until(news(1, listener)), Ready::default());
+    assert_eq!(rig.until(news(1, listener)), Readiness::default());
     let here = rig.hosts[0][0].connect(any, remote).unwrap();
-    assert_eq!(rig.hosts[0][0].ready(here), Ready { is_opening: true, ..Ready::default() });
+    assert_eq!(rig.hosts[0][0].ready(here), Readiness { is_opening: true, ..Readiness::default() });
     assert_eq!(rig.hosts[0][0].room_for(here).unwrap(), 0);
-    assert_eq!(rig.until(news(0, here)), Ready::default());
+    assert_eq!(rig.until(news(0, here)), Readiness::default());
     // The listener reports a connection that was not taken yet.
     assert!(rig.until(news(1, listener)).is_readable);
     let there = rig.hosts[1][0].take_next(listener).unwrap().unwrap();
@@ -778,7 +779,7 @@ fn news_are_of_sockets_that_something_has_happened_to() {
 /// A writer that finds no chunk, since others hold them all, is notified when there are some again.
 #[test]
 fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
-    let mut rig = Rig::new(|settings| settings.pair.send_buffers = 8);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.send_buffers = 8);
     let (here, there) = rig.connect(0, 0, PORT);
     let (other, _) = rig.connect(0, 0, PORT + 1);
     rig.hosts[0][0].keep_news();
@@ -798,7 +799,7 @@ fn news_are_of_writers_that_have_waited_for_chunks_of_others() {
 #[test]
 fn leave_host_clears_pair_for_next_host() {
     const BYTES: usize = 20_000;
-    let mut rig = Rig::new(|settings| settings.pair.requests = 1024);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.requests = 1024);
     let (closed, closed_there) = rig.connect(0, 0, PORT);
     let (open, open_there) = rig.connect(0, 1, PORT + 1);
     // It holds buffers that it has not read.

@@ -7,19 +7,19 @@
 //!
 //! The host still accepts, reads and closes. A send request of the host in the meantime is invalid.
 //! Its count of acknowledged bytes covers only its own bytes. A connection that its host closes, or
-//! that breaks, no longer belongs to the loop: the loop is notified ([`News::Gone`]), and data it
-//! gives after this reaches no peer.
+//! that breaks, no longer belongs to the loop: the loop is notified
+//! ([`LoopConnectionEvent::Gone`]), and data it gives after this reaches no peer.
 
 use millrace_core::ids::ConnId;
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::limits::egress::TCP_NOT_SENT_BYTES;
 use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
-use millrace_tcp::conn::{Reason, State};
+use millrace_tcp::conn::{ConnectionState, Reason};
 use millrace_tcp::send::ExtentRange;
-use millrace_tcp::stack::{CallError, Stack, Wanted};
+use millrace_tcp::stack::{CallError, Stack, WantedExtent};
 
-use super::{Core, Line, NONE, SocketId, What};
+use super::{Core, NONE, SocketConnection, SocketId, SocketUse};
 use crate::limits::{LOW_DESCRIPTORS, PENDING_SHARE_BYTES};
 use crate::toe::EngineSocket;
 
@@ -30,16 +30,16 @@ const NOT_SENT_BYTES: u32 = TCP_NOT_SENT_BYTES as u32;
 /// The fraction of the pages reserved for replies: one in `RESERVE`.
 const RESERVE: u32 = 16;
 
-/// A line that the loop writes to, as it calls it.
+/// A connection that the loop writes to, by the name that the loop gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::toe) struct Way {
+pub(in crate::toe) struct LoopConnection {
     pub(in crate::toe) socket: SocketId,
     pub(in crate::toe) conn: ConnId,
 }
 
-/// What happened to a line that the loop writes to.
+/// An event of a connection that the loop writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::toe) enum News {
+pub(in crate::toe) enum LoopConnectionEvent {
     /// It has refused something, and takes some again.
     Writable(ConnId),
     /// It is over, by this errno; 0: its host has closed it.
@@ -51,7 +51,7 @@ pub(in crate::toe) enum News {
 pub(in crate::toe) enum Given {
     /// It goes out.
     Taken,
-    /// There is no room now; [`News::Writable`] follows.
+    /// There is no room now; [`LoopConnectionEvent::Writable`] follows.
     Full,
     /// The data cannot be sent from where it lies: it must be copied.
     Unfit,
@@ -60,7 +60,7 @@ pub(in crate::toe) enum Given {
 }
 
 /// State of a connection while the loop writes to it.
-pub(super) struct Lent {
+pub(super) struct LoopWriteState {
     conn: ConnId,
     /// Bytes of loops in the stack when it was lent: those of the host lie before them.
     before: u64,
@@ -72,7 +72,7 @@ pub(super) struct Lent {
     is_gone: bool,
 }
 
-impl Line {
+impl SocketConnection {
     /// Bytes that the peer has acknowledged, the host's and the loop's.
     fn acked(&self, stack: &Stack) -> u64 {
         let all = self.taken + self.foreign;
@@ -130,7 +130,7 @@ impl Core {
         name: EngineSocket,
         conn: ConnId,
         now: Instant,
-    ) -> Result<Way, i32> {
+    ) -> Result<LoopConnection, i32> {
         if name.engine != self.number {
             return Err(libc::EBADF);
         }
@@ -140,7 +140,7 @@ impl Core {
         let place = self.pairs.get_mut(usize::from(name.pair));
         let place = place.and_then(|pair| pair.places.get_mut(name.socket as usize)).ok_or(libc::EBADF)?;
         let is_it = place.generation == name.generation;
-        let What::Line(line) = &mut place.what else { return Err(libc::EBADF) };
+        let SocketUse::Line(line) = &mut place.what else { return Err(libc::EBADF) };
         if !is_it {
             return Err(libc::EBADF);
         }
@@ -150,11 +150,12 @@ impl Core {
         if line.lent.is_some() {
             return Err(libc::EBUSY);
         }
-        if line.is_shut || self.stack.state(line.id) < State::Established {
+        if line.is_shut || self.stack.state(line.id) < ConnectionState::Established {
             return Err(libc::ENOTCONN);
         }
         let (before, id) = (line.foreign, line.id);
-        let lent = Lent { conn, before, control: 0, control_end: 0, is_full: false, is_gone: false };
+        let lent =
+            LoopWriteState { conn, before, control: 0, control_end: 0, is_full: false, is_gone: false };
         line.lent = Some(lent);
         // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
         self.stack.nagle(id, false, now);
@@ -162,15 +163,15 @@ impl Core {
         // it waits, without delay until the next turn.
         self.move_ahead(socket, u32::MAX, now);
         self.make_dirty(socket);
-        Ok(Way { socket, conn })
+        Ok(LoopConnection { socket, conn })
     }
 
     /// Lets the host write again, after the data that the loop has given. Does nothing if the
     /// connection is over.
-    pub(in crate::toe) fn take_back(&mut self, way: Way) {
+    pub(in crate::toe) fn take_back(&mut self, way: LoopConnection) {
         // The name is used again: pending news must not be reported for the next connection.
         self.news
-            .retain(|news| !matches!(news, News::Writable(conn) | News::Gone(conn, _) if *conn == way.conn));
+            .retain(|news| !matches!(news, LoopConnectionEvent::Writable(conn) | LoopConnectionEvent::Gone(conn, _) if *conn == way.conn));
         if self.lent(way).is_some() {
             if let Some(line) = self.pair(way.socket.0).line(way.socket.1) {
                 line.lent = None;
@@ -179,7 +180,7 @@ impl Core {
         }
     }
 
-    fn lent(&mut self, way: Way) -> Option<&mut Line> {
+    fn lent(&mut self, way: LoopConnection) -> Option<&mut SocketConnection> {
         let line = self.pair(way.socket.0).line(way.socket.1)?;
         line.lent.as_ref().is_some_and(|lent| lent.conn == way.conn).then_some(line)
     }
@@ -187,7 +188,7 @@ impl Core {
     /// Gives the stack something of `bytes` bytes, if the line has room.
     fn give(
         &mut self,
-        way: Way,
+        way: LoopConnection,
         bytes: usize,
         send: impl FnOnce(&mut Stack, millrace_tcp::stack::ConnectionId) -> Result<(), CallError>,
     ) -> Given {
@@ -195,7 +196,7 @@ impl Core {
         let Self { stack, pairs, short, .. } = self;
         let place = &mut pairs[usize::from(pair)].places[number as usize];
         let line = match &mut place.what {
-            What::Line(line) if line.lent.as_ref().is_some_and(|lent| lent.conn == way.conn) => line,
+            SocketUse::Line(line) if line.lent.as_ref().is_some_and(|lent| lent.conn == way.conn) => line,
             _ => return Given::Gone(0),
         };
         if let Some(errno) = line.over() {
@@ -229,7 +230,7 @@ impl Core {
     /// A frame: a head of up to 16 bytes, and a range behind it.
     pub(in crate::toe) fn give_framed(
         &mut self,
-        way: Way,
+        way: LoopConnection,
         head: &[u8],
         lease: &Lease,
         range: ExtentRange,
@@ -243,7 +244,7 @@ impl Core {
     /// A range with nothing around it.
     pub(in crate::toe) fn give_range(
         &mut self,
-        way: Way,
+        way: LoopConnection,
         lease: &Lease,
         range: ExtentRange,
         now: Instant,
@@ -254,7 +255,12 @@ impl Core {
     }
 
     /// Bytes that are copied, all of them or none.
-    pub(in crate::toe) fn give_copied(&mut self, way: Way, parts: &[&[u8]], now: Instant) -> Given {
+    pub(in crate::toe) fn give_copied(
+        &mut self,
+        way: LoopConnection,
+        parts: &[&[u8]],
+        now: Instant,
+    ) -> Given {
         let bytes = parts.iter().map(|part| part.len()).sum();
         let reserve = self.reserve_pages();
         self.give(way, bytes, |stack, id| {
@@ -269,7 +275,12 @@ impl Core {
     ///
     /// # Errors
     /// As an errno: the line is over, or too many control bytes are not acknowledged.
-    pub(in crate::toe) fn give_control(&mut self, way: Way, bytes: &[u8], now: Instant) -> Result<(), i32> {
+    pub(in crate::toe) fn give_control(
+        &mut self,
+        way: LoopConnection,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<(), i32> {
         let (pair, number) = way.socket;
         let Self { stack, pairs, .. } = self;
         let Some(line) = pairs[usize::from(pair)].line(number) else { return Err(0) };
@@ -296,9 +307,9 @@ impl Core {
     }
 
     /// Bytes that were given and that the peer has not acknowledged; `None`: the line is over.
-    pub(in crate::toe) fn backlog_bytes(&self, way: Way) -> Option<u64> {
+    pub(in crate::toe) fn backlog_bytes(&self, way: LoopConnection) -> Option<u64> {
         match &self.pairs[usize::from(way.socket.0)].places[way.socket.1 as usize].what {
-            What::Line(line) if line.lent.as_ref().is_some_and(|lent| lent.conn == way.conn) => {
+            SocketUse::Line(line) if line.lent.as_ref().is_some_and(|lent| lent.conn == way.conn) => {
                 Some(u64::from(self.stack.unacked_bytes(line.id)))
             }
             _ => None,
@@ -311,17 +322,17 @@ impl Core {
     }
 
     /// What happened next.
-    pub(in crate::toe) fn poll_news(&mut self) -> Option<News> {
+    pub(in crate::toe) fn poll_news(&mut self) -> Option<LoopConnectionEvent> {
         self.news.pop_front()
     }
 
     /// An extent that a connection gave back while its peer did not read, and needs again.
-    pub(in crate::toe) fn poll_wanted(&mut self) -> Option<Wanted> {
+    pub(in crate::toe) fn poll_wanted(&mut self) -> Option<WantedExtent> {
         self.stack.poll_wanted()
     }
 
     /// Takes the answer. Without the extent the bytes are unavailable: the connection is aborted.
-    pub(in crate::toe) fn supply(&mut self, wanted: &Wanted, lease: Option<&Lease>, now: Instant) {
+    pub(in crate::toe) fn supply(&mut self, wanted: &WantedExtent, lease: Option<&Lease>, now: Instant) {
         let is_supplied = lease.is_some_and(|lease| self.stack.supply(wanted.connection, lease, now));
         if !is_supplied {
             self.stack.abort(wanted.connection, now);
@@ -338,11 +349,11 @@ impl Core {
         let Some(lent) = &mut line.lent else { return };
         if let Some(errno) = over {
             if !std::mem::replace(&mut lent.is_gone, true) {
-                news.push_back(News::Gone(lent.conn, errno));
+                news.push_back(LoopConnectionEvent::Gone(lent.conn, errno));
             }
         } else if lent.is_full && has_room {
             lent.is_full = false;
-            news.push_back(News::Writable(lent.conn));
+            news.push_back(LoopConnectionEvent::Writable(lent.conn));
         }
     }
 

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use millrace_core::limits::toe::MAX_BACKLOG;
 use millrace_core::time::Instant;
-use millrace_tcp::stack::{ConnectionId, Event as StackEvent, ListenerId};
+use millrace_tcp::stack::{ConnectionEvent as StackEvent, ConnectionId, ListenerId};
 
 use super::requests::group;
-use super::{Core, Line, Listening, NONE, Owner, SocketId, What};
-use crate::toe::record::{Event, Fault};
+use super::{Core, Listening, NONE, Owner, SocketConnection, SocketId, SocketUse};
+use crate::toe::record::{Fault, HostEvent};
 
 impl Core {
     pub(super) fn listen(
@@ -26,16 +26,16 @@ impl Core {
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
         let (what, error) = match self.listening_at((pair, socket), backlog, is_shared, local) {
-            Err(error) => (What::Failed, Some(error)),
+            Err(error) => (SocketUse::Failed, Some(error)),
             Ok((index, listening)) => {
                 let id = listening.id;
                 self.listeners[index] = Some(listening);
                 self.set_room(id);
-                (What::Listener(index as u16), None)
+                (SocketUse::Listener(index as u16), None)
             }
         };
         self.pair(pair).places[socket as usize].what = what;
-        self.tell(pair, &Event::Listening { socket, error, local });
+        self.tell(pair, &HostEvent::Listening { socket, error, local });
         true
     }
 
@@ -107,7 +107,8 @@ impl Core {
 
     pub(super) fn accept(&mut self, pair: u16, listener: u32, socket: u32) -> bool {
         let of = self.pair(pair);
-        let Some(What::Listener(index)) = of.places.get(listener as usize).map(|place| &place.what) else {
+        let Some(SocketUse::Listener(index)) = of.places.get(listener as usize).map(|place| &place.what)
+        else {
             return false;
         };
         let index = *index;
@@ -119,7 +120,7 @@ impl Core {
             return false;
         }
         listening.waiting = Some(socket);
-        self.pair(pair).places[socket as usize].what = What::Waiting;
+        self.pair(pair).places[socket as usize].what = SocketUse::Waiting;
         self.deliver(index);
         true
     }
@@ -141,11 +142,11 @@ impl Core {
         }
         let stack_id = listening.id;
         self.set_room(stack_id);
-        let mut line = Line::new(id, ends);
+        let mut line = SocketConnection::new(id, ends);
         line.hear(happened, reason);
         let generation = self.join((pair, socket), line);
         let (local, remote) = ends;
-        self.tell(pair, &Event::Accepted { socket, error: None, generation, local, remote });
+        self.tell(pair, &HostEvent::Accepted { socket, error: None, generation, local, remote });
     }
 
     /// Handles a connection that no host knows yet: it waits at its listener.
@@ -213,10 +214,10 @@ impl Core {
         self.set_room(listening.id);
         if let Some(socket) = listening.waiting {
             let pair = listening.socket.0;
-            self.pair(pair).places[socket as usize].what = What::Failed;
+            self.pair(pair).places[socket as usize].what = SocketUse::Failed;
             let none = SocketAddr::from(([0; 4], 0));
             let error = Some(Fault::Aborted);
-            self.tell(pair, &Event::Accepted { socket, error, generation: 0, local: none, remote: none });
+            self.tell(pair, &HostEvent::Accepted { socket, error, generation: 0, local: none, remote: none });
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::requests::group;
 use super::*;
 
-impl Rig {
+impl EnginePairRig {
     fn listens(&mut self, host: usize, at: SocketAddr, backlog: u32, is_shared: bool) -> io::Result<u32> {
         let socket = self.hosts[1][host].listen(at, backlog, is_shared).unwrap();
         self.until(|rig| {
@@ -38,7 +38,7 @@ impl Rig {
 
 #[test]
 fn shared_listeners_accept_when_waiting_and_in_turn() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let at = rig.addresses[1];
     let listeners = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
     // A listener that does not share gets no part, and gives none.
@@ -69,7 +69,7 @@ fn shared_listeners_accept_when_waiting_and_in_turn() {
 
 #[test]
 fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have_room() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let at = rig.addresses[1];
     let listeners = [(0, 2), (1, 3)].map(|(host, backlog)| rig.listens(host, at, backlog, true).unwrap());
     // No host waits: two and two.
@@ -95,7 +95,7 @@ fn connections_of_a_listener_that_closes_go_on_to_the_others_as_far_as_they_have
 /// As with the kernel's: one caller may wait.
 #[test]
 fn listen_with_backlog_0_accepts_one_connection() {
-    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let mut rig = EnginePairRig::new(|settings| settings.stack.cookies = false);
     let at = rig.addresses[1];
     let listener = rig.listens(0, at, 0, false).unwrap();
     rig.calls(at);
@@ -111,7 +111,7 @@ fn listen_with_backlog_0_accepts_one_connection() {
 /// of them has room for it.
 #[test]
 fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {
-    let mut rig = Rig::new(|settings| settings.stack.cookies = false);
+    let mut rig = EnginePairRig::new(|settings| settings.stack.cookies = false);
     let at = rig.addresses[1];
     let listeners = [0, 1].map(|host| rig.listens(host, at, 2, true).unwrap());
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
@@ -125,7 +125,7 @@ fn listeners_that_share_have_room_for_the_sum_of_their_backlogs() {
 
 #[test]
 fn listen_at_port_0_chooses_unused_ephemeral_port() {
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let any = SocketAddr::new(rig.addresses[1].ip(), 0);
     let sockets = [0, 1].map(|host| rig.listens(host, any, 4, false).unwrap());
     let at = [0, 1].map(|host| rig.hosts[1][host].outcome(sockets[host]).unwrap().unwrap().0);
@@ -139,7 +139,7 @@ fn listen_at_port_0_chooses_unused_ephemeral_port() {
 /// Where the addresses are the kernel's.
 #[test]
 fn has_ports_only_restricts_listen_and_connect_to_own_ports() {
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         (settings.has_ports_only, settings.stack.ports) = (true, "80,90-91".parse().unwrap());
     });
     let at = |side: usize, port| SocketAddr::new(rig.addresses[side].ip(), port);
@@ -166,7 +166,7 @@ fn has_ports_only_restricts_listen_and_connect_to_own_ports() {
     let own = rig.hosts[0][0].connect(near[2], far[2]).unwrap();
     assert_eq!(rig.until(|rig| rig.hosts[0][0].outcome(own).unwrap()).0, near[2]);
     let any = near[0];
-    let called = |rig: &mut Rig| {
+    let called = |rig: &mut EnginePairRig| {
         let socket = rig.hosts[0][0].connect(any, far[1]).unwrap();
         rig.until(|rig| rig.hosts[0][0].outcome(socket).transpose()).map(|ends| ends.0.port())
     };
@@ -180,7 +180,7 @@ fn has_ports_only_restricts_listen_and_connect_to_own_ports() {
 
 #[test]
 fn listeners_limit_of_one_host_leaves_others_theirs() {
-    let mut rig = Rig::new(|settings| settings.pair.listeners = 2);
+    let mut rig = EnginePairRig::new(|settings| settings.pair.listeners = 2);
     let at = |port: u16| SocketAddr::new(rig.addresses[1].ip(), port);
     let ports: Vec<SocketAddr> = (1..=6).map(at).collect();
     let first = rig.listens(0, ports[0], 1, false).unwrap();
@@ -199,7 +199,7 @@ fn connections_share_of_one_host_leaves_others_theirs() {
     // Of 12, each owner has two to itself: those of the other host, and of connections that no host
     // knows yet, are unavailable.
     const SHARE: usize = 8;
-    let mut rig = Rig::new(|settings| settings.stack.connections = 12);
+    let mut rig = EnginePairRig::new(|settings| settings.stack.connections = 12);
     let [first, second] = [PORT, PORT + 1].map(|port| SocketAddr::new(rig.addresses[1].ip(), port));
     let any = SocketAddr::new(rig.addresses[0].ip(), 0);
     let listeners = [(0, first), (1, second)].map(|(host, at)| rig.listens(host, at, 8, false).unwrap());
@@ -234,7 +234,7 @@ fn connections_share_of_one_host_leaves_others_theirs() {
 /// A host that does not read takes no page that another host needs, however much data comes for it.
 #[test]
 fn receive_pages_of_slow_host_leave_others_enough() {
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         // 256 pages: less than what four connections may have unread.
         settings.stack.clusters =
             vec![millrace_tcp::recv::ClusterSize { bytes: 512 << 10, page_bytes: 2048 }; 2];

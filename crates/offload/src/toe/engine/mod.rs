@@ -36,16 +36,16 @@ use millrace_core::time::Instant;
 use millrace_tcp::conn::{Happened, Reason};
 use millrace_tcp::ip::{Incoming, Interface, Outgoing};
 use millrace_tcp::ports::PortSet;
-use millrace_tcp::stack::{Arrived, ConnectionId, ListenerId, Stack, Taken};
+use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, ListenerId, Stack};
 
-use self::lend::Lent;
-pub(super) use self::lend::{Given, News, Way};
+use self::lend::LoopWriteState;
+pub(super) use self::lend::{Given, LoopConnection, LoopConnectionEvent};
 use self::remote::Leaving;
 use self::send::Descriptors;
 pub(super) use self::survey::Survey;
 use super::device::{Device, Inbound};
 use super::pair::{EngineEnd, PairSettings};
-use super::record::Event;
+use super::record::HostEvent;
 use super::{EngineSettings, ToeCounters};
 use crate::limits::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 
@@ -60,7 +60,7 @@ const PACKET_BYTES: usize = 65_535 + HEADERS_BYTES;
 type SocketId = (u16, u32);
 
 /// The connection behind a socket.
-struct Line {
+struct SocketConnection {
     id: ConnectionId,
     ends: (SocketAddr, SocketAddr),
     is_connecting: bool,
@@ -72,7 +72,7 @@ struct Line {
     /// The count that the host was shown last.
     mirrored: u64,
     /// The loop writes to it.
-    lent: Option<Lent>,
+    lent: Option<LoopWriteState>,
     /// Descriptors of the data that the stack has not taken yet.
     first: u32,
     last: u32,
@@ -95,7 +95,7 @@ struct Line {
     closing: Option<bool>,
 }
 
-impl Line {
+impl SocketConnection {
     fn new(id: ConnectionId, ends: (SocketAddr, SocketAddr)) -> Self {
         Self {
             id,
@@ -133,7 +133,7 @@ impl Line {
 }
 
 /// The use of a socket.
-enum What {
+enum SocketUse {
     Free,
     /// It is none, and the host knows; until it closes it.
     Failed,
@@ -141,12 +141,12 @@ enum What {
     Listener(u16),
     /// The next connection of a listener.
     Waiting,
-    Line(Line),
+    Line(SocketConnection),
 }
 
 /// A socket and the queues that it is in, which outlive its use.
-struct Place {
-    what: What,
+struct SocketSlot {
+    what: SocketUse,
     /// How many connections it has been, the one that it is among them.
     generation: u16,
     is_dirty: bool,
@@ -159,7 +159,7 @@ struct Place {
 struct Pair {
     end: EngineEnd,
     settings: PairSettings,
-    places: Box<[Place]>,
+    places: Box<[SocketSlot]>,
     descriptors: Descriptors,
     /// Receive buffers that are the engine's and empty. The one that came back first is filled next: few of its lines are still in the cache of the
     /// host's processor, where each write to them would have to wait.
@@ -176,8 +176,8 @@ struct Pair {
 
 impl Pair {
     fn new(end: EngineEnd, settings: &PairSettings) -> Self {
-        let place = || Place {
-            what: What::Free,
+        let place = || SocketSlot {
+            what: SocketUse::Free,
             generation: 0,
             is_dirty: false,
             is_timed: false,
@@ -199,19 +199,19 @@ impl Pair {
         }
     }
 
-    fn line(&mut self, socket: u32) -> Option<&mut Line> {
+    fn line(&mut self, socket: u32) -> Option<&mut SocketConnection> {
         match &mut self.places.get_mut(socket as usize)?.what {
-            What::Line(line) => Some(line),
+            SocketUse::Line(line) => Some(line),
             _ => None,
         }
     }
 
     fn has_free(&self, socket: u32) -> bool {
-        self.places.get(socket as usize).is_some_and(|place| matches!(place.what, What::Free))
+        self.places.get(socket as usize).is_some_and(|place| matches!(place.what, SocketUse::Free))
     }
 
     /// Tells the host. There is always room, unless the host does not read and asks on.
-    fn tell(&mut self, event: &Event, counters: &mut ToeCounters) -> bool {
+    fn tell(&mut self, event: &HostEvent, counters: &mut ToeCounters) -> bool {
         if self.is_gone {
             return false;
         }
@@ -280,7 +280,7 @@ pub(super) struct Core {
     leaving: Vec<Leaving>,
     departed: Vec<(u16, EngineEnd)>,
     /// News that the loop has not received yet of the connections that it writes to.
-    news: VecDeque<News>,
+    news: VecDeque<LoopConnectionEvent>,
     host_pages: u32,
     hand_over_ns: u64,
     keeps_alive: bool,
@@ -399,7 +399,7 @@ impl Core {
         }
         let timed = self.timed.front().map(|&(pair, socket)| {
             match &self.pairs[usize::from(pair)].places[socket as usize].what {
-                What::Line(line) => line.since.plus_ns(self.hand_over_ns),
+                SocketUse::Line(line) => line.since.plus_ns(self.hand_over_ns),
                 _ => now,
             }
         });
@@ -459,12 +459,12 @@ impl Core {
             })
         };
         stack.output(now, &mut |out| match interface.headers(out, now, head) {
-            Outgoing::Written(bytes) if !send(&head[..bytes], out.payload.slices()) => Taken::Full,
+            Outgoing::Written(bytes) if !send(&head[..bytes], out.payload.slices()) => FrameDisposal::Full,
             Outgoing::Written(_) | Outgoing::Waiting => {
                 counters.packets_out += 1;
-                Taken::Copied
+                FrameDisposal::Copied
             }
-            Outgoing::Dropped => Taken::Copied,
+            Outgoing::Dropped => FrameDisposal::Copied,
         });
         counters.packets_out += interface.output(&mut |packet| send(packet, &[])) as u64;
         *is_held = !device.flush(now)?;

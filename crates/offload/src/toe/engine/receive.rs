@@ -3,8 +3,8 @@
 
 use millrace_core::time::Instant;
 
-use super::{Core, NONE, Pair, SocketId, What};
-use crate::toe::record::Event;
+use super::{Core, NONE, Pair, SocketId, SocketUse};
+use crate::toe::record::HostEvent;
 
 impl Core {
     /// Fills buffers with the data received for a connection.
@@ -12,12 +12,12 @@ impl Core {
         let Self { stack, pairs, counters, timed, hand_over_ns, .. } = self;
         let Pair { end, settings, places, free, lent, starved, rings, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
-        let What::Line(line) = &mut place.what else { return };
+        let SocketUse::Line(line) = &mut place.what else { return };
         if line.closing.is_some() {
             return;
         }
-        let mut hand_over = |line: &mut super::Line| {
-            let event = Event::Data { socket, buffer: line.filling, bytes: line.filled };
+        let mut hand_over = |line: &mut super::SocketConnection| {
+            let event = HostEvent::Data { socket, buffer: line.filling, bytes: line.filled };
             lent[line.filling as usize] = Some((socket, line.id));
             line.held += 1;
             (line.filling, line.filled) = (NONE, 0);
@@ -73,7 +73,7 @@ impl Core {
             let bound = self.hand_over_ns;
             let place = &mut self.pair(pair).places[socket as usize];
             let begun = match &place.what {
-                What::Line(line) if line.filled > 0 => Some(line.since),
+                SocketUse::Line(line) if line.filled > 0 => Some(line.since),
                 _ => None,
             };
             if begun.is_some_and(|since| now.ns_since(since) < bound) {

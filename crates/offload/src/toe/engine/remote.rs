@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use millrace_core::time::Instant;
 
-use super::{Core, What};
+use super::{Core, SocketUse};
 use crate::limits::{CLOSED_PER_TURN, HOST_LINGER_NS, REQUESTS_PER_TURN};
 use crate::toe::pair::EngineEnd;
 
@@ -16,13 +16,13 @@ pub(super) struct Leaving {
     pair: u16,
     /// What takes the place of its end.
     nobody: EngineEnd,
-    step: Step,
+    step: CleanupStep,
     /// Deadline for sending the remaining data.
     until: Instant,
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum CleanupStep {
     /// Turns in which its last requests may still be taken: what fits into its ring.
     Requests(u32),
     /// First of the sockets that are not closed yet.
@@ -48,7 +48,7 @@ impl Core {
         of.is_gone = true;
         let turns = of.settings.requests.div_ceil(REQUESTS_PER_TURN);
         let until = now.plus_ns(HOST_LINGER_NS);
-        self.leaving.push(Leaving { pair, nobody, step: Step::Requests(turns), until });
+        self.leaving.push(Leaving { pair, nobody, step: CleanupStep::Requests(turns), until });
     }
 
     /// A pair that is cleared, with the end of the host that is gone.
@@ -62,7 +62,7 @@ impl Core {
             return Some(now);
         }
         let due = |leaving: &Leaving| match leaving.step {
-            Step::Wait(from) if !self.pairs[usize::from(leaving.pair)].has_free(from) => leaving.until,
+            CleanupStep::Wait(from) if !self.pairs[usize::from(leaving.pair)].has_free(from) => leaving.until,
             _ => now,
         };
         self.leaving.iter().map(due).min()
@@ -75,7 +75,7 @@ impl Core {
             let Leaving { pair, step, until, .. } = self.leaving[index];
             match self.clear(pair, step, now, now >= until) {
                 Some(next) => {
-                    if matches!((step, next), (Step::Requests(_), Step::Close(_))) {
+                    if matches!((step, next), (CleanupStep::Requests(_), CleanupStep::Close(_))) {
                         // Whoever still writes into that memory is not heard.
                         let of = &mut self.pairs[usize::from(pair)];
                         std::mem::swap(&mut of.end.requests, &mut self.leaving[index].nobody.requests);
@@ -98,22 +98,22 @@ impl Core {
     }
 
     /// One step; `None`: nothing is left.
-    fn clear(&mut self, pair: u16, step: Step, now: Instant, is_late: bool) -> Option<Step> {
+    fn clear(&mut self, pair: u16, step: CleanupStep, now: Instant, is_late: bool) -> Option<CleanupStep> {
         let sockets = self.pair(pair).settings.sockets;
         match step {
-            Step::Requests(turns) if turns > 0 && self.pair(pair).end.requests.is_ready() => {
-                Some(Step::Requests(turns - 1))
+            CleanupStep::Requests(turns) if turns > 0 && self.pair(pair).end.requests.is_ready() => {
+                Some(CleanupStep::Requests(turns - 1))
             }
-            Step::Requests(_) => {
+            CleanupStep::Requests(_) => {
                 self.close_listeners(pair, now);
-                Some(Step::Close(0))
+                Some(CleanupStep::Close(0))
             }
-            Step::Close(from) => {
+            CleanupStep::Close(from) => {
                 let end = sockets.min(from + CLOSED_PER_TURN as u32);
                 (from..end).for_each(|socket| self.close_left_open(pair, socket, false));
-                Some(if end == sockets { Step::Wait(0) } else { Step::Close(end) })
+                Some(if end == sockets { CleanupStep::Wait(0) } else { CleanupStep::Close(end) })
             }
-            Step::Wait(mut from) => {
+            CleanupStep::Wait(mut from) => {
                 for _ in 0..CLOSED_PER_TURN {
                     if from < sockets && is_late {
                         self.close_left_open(pair, from, true);
@@ -123,7 +123,7 @@ impl Core {
                     }
                     from += 1;
                 }
-                (from < sockets).then_some(Step::Wait(from))
+                (from < sockets).then_some(CleanupStep::Wait(from))
             }
         }
     }
@@ -133,7 +133,7 @@ impl Core {
             let socket = self.listeners[index].as_ref().map(|listening| listening.socket);
             if let Some((of, socket)) = socket.filter(|socket| socket.0 == pair) {
                 self.unlisten(index as u16, now);
-                self.pair(of).places[socket as usize].what = What::Free;
+                self.pair(of).places[socket as usize].what = SocketUse::Free;
                 self.counters.left_open += 1;
             }
         }
@@ -143,13 +143,13 @@ impl Core {
     fn close_left_open(&mut self, pair: u16, socket: u32, all: bool) {
         let place = &mut self.pairs[usize::from(pair)].places[socket as usize];
         match &mut place.what {
-            What::Line(line) if line.closing.is_none() || (all && line.closing == Some(false)) => {
+            SocketUse::Line(line) if line.closing.is_none() || (all && line.closing == Some(false)) => {
                 self.counters.left_open += u64::from(line.closing.is_none());
                 line.closing = Some(true);
                 self.make_dirty((pair, socket));
             }
-            What::Line(_) | What::Free => {}
-            What::Failed | What::Waiting | What::Listener(_) => place.what = What::Free,
+            SocketUse::Line(_) | SocketUse::Free => {}
+            SocketUse::Failed | SocketUse::Waiting | SocketUse::Listener(_) => place.what = SocketUse::Free,
         }
     }
 

@@ -8,9 +8,9 @@ use millrace_core::shared::Record;
 use millrace_core::time::Instant;
 
 use super::send::Descriptors;
-use super::{Core, Line, NONE, Owner, Pair, SocketId, What};
+use super::{Core, NONE, Owner, Pair, SocketConnection, SocketId, SocketUse};
 use crate::limits::REQUESTS_PER_TURN;
-use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
+use crate::toe::record::{Choice, Fault, GIVEN_AT_ONCE, HostEvent, HostRequest};
 
 /// Returns the group that the stack counts a pair's connections under. Group 0 is for connections
 /// that no host knows yet.
@@ -42,36 +42,39 @@ impl Core {
 
     fn take_record(&mut self, pair: u16, record: &Record, now: Instant) {
         self.counters.requests += 1;
-        let is_taken = Request::decode(record).is_some_and(|request| self.take_request(pair, request, now));
+        let is_taken =
+            HostRequest::decode(record).is_some_and(|request| self.take_request(pair, request, now));
         self.counters.rejected += u64::from(!is_taken);
     }
 
     /// Whether it could be.
-    fn take_request(&mut self, pair: u16, request: Request, now: Instant) -> bool {
+    fn take_request(&mut self, pair: u16, request: HostRequest, now: Instant) -> bool {
         match request {
-            Request::Listen { socket, backlog, is_shared, local } => {
+            HostRequest::Listen { socket, backlog, is_shared, local } => {
                 self.listen((pair, socket), backlog, is_shared, local)
             }
-            Request::Accept { listener, socket } => self.accept(pair, listener, socket),
-            Request::Connect { socket, local, remote } => self.connect((pair, socket), local, remote, now),
-            Request::Send { socket, offset, bytes } => self.give_bytes((pair, socket), offset, bytes),
-            Request::SendExtent { socket } => self.give_extent((pair, socket)),
-            Request::Shutdown { socket } => {
+            HostRequest::Accept { listener, socket } => self.accept(pair, listener, socket),
+            HostRequest::Connect { socket, local, remote } => {
+                self.connect((pair, socket), local, remote, now)
+            }
+            HostRequest::Send { socket, offset, bytes } => self.give_bytes((pair, socket), offset, bytes),
+            HostRequest::SendExtent { socket } => self.give_extent((pair, socket)),
+            HostRequest::Shutdown { socket } => {
                 let line = self.pair(pair).line(socket).filter(|line| line.closing.is_none());
                 let Some(line) = line else { return false };
                 line.is_shut = true;
                 self.make_dirty((pair, socket));
                 true
             }
-            Request::Close { socket, is_reset } => self.close((pair, socket), is_reset, now),
-            Request::Set { socket, option, is_on } => self.set((pair, socket), option, is_on, now),
-            Request::Wake { socket, at } => {
+            HostRequest::Close { socket, is_reset } => self.close((pair, socket), is_reset, now),
+            HostRequest::Set { socket, option, is_on } => self.set((pair, socket), option, is_on, now),
+            HostRequest::Wake { socket, at } => {
                 let Some(line) = self.pair(pair).line(socket) else { return false };
                 line.wake_at = Some(at);
                 self.make_dirty((pair, socket));
                 true
             }
-            Request::Give { count, buffers } => self.take_buffers(pair, count, &buffers),
+            HostRequest::Give { count, buffers } => self.take_buffers(pair, count, &buffers),
         }
     }
 
@@ -79,7 +82,7 @@ impl Core {
         &mut self.pairs[usize::from(pair)]
     }
 
-    pub(super) fn tell(&mut self, pair: u16, event: &Event) {
+    pub(super) fn tell(&mut self, pair: u16, event: &HostEvent) {
         self.pairs[usize::from(pair)].tell(event, &mut self.counters);
     }
 
@@ -109,14 +112,14 @@ impl Core {
             Ok(id) => {
                 self.stack.set_group(id, group(pair));
                 let ends = self.stack.ends(id).unwrap_or((local, remote));
-                let line = Line { is_connecting: true, ..Line::new(id, ends) };
+                let line = SocketConnection { is_connecting: true, ..SocketConnection::new(id, ends) };
                 self.join((pair, socket), line);
             }
             Err(error) => {
-                self.pair(pair).places[socket as usize].what = What::Failed;
+                self.pair(pair).places[socket as usize].what = SocketUse::Failed;
                 self.tell(
                     pair,
-                    &Event::Connected { socket, error: Some(error), generation: 0, local, remote },
+                    &HostEvent::Connected { socket, error: Some(error), generation: 0, local, remote },
                 );
             }
         }
@@ -130,13 +133,13 @@ impl Core {
 
     /// Joins a socket and a connection of the stack from now on; returns the connection's
     /// generation.
-    pub(super) fn join(&mut self, (pair, socket): SocketId, line: Line) -> u16 {
+    pub(super) fn join(&mut self, (pair, socket): SocketId, line: SocketConnection) -> u16 {
         self.owners[line.id.number() as usize] = Owner::Line(line.id, (pair, socket));
         let pair_of = self.pair(pair);
         let count = pair_of.end.layout.count(socket);
         pair_of.end.words.store(count, 0);
         let place = &mut pair_of.places[socket as usize];
-        place.what = What::Line(line);
+        place.what = SocketUse::Line(line);
         place.generation = place.generation.wrapping_add(1);
         let generation = place.generation;
         self.make_dirty((pair, socket));
@@ -147,21 +150,21 @@ impl Core {
         let Some(place) = self.pair(pair).places.get_mut(socket as usize) else { return false };
         match &mut place.what {
             // A socket that waits for a connection goes with its listener.
-            What::Free | What::Waiting => false,
-            What::Failed => {
-                place.what = What::Free;
-                self.tell(pair, &Event::Closed { socket });
+            SocketUse::Free | SocketUse::Waiting => false,
+            SocketUse::Failed => {
+                place.what = SocketUse::Free;
+                self.tell(pair, &HostEvent::Closed { socket });
                 true
             }
-            What::Listener(index) => {
+            SocketUse::Listener(index) => {
                 let index = *index;
                 self.unlisten(index, now);
-                self.pair(pair).places[socket as usize].what = What::Free;
-                self.tell(pair, &Event::Closed { socket });
+                self.pair(pair).places[socket as usize].what = SocketUse::Free;
+                self.tell(pair, &HostEvent::Closed { socket });
                 true
             }
-            What::Line(line) if line.closing.is_some() => false,
-            What::Line(line) => {
+            SocketUse::Line(line) if line.closing.is_some() => false,
+            SocketUse::Line(line) => {
                 line.closing = Some(is_reset);
                 self.make_dirty((pair, socket));
                 true
@@ -177,7 +180,7 @@ impl Core {
             Choice::KeepAlive => self.stack.keep_alive(id, is_on, now),
             Choice::Cork => self.stack.cork(id, is_on, now),
         }
-        self.tell(pair, &Event::Done { socket, error: is_over.then_some(Fault::NotConnected) });
+        self.tell(pair, &HostEvent::Done { socket, error: is_over.then_some(Fault::NotConnected) });
         true
     }
 
@@ -229,7 +232,7 @@ impl Core {
         put: impl FnOnce(&mut Descriptors) -> Option<u32>,
     ) -> bool {
         let Pair { places, descriptors, .. } = self.pair(pair);
-        let Some(What::Line(line)) = places.get_mut(socket as usize).map(|place| &mut place.what) else {
+        let Some(SocketUse::Line(line)) = places.get_mut(socket as usize).map(|place| &mut place.what) else {
             return false;
         };
         if line.is_shut || line.closing.is_some() || line.lent.is_some() {

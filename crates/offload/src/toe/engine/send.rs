@@ -6,13 +6,13 @@
 
 use millrace_core::time::Instant;
 
-use super::{Core, NONE, Pair, SocketId, What};
+use super::{Core, NONE, Pair, SocketId, SocketUse};
 use crate::limits::{EXTENTS_UNDER_WAY, RETRIED_PER_TURN, SEND_AHEAD_BYTES};
 use crate::toe::pair::Extent;
-use crate::toe::record::Event;
+use crate::toe::record::HostEvent;
 
 /// Where bytes are.
-enum Source {
+enum SendSource {
     /// In the area, from there on.
     Area(u32),
     Extent(Extent),
@@ -20,7 +20,7 @@ enum Source {
 
 /// Bytes that the stack has not taken yet.
 struct Descriptor {
-    source: Source,
+    source: SendSource,
     bytes: u32,
     next: u32,
 }
@@ -36,20 +36,20 @@ impl Descriptors {
     pub(super) fn new(buffers: u32) -> Self {
         let count = buffers * 2 + 64 + EXTENTS_UNDER_WAY;
         let next = |index| if index + 1 == count { NONE } else { index + 1 };
-        let descriptor = |index| Descriptor { source: Source::Area(0), bytes: 0, next: next(index) };
+        let descriptor = |index| Descriptor { source: SendSource::Area(0), bytes: 0, next: next(index) };
         Self { all: (0..count).map(descriptor).collect(), free: 0 }
     }
 
     pub(super) fn put(&mut self, offset: u32, bytes: u32) -> Option<u32> {
-        self.put_at(Source::Area(offset), bytes)
+        self.put_at(SendSource::Area(offset), bytes)
     }
 
     pub(super) fn put_extent(&mut self, extent: Extent) -> Option<u32> {
         let bytes = extent.1.bytes;
-        self.put_at(Source::Extent(extent), bytes)
+        self.put_at(SendSource::Extent(extent), bytes)
     }
 
-    fn put_at(&mut self, source: Source, bytes: u32) -> Option<u32> {
+    fn put_at(&mut self, source: SendSource, bytes: u32) -> Option<u32> {
         let index = self.free;
         let descriptor = self.all.get_mut(index as usize)?;
         self.free = descriptor.next;
@@ -76,7 +76,7 @@ impl Descriptors {
 
     /// Frees one; the one behind it.
     fn free(&mut self, index: u32) -> u32 {
-        let empty = Descriptor { source: Source::Area(0), bytes: 0, next: self.free };
+        let empty = Descriptor { source: SendSource::Area(0), bytes: 0, next: self.free };
         self.free = index;
         std::mem::replace(&mut self.all[index as usize], empty).next
     }
@@ -100,7 +100,7 @@ impl Core {
         let Self { stack, pairs, counters, short, .. } = self;
         let Pair { end, places, descriptors, .. } = &mut pairs[usize::from(pair)];
         let place = &mut places[socket as usize];
-        let What::Line(line) = &mut place.what else { return };
+        let SocketUse::Line(line) = &mut place.what else { return };
         if line.closed.is_some() || line.closing == Some(true) {
             descriptors.free_all(line.first);
             (line.first, line.last) = (NONE, NONE);
@@ -118,10 +118,10 @@ impl Core {
             let whole = |is_taken, bytes| (bytes, if is_taken { bytes } else { 0 });
             let (most, taken) = match source {
                 // All of it or nothing, since it takes no memory of the stack.
-                Source::Extent((lease, range)) => {
+                SendSource::Extent((lease, range)) => {
                     whole(stack.send_held(line.id, lease.clone(), *range, now).is_ok(), bytes)
                 }
-                Source::Area(offset) if line.closing.is_some() => {
+                SendSource::Area(offset) if line.closing.is_some() => {
                     let has_pages = stack.store().may_keep();
                     let mut copy = |at: usize, room: &mut [u8]| {
                         end.words.read(end.layout.send(*offset) + at, room);
@@ -133,7 +133,7 @@ impl Core {
                     };
                     (most, taken.unwrap_or(0) as u32)
                 }
-                Source::Area(offset) => {
+                SendSource::Area(offset) => {
                     whole(stack.send_area(line.id, pair, *offset, most, now).is_ok(), most)
                 }
             };
@@ -148,7 +148,7 @@ impl Core {
             }
             let descriptor = &mut descriptors.all[line.first as usize];
             descriptor.bytes = bytes - taken;
-            if let Source::Area(offset) = &mut descriptor.source {
+            if let SendSource::Area(offset) = &mut descriptor.source {
                 *offset += taken;
             }
             if taken < most {
@@ -168,7 +168,7 @@ impl Core {
     pub(super) fn keep_bytes(&mut self, (pair, socket): SocketId, now: Instant) -> bool {
         let Self { stack, pairs, counters, short, .. } = self;
         let place = &mut pairs[usize::from(pair)].places[socket as usize];
-        let What::Line(line) = &place.what else { return true };
+        let SocketUse::Line(line) = &place.what else { return true };
         let is_kept = stack.keep_areas(line.id, now);
         if !is_kept {
             counters.short += 1;
@@ -193,7 +193,7 @@ impl Core {
         of.end.words.store(count, acked);
         if is_due {
             counters.wakes += 1;
-            of.tell(&Event::Room { socket }, counters);
+            of.tell(&HostEvent::Room { socket }, counters);
         }
     }
 

@@ -8,12 +8,12 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::send::{ExtentRange, Part};
+use millrace_tcp::send::{ExtentRange, SlotPart};
 
 use super::*;
 use crate::limits::EXTENTS_UNDER_WAY;
 
-impl Rig {
+impl EnginePairRig {
     /// Turns of side 0 alone, as if the peer were far away.
     fn turn_alone(&mut self) {
         self.now = self.now.plus_ns(STEP_NS);
@@ -59,7 +59,7 @@ fn random_bytes(count: usize) -> Vec<u8> {
 #[test]
 fn close_with_free_host_pages_returns_chunks_at_once() {
     const BYTES: usize = 200_003;
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     let sent = random_bytes(BYTES);
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
@@ -82,7 +82,7 @@ fn close_with_free_host_pages_returns_chunks_at_once() {
 #[test]
 fn close_without_host_pages_waits_for_acknowledgment() {
     const BYTES: usize = 200_003;
-    let mut rig = Rig::new(|settings| settings.stack.host_pages = 32);
+    let mut rig = EnginePairRig::new(|settings| settings.stack.host_pages = 32);
     let (here, there) = rig.connect(0, 0, PORT);
     let sent = random_bytes(BYTES);
     assert_eq!(rig.hosts[0][0].write(here, &[IoSlice::new(&sent)]).unwrap(), Some(BYTES));
@@ -105,7 +105,7 @@ fn close_without_host_pages_waits_for_acknowledgment() {
 #[test]
 fn host_overwriting_its_send_area_corrupts_only_own_bytes() {
     const BYTES: usize = 400_000;
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     let (other, other_there) = rig.connect(1, 1, PORT + 1);
     let end = &rig.cores[0].pairs[0].end;
@@ -144,7 +144,7 @@ fn host_overwriting_its_send_area_corrupts_only_own_bytes() {
 /// A host with much unacknowledged data takes no descriptor that another host needs.
 #[test]
 fn send_descriptors_of_one_host_leave_others_enough() {
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.stack.descriptors = 256;
         settings.pair.receive_share = 1;
     });
@@ -153,7 +153,7 @@ fn send_descriptors_of_one_host_leave_others_enough() {
     // Ranges that do not lie side by side: one descriptor each.
     for at in 0..4000_u32 {
         let (socket, offset) = (greedy[at as usize % 4], at * 64 % (128 * 8192));
-        rig.hosts[0][0].inject(&Request::Send { socket, offset, bytes: 40 }.encode());
+        rig.hosts[0][0].inject(&HostRequest::Send { socket, offset, bytes: 40 }.encode());
         if at % 8 == 0 {
             rig.turn_alone();
         }
@@ -169,7 +169,7 @@ fn send_descriptors_of_one_host_leave_others_enough() {
 #[test]
 fn blocked_write_sends_single_request_for_space() {
     const SHARE: usize = 64 << 10;
-    let mut rig = Rig::new(|settings| {
+    let mut rig = EnginePairRig::new(|settings| {
         settings.pair.send_share_bytes = SHARE as u32;
         settings.pair.wake_bytes = SHARE as u32 / 2;
     });
@@ -219,13 +219,13 @@ fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
     (arena, lease, payload)
 }
 
-const ALL: ExtentRange = ExtentRange { place: 0, skip: 0, bytes: 20 * 1316, part: Part::Payloads };
+const ALL: ExtentRange = ExtentRange { place: 0, skip: 0, bytes: 20 * 1316, part: SlotPart::Payloads };
 
 /// Between bytes that are written, more often than there may be ranges under way; the leases go back as they are acknowledged.
 #[test]
 fn extents_are_sent_from_where_they_lie() {
     let (arena, lease, payload) = extent();
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     let mut sent = Vec::new();
     rig.hosts[0][0].write(here, &[IoSlice::new(b"head")]).unwrap();
@@ -237,7 +237,7 @@ fn extents_are_sent_from_where_they_lie() {
     let (mut got, mut buffer, mut count) = (Vec::new(), [0; 8192], 0);
     let all = EXTENTS_UNDER_WAY + 100;
     rig.until(|rig| {
-        let range = ExtentRange { place: count % 20, skip: 5, bytes: 700, part: Part::Payloads };
+        let range = ExtentRange { place: count % 20, skip: 5, bytes: 700, part: SlotPart::Payloads };
         if count < all && rig.hosts[0][0].write_extent(here, &lease, range).unwrap().is_some() {
             sent.extend_from_slice(&payload[(count % 20) as usize * 1316 + 5..][..700]);
             count += 1;
@@ -256,8 +256,9 @@ fn extents_are_sent_from_where_they_lie() {
 #[test]
 fn write_extent_over_send_share_blocks_until_acknowledged() {
     let (arena, lease, _) = extent();
-    let mut rig =
-        Rig::new(|settings| (settings.pair.send_share_bytes, settings.pair.wake_bytes) = (40_000, 20_000));
+    let mut rig = EnginePairRig::new(|settings| {
+        (settings.pair.send_share_bytes, settings.pair.wake_bytes) = (40_000, 20_000)
+    });
     let (here, there) = rig.connect(0, 0, PORT);
     for given in [Some(()), Some(()), None] {
         assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), given);
@@ -275,7 +276,7 @@ fn write_extent_over_send_share_blocks_until_acknowledged() {
 fn leases_go_back_however_a_connection_ends() {
     for end in 0..3 {
         let (arena, lease, payload) = extent();
-        let mut rig = Rig::new(|_| {});
+        let mut rig = EnginePairRig::new(|_| {});
         let (here, there) = rig.connect(0, 0, PORT);
         // More than the stack takes ahead.
         for _ in 0..15 {
@@ -306,7 +307,7 @@ fn leases_go_back_however_a_connection_ends() {
 #[test]
 fn write_extent_to_stalled_peer_keeps_lease_until_delivered() {
     let (arena, lease, payload) = extent();
-    let mut rig = Rig::new(|_| {});
+    let mut rig = EnginePairRig::new(|_| {});
     let (here, there) = rig.connect(0, 0, PORT);
     assert_eq!(rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
     // Longer than a lease stays if its extent can be supplied again.
@@ -321,7 +322,7 @@ fn write_extent_to_stalled_peer_keeps_lease_until_delivered() {
     assert_eq!(arena.leases(0), 1);
     // A request without an extent is a wrong one.
     let before = rig.cores[0].counters.rejected;
-    assert!(rig.hosts[0][0].inject(&Request::SendExtent { socket: here }.encode()));
+    assert!(rig.hosts[0][0].inject(&HostRequest::SendExtent { socket: here }.encode()));
     rig.turn();
     assert_eq!(rig.cores[0].counters.rejected, before + 1);
 }

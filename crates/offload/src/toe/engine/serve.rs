@@ -1,10 +1,10 @@
 //! The work of a connection, step by step, and its end.
 
 use millrace_core::time::Instant;
-use millrace_tcp::conn::State;
+use millrace_tcp::conn::ConnectionState;
 
-use super::{Core, NONE, Owner, SocketId, What};
-use crate::toe::record::{Event, Fault};
+use super::{Core, NONE, Owner, SocketId, SocketUse};
+use crate::toe::record::{Fault, HostEvent};
 
 impl Core {
     /// Every line that may have something to do, once.
@@ -31,13 +31,13 @@ impl Core {
     /// Reports to the host, once, the outcome of a connection that is being opened.
     fn tell_opened(&mut self, (pair, socket): SocketId) {
         let place = &self.pairs[usize::from(pair)].places[socket as usize];
-        let (What::Line(line), generation) = (&place.what, place.generation) else { return };
+        let (SocketUse::Line(line), generation) = (&place.what, place.generation) else { return };
         if !line.is_connecting {
             return;
         }
         let (state, closed, (local, remote)) = (self.stack.state(line.id), line.closed, line.ends);
         let error = closed.map(|reason| Fault::of_reason(reason).unwrap_or(Fault::Aborted));
-        if error.is_none() && state < State::Established {
+        if error.is_none() && state < ConnectionState::Established {
             return;
         }
         if let Some(line) = self.pair(pair).line(socket) {
@@ -45,7 +45,7 @@ impl Core {
             // The answer has reported it.
             line.close_told = error.is_some();
         }
-        self.tell(pair, &Event::Connected { socket, error, generation, local, remote });
+        self.tell(pair, &HostEvent::Connected { socket, error, generation, local, remote });
     }
 
     /// Nothing more will come: the end of the peer's data is reported after the last bytes, a
@@ -57,14 +57,14 @@ impl Core {
         }
         if let Some(error) = line.closed.and_then(Fault::of_reason) {
             if !std::mem::replace(&mut line.close_told, true) {
-                self.tell(pair, &Event::End { socket, error: Some(error) });
+                self.tell(pair, &HostEvent::End { socket, error: Some(error) });
             }
             return;
         }
         let is_over = line.peer_closed || line.closed.is_some();
         let is_read = !line.is_readable && line.filling == NONE;
         if is_over && is_read && !std::mem::replace(&mut line.end_told, true) {
-            self.tell(pair, &Event::End { socket, error: None });
+            self.tell(pair, &HostEvent::End { socket, error: None });
         }
     }
 
@@ -109,12 +109,12 @@ impl Core {
         if filling != NONE {
             of.free.push_back(filling);
         }
-        of.places[socket as usize].what = What::Free;
+        of.places[socket as usize].what = SocketUse::Free;
         self.owners[id.number() as usize] = Owner::Nobody;
         if is_reset || loses_bytes {
             self.stack.abort(id, now);
         }
         self.stack.release(id, now);
-        self.tell(pair, &Event::Closed { socket });
+        self.tell(pair, &HostEvent::Closed { socket });
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use millrace_core::time::Instant;
 
-use super::{Core, Line, Listening, What};
+use super::{Core, Listening, SocketConnection, SocketUse};
 use crate::limits::{SURVEY_CONNECTIONS, SURVEY_PLACES};
 use crate::toe::status::{ConnectionFigures, ConnectionStatus, Owner};
 
@@ -70,7 +70,7 @@ impl Core {
             super::Owner::Line(of, (pair, socket)) if of == id => {
                 let what = &self.pairs[usize::from(pair)].places[socket as usize].what;
                 match what {
-                    What::Line(line) => {
+                    SocketUse::Line(line) => {
                         line.add_to(&mut figures);
                         if line.closing.is_some() { Owner::Nobody } else { Owner::Pair(pair) }
                     }
@@ -84,7 +84,7 @@ impl Core {
     }
 }
 
-impl Line {
+impl SocketConnection {
     fn add_to(&self, figures: &mut ConnectionFigures) {
         figures.waiting_bytes = self.given.saturating_sub(self.taken);
         figures.given_bytes = self.given.saturating_add(self.foreign);

@@ -6,8 +6,8 @@ use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
-use super::state::{EXTENT, HostState, InFlight, Phase, stopped};
-use crate::toe::record::{Fault, GIVEN_AT_ONCE, Request};
+use super::state::{EXTENT, HostState, InFlight, SocketPhase, stopped};
+use crate::toe::record::{Fault, GIVEN_AT_ONCE, HostRequest};
 
 /// Which part of its area a loop leaves for control bytes, as an engine that it turns leaves of its pages.
 const RESERVE: u32 = 16;
@@ -80,7 +80,7 @@ impl HostState {
         buffers[..count].copy_from_slice(&self.read[from..]);
         self.read.truncate(from);
         // Without an engine they are not needed.
-        self.ask(&Request::Give { count: count as u8, buffers }).is_ok()
+        self.ask(&HostRequest::Give { count: count as u8, buffers }).is_ok()
     }
 
     // --- sending ---
@@ -144,7 +144,7 @@ impl HostState {
             // As many as it holds are not acknowledged yet: there is no room in it only for a moment.
             return Ok(None);
         }
-        self.ask(&Request::SendExtent { socket })?;
+        self.ask(&HostRequest::SendExtent { socket })?;
         self.free_extents -= 1;
         let of = self.socket(socket);
         of.sent += u64::from(range.bytes);
@@ -273,7 +273,7 @@ impl HostState {
             return Ok(true);
         }
         if !std::mem::replace(&mut of.waits_for_room, true) {
-            self.ask(&Request::Wake { socket, at })?;
+            self.ask(&HostRequest::Wake { socket, at })?;
         }
         Ok(false)
     }
@@ -296,12 +296,12 @@ impl HostState {
         for socket in all {
             let count = self.reap(socket);
             let of = self.socket(socket);
-            if of.phase != Phase::Ready || of.in_flight.is_empty() || of.waits_for_room {
+            if of.phase != SocketPhase::Ready || of.in_flight.is_empty() || of.waits_for_room {
                 continue;
             }
             let outstanding = of.sent.saturating_sub(count);
             let at = count + outstanding.min(u64::from(self.settings.wake_bytes));
-            self.ask(&Request::Wake { socket, at })?;
+            self.ask(&HostRequest::Wake { socket, at })?;
             self.socket(socket).waits_for_room = true;
         }
         Ok(())
@@ -325,7 +325,7 @@ impl HostState {
                     (part, skip) = (part + 1, 0);
                 }
             }
-            self.ask(&Request::Send { socket, offset: base, bytes: filled as u32 })?;
+            self.ask(&HostRequest::Send { socket, offset: base, bytes: filled as u32 })?;
             let of = self.socket(socket);
             of.sent += filled as u64;
             if let Some(chunk) = of.in_flight.back_mut() {

@@ -38,7 +38,7 @@ use millrace_core::time::Instant;
 use millrace_tcp::ports::PortSet;
 
 pub use self::listener::{Incoming, TcpListener};
-pub use self::ready::Ready;
+pub use self::ready::Readiness;
 pub use self::received::Received;
 pub use self::sockets::Sockets;
 pub(super) use self::state::HostState;
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::toe::PairSettings;
     use crate::toe::pair::{EngineEnd, pair};
-    use crate::toe::record::Event;
+    use crate::toe::record::HostEvent;
 
     /// A host, and the end of an engine that does nothing.
     fn host() -> (EngineEnd, Host) {
@@ -299,7 +299,7 @@ mod tests {
     fn sleep_with_pending_event_returns_at_once() {
         let (mut engine, host) = host();
         assert!(!host.arm(), "nothing has come");
-        assert!(engine.events.push(&Event::Room { socket: 1 }.encode()));
+        assert!(engine.events.push(&HostEvent::Room { socket: 1 }.encode()));
         let begun = MonotonicClock.now();
         host.sleep(None);
         assert!(MonotonicClock.now().ns_since(begun) < MAX_SLEEP_NS / 2, "it has slept on it");

@@ -4,12 +4,12 @@
 use std::io;
 
 use super::state::HostState;
-use super::state::{Phase, stopped};
-use crate::toe::record::{Event, Fault};
+use super::state::{SocketPhase, stopped};
+use crate::toe::record::{Fault, HostEvent};
 
 /// The readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
+pub struct Readiness {
     /// It is being made: a connection that is not open yet, a listener that the engine has not answered.
     pub is_opening: bool,
     /// A read has something to say, be it the end or a failure; a listener has a connection.
@@ -25,14 +25,14 @@ pub struct Ready {
 /// Sockets with something new, each once until it is taken. Nothing is recorded before the first
 /// request for it.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct ReadyQueue {
     is_kept: bool,
     sockets: Vec<u32>,
     is_noted: Vec<bool>,
     stop_told: bool,
 }
 
-impl News {
+impl ReadyQueue {
     fn note(&mut self, socket: u32) {
         if self.is_noted.get_mut(socket as usize).is_some_and(|is_noted| !std::mem::replace(is_noted, true)) {
             self.sockets.push(socket);
@@ -40,8 +40,8 @@ impl News {
     }
 
     /// An event of a socket, or of the next connection of this listener.
-    pub(super) fn hear(&mut self, event: &Event, socket: u32) {
-        if self.is_kept && !matches!(event, Event::Closed { .. } | Event::Done { .. }) {
+    pub(super) fn hear(&mut self, event: &HostEvent, socket: u32) {
+        if self.is_kept && !matches!(event, HostEvent::Closed { .. } | HostEvent::Done { .. }) {
             self.note(socket);
         }
     }
@@ -67,7 +67,7 @@ impl HostState {
     pub(in crate::toe) fn next_news(&mut self) -> Option<u32> {
         if self.is_stopped() && !self.has_events() && !std::mem::replace(&mut self.news.stop_told, true) {
             (0..self.settings.sockets)
-                .filter(|&socket| self.sockets[socket as usize].phase != Phase::Free)
+                .filter(|&socket| self.sockets[socket as usize].phase != SocketPhase::Free)
                 .for_each(|socket| self.news.note(socket));
         }
         self.wake_for_chunks();
@@ -77,21 +77,21 @@ impl HostState {
     }
 
     /// Returns the readiness of a socket; for writing see [`HostState::room`].
-    pub(in crate::toe) fn ready(&self, socket: u32) -> Ready {
+    pub(in crate::toe) fn ready(&self, socket: u32) -> Readiness {
         let of = &self.sockets[socket as usize];
-        let mut ready = Ready { has_ended: of.has_ended || of.is_read_shut, ..Ready::default() };
+        let mut ready = Readiness { has_ended: of.has_ended || of.is_read_shut, ..Readiness::default() };
         match of.phase {
-            Phase::Asked => ready.is_opening = true,
-            Phase::Failed(fault) => ready.fault = Some(fault),
+            SocketPhase::Asked => ready.is_opening = true,
+            SocketPhase::Failed(fault) => ready.fault = Some(fault),
             _ => ready.fault = of.fault,
         }
         if ready.fault.is_none() && self.is_stopped() && !self.has_events() {
             (ready.fault, ready.is_opening) = (Some(Fault::Aborted), false);
         }
         ready.unread = of.pieces.iter().map(|piece| (piece.to - piece.from) as usize).sum();
-        let has_next = of
-            .next
-            .is_some_and(|next| matches!(self.sockets[next as usize].phase, Phase::Ready | Phase::Failed(_)));
+        let has_next = of.next.is_some_and(|next| {
+            matches!(self.sockets[next as usize].phase, SocketPhase::Ready | SocketPhase::Failed(_))
+        });
         ready.is_readable = ready.unread > 0 || ready.has_ended || ready.fault.is_some() || has_next;
         ready
     }
@@ -100,8 +100,8 @@ impl HostState {
     pub(in crate::toe) fn room_for(&mut self, socket: u32) -> io::Result<usize> {
         let of = self.socket(socket);
         let fault = match of.phase {
-            Phase::Asked => return Ok(0),
-            Phase::Failed(fault) => Some(fault),
+            SocketPhase::Asked => return Ok(0),
+            SocketPhase::Failed(fault) => Some(fault),
             _ => of.fault.or(of.is_write_shut.then_some(Fault::Shut)),
         };
         match fault {
@@ -116,7 +116,7 @@ impl HostState {
 
     /// Whether a socket that was closed is not free yet.
     pub(in crate::toe) fn is_closing(&self) -> bool {
-        self.sockets.iter().any(|socket| socket.phase == Phase::Closing)
+        self.sockets.iter().any(|socket| socket.phase == SocketPhase::Closing)
     }
 
     /// The same by the count as it is now, for those who only look.

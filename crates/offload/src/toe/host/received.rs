@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use millrace_core::shared::Words;
 
-use super::state::Piece;
+use super::state::ReceivedPiece;
 use super::waiters::Interest;
 use super::{Host, HostState, TcpStream};
 
@@ -84,7 +84,7 @@ impl HostState {
     }
 
     /// The oldest piece that has come. `None`: nothing has come yet; without a buffer: nothing will.
-    fn take_piece(&mut self, socket: u32) -> io::Result<Option<Option<Piece>>> {
+    fn take_piece(&mut self, socket: u32) -> io::Result<Option<Option<ReceivedPiece>>> {
         match self.socket(socket).pieces.pop_front() {
             Some(piece) => Ok(Some(Some(piece))),
             None => Ok(self.read(socket, &mut [0], false)?.map(|_| None)),
@@ -97,8 +97,8 @@ impl HostState {
         Ok(piece.map(|piece| self.received(piece, host)))
     }
 
-    fn received(&mut self, piece: Option<Piece>, host: &Host) -> Received {
-        let Some(Piece { buffer, from, to }) = piece else { return Received(Bytes::None) };
+    fn received(&mut self, piece: Option<ReceivedPiece>, host: &Host) -> Received {
+        let Some(ReceivedPiece { buffer, from, to }) = piece else { return Received(Bytes::None) };
         let at = self.end.layout.receive(buffer, self.settings.receive_bytes) + from as usize;
         let bytes = (to - from) as usize;
         if self.lends() {

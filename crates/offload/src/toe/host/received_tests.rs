@@ -11,7 +11,7 @@ use super::*;
 use crate::bell::EventBell;
 use crate::toe::PairSettings;
 use crate::toe::pair::{EngineEnd, HostEnd, Layout};
-use crate::toe::record::{Event, Fault, Request};
+use crate::toe::record::{Fault, HostEvent, HostRequest};
 use crate::toe::thread::Home;
 
 /// A connection and the engine's end of its pair; `is_shared`: in memory that another process might have.
@@ -36,7 +36,7 @@ fn stream(is_shared: bool) -> (EngineEnd, Host, TcpStream) {
     let host = Host::new(HostState::new(0, end, bell, &settings), home);
     let (local, remote) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap());
     let stream = TcpStream::begin(&host, None, remote).unwrap();
-    let connected = Event::Connected { socket: stream.socket, error: None, generation: 1, local, remote };
+    let connected = HostEvent::Connected { socket: stream.socket, error: None, generation: 1, local, remote };
     assert!(engine.requests.pop().is_some() && engine.events.push(&connected.encode()));
     stream.set_nonblocking(true).unwrap();
     (engine, host, stream)
@@ -46,7 +46,7 @@ fn stream(is_shared: bool) -> (EngineEnd, Host, TcpStream) {
 fn come(engine: &mut EngineEnd, stream: &TcpStream, buffer: u32, bytes: &[u8]) -> usize {
     let at = engine.layout.receive(buffer, 8192);
     assert!(engine.words.write(at, bytes));
-    let data = Event::Data { socket: stream.socket, buffer, bytes: bytes.len() as u32 };
+    let data = HostEvent::Data { socket: stream.socket, buffer, bytes: bytes.len() as u32 };
     assert!(engine.events.push(&data.encode()));
     at
 }
@@ -56,7 +56,7 @@ fn given(engine: &mut EngineEnd, host: &Host) -> Vec<u32> {
     host.give_back();
     let mut all = Vec::new();
     while let Some(record) = engine.requests.pop() {
-        let Some(Request::Give { count, buffers }) = Request::decode(&record) else { continue };
+        let Some(HostRequest::Give { count, buffers }) = HostRequest::decode(&record) else { continue };
         all.extend_from_slice(&buffers[..usize::from(count)]);
     }
     all
@@ -96,7 +96,7 @@ fn read_lent_reports_end_or_error_after_last_bytes() {
     for error in [None, Some(Fault::Reset)] {
         let (mut engine, _host, stream) = stream(false);
         come(&mut engine, &stream, 0, b"last");
-        assert!(engine.events.push(&Event::End { socket: stream.socket, error }.encode()));
+        assert!(engine.events.push(&HostEvent::End { socket: stream.socket, error }.encode()));
         assert_eq!(&*stream.read_lent().unwrap(), b"last");
         match error {
             None => assert!(stream.read_lent().unwrap().is_empty()),
@@ -141,8 +141,8 @@ fn reading_ends_with_its_shutdown_and_goes_on_with_that_of_writing() {
         assert_eq!((&stream).read(&mut bytes).unwrap(), 4, "{how:?}: what has come can be read");
         let then = (&stream).read(&mut bytes).map_err(|error| error.kind());
         let asked =
-            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| Request::decode(&record));
-        let is_told = asked.filter(|request| matches!(request, Request::Shutdown { .. })).count();
+            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| HostRequest::decode(&record));
+        let is_told = asked.filter(|request| matches!(request, HostRequest::Shutdown { .. })).count();
         let written = (&stream).write(b"more").map_err(|error| error.kind());
         let expected = match how {
             Shutdown::Read => (Ok(0), 0, Ok(4)),
@@ -164,9 +164,9 @@ fn drop_with_unread_bytes_requests_reset() {
         }
         drop(stream);
         let asked =
-            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| Request::decode(&record));
+            std::iter::from_fn(|| engine.requests.pop()).filter_map(|record| HostRequest::decode(&record));
         let resets = asked.filter_map(|request| match request {
-            Request::Close { is_reset, .. } => Some(is_reset),
+            HostRequest::Close { is_reset, .. } => Some(is_reset),
             _ => None,
         });
         assert_eq!(resets.collect::<Vec<_>>(), [is_unread]);

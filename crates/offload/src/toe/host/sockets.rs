@@ -11,7 +11,7 @@ use std::time::Duration;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
-use super::{Host, HostState, Ready};
+use super::{Host, HostState, Readiness};
 use crate::bell::EventBell;
 use crate::toe::record::Choice;
 use crate::toe::thread::Home;
@@ -173,7 +173,7 @@ impl Sockets {
     }
 
     /// Returns the readiness of a socket.
-    pub fn ready(&mut self, socket: u32) -> Ready {
+    pub fn ready(&mut self, socket: u32) -> Readiness {
         self.state().ready(socket)
     }
 

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::ready::News;
+use super::ready::ReadyQueue;
 use super::waiters::{Interest, Waiters};
 use crate::bell::EventBell;
 use crate::limits::EXTENTS_UNDER_WAY;
 use crate::toe::EngineSocket;
 use crate::toe::pair::{HostEnd, PairSettings};
-use crate::toe::record::{Choice, Event, Fault, GIVEN_AT_ONCE, Request};
+use crate::toe::record::{Choice, Fault, GIVEN_AT_ONCE, HostEvent, HostRequest};
 
 /// Returns the error of a call when there is no engine any more.
 pub(in crate::toe) fn stopped() -> io::Error {
@@ -26,7 +26,7 @@ const ASKED_WITHOUT_A_LOOK: u64 = 16;
 
 /// How far a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum SocketPhase {
     Free,
     /// The engine was asked to make something of it.
     Asked,
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 
 /// Received bytes that are not read.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct ReceivedPiece {
     pub(super) buffer: u32,
     pub(super) from: u32,
     pub(super) to: u32,
@@ -57,11 +57,11 @@ pub(super) struct InFlight {
 }
 
 pub(super) struct Socket {
-    pub(super) phase: Phase,
+    pub(super) phase: SocketPhase,
     /// How many connections it has been, as the engine counts.
     pub(super) generation: u16,
     pub(super) ends: (SocketAddr, SocketAddr),
-    pub(super) pieces: VecDeque<Piece>,
+    pub(super) pieces: VecDeque<ReceivedPiece>,
     pub(super) has_ended: bool,
     /// A failure that no call has reported yet.
     pub(super) fault: Option<Fault>,
@@ -88,7 +88,7 @@ impl Socket {
     fn new() -> Self {
         let none = SocketAddr::from(([0; 4], 0));
         Self {
-            phase: Phase::Free,
+            phase: SocketPhase::Free,
             generation: 0,
             ends: (none, none),
             pieces: VecDeque::new(),
@@ -144,7 +144,7 @@ pub(in crate::toe) struct HostState {
     /// Requests made until now.
     asked: u64,
     /// Sockets that have something new, for callers that request them.
-    pub(super) news: News,
+    pub(super) news: ReadyQueue,
 }
 
 impl HostState {
@@ -174,7 +174,7 @@ impl HostState {
             has_injected: false,
             has_asked: false,
             asked: 0,
-            news: News::default(),
+            news: ReadyQueue::default(),
         }
     }
 
@@ -235,7 +235,7 @@ impl HostState {
 
     /// Sends a request to the engine. A full ring is soon empty: the engine takes its contents
     /// whatever this host does.
-    pub(super) fn ask(&mut self, request: &Request) -> io::Result<()> {
+    pub(super) fn ask(&mut self, request: &HostRequest) -> io::Result<()> {
         self.has_asked = true;
         self.asked += 1;
         // Who only writes would not notice otherwise that the engine's process is gone.
@@ -256,61 +256,67 @@ impl HostState {
     /// Takes in all events.
     pub(in crate::toe) fn hear(&mut self) {
         while let Some(record) = self.end.events.pop() {
-            if let Some(event) = Event::decode(&record) {
+            if let Some(event) = HostEvent::decode(&record) {
                 self.has_heard = true;
                 self.hear_event(event);
             }
         }
     }
 
-    fn hear_event(&mut self, event: Event) {
+    fn hear_event(&mut self, event: HostEvent) {
         let socket = match event {
-            Event::Listening { socket, .. }
-            | Event::Accepted { socket, .. }
-            | Event::Connected { socket, .. }
-            | Event::Data { socket, .. }
-            | Event::End { socket, .. }
-            | Event::Room { socket }
-            | Event::Closed { socket }
-            | Event::Done { socket, .. } => socket,
+            HostEvent::Listening { socket, .. }
+            | HostEvent::Accepted { socket, .. }
+            | HostEvent::Connected { socket, .. }
+            | HostEvent::Data { socket, .. }
+            | HostEvent::End { socket, .. }
+            | HostEvent::Room { socket }
+            | HostEvent::Closed { socket }
+            | HostEvent::Done { socket, .. } => socket,
         };
         let Some(of) = self.sockets.get_mut(socket as usize) else { return };
         self.news.hear(&event, of.listener.unwrap_or(socket));
         let waits = match event {
             // Tasks that wait for the next connection wait at its listener.
-            Event::Accepted { .. } => of.listener.unwrap_or(socket),
+            HostEvent::Accepted { .. } => of.listener.unwrap_or(socket),
             _ => socket,
         };
         match event {
-            Event::Listening { error, local, .. } => of.opened(error, (local, local)),
-            Event::Accepted { error, generation, local, remote, .. }
-            | Event::Connected { error, generation, local, remote, .. } => {
+            HostEvent::Listening { error, local, .. } => of.opened(error, (local, local)),
+            HostEvent::Accepted { error, generation, local, remote, .. }
+            | HostEvent::Connected { error, generation, local, remote, .. } => {
                 of.generation = generation;
                 of.opened(error, (local, remote));
             }
-            Event::Data { buffer, bytes, .. } => {
-                if of.phase != Phase::Ready {
+            HostEvent::Data { buffer, bytes, .. } => {
+                if of.phase != SocketPhase::Ready {
                     return self.give_back(buffer);
                 }
-                of.pieces.push_back(Piece { buffer, from: 0, to: bytes.min(self.settings.receive_bytes) });
+                of.pieces.push_back(ReceivedPiece {
+                    buffer,
+                    from: 0,
+                    to: bytes.min(self.settings.receive_bytes),
+                });
             }
-            Event::End { error: None, .. } => of.has_ended = true,
-            Event::End { error, .. } => (of.fault, of.is_broken) = (error, true),
-            Event::Room { .. } => of.waits_for_room = false,
-            Event::Done { error, .. } => of.done = Some(error),
-            Event::Closed { .. } if of.phase == Phase::Closing => {
+            HostEvent::End { error: None, .. } => of.has_ended = true,
+            HostEvent::End { error, .. } => (of.fault, of.is_broken) = (error, true),
+            HostEvent::Room { .. } => of.waits_for_room = false,
+            HostEvent::Done { error, .. } => of.done = Some(error),
+            HostEvent::Closed { .. } if of.phase == SocketPhase::Closing => {
                 self.free(socket);
                 return;
             }
-            Event::Closed { .. } => {}
+            HostEvent::Closed { .. } => {}
         }
         let (reads, writes) = match event {
-            Event::Data { .. } | Event::Accepted { .. } | Event::End { error: None, .. } => (true, false),
-            Event::Room { .. } => (false, true),
-            Event::Done { .. } => (false, false),
+            HostEvent::Data { .. } | HostEvent::Accepted { .. } | HostEvent::End { error: None, .. } => {
+                (true, false)
+            }
+            HostEvent::Room { .. } => (false, true),
+            HostEvent::Done { .. } => (false, false),
             _ => (true, true),
         };
-        if matches!(event, Event::Room { .. }) {
+        if matches!(event, HostEvent::Room { .. }) {
             // Others may wait for its chunks.
             self.reap(socket);
         }
@@ -360,13 +366,13 @@ impl HostState {
         socket.ok_or_else(none)
     }
 
-    fn open(&mut self, request: impl FnOnce(u32) -> Request) -> io::Result<u32> {
+    fn open(&mut self, request: impl FnOnce(u32) -> HostRequest) -> io::Result<u32> {
         let socket = self.take_socket()?;
         if let Err(error) = self.ask(&request(socket)) {
             self.free_sockets.push(socket);
             return Err(error);
         }
-        self.socket(socket).phase = Phase::Asked;
+        self.socket(socket).phase = SocketPhase::Asked;
         Ok(socket)
     }
 
@@ -376,11 +382,11 @@ impl HostState {
         backlog: u32,
         is_shared: bool,
     ) -> io::Result<u32> {
-        self.open(|socket| Request::Listen { socket, backlog, is_shared, local })
+        self.open(|socket| HostRequest::Listen { socket, backlog, is_shared, local })
     }
 
     pub(in crate::toe) fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
-        let socket = self.open(|socket| Request::Connect { socket, local, remote })?;
+        let socket = self.open(|socket| HostRequest::Connect { socket, local, remote })?;
         self.socket(socket).ends = (local, remote);
         Ok(socket)
     }
@@ -392,7 +398,7 @@ impl HostState {
     /// Sees to it that a listener's next connection has a socket to go to.
     pub(in crate::toe) fn ask_for_next(&mut self, listener: u32) -> io::Result<()> {
         if self.socket(listener).next.is_none() {
-            let next = self.open(|socket| Request::Accept { listener, socket })?;
+            let next = self.open(|socket| HostRequest::Accept { listener, socket })?;
             self.socket(next).listener = Some(listener);
             self.socket(listener).next = Some(next);
         }
@@ -416,8 +422,8 @@ impl HostState {
     /// Returns the outcome of a socket: `None`, nothing yet; else its ends.
     pub(in crate::toe) fn outcome(&mut self, socket: u32) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
         match self.socket(socket).phase {
-            Phase::Ready => Ok(Some(self.socket(socket).ends)),
-            Phase::Failed(fault) => Err(fault.into()),
+            SocketPhase::Ready => Ok(Some(self.socket(socket).ends)),
+            SocketPhase::Failed(fault) => Err(fault.into()),
             _ => Ok(None),
         }
     }
@@ -430,17 +436,17 @@ impl HostState {
 
     /// The host has no more use for a socket. Nothing happens the second time.
     pub(in crate::toe) fn close(&mut self, socket: u32, is_reset: bool) {
-        if matches!(self.socket(socket).phase, Phase::Free | Phase::Closing) {
+        if matches!(self.socket(socket).phase, SocketPhase::Free | SocketPhase::Closing) {
             return;
         }
         let next = self.socket(socket).next.take();
         let of = self.socket(socket);
         let unread = std::mem::take(&mut of.pieces);
-        of.phase = Phase::Closing;
+        of.phase = SocketPhase::Closing;
         unread.iter().for_each(|piece| self.give_back(piece.buffer));
         let is_reset = is_reset || !unread.is_empty();
         // Without an engine there is nothing to be closed.
-        let _ = self.ask(&Request::Close { socket, is_reset });
+        let _ = self.ask(&HostRequest::Close { socket, is_reset });
         // A listener's next connection, whether still pending or already open but never accepted,
         // is closed after it.
         if let Some(next) = next {
@@ -450,7 +456,7 @@ impl HostState {
 
     pub(in crate::toe) fn set(&mut self, socket: u32, option: Choice, is_on: bool) -> io::Result<()> {
         self.socket(socket).done = None;
-        self.ask(&Request::Set { socket, option, is_on })
+        self.ask(&HostRequest::Set { socket, option, is_on })
     }
 
     /// The answer to [`HostState::set`].
@@ -466,7 +472,7 @@ impl HostState {
     pub(in crate::toe) fn take_fault(&mut self, socket: u32) -> Option<Fault> {
         let of = self.socket(socket);
         match of.phase {
-            Phase::Failed(fault) => Some(fault),
+            SocketPhase::Failed(fault) => Some(fault),
             _ => of.fault.take(),
         }
     }
@@ -477,7 +483,7 @@ impl HostState {
             return Err(Fault::NotConnected.into());
         }
         if !std::mem::replace(&mut of.is_write_shut, true) {
-            self.ask(&Request::Shutdown { socket })?;
+            self.ask(&HostRequest::Shutdown { socket })?;
         }
         Ok(())
     }
@@ -491,8 +497,8 @@ impl HostState {
 
 impl Socket {
     fn opened(&mut self, error: Option<Fault>, ends: (SocketAddr, SocketAddr)) {
-        if self.phase == Phase::Asked {
-            self.phase = error.map_or(Phase::Ready, Phase::Failed);
+        if self.phase == SocketPhase::Asked {
+            self.phase = error.map_or(SocketPhase::Ready, SocketPhase::Failed);
             self.ends = ends;
         }
     }

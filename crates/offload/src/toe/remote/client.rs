@@ -12,7 +12,7 @@ use rustix::net::{
     SocketType, recvmsg, socket_with, sockopt,
 };
 
-use super::message::{Message, Refusal, Welcome};
+use super::message::{GateMessage, Refusal, Welcome};
 use super::{host_side, send};
 use crate::limits::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES, MAX_SHOWN_CONNECTIONS};
 use crate::toe::host::{Host, HostState};
@@ -30,7 +30,7 @@ use crate::toe::thread::Home;
 pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
     let path = path.as_ref();
     let socket = dial(path)?;
-    send(&socket, &Message::Attach, &[]).map_err(|error| at(path, error))?;
+    send(&socket, &GateMessage::Attach, &[]).map_err(|error| at(path, error))?;
     let (Welcome { number, pair, addresses, ports }, fds) =
         answer(&socket).map_err(|error| at(path, error))?;
     let (end, engine_bell) = host_side(&pair, fds).map_err(|error| at(path, error))?;
@@ -47,8 +47,8 @@ pub fn connect(path: impl AsRef<Path>) -> io::Result<Host> {
 pub fn status(path: impl AsRef<Path>) -> io::Result<EngineStatus> {
     let path = path.as_ref();
     let socket = dial(path)?;
-    match ask(&socket, &Message::AskStatus).map_err(|error| at(path, error))? {
-        Message::Status(status) => Ok(*status),
+    match ask(&socket, &GateMessage::AskStatus).map_err(|error| at(path, error))? {
+        GateMessage::Status(status) => Ok(*status),
         _ => Err(at(path, no_answer())),
     }
 }
@@ -62,8 +62,8 @@ pub fn connections(path: impl AsRef<Path>) -> io::Result<Vec<ConnectionStatus>> 
     let socket = dial(path)?;
     let (mut all, mut from) = (Vec::new(), 0);
     loop {
-        match ask(&socket, &Message::AskConnections(from)).map_err(|error| at(path, error))? {
-            Message::Connections(page) => {
+        match ask(&socket, &GateMessage::AskConnections(from)).map_err(|error| at(path, error))? {
+            GateMessage::Connections(page) => {
                 all.extend(page.connections);
                 match page.next {
                     None => return Ok(all),
@@ -111,22 +111,22 @@ pub(super) fn dial(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Asks, without anything to be handed over.
-pub(super) fn ask(socket: &OwnedFd, question: &Message) -> io::Result<Message> {
+pub(super) fn ask(socket: &OwnedFd, question: &GateMessage) -> io::Result<GateMessage> {
     // Descriptors that were not requested are closed.
     send(socket, question, &[]).and_then(|()| receive(socket)).map(|(answer, _)| answer)
 }
 
-/// The engine's answer to [`Message::Attach`].
+/// The engine's answer to [`GateMessage::Attach`].
 pub(super) fn answer(socket: &OwnedFd) -> io::Result<(Welcome, [OwnedFd; 2])> {
     let (answer, fds) = receive(socket)?;
     match (answer, <[OwnedFd; 2]>::try_from(fds)) {
-        (Message::Welcome(welcome), Ok(fds)) => Ok((welcome, fds)),
+        (GateMessage::Welcome(welcome), Ok(fds)) => Ok((welcome, fds)),
         _ => Err(no_answer()),
     }
 }
 
 /// The next message, if it is no refusal, and the descriptors that came with it.
-fn receive(socket: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> io::Result<(GateMessage, Vec<OwnedFd>)> {
     let mut bytes = [0; MAX_HANDSHAKE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
@@ -143,8 +143,8 @@ fn receive(socket: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>)> {
             fds.extend(rights);
         }
     }
-    match Message::decode(&bytes[..got.bytes.min(MAX_HANDSHAKE_BYTES)]) {
-        Some(Message::Refused(why, text)) => {
+    match GateMessage::decode(&bytes[..got.bytes.min(MAX_HANDSHAKE_BYTES)]) {
+        Some(GateMessage::Refused(why, text)) => {
             let kind = match why {
                 Refusal::NotAllowed => ErrorKind::PermissionDenied,
                 Refusal::Full => ErrorKind::ResourceBusy,

@@ -23,8 +23,8 @@ use rustix::net::{
 };
 
 use super::client::dial;
-use super::message::{Message, Refusal, Welcome};
-use super::ports::{Command, GatePort, Returned};
+use super::message::{GateMessage, Refusal, Welcome};
+use super::ports::{GateCommand, GatePort, Returned};
 use super::report::Page;
 use super::{engine_side, send};
 use crate::bell::EventBell;
@@ -107,10 +107,10 @@ impl Gate {
         let listener = listen_at(path, settings.access.is_own_only())?;
         let stop = Arc::new(AtomicBool::new(false));
         let bell = Arc::clone(&port.bell);
-        let gate = Running {
+        let gate = RunningGate {
             listener,
             path: path.to_owned(),
-            slots: vec![Slot::Free; usize::from(port.pairs)],
+            slots: vec![PairSlot::Free; usize::from(port.pairs)],
             port,
             engine,
             settings,
@@ -176,7 +176,7 @@ fn listen_at(path: &Path, is_own_only: bool) -> io::Result<OwnedFd> {
 
 /// A pair of the gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Slot {
+enum PairSlot {
     Free,
     Taken,
     /// Its host is gone, and the engine still has to do with it.
@@ -185,7 +185,7 @@ enum Slot {
 
 /// The progress of a connected program.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum CallerStage {
     /// Must send its request.
     Greeting,
     /// Wants a pair, and one will soon be free.
@@ -207,18 +207,18 @@ struct Caller {
     /// Other callers are refused after their first message: a socket that is closed with unread
     /// bytes takes its last message along.
     is_allowed: bool,
-    stage: Stage,
+    stage: CallerStage,
     since: Instant,
 }
 
-struct Running {
+struct RunningGate {
     listener: OwnedFd,
     path: PathBuf,
     port: GatePort,
     /// Wakes the engine's thread.
     engine: Arc<EventBell>,
     settings: GateSettings,
-    slots: Vec<Slot>,
+    slots: Vec<PairSlot>,
     callers: Vec<Caller>,
     /// The one survey, while the engine has it not.
     survey: Option<Box<Survey>>,
@@ -230,20 +230,20 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-impl Running {
+impl RunningGate {
     fn run(mut self) {
         while !self.is_over() {
             let now = MonotonicClock.now();
             self.take_returned(now);
             self.look_at_time(now);
-            self.counters.hosts = self.slots.iter().filter(|&&slot| slot == Slot::Taken).count() as u64;
+            self.counters.hosts = self.slots.iter().filter(|&&slot| slot == PairSlot::Taken).count() as u64;
             self.sheets.publish_gate(&self.counters);
             let ready = self.wait(now);
             let now = MonotonicClock.now();
             for (index, _) in ready.iter().enumerate().skip(1).filter(|(_, is_ready)| **is_ready) {
                 self.hear(index - 1, now);
             }
-            self.callers.retain(|caller| caller.stage != Stage::Over);
+            self.callers.retain(|caller| caller.stage != CallerStage::Over);
             if ready[0] {
                 self.accept(now);
             }
@@ -270,7 +270,7 @@ impl Running {
             PollFd::new(&self.listener, if is_accepting { PollFlags::IN } else { PollFlags::empty() }),
         ];
         fds.extend(self.callers.iter().map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
-        let limited = self.callers.iter().filter(|caller| !matches!(caller.stage, Stage::Host(_)));
+        let limited = self.callers.iter().filter(|caller| !matches!(caller.stage, CallerStage::Host(_)));
         let due = limited.map(|caller| caller.since.plus_ns(HANDSHAKE_NS));
         let due = due.chain((!is_accepting).then_some(self.accepts_after)).min();
         let limit = due.map(|due| {
@@ -306,7 +306,7 @@ impl Running {
         let who = socket_peercred(&socket).ok();
         let is_allowed = who.as_ref().is_some_and(|who| self.settings.access.allows(who));
         self.counters.not_allowed += u64::from(!is_allowed);
-        let is_greeting = |caller: &&mut Caller| !matches!(caller.stage, Stage::Host(_));
+        let is_greeting = |caller: &&mut Caller| !matches!(caller.stage, CallerStage::Host(_));
         if self.callers.iter_mut().filter(is_greeting).count() >= MAX_CALLERS {
             // The caller that has been silent for the longest time makes room; one that will be
             // refused goes before all others.
@@ -316,14 +316,14 @@ impl Running {
                 .filter(is_greeting)
                 .min_by_key(|caller| (caller.is_allowed, caller.since));
             if let Some(caller) = oldest {
-                caller.stage = Stage::Over;
+                caller.stage = CallerStage::Over;
                 self.counters.bad_callers += 1;
             }
-            self.callers.retain(|caller| caller.stage != Stage::Over);
+            self.callers.retain(|caller| caller.stage != CallerStage::Over);
         }
         let pid = who.map_or(0, |who| who.pid.as_raw_pid().cast_unsigned());
         let uid = who.map_or(u32::MAX, |who| who.uid.as_raw());
-        self.callers.push(Caller { socket, pid, uid, is_allowed, stage: Stage::Greeting, since: now });
+        self.callers.push(Caller { socket, pid, uid, is_allowed, stage: CallerStage::Greeting, since: now });
     }
 
     /// Something has come from a caller, or it has hung up.
@@ -336,23 +336,23 @@ impl Running {
             Ok((bytes, _)) => bytes,
             Err(_) => 0,
         };
-        match (caller.stage, Message::decode(&bytes[..got])) {
+        match (caller.stage, GateMessage::decode(&bytes[..got])) {
             _ if got == 0 => self.hang_up(index),
             _ if !caller.is_allowed => {
                 let text = format!("user {} may not use this engine; have the engine allow it", caller.uid);
                 self.refuse(index, Refusal::NotAllowed, &text);
             }
-            (Stage::Greeting, Some(Message::Attach)) => {
-                (caller.stage, caller.since) = (Stage::Waiting, now);
+            (CallerStage::Greeting, Some(GateMessage::Attach)) => {
+                (caller.stage, caller.since) = (CallerStage::Waiting, now);
                 self.attach(index);
             }
-            (Stage::Greeting, Some(Message::AskStatus)) => {
+            (CallerStage::Greeting, Some(GateMessage::AskStatus)) => {
                 caller.since = now;
-                let status = Message::Status(Box::new(self.status(now)));
+                let status = GateMessage::Status(Box::new(self.status(now)));
                 self.tell(index, &status);
             }
-            (Stage::Greeting, Some(Message::AskConnections(from))) => {
-                (caller.stage, caller.since) = (Stage::Asking(from), now);
+            (CallerStage::Greeting, Some(GateMessage::AskConnections(from))) => {
+                (caller.stage, caller.since) = (CallerStage::Asking(from), now);
                 self.ask_engine();
             }
             // No other message is valid.
@@ -366,7 +366,7 @@ impl Running {
 
     /// Answers a caller, which may then ask for something else. A caller that does not read is
     /// disconnected.
-    fn tell(&mut self, index: usize, message: &Message) {
+    fn tell(&mut self, index: usize, message: &GateMessage) {
         if send(&self.callers[index].socket, message, &[]).is_err() {
             self.hang_up(index);
         }
@@ -374,7 +374,7 @@ impl Running {
 
     fn status(&self, now: Instant) -> EngineStatus {
         let host = |caller: &Caller| match caller.stage {
-            Stage::Host(slot) => Some(HostStatus {
+            CallerStage::Host(slot) => Some(HostStatus {
                 pair: self.port.first_pair + slot as u16,
                 pid: caller.pid,
                 uid: caller.uid,
@@ -398,26 +398,26 @@ impl Running {
     /// another one.
     fn ask_engine(&mut self) {
         let asking = self.callers.iter_mut().filter_map(|caller| match caller.stage {
-            Stage::Asking(from) => Some((caller, from)),
+            CallerStage::Asking(from) => Some((caller, from)),
             _ => None,
         });
         let Some((caller, from)) = asking.min_by_key(|(caller, _)| caller.since) else { return };
         let Some(mut survey) = self.survey.take() else { return };
         survey.from = from;
-        caller.stage = Stage::Asked;
+        caller.stage = CallerStage::Asked;
         // There is an entry for it.
-        let _ = self.port.commands.push(Command::Survey(survey));
+        let _ = self.port.commands.push(GateCommand::Survey(survey));
         self.engine.ring();
     }
 
     /// The engine has looked.
     fn take_survey(&mut self, survey: Box<Survey>, now: Instant) {
         // Who asked may have hung up meanwhile.
-        if let Some(index) = self.callers.iter().position(|caller| caller.stage == Stage::Asked) {
+        if let Some(index) = self.callers.iter().position(|caller| caller.stage == CallerStage::Asked) {
             let caller = &mut self.callers[index];
-            (caller.stage, caller.since) = (Stage::Greeting, now);
+            (caller.stage, caller.since) = (CallerStage::Greeting, now);
             let page = Page { next: survey.next, connections: survey.found.clone() };
-            self.tell(index, &Message::Connections(page));
+            self.tell(index, &GateMessage::Connections(page));
         }
         self.survey = Some(survey);
         self.ask_engine();
@@ -425,27 +425,27 @@ impl Running {
 
     fn refuse(&mut self, index: usize, why: Refusal, text: &str) {
         // It has hung up if it does not get there.
-        let _ = send(&self.callers[index].socket, &Message::Refused(why, text.to_owned()), &[]);
+        let _ = send(&self.callers[index].socket, &GateMessage::Refused(why, text.to_owned()), &[]);
         self.hang_up(index);
     }
 
     /// A caller is over; its pair leaves.
     fn hang_up(&mut self, index: usize) {
         let caller = &mut self.callers[index];
-        let stage = std::mem::replace(&mut caller.stage, Stage::Over);
-        let Stage::Host(slot) = stage else { return };
+        let stage = std::mem::replace(&mut caller.stage, CallerStage::Over);
+        let CallerStage::Host(slot) = stage else { return };
         self.counters.hosts_left += 1;
         let Ok(nobody) = EngineEnd::nobody(Arc::clone(&self.engine)) else { return };
-        self.slots[slot] = Slot::Leaving;
+        self.slots[slot] = PairSlot::Leaving;
         // There is an entry for it.
-        let _ = self.port.commands.push(Command::Leave(self.port.first_pair + slot as u16, nobody));
+        let _ = self.port.commands.push(GateCommand::Leave(self.port.first_pair + slot as u16, nobody));
         self.engine.ring();
     }
 
     /// A pair for a caller, if there is one; else it waits for one that will soon be free.
     fn attach(&mut self, index: usize) {
-        let Some(slot) = self.slots.iter().position(|&slot| slot == Slot::Free) else {
-            if !self.slots.contains(&Slot::Leaving) {
+        let Some(slot) = self.slots.iter().position(|&slot| slot == PairSlot::Free) else {
+            if !self.slots.contains(&PairSlot::Leaving) {
                 self.counters.no_pair += 1;
                 let text = match self.slots.len() {
                     0 => "this engine has no queue pairs for other programs, and only shows its status"
@@ -467,16 +467,16 @@ impl Running {
             }
         };
         let number = self.port.first_pair + slot as u16;
-        let welcome = Message::Welcome(Welcome {
+        let welcome = GateMessage::Welcome(Welcome {
             number,
             pair: self.settings.pair.clone(),
             addresses: self.settings.addresses.clone(),
             ports: self.settings.ports.clone(),
         });
-        let _ = self.port.commands.push(Command::Join(number, end));
+        let _ = self.port.commands.push(GateCommand::Join(number, end));
         self.engine.ring();
-        self.slots[slot] = Slot::Taken;
-        self.callers[index].stage = Stage::Host(slot);
+        self.slots[slot] = PairSlot::Taken;
+        self.callers[index].stage = CallerStage::Host(slot);
         self.counters.hosts_joined += 1;
         let sent = send(&self.callers[index].socket, &welcome, &[memory.as_fd(), bells.as_fd()]);
         if sent.is_err() {
@@ -490,17 +490,17 @@ impl Running {
             match returned {
                 // Here the memory of a pair goes; the next host has memory of its own.
                 Returned::Pair(pair, _memory) => {
-                    self.slots[usize::from(pair - self.port.first_pair)] = Slot::Free;
+                    self.slots[usize::from(pair - self.port.first_pair)] = PairSlot::Free;
                 }
                 Returned::Survey(survey) => self.take_survey(survey, now),
             }
         }
         for index in 0..self.callers.len() {
-            if self.callers[index].stage == Stage::Waiting {
+            if self.callers[index].stage == CallerStage::Waiting {
                 self.attach(index);
             }
         }
-        self.callers.retain(|caller| caller.stage != Stage::Over);
+        self.callers.retain(|caller| caller.stage != CallerStage::Over);
     }
 
     /// Disconnects silent callers, and notifies those that have waited long enough for a pair.
@@ -509,22 +509,22 @@ impl Running {
             let caller = &self.callers[index];
             let is_late = now.ns_since(caller.since) >= HANDSHAKE_NS;
             match caller.stage {
-                Stage::Greeting if is_late => {
+                CallerStage::Greeting if is_late => {
                     self.counters.bad_callers += 1;
                     self.refuse(index, Refusal::Unknown, "no request came in time");
                 }
-                Stage::Waiting if is_late => {
+                CallerStage::Waiting if is_late => {
                     self.counters.no_pair += 1;
                     let text = "no queue pair of the engine has become free in time; try again";
                     self.refuse(index, Refusal::Full, text);
                 }
-                Stage::Asking(_) | Stage::Asked if is_late => {
+                CallerStage::Asking(_) | CallerStage::Asked if is_late => {
                     self.refuse(index, Refusal::Full, "the engine has not answered in time; try again");
                 }
                 _ => {}
             }
         }
-        self.callers.retain(|caller| caller.stage != Stage::Over);
+        self.callers.retain(|caller| caller.stage != CallerStage::Over);
     }
 }
 

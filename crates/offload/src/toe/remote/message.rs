@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_tcp::ports::PortSet;
 
-use super::report::{Page, Reader, Writer, subnet};
+use super::report::{Page, WordReader, WordWriter, subnet};
 use crate::limits::MAX_REFUSAL_BYTES;
 use crate::toe::pair::PairSettings;
 use crate::toe::status::EngineStatus;
@@ -25,7 +25,7 @@ const CONNECTIONS: u32 = 7;
 
 /// A message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum GateMessage {
     /// To the engine: a queue pair, please.
     Attach,
     /// To a host: here it is. Two descriptors come with it, its memory and an end of the sockets of its bells.
@@ -72,7 +72,7 @@ impl Refusal {
     const ALL: [Self; 4] = [Self::NotAllowed, Self::Full, Self::NoMemory, Self::Unknown];
 }
 
-impl Message {
+impl GateMessage {
     pub(super) fn encode(&self) -> Vec<u8> {
         let kind = match self {
             Self::Attach => ATTACH,
@@ -83,7 +83,7 @@ impl Message {
             Self::AskConnections(_) => ASK_CONNECTIONS,
             Self::Connections(_) => CONNECTIONS,
         };
-        let mut writer = Writer(vec![MAGIC, kind]);
+        let mut writer = WordWriter(vec![MAGIC, kind]);
         let words = &mut writer.0;
         match self {
             Self::Attach | Self::AskStatus => {}
@@ -126,12 +126,14 @@ impl Message {
                 Some(Self::Refused(why, std::str::from_utf8(text).ok()?.to_owned()))
             }
             ASK_STATUS if rest.is_empty() => Some(Self::AskStatus),
-            STATUS => EngineStatus::read(Reader(&words(rest)?)).map(|status| Self::Status(Box::new(status))),
+            STATUS => {
+                EngineStatus::read(WordReader(&words(rest)?)).map(|status| Self::Status(Box::new(status)))
+            }
             ASK_CONNECTIONS => match words(rest)?[..] {
                 [from] => Some(Self::AskConnections(from)),
                 _ => None,
             },
-            CONNECTIONS => Page::read(Reader(&words(rest)?)).map(Self::Connections),
+            CONNECTIONS => Page::read(WordReader(&words(rest)?)).map(Self::Connections),
             _ => None,
         }
     }
@@ -146,7 +148,7 @@ impl Welcome {
         let numbers = numbers(&mut pair);
         let (of_pair, rest) = words.split_at_checked(numbers.len())?;
         numbers.into_iter().zip(of_pair).for_each(|(number, word)| *number = *word);
-        let (mut rest, mut addresses) = (Reader(rest), Vec::new());
+        let (mut rest, mut addresses) = (WordReader(rest), Vec::new());
         let ports = rest.ports()?;
         while !rest.is_empty() {
             if addresses.len() == MAX_ADDRESSES {

@@ -37,7 +37,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 pub use self::client::{connect, connections, status};
 pub use self::gate::{Access, GateCounters};
 pub(super) use self::gate::{Gate, GateSettings};
-pub(super) use self::ports::{Command, GatePort, RemotePort, ports};
+pub(super) use self::ports::{GateCommand, GatePort, RemotePort, ports};
 
 use super::pair::{ENGINE_SLEEPS, EngineEnd, HOST_SLEEPS, HostEnd, Layout, PairSettings};
 use crate::bell::EventBell;
@@ -82,7 +82,7 @@ fn bells(
 /// Sends a message, and descriptors with it.
 fn send(
     socket: impl AsFd,
-    message: &message::Message,
+    message: &message::GateMessage,
     fds: &[std::os::fd::BorrowedFd<'_>],
 ) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};

@@ -11,7 +11,7 @@ use crate::toe::engine::Survey;
 use crate::toe::pair::EngineEnd;
 
 /// From the gate to the engine's thread.
-pub(in crate::toe) enum Command {
+pub(in crate::toe) enum GateCommand {
     /// A host has this pair from now on.
     Join(u16, EngineEnd),
     /// It is gone. What takes its place until there is another one.
@@ -34,14 +34,14 @@ pub(super) enum Returned {
 
 /// The engine thread's side of the gate.
 pub(in crate::toe) struct RemotePort {
-    commands: Consumer<Command>,
+    commands: Consumer<GateCommand>,
     returned: Producer<Returned>,
     bell: Arc<EventBell>,
 }
 
 impl RemotePort {
     /// Takes the gate's next command.
-    pub(in crate::toe) fn next(&mut self) -> Option<Command> {
+    pub(in crate::toe) fn next(&mut self) -> Option<GateCommand> {
         self.commands.pop().ok()
     }
 
@@ -77,7 +77,7 @@ impl Drop for RemotePort {
 
 /// The gate's side, before its thread is started.
 pub(in crate::toe) struct GatePort {
-    pub(super) commands: Producer<Command>,
+    pub(super) commands: Producer<GateCommand>,
     pub(super) returned: Consumer<Returned>,
     pub(super) bell: Arc<EventBell>,
     pub(super) first_pair: u16,

@@ -11,22 +11,22 @@ use millrace_core::random::SplitMix;
 use millrace_core::shared::ENTRY_WORDS;
 
 use super::client::{answer, ask, dial};
-use super::message::Message;
+use super::message::GateMessage;
 use super::report::Page;
 use super::*;
 use crate::limits::{DEFAULT_BACKLOG, HANDSHAKE_NS, MAX_CALLERS};
 use crate::toe::host::HostState;
 use crate::toe::{
-    ConnectionState as State, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Inbound, Owner,
+    ConnectionState, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Inbound, Owner,
     TcpListener, TcpStream,
 };
 
 const PORT: u16 = 80;
 
 /// An end of a wire.
-struct Wire(UnixDatagram, Box<[u8]>);
+struct SocketWire(UnixDatagram, Box<[u8]>);
 
-impl Device for Wire {
+impl Device for SocketWire {
     fn receive(&mut self, take: &mut dyn FnMut(Inbound<'_>)) -> io::Result<bool> {
         match self.0.recv(&mut self.1) {
             Ok(bytes) => take(Inbound::new(&self.1[..bytes])),
@@ -50,7 +50,7 @@ impl Device for Wire {
 }
 
 /// An engine that serves, and another one, for threads, at the other end of its wire.
-struct Rig {
+struct RemoteRig {
     served: Engine,
     other: Engine,
     dir: tempfile::TempDir,
@@ -69,12 +69,12 @@ fn settings(address: [u8; 4]) -> EngineSettings {
     settings
 }
 
-impl Rig {
+impl RemoteRig {
     fn new(remote_pairs: usize) -> Self {
         let (a, b) = UnixDatagram::pair().unwrap();
         let [a, b] = [a, b].map(|end| {
             end.set_nonblocking(true).unwrap();
-            Box::new(Wire(end, vec![0; 65_536].into()))
+            Box::new(SocketWire(end, vec![0; 65_536].into()))
         });
         let mut settings_of_served = settings(OURS);
         (settings_of_served.pairs, settings_of_served.remote_pairs) = (0, remote_pairs);
@@ -109,7 +109,7 @@ struct Mortal {
 impl Mortal {
     fn connect(path: &Path) -> Self {
         let link = dial(path).unwrap();
-        send(&link, &Message::Attach, &[]).unwrap();
+        send(&link, &GateMessage::Attach, &[]).unwrap();
         let (welcome, fds) = answer(&link).unwrap();
         let (end, engine) = host_side(&welcome.pair, fds).unwrap();
         let engine = Arc::new(engine);
@@ -168,7 +168,7 @@ fn echo(path: &Path, other: &Engine, port: u16, bytes: usize) {
 
 #[test]
 fn bytes_go_both_ways_through_an_engine_of_another_process() {
-    let rig = Rig::new(2);
+    let rig = RemoteRig::new(2);
     echo(&rig.path(), &rig.other, PORT, 2_000_000);
     rig.until("the pair comes back", |rig| rig.served.counters().pairs_cleared == 1);
     let counters = rig.served.counters();
@@ -184,7 +184,7 @@ fn bytes_go_both_ways_through_an_engine_of_another_process() {
 /// the connections they had closed themselves arrives, and nothing is left of them.
 #[test]
 fn pair_of_killed_host_is_cleared_and_reused() {
-    let rig = Rig::new(1);
+    let rig = RemoteRig::new(1);
     let host = rig.other.attach().unwrap();
     let listener = TcpListener::bind(&host, (THEIRS, PORT).into()).unwrap();
     let any = std::net::SocketAddr::from((OURS, 0));
@@ -227,13 +227,13 @@ fn pair_of_killed_host_is_cleared_and_reused() {
 
 #[test]
 fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
-    let rig = Rig::new(1);
+    let rig = RemoteRig::new(1);
     let path = rig.path();
     let begun = std::time::Instant::now();
     let silent: Vec<_> = (0..MAX_CALLERS + 3).map(|_| dial(&path).unwrap()).collect();
     rig.until("all have connected", |rig| rig.served.sheets().gate().callers == MAX_CALLERS as u64 + 3);
     assert_eq!(rig.served.sheets().gate().bad_callers, 3, "the oldest have made room");
-    let garbage = [vec![0], vec![0xff; 5000], Message::Attach.encode()[..7].to_vec()];
+    let garbage = [vec![0], vec![0xff; 5000], GateMessage::Attach.encode()[..7].to_vec()];
     for bytes in garbage {
         let caller = dial(&path).unwrap();
         rustix::net::send(&caller, &bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
@@ -243,7 +243,7 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
     // A further message from a program that is a host already is invalid too.
     let host = dial(&path).unwrap();
     for expected in [true, false] {
-        send(&host, &Message::Attach, &[]).unwrap();
+        send(&host, &GateMessage::Attach, &[]).unwrap();
         assert_eq!(answer(&host).is_ok(), expected);
     }
     rig.until("it is cleared away", |rig| rig.served.counters().pairs_cleared == 2);
@@ -258,7 +258,7 @@ fn callers_that_say_nothing_or_anything_are_hung_up_on_and_keep_nobody_out() {
 #[test]
 fn status_lists_connections_listeners_and_hosts() {
     const EACH: usize = 10;
-    let rig = Rig::new(2);
+    let rig = RemoteRig::new(2);
     let path = rig.path();
     let peers = [(); 2].map(|()| rig.other.attach().unwrap());
     let hosts = [(); 2].map(|()| connect(&path).unwrap());
@@ -291,7 +291,7 @@ fn status_lists_connections_listeners_and_hosts() {
     for (index, (stream, _)) in streams.iter().enumerate() {
         let shown = of(stream.local_addr().unwrap().port(), &all[1..]);
         let pair = (index / EACH) as u16;
-        assert_eq!((shown.state, shown.owner), (Some(State::Established), Owner::Pair(pair)));
+        assert_eq!((shown.state, shown.owner), (Some(ConnectionState::Established), Owner::Pair(pair)));
         assert_eq!(shown.remote, (THEIRS, PORT + pair).into());
         assert!(shown.figures.rtt_ns > 0 && shown.figures.sack == 1, "{shown:?}");
     }
@@ -313,7 +313,7 @@ fn status_lists_connections_listeners_and_hosts() {
 /// exist does not delay the answers to others.
 #[test]
 fn questions_of_any_kind_are_answered_or_refused() {
-    let rig = Rig::new(1);
+    let rig = RemoteRig::new(1);
     let path = rig.path();
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -323,9 +323,9 @@ fn questions_of_any_kind_are_answered_or_refused() {
                 let Ok(caller) = dial(&path) else { continue };
                 for _ in 0..=random.next() % 3 {
                     let question = match random.next() % 4 {
-                        0 => Message::AskStatus.encode(),
-                        1 => Message::AskConnections(random.next() as u32).encode(),
-                        2 => Message::AskConnections(random.next() as u32 % 200).encode(),
+                        0 => GateMessage::AskStatus.encode(),
+                        1 => GateMessage::AskConnections(random.next() as u32).encode(),
+                        2 => GateMessage::AskConnections(random.next() as u32 % 200).encode(),
                         _ => (0..random.next() % 40).map(|_| random.next() as u8).collect(),
                     };
                     // It may have been hung up on.
@@ -343,14 +343,14 @@ fn questions_of_any_kind_are_answered_or_refused() {
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    let beyond = ask(&dial(&path).unwrap(), &Message::AskConnections(u32::MAX)).unwrap();
-    assert_eq!(beyond, Message::Connections(Page { next: None, connections: Vec::new() }));
+    let beyond = ask(&dial(&path).unwrap(), &GateMessage::AskConnections(u32::MAX)).unwrap();
+    assert_eq!(beyond, GateMessage::Connections(Page { next: None, connections: Vec::new() }));
     rig.served.stop().unwrap();
 }
 
 #[test]
 fn connect_with_all_pairs_in_use_returns_resource_busy() {
-    let rig = Rig::new(2);
+    let rig = RemoteRig::new(2);
     let hosts = [(); 2].map(|()| connect(rig.path()).unwrap());
     let error = connect(rig.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceBusy);
@@ -363,7 +363,7 @@ fn connect_with_all_pairs_in_use_returns_resource_busy() {
 
 #[test]
 fn engine_stop_aborts_blocked_reads_and_writes_of_hosts() {
-    let rig = Rig::new(4);
+    let rig = RemoteRig::new(4);
     let path = rig.path();
     let host = rig.other.attach().unwrap();
     let listener = TcpListener::bind(&host, (THEIRS, PORT).into()).unwrap();
@@ -404,7 +404,7 @@ fn engine_stop_aborts_blocked_reads_and_writes_of_hosts() {
 /// A host writes anything anywhere into its memory, as fast as it can, while another one works: that one notices nothing.
 #[test]
 fn host_corrupting_its_pair_does_not_affect_other_hosts() {
-    let rig = Rig::new(2);
+    let rig = RemoteRig::new(2);
     let path = rig.path();
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -466,13 +466,13 @@ fn host_corrupting_its_pair_does_not_affect_other_hosts() {
 
 #[test]
 fn serve_replaces_stale_socket_file_only() {
-    let rig = Rig::new(1);
+    let rig = RemoteRig::new(1);
     let path = rig.path();
     let serve = |at: &Path| {
         let (a, _b) = UnixDatagram::pair().unwrap();
         a.set_nonblocking(true).unwrap();
         let settings = EngineSettings { remote_pairs: 1, ..settings(OURS) };
-        let mut engine = Engine::start(&settings, Box::new(Wire(a, vec![0; 2000].into()))).unwrap();
+        let mut engine = Engine::start(&settings, Box::new(SocketWire(a, vec![0; 2000].into()))).unwrap();
         engine.serve(at, Access::default()).map(|()| engine)
     };
     let error = serve(&path).err().unwrap();

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use millrace_core::counters::Group;
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_PORT_RANGES};
-use millrace_tcp::conn::State;
+use millrace_tcp::conn::ConnectionState;
 use millrace_tcp::ports::PortSet;
 
 use crate::limits::SURVEY_CONNECTIONS;
@@ -21,17 +21,17 @@ pub(super) struct Page {
 }
 
 /// In the order of their numbers, from 1 on; 0 is a listener.
-const STATES: [State; 10] = [
-    State::Closed,
-    State::SynSent,
-    State::SynReceived,
-    State::Established,
-    State::FinWait1,
-    State::FinWait2,
-    State::CloseWait,
-    State::Closing,
-    State::LastAck,
-    State::TimeWait,
+const STATES: [ConnectionState; 10] = [
+    ConnectionState::Closed,
+    ConnectionState::SynSent,
+    ConnectionState::SynReceived,
+    ConnectionState::Established,
+    ConnectionState::FinWait1,
+    ConnectionState::FinWait2,
+    ConnectionState::CloseWait,
+    ConnectionState::Closing,
+    ConnectionState::LastAck,
+    ConnectionState::TimeWait,
 ];
 /// Stands for no next one.
 const NO_MORE: u32 = u32::MAX;
@@ -40,9 +40,9 @@ const NOBODY: u32 = 2 << 16;
 
 /// Words that are written.
 #[derive(Default)]
-pub(super) struct Writer(pub(super) Vec<u32>);
+pub(super) struct WordWriter(pub(super) Vec<u32>);
 
-impl Writer {
+impl WordWriter {
     /// How many ranges there are, 0 for no set, and a word for each.
     pub(super) fn ports(&mut self, ports: Option<&PortSet>) {
         let ranges = || ports.into_iter().flat_map(PortSet::ranges);
@@ -70,9 +70,9 @@ impl Writer {
 }
 
 /// Words to read; each call takes the words it needs from the front.
-pub(super) struct Reader<'a>(pub(super) &'a [u32]);
+pub(super) struct WordReader<'a>(pub(super) &'a [u32]);
 
-impl Reader<'_> {
+impl WordReader<'_> {
     pub(super) fn word(&mut self) -> Option<u32> {
         let (&word, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -86,7 +86,7 @@ impl Reader<'_> {
     fn group<G: Group>(&mut self) -> Option<G> {
         let (mine, rest) = self.0.split_at_checked(2 * G::COUNTERS.len())?;
         self.0 = rest;
-        let mut mine = Reader(mine);
+        let mut mine = WordReader(mine);
         // There are as many as are taken.
         Some(G::take(|| mine.number().unwrap_or(0)))
     }
@@ -124,14 +124,14 @@ impl Reader<'_> {
 }
 
 /// An address and the length of its subnet's prefix.
-pub(super) fn subnet(words: &mut Reader<'_>) -> Option<(IpAddr, u8)> {
+pub(super) fn subnet(words: &mut WordReader<'_>) -> Option<(IpAddr, u8)> {
     let (ip, prefix) = words.address()?;
     let longest = if ip.is_ipv4() { 32 } else { 128 };
     Some((ip, u8::try_from(prefix).ok().filter(|&prefix| prefix <= longest)?))
 }
 
 impl EngineStatus {
-    pub(super) fn write(&self, words: &mut Writer) {
+    pub(super) fn write(&self, words: &mut WordWriter) {
         words.number(self.uptime_ns);
         words.0.push(self.pairs);
         words.group(&self.engine);
@@ -147,7 +147,7 @@ impl EngineStatus {
         }
     }
 
-    pub(super) fn read(mut words: Reader<'_>) -> Option<Self> {
+    pub(super) fn read(mut words: WordReader<'_>) -> Option<Self> {
         let mut status = Self {
             uptime_ns: words.number()?,
             pairs: words.word()?,
@@ -179,7 +179,7 @@ impl EngineStatus {
 }
 
 impl Page {
-    pub(super) fn write(&self, words: &mut Writer) {
+    pub(super) fn write(&self, words: &mut WordWriter) {
         words.0.push(self.next.unwrap_or(NO_MORE));
         for of in self.connections.iter().take(SURVEY_CONNECTIONS) {
             let state = STATES.iter().position(|&state| Some(state) == of.state);
@@ -195,7 +195,7 @@ impl Page {
         }
     }
 
-    pub(super) fn read(mut words: Reader<'_>) -> Option<Self> {
+    pub(super) fn read(mut words: WordReader<'_>) -> Option<Self> {
         let next = Some(words.word()?).filter(|&next| next != NO_MORE);
         let mut connections = Vec::new();
         while !words.is_empty() {

@@ -16,11 +16,11 @@ const GIVEN: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Sockets of the kernel's, one for each port of each address.
-pub(super) struct Held {
+pub(super) struct PortReservation {
     _sockets: Vec<OwnedFd>,
 }
 
-impl Held {
+impl PortReservation {
     /// Takes the ports of these addresses.
     ///
     /// # Errors
@@ -146,14 +146,14 @@ mod tests {
     const HERE: Ipv4Addr = Ipv4Addr::new(127, 0, 77, 1);
 
     fn refusal(address: IpAddr, port: u16) -> String {
-        Held::take(&[address], &(port..=port).into()).err().expect("it cannot be had").to_string()
+        PortReservation::take(&[address], &(port..=port).into()).err().expect("it cannot be had").to_string()
     }
 
     #[test]
     fn held_port_is_in_use_until_dropped() {
         let free = || TcpListener::bind((HERE, 0)).unwrap().local_addr().unwrap();
         let local = free();
-        let held = Held::take(&[HERE.into()], &(local.port()..=local.port()).into()).unwrap();
+        let held = PortReservation::take(&[HERE.into()], &(local.port()..=local.port()).into()).unwrap();
         for other in [local, (Ipv4Addr::UNSPECIFIED, local.port()).into()] {
             assert_eq!(TcpListener::bind(other).unwrap_err().kind(), io::ErrorKind::AddrInUse, "{other}");
         }

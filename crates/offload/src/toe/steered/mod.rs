@@ -38,9 +38,9 @@ use millrace_tcp::ports::PortSet;
 use millrace_tcp::wire::Flags;
 
 pub use self::held::ports_given_out;
-use self::held::{Held, no_connections};
+use self::held::{PortReservation, no_connections};
 use self::stations::{Mac, Stations};
-use self::ways::{Kind, Ways, Where};
+use self::ways::{SteeredPacketKind, Ways, Where};
 use super::EngineSettings;
 use super::device::{Device, Inbound};
 use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
@@ -57,7 +57,7 @@ pub struct XdpPorts {
     // a port while its segments still arrive here.
     _steering: Steering,
     queues: XdpQueues,
-    _held: Option<Held>,
+    _held: Option<PortReservation>,
     mac: Mac,
     ways: Ways,
     /// When the last turn was.
@@ -80,7 +80,7 @@ impl XdpPorts {
             no_connections(&addresses, ports)?;
             None
         } else {
-            Some(Held::take(&addresses, ports)?)
+            Some(PortReservation::take(&addresses, ports)?)
         };
         let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
         let watch = RouteWatch::start().map_err(io::Error::other)?;
@@ -173,7 +173,7 @@ impl EngineSettings {
         let features = DeviceFeatures::of(interface).map_err(io::Error::other)?;
         station(&features).ok_or_else(|| no_ethernet(interface))?;
         (self.has_ports_only, self.stack.ports) = (true, ports);
-        self.interface.link = ip::Link::Ip;
+        self.interface.link = ip::LinkLayer::Ip;
         self.interface.answers_echo = false;
         self.interface.scope = features.if_index;
         self.interface.mtu = features.mtu.min(MAX_MTU) as u16;
@@ -191,7 +191,7 @@ impl EngineSettings {
 fn check(features: &DeviceFeatures, settings: &EngineSettings) -> io::Result<()> {
     let name = &features.name;
     let invalid = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    if !settings.has_ports_only || settings.interface.link != ip::Link::Ip {
+    if !settings.has_ports_only || settings.interface.link != ip::LinkLayer::Ip {
         return invalid(format!(
             "the engine's settings are not for ports of the kernel's addresses at {name}: make them by EngineSettings::on_ports"
         ));
@@ -238,16 +238,16 @@ fn address(head: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
 
 /// Classifies a packet of the engine by its relation to the receiver. Its IP header has neither
 /// options nor extension headers.
-fn kind(head: &[u8]) -> Kind {
+fn kind(head: &[u8]) -> SteeredPacketKind {
     const FLAGS: usize = 13;
     let tcp = if is_v4(head) { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
     let flags = Flags(head.get(tcp + FLAGS).copied().unwrap_or(0));
     if flags.has(Flags::RST) {
-        Kind::Reset
+        SteeredPacketKind::Reset
     } else if flags.has(Flags::SYN.with(Flags::ACK)) {
-        Kind::Handshake
+        SteeredPacketKind::Handshake
     } else {
-        Kind::Other
+        SteeredPacketKind::Other
     }
 }
 
@@ -308,14 +308,14 @@ mod tests {
     fn kind_of_syn_ack_is_handshake_and_of_rst_is_reset() {
         let (fin, syn, rst, ack) = (Flags::FIN, Flags::SYN, Flags::RST, Flags::ACK);
         for (flags, expected) in [
-            (syn.with(ack), Kind::Handshake),
-            (syn.with(ack).with(Flags::ECE), Kind::Handshake),
-            (rst, Kind::Reset),
-            (rst.with(ack), Kind::Reset),
+            (syn.with(ack), SteeredPacketKind::Handshake),
+            (syn.with(ack).with(Flags::ECE), SteeredPacketKind::Handshake),
+            (rst, SteeredPacketKind::Reset),
+            (rst.with(ack), SteeredPacketKind::Reset),
             // A host of the engine calls.
-            (syn, Kind::Other),
-            (ack, Kind::Other),
-            (fin.with(ack), Kind::Other),
+            (syn, SteeredPacketKind::Other),
+            (ack, SteeredPacketKind::Other),
+            (fin.with(ack), SteeredPacketKind::Other),
         ] {
             for (version, header) in [(0x45, 20), (0x60, 40)] {
                 let mut head = vec![0; header + 20];
@@ -323,7 +323,7 @@ mod tests {
                 assert_eq!(kind(&head), expected, "{flags:?}");
             }
         }
-        assert_eq!(kind(&[0x45; 33]), Kind::Other, "no whole segment");
+        assert_eq!(kind(&[0x45; 33]), SteeredPacketKind::Other, "no whole segment");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) enum Where {
 
 /// Kind of a packet, by its relation to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SteeredPacketKind {
     /// The first answer to a caller, which may not be at that address: SYN,ACK.
     Handshake,
     /// The end of a connection, or the answer to what belongs to none: RST.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 }
 
 /// A packet that waits.
-struct Waiting {
+struct WaitingPacket {
     /// `None`: the place is free.
     remote: Option<IpAddr>,
     /// It only answers a stranger.
@@ -67,7 +67,7 @@ pub(super) struct Ways {
     strangers: VecDeque<(IpAddr, Instant)>,
     /// Where the last packet went: those of a connection follow each other.
     recent: Option<(IpAddr, HopId)>,
-    waiting: Box<[Waiting]>,
+    waiting: Box<[WaitingPacket]>,
     /// When it is looked for the ways of those that wait.
     look_at: Option<Instant>,
 }
@@ -82,7 +82,7 @@ impl Ways {
         stations: Stations,
         packet_bytes: usize,
     ) -> Self {
-        let place = |_| Waiting {
+        let place = |_| WaitingPacket {
             remote: None,
             is_answer: false,
             since: Instant(0),
@@ -108,8 +108,8 @@ impl Ways {
     }
 
     /// The way of a packet.
-    pub(super) fn way(&mut self, remote: IpAddr, kind: Kind, now: Instant) -> Where {
-        if kind == Kind::Other {
+    pub(super) fn way(&mut self, remote: IpAddr, kind: SteeredPacketKind, now: Instant) -> Where {
+        if kind == SteeredPacketKind::Other {
             return self.to(remote);
         }
         if let Some(way) = self.known(remote) {
@@ -121,7 +121,7 @@ impl Ways {
         match self.stations.of(remote) {
             Some(destination) => Where::There(LinkHeader { destination, source: self.mac, vlan: None }),
             // The caller calls again, and is answered then.
-            None if kind == Kind::Handshake => Where::Elsewhere,
+            None if kind == SteeredPacketKind::Handshake => Where::Elsewhere,
             None => self.to(remote),
         }
     }
@@ -140,7 +140,7 @@ impl Ways {
             // It is kept if a connection with it has used it.
             self.hops.forget_unused(host);
         }
-        let waits = |waiting: &&Waiting| waiting.remote.is_some() && waiting.is_answer;
+        let waits = |waiting: &&WaitingPacket| waiting.remote.is_some() && waiting.is_answer;
         if self.strangers.len() == STRANGERS || self.waiting.iter().filter(waits).count() >= WAITING_ANSWERS {
             return false;
         }
@@ -177,7 +177,7 @@ impl Ways {
     /// any network.
     pub(super) fn put_off(
         &mut self,
-        (remote, kind): (IpAddr, Kind),
+        (remote, kind): (IpAddr, SteeredPacketKind),
         head: &[u8],
         body: &[&[u8]],
         now: Instant,
@@ -193,7 +193,8 @@ impl Ways {
             room.copy_from_slice(piece);
             waiting.bytes = end;
         }
-        (waiting.remote, waiting.is_answer, waiting.since) = (Some(remote), kind != Kind::Other, now);
+        (waiting.remote, waiting.is_answer, waiting.since) =
+            (Some(remote), kind != SteeredPacketKind::Other, now);
         self.look_at.get_or_insert(now.plus_ns(WAY_LOOK_NS));
     }
 

@@ -42,9 +42,9 @@ fn waiting_packet_leaves_when_path_is_known_and_latest_wins() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     assert_eq!((ways.to(ip(2)), ways.due()), (Where::NotKnown, None));
-    ways.put_off((ip(2), Kind::Other), b"first", &[], now);
-    ways.put_off((ip(2), Kind::Other), b"se", &[b"co", b"nd"], now);
-    ways.put_off((ip(3), Kind::Other), b"other", &[], now);
+    ways.put_off((ip(2), SteeredPacketKind::Other), b"first", &[], now);
+    ways.put_off((ip(2), SteeredPacketKind::Other), b"se", &[b"co", b"nd"], now);
+    ways.put_off((ip(3), SteeredPacketKind::Other), b"other", &[], now);
     assert_eq!(ways.to(ip(3)), Where::NotKnown);
     assert_eq!(ways.due(), Some(now.plus_ns(WAY_LOOK_NS)));
     let at = |ms: u64| now.plus_ns(ms * 1_000_000);
@@ -84,7 +84,7 @@ fn egress_path_by_other_interface_or_vlan_is_elsewhere() {
     let vlan = LinkHeader { vlan: Some(5), ..hop(3).link };
     for (last, hop) in [(2, Hop { if_index: OURS + 1, ..hop(2) }), (3, Hop { link: vlan, ..hop(3) })] {
         assert_eq!(ways.to(ip(last)), Where::NotKnown);
-        ways.put_off((ip(last), Kind::Other), b"lost", &[], now);
+        ways.put_off((ip(last), SteeredPacketKind::Other), b"lost", &[], now);
         feed.asked();
         feed.say(ip(last), hop);
         assert_eq!(leaves(&mut ways, now.plus_ns(10 * WAY_LOOK_NS)), []);
@@ -99,11 +99,11 @@ fn waiting_packet_after_timeout_or_without_slot_is_dropped() {
     let far = |n: usize| IpAddr::from([10, 0, (n / 250) as u8 + 1, (n % 250) as u8]);
     for n in 0..=WAITING_PACKETS {
         ways.to(far(n));
-        ways.put_off((far(n), Kind::Other), &[n as u8], &[], now);
+        ways.put_off((far(n), SteeredPacketKind::Other), &[n as u8], &[], now);
     }
     // One that does not fit a place, and one that takes the place of another.
-    ways.put_off((far(0), Kind::Other), &[0; BYTES], &[&[0]], now);
-    ways.put_off((far(1), Kind::Other), b"again", &[], now.plus_ns(WAITING_NS / 2));
+    ways.put_off((far(0), SteeredPacketKind::Other), &[0; BYTES], &[&[0]], now);
+    ways.put_off((far(1), SteeredPacketKind::Other), b"again", &[], now.plus_ns(WAITING_NS / 2));
     feed.asked();
     (0..=WAITING_PACKETS).for_each(|n| assert!(feed.say(far(n), Hop::UNUSABLE)));
     assert_eq!(leaves(&mut ways, now.plus_ns(WAITING_NS)), []);
@@ -118,7 +118,7 @@ fn waiting_packet_refused_by_device_is_retried() {
     let (mut ways, mut feed) = ways();
     let now = Instant(1_000_000_000);
     ways.to(ip(2));
-    ways.put_off((ip(2), Kind::Other), b"packet", &[], now);
+    ways.put_off((ip(2), SteeredPacketKind::Other), b"packet", &[], now);
     feed.asked();
     feed.say(ip(2), hop(2));
     let soon = now.plus_ns(WAY_LOOK_NS);
@@ -147,7 +147,7 @@ fn egress_path_table_under_syn_flood_uses_few_entries() {
             let caller = Ipv4Addr::from_bits(0xc612_0000 + second * CALLERS + number).into();
             ways.heard(caller, gateway);
             // What belongs to no connection is answered as well.
-            let kind = if number % 2 == 0 { Kind::Handshake } else { Kind::Reset };
+            let kind = if number % 2 == 0 { SteeredPacketKind::Handshake } else { SteeredPacketKind::Reset };
             match ways.way(caller, kind, now) {
                 Where::NotKnown => ways.put_off((caller, kind), b"answer", &[], now),
                 way => {
@@ -166,18 +166,18 @@ fn egress_path_table_under_syn_flood_uses_few_entries() {
     leaves(&mut ways, now);
     for number in 0..WAITING_ANSWERS {
         let caller = Ipv4Addr::from_bits(0xc6f0_0000 + number as u32).into();
-        assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
-        ways.put_off((caller, Kind::Handshake), b"answer", &[], now);
+        assert_eq!(ways.way(caller, SteeredPacketKind::Handshake, now), Where::NotKnown);
+        ways.put_off((caller, SteeredPacketKind::Handshake), b"answer", &[], now);
     }
     assert_eq!(feed.asked().len(), WAITING_ANSWERS);
     ways.heard(client, [2; 6]);
-    assert_eq!(ways.way(client, Kind::Handshake, now), station([2; 6]));
-    assert_eq!(ways.way(client, Kind::Other, now), Where::NotKnown);
-    ways.put_off((client, Kind::Other), b"hello", &[], now);
+    assert_eq!(ways.way(client, SteeredPacketKind::Handshake, now), station([2; 6]));
+    assert_eq!(ways.way(client, SteeredPacketKind::Other, now), Where::NotKnown);
+    ways.put_off((client, SteeredPacketKind::Other), b"hello", &[], now);
     assert_eq!(feed.asked(), [client]);
     assert!(feed.say(client, hop(2)));
     assert_eq!(leaves(&mut ways, now.plus_ns(WAY_LOOK_NS)), [(2, b"hello".to_vec())]);
-    assert_eq!(ways.way(client, Kind::Other, now), Where::There(hop(2).link));
+    assert_eq!(ways.way(client, SteeredPacketKind::Other, now), Where::There(hop(2).link));
 }
 
 /// Where there is no flood a caller is answered by the kernel's way, which may be another one than that of its call. It keeps its place when it is there.
@@ -189,23 +189,23 @@ fn handshake_reply_uses_kernel_path_and_confirmed_peer_keeps_it() {
         let caller = ip(last);
         ways.heard(caller, [2; 6]);
         for _ in 0..2 {
-            assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
-            ways.put_off((caller, Kind::Handshake), b"welcome", &[], now);
+            assert_eq!(ways.way(caller, SteeredPacketKind::Handshake, now), Where::NotKnown);
+            ways.put_off((caller, SteeredPacketKind::Handshake), b"welcome", &[], now);
         }
         assert_eq!(feed.asked(), [caller]);
         feed.say(caller, hop(last));
         let soon = now.plus_ns(WAY_LOOK_NS);
         assert_eq!(leaves(&mut ways, soon), [(last, b"welcome".to_vec())]);
-        let kind = if is_there { Kind::Other } else { Kind::Handshake };
+        let kind = if is_there { SteeredPacketKind::Other } else { SteeredPacketKind::Handshake };
         assert_eq!(ways.way(caller, kind, soon), Where::There(hop(last).link));
     }
     // A second later, the next call gets the entry of a caller that was not heard from again.
     let later = now.plus_ns(STRANGER_NS + 1);
-    assert_eq!(ways.way(ip(4), Kind::Handshake, later), Where::NotKnown);
+    assert_eq!(ways.way(ip(4), SteeredPacketKind::Handshake, later), Where::NotKnown);
     assert_eq!(feed.asked(), [ip(4)]);
-    assert_eq!(ways.way(ip(2), Kind::Reset, later), Where::There(hop(2).link));
+    assert_eq!(ways.way(ip(2), SteeredPacketKind::Reset, later), Where::There(hop(2).link));
     assert!(!feed.say(ip(3), hop(3)), "it is forgotten");
-    assert_eq!(ways.way(ip(3), Kind::Handshake, later), Where::NotKnown);
+    assert_eq!(ways.way(ip(3), SteeredPacketKind::Handshake, later), Where::NotKnown);
 }
 
 /// A caller without an entry whose station is not remembered gets no answer, unless a connection
@@ -216,12 +216,12 @@ fn handshake_reply_during_flood_without_station_is_dropped() {
     let now = Instant(1_000_000_000);
     for number in 0..WAITING_ANSWERS {
         let caller = Ipv4Addr::from_bits(0xc612_0000 + number as u32).into();
-        assert_eq!(ways.way(caller, Kind::Handshake, now), Where::NotKnown);
-        ways.put_off((caller, Kind::Handshake), b"answer", &[], now);
+        assert_eq!(ways.way(caller, SteeredPacketKind::Handshake, now), Where::NotKnown);
+        ways.put_off((caller, SteeredPacketKind::Handshake), b"answer", &[], now);
     }
     assert_eq!(feed.asked().len(), WAITING_ANSWERS);
-    assert_eq!(ways.way(ip(3), Kind::Handshake, now), Where::Elsewhere);
+    assert_eq!(ways.way(ip(3), SteeredPacketKind::Handshake, now), Where::Elsewhere);
     assert!(feed.asked().is_empty());
-    assert_eq!(ways.way(ip(3), Kind::Reset, now), Where::NotKnown);
+    assert_eq!(ways.way(ip(3), SteeredPacketKind::Reset, now), Where::NotKnown);
     assert_eq!(feed.asked(), [ip(3)]);
 }

@@ -41,11 +41,11 @@ pub(super) fn all() -> Survey {
 }
 
 /// A result with a description of the findings in either case.
-pub(super) type Found = Result<String, String>;
+pub(super) type CheckResult = Result<String, String>;
 
 pub(super) fn finding(
     name: &'static str,
-    found: Found,
+    found: CheckResult,
     use_for: &'static str,
     remedy: &'static str,
 ) -> Finding {

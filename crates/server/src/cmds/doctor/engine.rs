@@ -4,7 +4,7 @@
 use std::io;
 
 use millrace_core::limits::MAX_XDP_RAW_QUEUES;
-use millrace_offload::best::measure::Target;
+use millrace_offload::best::measure::TargetInterface;
 use millrace_offload::features::{DeviceFeatures, XdpFeatures};
 use millrace_offload::probe::{Finding, Survey};
 use millrace_offload::toe::XdpDevice;
@@ -23,12 +23,12 @@ const INSTEAD: &str = "without an offload engine the kernel's TCP carries all co
 pub(super) struct OffloadEngine {
     /// Sockets and the program of AF_XDP; TUN devices.
     needs: [Finding; 2],
-    places: Vec<Place>,
+    places: Vec<EngineInterface>,
 }
 
 /// An interface that an engine can be at, or why it cannot.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct EngineInterface {
     interface: String,
     kind: &'static str,
     detail: String,
@@ -47,20 +47,20 @@ struct Rights {
 
 impl OffloadEngine {
     /// Asks the kernel. No interface is changed, and no packet is sent.
-    pub(super) fn look(targets: &[Target]) -> Self {
+    pub(super) fn look(targets: &[TargetInterface]) -> Self {
         let needs = [af_xdp(), tun()];
         let [has_xdp, has_tun] = [needs[0].works, needs[1].works];
         let rights = Rights { has_xdp, has_tun, lockable_bytes: lockable_bytes() };
-        let place = |target: &Target| {
+        let place = |target: &TargetInterface| {
             // One may disappear between the list and the question.
             let device = DeviceFeatures::of(&target.name).ok()?;
-            Place::of(&device, target.is_ethernet, rights)
+            EngineInterface::of(&device, target.is_ethernet, rights)
         };
         Self { needs, places: targets.iter().filter_map(place).collect() }
     }
 
     fn works(&self) -> bool {
-        self.places.iter().any(Place::works)
+        self.places.iter().any(EngineInterface::works)
     }
 
     pub(super) fn text(&self) -> String {
@@ -72,7 +72,7 @@ impl OffloadEngine {
         };
         let mut text = format!("\nTCP offload engine (millrace engine, serve --tcp engine): {verdict}\n");
         text.push_str(&Survey { findings: self.needs.to_vec() }.to_string());
-        for Place { interface, kind, detail, remedy } in &self.places {
+        for EngineInterface { interface, kind, detail, remedy } in &self.places {
             let mark = if remedy.is_none() { "yes" } else { "no " };
             text.push_str(&format!("  {interface}  {mark}  {kind}: {detail}\n"));
             if let Some(remedy) = remedy {
@@ -83,8 +83,8 @@ impl OffloadEngine {
     }
 
     pub(super) fn json(&self) -> Value {
-        let place = |place: &Place| {
-            let Place { interface, kind, detail, remedy } = place;
+        let place = |place: &EngineInterface| {
+            let EngineInterface { interface, kind, detail, remedy } = place;
             json!({ "name": interface, "works": place.works(), "kind": kind, "detail": detail, "remedy": remedy })
         };
         json!({
@@ -96,7 +96,7 @@ impl OffloadEngine {
     }
 }
 
-impl Place {
+impl EngineInterface {
     /// `None` if an engine makes no sense there: the loopback device, tunnels.
     fn of(device: &DeviceFeatures, is_ethernet: bool, rights: Rights) -> Option<Self> {
         let (kind, (detail, remedy)) = match (is_ethernet, device.driver.as_deref()) {
@@ -205,7 +205,11 @@ mod tests {
     const RIGHTS: Rights = Rights { has_xdp: true, has_tun: true, lockable_bytes: None };
 
     /// An interface with everything, changed.
-    fn place(is_ethernet: bool, rights: Rights, change: impl FnOnce(&mut DeviceFeatures)) -> Option<Place> {
+    fn place(
+        is_ethernet: bool,
+        rights: Rights,
+        change: impl FnOnce(&mut DeviceFeatures),
+    ) -> Option<EngineInterface> {
         let mut device = DeviceFeatures {
             name: "eth9".into(),
             mac: Some([2; 6]),
@@ -219,7 +223,7 @@ mod tests {
             ..DeviceFeatures::of("lo").unwrap()
         };
         change(&mut device);
-        Place::of(&device, is_ethernet, rights)
+        EngineInterface::of(&device, is_ethernet, rights)
     }
 
     #[test]

@@ -8,14 +8,14 @@ mod serving;
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_offload::best::measure::Target;
+use millrace_offload::best::measure::TargetInterface;
 use millrace_offload::best::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::probe::{Finding, Survey};
 use serde_json::{Value, json};
 
 use self::engine::OffloadEngine;
-use super::egress::{Outcome, figures_file, measure_now, probe};
+use super::egress::{EgressFindings, figures_file, measure_now, probe};
 
 /// Report the features that this machine supports, those it lacks, and how to fix them
 #[derive(Args)]
@@ -34,18 +34,18 @@ pub(super) struct DoctorArgs {
 }
 
 /// Everything that is reported.
-struct Report {
+struct DoctorReport {
     kernel: String,
     survey: Survey,
     interfaces: Vec<DeviceFeatures>,
     offload_engine: OffloadEngine,
-    measured: Option<Measured>,
+    measured: Option<InterfaceMeasurement>,
 }
 
 /// The measurement of one interface.
-struct Measured {
+struct InterfaceMeasurement {
     interface: String,
-    outcome: Outcome,
+    outcome: EgressFindings,
     /// Why there is no AF_XDP, if there is none.
     no_xdp: Option<String>,
     /// The file that keeps it.
@@ -57,8 +57,8 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     // First: a slip of the pen should not have to wait.
     let measured = args.measure.as_deref().map(measured).transpose()?;
     let uname = rustix::system::uname();
-    let targets = Target::all()?;
-    let report = Report {
+    let targets = TargetInterface::all()?;
+    let report = DoctorReport {
         kernel: format!("Linux {}", uname.release().to_string_lossy()),
         survey: checks::all(),
         interfaces: interfaces(&targets),
@@ -73,8 +73,8 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measured(name: &str) -> anyhow::Result<Measured> {
-    let target = Target::of(name).map_err(|error| anyhow::anyhow!("--measure: {error}"))?;
+fn measured(name: &str) -> anyhow::Result<InterfaceMeasurement> {
+    let target = TargetInterface::of(name).map_err(|error| anyhow::anyhow!("--measure: {error}"))?;
     anyhow::ensure!(
         target.is_ethernet,
         "--measure: {name} is no Ethernet interface: packets sent to its own address would come back"
@@ -85,10 +85,10 @@ fn measured(name: &str) -> anyhow::Result<Measured> {
     file.keep(&target, &outcome);
     let kept_in = file.find(&target).and(file.path()).map(|path| path.display().to_string());
     let no_xdp = if outcome.strategy.is_none() { probe(name).err() } else { None };
-    Ok(Measured { interface: name.to_owned(), outcome, no_xdp, kept_in })
+    Ok(InterfaceMeasurement { interface: name.to_owned(), outcome, no_xdp, kept_in })
 }
 
-fn interfaces(all: &[Target]) -> Vec<DeviceFeatures> {
+fn interfaces(all: &[TargetInterface]) -> Vec<DeviceFeatures> {
     let ethernet = all.iter().filter(|target| target.is_ethernet);
     // One may disappear between the list and the question.
     ethernet.filter_map(|target| DeviceFeatures::of(&target.name).ok()).collect()
@@ -116,7 +116,7 @@ fn advice(device: &DeviceFeatures) -> Vec<String> {
     advice
 }
 
-impl Report {
+impl DoctorReport {
     fn text(&self) -> String {
         let mut text = format!("{}\n\n{}", self.kernel, self.survey);
         for device in &self.interfaces {
@@ -138,7 +138,7 @@ impl Report {
             "checks": self.survey.findings.iter().map(finding_json).collect::<Vec<_>>(),
             "interfaces": self.interfaces.iter().map(device_json).collect::<Vec<_>>(),
             "offload_engine": self.offload_engine.json(),
-            "measured": self.measured.as_ref().map(Measured::json),
+            "measured": self.measured.as_ref().map(InterfaceMeasurement::json),
         })
     }
 }
@@ -172,9 +172,9 @@ fn device_json(device: &DeviceFeatures) -> Value {
     })
 }
 
-impl Measured {
+impl InterfaceMeasurement {
     fn text(&self) -> String {
-        let Outcome { table, strategy } = &self.outcome;
+        let EgressFindings { table, strategy } = &self.outcome;
         let no_xdp = || self.no_xdp.clone().unwrap_or_else(|| "not possible".to_owned());
         let strategy = strategy.map_or_else(no_xdp, |strategy| strategy.to_string());
         let kept = self.kept_in.as_ref().map_or_else(String::new, |path| format!("kept in {path}\n"));
@@ -188,7 +188,7 @@ impl Measured {
     }
 
     fn json(&self) -> Value {
-        let Outcome { table, strategy } = &self.outcome;
+        let EgressFindings { table, strategy } = &self.outcome;
         let plan = table.plan();
         let row = |class: Class| {
             let ns: serde_json::Map<String, Value> = EgressPath::ALL
@@ -211,10 +211,10 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_offload::best::measure::Table;
+    use millrace_offload::best::measure::CostTable;
 
-    fn report() -> Report {
-        let mut table = Table::default();
+    fn report() -> DoctorReport {
+        let mut table = CostTable::default();
         table.set(Class::One, EgressPath::Kernel, 1000.0);
         table.set(Class::One, EgressPath::Xdp, 500.0);
         let missing = Finding {
@@ -225,14 +225,14 @@ mod tests {
             remedy: "grow some",
         };
         let device = DeviceFeatures::of("lo").unwrap();
-        Report {
+        DoctorReport {
             kernel: "Linux 9.9".into(),
             survey: Survey { findings: vec![missing] },
             interfaces: vec![DeviceFeatures { name: "eth9".into(), is_up: false, ..device }],
             offload_engine: OffloadEngine::look(&[]),
-            measured: Some(Measured {
+            measured: Some(InterfaceMeasurement {
                 interface: "eth9".into(),
-                outcome: Outcome { table, strategy: None },
+                outcome: EgressFindings { table, strategy: None },
                 no_xdp: Some("no luck".into()),
                 kept_in: Some("/x/y.json".into()),
             }),

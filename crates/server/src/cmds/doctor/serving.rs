@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use millrace_core::units::ByteLen;
 use millrace_offload::probe::Finding;
 
-use super::checks::{Found, finding};
+use super::checks::{CheckResult, finding};
 use crate::cmds::StoreArgs;
 use crate::cmds::serve::DEFAULT_PORTS;
 use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
@@ -21,7 +21,7 @@ pub(super) fn all() -> Vec<Finding> {
 }
 
 /// The version that a program prints first.
-fn version(program: &str) -> Found {
+fn version(program: &str) -> CheckResult {
     let output = Command::new(program).arg("-version").stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("cannot be started: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use millrace_core::limits::XDP_ASIDE_EXTENTS;
 use millrace_core::pool::ExtentArena;
-use millrace_offload::best::measure::Target;
-use millrace_offload::best::{DeviceSide, DeviceSupervisor, News, Opener, Place, Plan};
+use millrace_offload::best::measure::TargetInterface;
+use millrace_offload::best::{DeviceEvent, DeviceIndex, DeviceSide, DeviceSupervisor, EgressPlan, Opener};
 use millrace_offload::route::RouteWatch;
 use millrace_offload::xdp::{Strategy, XdpConfig, XdpTx};
 
@@ -66,15 +66,15 @@ impl Devices {
         Ok(Some(DeviceSupervisor::start(sides, egress.interfaces.len(), devices)?))
     }
 
-    fn name(&self, place: Place) -> &str {
+    fn name(&self, place: DeviceIndex) -> &str {
         self.interfaces.get(place.slot).map_or("?", |interface| interface.name.as_str())
     }
 }
 
 impl Opener<XdpTx> for Devices {
-    fn open(&mut self, place: Place) -> Result<(Plan, XdpTx), String> {
+    fn open(&mut self, place: DeviceIndex) -> Result<(EgressPlan, XdpTx), String> {
         let interface = self.interfaces.get(place.slot).ok_or("there is no such device")?.clone();
-        let target = Target::of(&interface.name).map_err(|error| error.to_string())?;
+        let target = TargetInterface::of(&interface.name).map_err(|error| error.to_string())?;
         if !target.is_up {
             return Err(format!("{} is down or has no carrier", interface.name));
         }
@@ -106,12 +106,14 @@ impl Opener<XdpTx> for Devices {
         Ok((interface.plan, device))
     }
 
-    fn tell(&mut self, place: Place, news: News<'_>) {
+    fn tell(&mut self, place: DeviceIndex, news: DeviceEvent<'_>) {
         let (name, engine) = (self.name(place), place.engine);
         match news {
-            News::Opened => tracing::info!("{name}: AF_XDP is open, queue {engine}"),
-            News::Lost(why) => tracing::warn!("{name}: {why}; its viewers continue over kernel sockets"),
-            News::NotNow(why) => {
+            DeviceEvent::Opened => tracing::info!("{name}: AF_XDP is open, queue {engine}"),
+            DeviceEvent::Lost(why) => {
+                tracing::warn!("{name}: {why}; its viewers continue over kernel sockets")
+            }
+            DeviceEvent::NotNow(why) => {
                 tracing::warn!("{name}: AF_XDP cannot be opened now, viewers use kernel sockets: {why}");
             }
         }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use millrace_offload::best::measure::{Table, Target};
+use millrace_offload::best::measure::{CostTable, TargetInterface};
 use millrace_offload::best::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 use serde::{Deserialize, Serialize};
 
-use super::Outcome;
+use super::EgressFindings;
 use crate::limits::control::{MAX_FIGURES, MAX_FIGURES_BYTES};
 
 /// Layout of the file.
@@ -21,11 +21,11 @@ const VERSION: u32 = 1;
 #[derive(Default, Deserialize, Serialize)]
 struct File {
     version: u32,
-    interfaces: Vec<Entry>,
+    interfaces: Vec<SavedMeasurement>,
 }
 
 #[derive(Clone, Deserialize, PartialEq, Serialize)]
-struct Key {
+struct MeasurementKey {
     interface: String,
     mac: String,
     mtu: u32,
@@ -35,9 +35,9 @@ struct Key {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Entry {
+struct SavedMeasurement {
     #[serde(flatten)]
-    key: Key,
+    key: MeasurementKey,
     /// How the AF_XDP device sends.
     strategy: Option<String>,
     /// Nanoseconds a datagram, by length of burst and way.
@@ -62,20 +62,20 @@ impl FiguresFile {
     }
 
     /// Returns the earlier measurement of an interface.
-    pub(crate) fn find(&self, target: &Target) -> Option<Outcome> {
+    pub(crate) fn find(&self, target: &TargetInterface) -> Option<EgressFindings> {
         let key = key(target);
         self.read().interfaces.into_iter().find(|entry| entry.key == key)?.outcome()
     }
 
     /// Stores a measurement. If it cannot be stored, the log reports this and the measurement is
     /// repeated next time.
-    pub(crate) fn keep(&self, target: &Target, outcome: &Outcome) {
+    pub(crate) fn keep(&self, target: &TargetInterface, outcome: &EgressFindings) {
         let Some(path) = &self.path else { return };
         let key = key(target);
         let mut file = self.read();
         file.version = VERSION;
         file.interfaces.retain(|entry| entry.key.interface != key.interface);
-        file.interfaces.push(Entry::of(key, outcome));
+        file.interfaces.push(SavedMeasurement::of(key, outcome));
         let surplus = file.interfaces.len().saturating_sub(MAX_FIGURES);
         file.interfaces.drain(..surplus);
         if let Err(error) = write(path, &file) {
@@ -112,9 +112,9 @@ fn write(path: &Path, file: &File) -> std::io::Result<()> {
     })
 }
 
-fn key(target: &Target) -> Key {
+fn key(target: &TargetInterface) -> MeasurementKey {
     let uname = rustix::system::uname();
-    Key {
+    MeasurementKey {
         interface: target.name.clone(),
         mac: target.mac.map(|byte| format!("{byte:02x}")).join(":"),
         mtu: target.mtu,
@@ -124,8 +124,8 @@ fn key(target: &Target) -> Key {
     }
 }
 
-impl Entry {
-    fn of(key: Key, outcome: &Outcome) -> Self {
+impl SavedMeasurement {
+    fn of(key: MeasurementKey, outcome: &EgressFindings) -> Self {
         let figures = |class| {
             let of_way = |way: EgressPath| Some((way.name().to_owned(), outcome.table.ns(class, way)?));
             EgressPath::ALL.into_iter().filter_map(of_way).collect::<BTreeMap<_, _>>()
@@ -135,8 +135,8 @@ impl Entry {
     }
 
     /// `None` if there are no figures of the kernel's way, without which there is nothing to compare with.
-    fn outcome(&self) -> Option<Outcome> {
-        let mut table = Table::default();
+    fn outcome(&self) -> Option<EgressFindings> {
+        let mut table = CostTable::default();
         for class in Class::ALL {
             for (name, &ns) in self.ns.get(class.name()).into_iter().flatten() {
                 if let Some(way) = EgressPath::from_name(name) {
@@ -146,7 +146,7 @@ impl Entry {
         }
         let named = |name: &String| Strategy::ALL.into_iter().find(|strategy| strategy.to_string() == *name);
         let strategy = self.strategy.as_ref().and_then(named);
-        table.has(EgressPath::Kernel).then_some(Outcome { table, strategy })
+        table.has(EgressPath::Kernel).then_some(EgressFindings { table, strategy })
     }
 }
 
@@ -154,8 +154,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn target(name: &str) -> Target {
-        Target {
+    fn target(name: &str) -> TargetInterface {
+        TargetInterface {
             name: name.into(),
             if_index: 3,
             mac: [2, 0, 0, 0, 0, 1],
@@ -166,11 +166,11 @@ mod tests {
         }
     }
 
-    fn outcome(ns: f64) -> Outcome {
-        let mut table = Table::default();
+    fn outcome(ns: f64) -> EgressFindings {
+        let mut table = CostTable::default();
         table.set(Class::One, EgressPath::Kernel, ns);
         table.set(Class::More, EgressPath::Xdp, 300.5);
-        Outcome { table, strategy: Some(Strategy::ZeroCopyStaging) }
+        EgressFindings { table, strategy: Some(Strategy::ZeroCopyStaging) }
     }
 
     #[test]
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(file.find(&target("a")), Some(outcome(1100.25)));
         assert_eq!(file.find(&target("b")), Some(outcome(2000.0)));
         assert_eq!(file.find(&target("c")), None);
-        assert_eq!(file.find(&Target { mtu: 9000, ..target("a") }), None, "another MTU");
-        assert_eq!(file.find(&Target { mac: [4; 6], ..target("a") }), None, "another card");
+        assert_eq!(file.find(&TargetInterface { mtu: 9000, ..target("a") }), None, "another MTU");
+        assert_eq!(file.find(&TargetInterface { mac: [4; 6], ..target("a") }), None, "another card");
         let names: Vec<_> = std::fs::read_dir(dir.path().join("deep")).unwrap().collect();
         assert_eq!(names.len(), 1, "nothing is left aside");
         for n in 0..100 {
@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn parse_of_arbitrary_bytes_does_not_panic() {
         bolero::check!().for_each(|bytes: &[u8]| {
-            let outcomes = parse(bytes).map_or(0, |f| f.interfaces.iter().filter_map(Entry::outcome).count());
+            let outcomes =
+                parse(bytes).map_or(0, |f| f.interfaces.iter().filter_map(SavedMeasurement::outcome).count());
             assert!(outcomes <= bytes.len());
         });
     }

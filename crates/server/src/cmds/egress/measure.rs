@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::{EXTENT_BYTES, XDP_ASIDE_EXTENTS};
 use millrace_core::pool::ExtentArena;
-use millrace_offload::best::measure::{Effort, Table, Target, measure};
+use millrace_offload::best::measure::{CostTable, Effort, TargetInterface, measure};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::route::HopTable;
 use millrace_offload::xdp::{Strategy, XdpConfig, XdpTx};
@@ -16,15 +16,15 @@ const STREAMS: usize = 64;
 
 /// The findings about an interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct EgressFindings {
     /// The figures.
-    pub(crate) table: Table,
+    pub(crate) table: CostTable,
     /// How its AF_XDP device sends; `None` if there is none.
     pub(crate) strategy: Option<Strategy>,
 }
 
 /// Measures an interface. `Err`: why nothing could be measured.
-pub(crate) fn measure_now(target: &Target) -> Result<Outcome, String> {
+pub(crate) fn measure_now(target: &TargetInterface) -> Result<EgressFindings, String> {
     let mut strategy = None;
     let mut open = |arena: Arc<ExtentArena>, hops: HopTable| {
         let device = XdpTx::open(config(&target.name, arena), hops).map_err(|error| error.to_string())?;
@@ -35,7 +35,7 @@ pub(crate) fn measure_now(target: &Target) -> Result<Outcome, String> {
     if let Some(why) = measured.no_xdp {
         tracing::warn!("{}: AF_XDP is not possible: {why}", target.name);
     }
-    Ok(Outcome { table: measured.table, strategy })
+    Ok(EgressFindings { table: measured.table, strategy })
 }
 
 /// Opens a device and closes it again: how would it send?

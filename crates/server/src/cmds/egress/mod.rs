@@ -17,14 +17,14 @@ use std::path::Path;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use millrace_offload::best::measure::Target;
-use millrace_offload::best::{Class, DeviceClass, EgressPath, MAX_DEVICES, Plan};
+use millrace_offload::best::measure::TargetInterface;
+use millrace_offload::best::{Class, DeviceClass, EgressPath, EgressPlan, MAX_DEVICES};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 
 pub(crate) use self::devices::{Devices, Ports};
 pub(crate) use self::figures::FiguresFile;
-pub(crate) use self::measure::{Outcome, measure_now, probe};
+pub(crate) use self::measure::{EgressFindings, measure_now, probe};
 
 /// Settings.
 #[derive(Args, Clone, Debug)]
@@ -88,7 +88,7 @@ pub(crate) struct Interface {
     /// Its name.
     pub(crate) name: String,
     /// When to use it.
-    pub(crate) plan: Plan,
+    pub(crate) plan: EgressPlan,
     /// How it sends, if that is known.
     pub(crate) strategy: Option<Strategy>,
 }
@@ -104,7 +104,7 @@ impl Interface {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Egress {
     /// For viewers whom no device reaches.
-    pub(crate) base: Plan,
+    pub(crate) base: EgressPlan,
     /// Devices.
     pub(crate) interfaces: Vec<Interface>,
 }
@@ -120,7 +120,8 @@ impl Egress {
         let mut egress = Self::default();
         let mut bases = Vec::new();
         for name in &args.xdp_interfaces {
-            let target = Target::of(name).map_err(|error| anyhow::anyhow!("--xdp-interface: {error}"))?;
+            let target =
+                TargetInterface::of(name).map_err(|error| anyhow::anyhow!("--xdp-interface: {error}"))?;
             if let Some(why) = unfit(&target, listen) {
                 tracing::warn!("{name}: using kernel sockets instead of AF_XDP: {why}");
                 continue;
@@ -140,7 +141,7 @@ impl Egress {
             tracing::info!("packets leave by kernel sockets");
         }
         egress.base = agreement(&bases);
-        if egress.base != Plan::default() {
+        if egress.base != EgressPlan::default() {
             tracing::info!("viewers behind other interfaces: {}", egress.base);
         }
         Ok(egress)
@@ -156,7 +157,7 @@ impl Egress {
 }
 
 /// Why an interface is not for AF_XDP, whatever its driver.
-fn unfit(target: &Target, listen: IpAddr) -> Option<String> {
+fn unfit(target: &TargetInterface, listen: IpAddr) -> Option<String> {
     if !target.is_ethernet {
         return Some("it is no Ethernet interface".to_owned());
     }
@@ -173,8 +174,8 @@ fn unfit(target: &Target, listen: IpAddr) -> Option<String> {
 }
 
 /// `--backend xdp`: everything that can.
-fn forced(target: &Target) -> Option<Interface> {
-    let plan = Plan::all(EgressPath::Xdp);
+fn forced(target: &TargetInterface) -> Option<Interface> {
+    let plan = EgressPlan::all(EgressPath::Xdp);
     let name = target.name.clone();
     if !target.is_up {
         tracing::warn!("{name}: is down or has no carrier; AF_XDP will be used when it is up");
@@ -193,19 +194,23 @@ fn forced(target: &Target) -> Option<Interface> {
 }
 
 /// `--backend auto` for a named interface: by measurement, or by the kind of device where that cannot be.
-fn best(target: &Target, file: &FiguresFile, again: bool) -> (Option<Plan>, Option<Interface>) {
+fn best(
+    target: &TargetInterface,
+    file: &FiguresFile,
+    again: bool,
+) -> (Option<EgressPlan>, Option<Interface>) {
     let name = target.name.clone();
     let (outcome, from) = match file.find(target).filter(|_| !again) {
         Some(outcome) => (Ok(outcome), "measured before"),
         None if target.is_up => (measure_now(target), "measured now"),
         None => (Err("it is down or has no carrier".to_owned()), ""),
     };
-    let Outcome { table, strategy } = match outcome {
+    let EgressFindings { table, strategy } = match outcome {
         Ok(outcome) => outcome,
         Err(why) => return (None, unmeasured(target, &why)),
     };
     if from == "measured now" {
-        file.keep(target, &Outcome { table, strategy });
+        file.keep(target, &EgressFindings { table, strategy });
     }
     let plan = table.plan();
     for line in table.to_string().lines() {
@@ -225,16 +230,16 @@ fn best(target: &Target, file: &FiguresFile, again: bool) -> (Option<Plan>, Opti
 }
 
 /// Handles a named interface without measurements.
-fn unmeasured(target: &Target, why: &str) -> Option<Interface> {
+fn unmeasured(target: &TargetInterface, why: &str) -> Option<Interface> {
     let name = target.name.clone();
     if !target.is_up {
-        let plan = Plan::default_for(DeviceClass::Copy);
+        let plan = EgressPlan::default_for(DeviceClass::Copy);
         tracing::warn!("{name}: {why}; AF_XDP will be used when it is up: {plan}");
         return Some(Interface { name, plan, strategy: None });
     }
     match probe(&target.name) {
         Ok(strategy) => {
-            let plan = Plan::default_for(class_of(&name, strategy));
+            let plan = EgressPlan::default_for(class_of(&name, strategy));
             tracing::info!(
                 "{name}: AF_XDP ({strategy}), {plan}, usual for such a device; not measured: {why}"
             );
@@ -258,9 +263,9 @@ pub(crate) fn class_of(interface: &str, strategy: Strategy) -> DeviceClass {
 }
 
 /// What all plans say; the kernel's plain way where they differ.
-fn agreement(plans: &[Plan]) -> Plan {
-    let Some((first, others)) = plans.split_first() else { return Plan::default() };
-    Plan(Class::ALL.map(|class| {
+fn agreement(plans: &[EgressPlan]) -> EgressPlan {
+    let Some((first, others)) = plans.split_first() else { return EgressPlan::default() };
+    EgressPlan(Class::ALL.map(|class| {
         let way = first.way(class);
         if others.iter().all(|plan| plan.way(class) == way) { way } else { EgressPath::Kernel }
     }))
@@ -285,8 +290,8 @@ mod tests {
         EgressArgs { backend, xdp_interfaces, measure: MeasureChoice::Once }
     }
 
-    fn target(addresses: &[&str]) -> Target {
-        Target {
+    fn target(addresses: &[&str]) -> TargetInterface {
+        TargetInterface {
             name: "eth9".into(),
             if_index: 9,
             mac: [2; 6],
@@ -312,7 +317,7 @@ mod tests {
     fn decide_without_interface_uses_kernel_path() {
         let egress =
             Egress::decide(&args(BackendChoice::Auto, &[]), &FiguresFile::new(None), [0; 16].into()).unwrap();
-        assert!(egress.interfaces.is_empty() && egress.base == Plan::all(EgressPath::Kernel));
+        assert!(egress.interfaces.is_empty() && egress.base == EgressPlan::all(EgressPath::Kernel));
     }
 
     #[test]
@@ -342,9 +347,9 @@ mod tests {
     #[test]
     fn interfaces_that_disagree_leave_it_to_the_plain_way() {
         use EgressPath::{Kernel, KernelZeroCopy};
-        let a = Plan([Kernel, Kernel, Kernel, Kernel, KernelZeroCopy, KernelZeroCopy]);
-        let b = Plan([Kernel, Kernel, Kernel, Kernel, Kernel, KernelZeroCopy]);
-        assert_eq!(agreement(&[]), Plan::default());
+        let a = EgressPlan([Kernel, Kernel, Kernel, Kernel, KernelZeroCopy, KernelZeroCopy]);
+        let b = EgressPlan([Kernel, Kernel, Kernel, Kernel, Kernel, KernelZeroCopy]);
+        assert_eq!(agreement(&[]), EgressPlan::default());
         assert_eq!(agreement(&[a]), a);
         assert_eq!(agreement(&[a, b]), b);
     }

@@ -19,7 +19,7 @@ use millrace_offload::toe::{
     Access, Capture, CounterSheets, Engine, EngineSettings, PortSet, default_socket, ports_given_out,
 };
 
-use self::place::{OptionNames, OwnAddress, Place};
+use self::place::{EngineBinding, OptionNames, OwnAddress};
 use super::serve::stats::StatsFile;
 use super::{cancel_on_signals, usage};
 use crate::limits::control::CONTROL_TICK;
@@ -144,7 +144,7 @@ pub(super) fn run(args: &EngineArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
-    let place = Place {
+    let place = EngineBinding {
         interface: args.interface().to_owned(),
         addresses: args.addresses.clone(),
         gateways: args.gateways.clone(),
@@ -229,14 +229,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct EngineCli {
         #[command(flatten)]
         args: EngineArgs,
     }
 
     fn parse(more: &[&str]) -> Result<EngineArgs, String> {
         let begin = ["engine", "--interface", "toe0", "--address", "10.9.0.1/24"];
-        let line = Line::try_parse_from(begin.iter().chain(more));
+        let line = EngineCli::try_parse_from(begin.iter().chain(more));
         line.map(|line| line.args).map_err(|error| error.to_string())
     }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::ensure;
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::MAX_OWN_PORTS;
-use millrace_offload::best::measure::Target;
+use millrace_offload::best::measure::TargetInterface;
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::toe::{Device, EngineSettings, PortSet, TunDevice, XdpDevice, XdpPorts};
 use millrace_offload::xdp::XdpRawConfig;
@@ -117,7 +117,7 @@ impl OptionNames {
 
 /// An interface, and the engine's addresses and ports there.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EngineBinding {
     pub(crate) interface: String,
     pub(crate) addresses: Vec<OwnAddress>,
     pub(crate) gateways: Vec<IpAddr>,
@@ -130,7 +130,7 @@ pub(crate) struct Place {
     pub(crate) names: OptionNames,
 }
 
-impl Place {
+impl EngineBinding {
     /// Opens the device and creates the matching settings; `adjust` sets those that do not concern
     /// the place.
     ///
@@ -142,9 +142,9 @@ impl Place {
     ) -> Result<(EngineSettings, Box<dyn Device>), String> {
         let (name, OptionNames { interface: option, .. }) = (&self.interface, self.names);
         if self.ports.is_none() {
-            self.are_free(&Target::all().map_err(|error| error.to_string())?)?;
+            self.are_free(&TargetInterface::all().map_err(|error| error.to_string())?)?;
         }
-        let target = Target::of(name).map_err(|error| error.to_string())?;
+        let target = TargetInterface::of(name).map_err(|error| error.to_string())?;
         let features = DeviceFeatures::of(name).map_err(|error| error.to_string())?;
         let is_tun = !target.is_ethernet && features.driver.as_deref() == Some("tun");
         if !target.is_ethernet && !is_tun {
@@ -173,7 +173,7 @@ impl Place {
     }
 
     /// Whether the kernel has none of the addresses.
-    fn are_free(&self, all: &[Target]) -> Result<(), String> {
+    fn are_free(&self, all: &[TargetInterface]) -> Result<(), String> {
         let of_kernel = |ip| all.iter().find(|target| target.addresses.contains(&ip));
         let taken = self.addresses.iter().find_map(|own| Some((own.ip, of_kernel(own.ip)?)));
         let Some((ip, of)) = taken else { return Ok(()) };
@@ -190,7 +190,7 @@ impl Place {
         &self,
         settings: EngineSettings,
         ports: &PortSet,
-        target: &Target,
+        target: &TargetInterface,
         is_tun: bool,
     ) -> Result<(EngineSettings, Box<dyn Device>), String> {
         let (name, OptionNames { ports: option, address, .. }) = (&self.interface, self.names);
@@ -273,7 +273,7 @@ mod tests {
         };
         let open = |interface: &str, address: &str, mtu| {
             let addresses = vec![address.parse().unwrap()];
-            let place = Place {
+            let place = EngineBinding {
                 interface: interface.into(),
                 addresses,
                 gateways: Vec::new(),
@@ -314,7 +314,15 @@ mod tests {
             let addresses = vec!["192.0.2.55/24".parse().unwrap()];
             let (ports, is_beside_listeners) = (None, false);
             let interface = "toe0".into();
-            Place { interface, addresses, gateways: Vec::new(), ports, is_beside_listeners, mtu, names }
+            EngineBinding {
+                interface,
+                addresses,
+                gateways: Vec::new(),
+                ports,
+                is_beside_listeners,
+                mtu,
+                names,
+            }
         };
         for (wanted, expected) in [(None, 1500), (Some(1500), 1500), (Some(1280), 1280)] {
             let place = place(wanted);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use millrace_core::units::HumanDuration;
-use millrace_store::disk::{Op, Watch};
+use millrace_store::disk::{DiskInterceptor, Op};
 
 use crate::limits::control::WATCHDOG_LOOK_EVERY;
 
@@ -38,7 +38,7 @@ impl Pulse {
     }
 }
 
-impl Watch for Pulse {
+impl DiskInterceptor for Pulse {
     fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
         let (name, path) = op.name();
         self.set(Some((name, path.to_path_buf())));
@@ -99,7 +99,7 @@ mod tests {
     #[derive(Debug)]
     struct Hangs(Arc<Pulse>, Mutex<std::sync::mpsc::Receiver<()>>);
 
-    impl Watch for Hangs {
+    impl DiskInterceptor for Hangs {
         fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
             self.0.run(op, &mut |most| {
                 let _ = self.1.lock().unwrap().recv();

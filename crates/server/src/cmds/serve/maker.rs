@@ -24,8 +24,8 @@ use millrace_store::trick::{self, TrickError};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::worker::Worker;
-use crate::library::on_use::pressure::{Figures, Pressure};
-use crate::library::on_use::space::{Kept, NoSpace, to_evict};
+use crate::library::on_use::pressure::{Pressure, WorkTotals};
+use crate::library::on_use::space::{MadeTitle, NoSpace, to_evict};
 use crate::library::on_use::wishes::Wish;
 use crate::library::on_use::{OnUse, unix_now};
 use crate::library::open_titles::OpenTitles;
@@ -99,7 +99,7 @@ struct Ledger {
 
 /// Why something is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum SkipReason {
     /// No viewer can want it any more.
     Gone,
     /// The volume cannot take it now.
@@ -108,7 +108,7 @@ enum Verdict {
     Refused { all: bool, for_good: bool },
 }
 
-impl Verdict {
+impl SkipReason {
     fn of(error: &TrickError) -> Self {
         match error {
             TrickError::Cancelled | TrickError::Store(StoreError::NoTitle { .. }) => Self::Gone,
@@ -235,7 +235,7 @@ impl Maker {
             let Self { ledger, loops, pressure, .. } = self;
             let cancel = AtomicBool::new(false);
             let (cache, open_titles) = (Arc::clone(&ledger.cache), Arc::clone(&ledger.open_titles));
-            let mut turn = Turn {
+            let mut turn = MakerPauses {
                 stop,
                 cancel: &cancel,
                 parent: parent.id,
@@ -286,14 +286,14 @@ impl Maker {
 
     fn failed(&mut self, name: &str, error: &TrickError) {
         let now = MonotonicClock.now();
-        match (Verdict::of(error), error) {
-            (Verdict::Gone, _) => {
+        match (SkipReason::of(error), error) {
+            (SkipReason::Gone, _) => {
                 tracing::info!("{name}: given up: {error}");
                 self.ledger.on_use.lock().wishes.done();
             }
-            (Verdict::Later, TrickError::Store(error)) => self.wait_for_volume(error),
-            (Verdict::Later, _) => self.ledger.on_use.lock().wishes.later(now, LATER_NS),
-            (Verdict::Refused { all, for_good }, _) => {
+            (SkipReason::Later, TrickError::Store(error)) => self.wait_for_volume(error),
+            (SkipReason::Later, _) => self.ledger.on_use.lock().wishes.later(now, LATER_NS),
+            (SkipReason::Refused { all, for_good }, _) => {
                 self.ledger.counters.failed += 1;
                 let until = (!for_good).then(|| now.plus_ns(REFUSED_NS));
                 self.ledger.on_use.lock().wishes.refuse(all, until);
@@ -333,16 +333,16 @@ impl Maker {
 }
 
 /// Returns the totals of the server's work.
-pub(super) fn figures(loops: &[Arc<Sheet<LoadSnapshot>>], cache: &Cache) -> Figures {
+pub(super) fn figures(loops: &[Arc<Sheet<LoadSnapshot>>], cache: &Cache) -> WorkTotals {
     let engine = |sheet: &Arc<Sheet<LoadSnapshot>>| {
         let LoadSnapshot { busy_ns, idle_ns, .. } = sheet.read();
         (busy_ns, idle_ns)
     };
-    Figures { engines: loops.iter().map(engine).collect(), late_grants: cache.stats().late_grants }
+    WorkTotals { engines: loops.iter().map(engine).collect(), late_grants: cache.stats().late_grants }
 }
 
 /// Rests between two steps of the work.
-struct Turn<'a> {
+struct MakerPauses<'a> {
     stop: &'a AtomicBool,
     cancel: &'a AtomicBool,
     parent: TitleId,
@@ -355,7 +355,7 @@ struct Turn<'a> {
     is_watched: &'a dyn Fn() -> bool,
 }
 
-impl Turn<'_> {
+impl MakerPauses<'_> {
     /// Called between two steps: returns when the next step may run, or when no further step must
     /// run.
     fn take(&mut self) {
@@ -427,7 +427,7 @@ impl Ledger {
         made.into_iter().map(|(id, _)| (id, self.bytes_of(id, 0))).collect()
     }
 
-    fn kept(&mut self) -> Vec<Kept> {
+    fn kept(&mut self) -> Vec<MadeTitle> {
         let unix = |at: SystemTime| at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let mut kept = Vec::new();
         for (id, bytes) in self.sizes() {
@@ -435,7 +435,7 @@ impl Ledger {
             let written = self.volume.last_use(id).map_or(Instant(0), |at| Instant(unix(at)));
             let state = self.on_use.lock();
             let last_use = state.uses.last(id).unwrap_or_default().max(written);
-            kept.push(Kept { id, bytes, last_use, is_in_use: state.uses.has_viewers(id) });
+            kept.push(MadeTitle { id, bytes, last_use, is_in_use: state.uses.has_viewers(id) });
         }
         kept
     }
@@ -516,7 +516,7 @@ mod tests {
             [(true, now, true), (false, long_ago, true), (false, now.plus_ns(60_000_000_000), false)]
         {
             let (stop, cancel) = (AtomicBool::new(stops), AtomicBool::new(false));
-            let mut turn = Turn {
+            let mut turn = MakerPauses {
                 stop: &stop,
                 cancel: &cancel,
                 parent: TitleId([1; 16]),
@@ -540,7 +540,7 @@ mod tests {
         };
         let damaged = StoreError::Damaged { path: "/d".into(), what: "is short".into() };
         let needed = StoreError::MemberNeeded { dir: "/d".into(), why: "is gone".into(), action: "it" };
-        let refused = |all, for_good| Verdict::Refused { all, for_good };
+        let refused = |all, for_good| SkipReason::Refused { all, for_good };
         for (error, verdict) in [
             (TrickError::NoPictures, refused(true, true)),
             (TrickError::Codec { codec: "VC-1".into() }, refused(true, true)),
@@ -548,13 +548,13 @@ mod tests {
             (TrickError::NoRoom { peak: BitRate(1), scale }, refused(false, true)),
             (TrickError::Store(damaged), refused(true, false)),
             (io(std::io::ErrorKind::Other), refused(true, false)),
-            (TrickError::Store(needed), Verdict::Later),
-            (io(std::io::ErrorKind::StorageFull), Verdict::Later),
-            (io(std::io::ErrorKind::ReadOnlyFilesystem), Verdict::Later),
-            (TrickError::Store(StoreError::NoTitle { id: TitleId([1; 16]) }), Verdict::Gone),
-            (TrickError::Cancelled, Verdict::Gone),
+            (TrickError::Store(needed), SkipReason::Later),
+            (io(std::io::ErrorKind::StorageFull), SkipReason::Later),
+            (io(std::io::ErrorKind::ReadOnlyFilesystem), SkipReason::Later),
+            (TrickError::Store(StoreError::NoTitle { id: TitleId([1; 16]) }), SkipReason::Gone),
+            (TrickError::Cancelled, SkipReason::Gone),
         ] {
-            assert_eq!(Verdict::of(&error), verdict, "{error}");
+            assert_eq!(SkipReason::of(&error), verdict, "{error}");
         }
     }
 }

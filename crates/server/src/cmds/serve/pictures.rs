@@ -22,11 +22,11 @@ use crate::limits::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
 /// The state of each title's pictures: written by the thread, read by the code that shows them.
 pub(super) struct Album {
     files: PictureFiles,
-    state: Mutex<State>,
+    state: Mutex<AlbumState>,
 }
 
 #[derive(Default)]
-struct State {
+struct AlbumState {
     titles: HashMap<TitleId, PicturesState>,
     /// Requested titles, the latest at the back.
     wanted: VecDeque<TitleId>,
@@ -42,7 +42,7 @@ impl Album {
         Self { files: PictureFiles::of(&volume.present_dir()), state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AlbumState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl PicturesMaker {
         if state.never.is_some() {
             return None;
         }
-        let State { titles: known, wanted, .. } = &mut *state;
+        let AlbumState { titles: known, wanted, .. } = &mut *state;
         wanted.retain(|id| !known.contains_key(id));
         let first = wanted.front().copied();
         let unknown = titles.into_iter().filter(|title| !known.contains_key(&title.id));

@@ -7,7 +7,9 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use millrace_core::counters::Registry;
 use millrace_core::units::HumanDuration;
-use millrace_rights::{Advised, Copies, FileError, Gate, Known, Policy, StartError, TrustHere, Watching};
+use millrace_rights::{
+    Advised, Copies, FileError, Gate, Policy, RightsSnapshot, StartError, TrustHere, Watching,
+};
 use millrace_store::blocking::{Timeout, send_to};
 use millrace_store::members::Members;
 use millrace_web::Webhook;
@@ -170,7 +172,7 @@ fn by_rights(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Ga
     // If the operator has not requested rights, the server runs without them: then no user can sign
     // in.
     tracing::warn!("{failed:#}; no user can sign in");
-    Ok(Arc::new(Gate::new(policy, Known::default())?))
+    Ok(Arc::new(Gate::new(policy, RightsSnapshot::default())?))
 }
 
 /// Refuses to continue without users while a missing member may have them: earlier versions kept

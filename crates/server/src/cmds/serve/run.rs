@@ -52,10 +52,10 @@ use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
 use crate::cmds::memory::{self, MemoryPlan};
 use crate::cmds::terminal::LogFormat;
-use crate::control::{Control, ControlConfig, ControlHandle, EnginePort, Offload, Sockets, UdpSockets};
+use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
-use crate::library::reader::Reader;
+use crate::library::reader::TitleReader;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP, session_table_size};
@@ -87,7 +87,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
         start_engines(args, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
-    let reader = Reader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
+    let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
     let (reader, maker) = with_maker(args, reader, (&volume, &open_titles, &cache), &meters);
@@ -100,7 +100,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
     let control =
-        Control::start(control_config(args, &gate, &web, sources), Box::new(reader), engines, sockets)?;
+        ControlPlane::start(control_config(args, &gate, &web, sources), Box::new(reader), engines, sockets)?;
     let (album, pictures) =
         PicturesMaker::of(args, &volume, &open_titles, Rests::new(Arc::clone(&cache), loads(&meters)));
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
@@ -195,10 +195,10 @@ fn watch(
 /// Has titles made for speeds that viewers ask for, if they may take any space.
 fn with_maker(
     args: &ServeArgs,
-    reader: Reader,
+    reader: TitleReader,
     (volume, open_titles, cache): (&Arc<Volume>, &Arc<OpenTitles>, &Arc<Cache>),
     meters: &[Meters],
-) -> (Reader, Option<Maker>) {
+) -> (TitleReader, Option<Maker>) {
     if args.trick_space.0 == 0 {
         return (reader, None);
     }

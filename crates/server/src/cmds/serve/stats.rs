@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use anyhow::Context;
-use millrace_core::counters::{Registry, Sample};
+use millrace_core::counters::{CounterSample, Registry};
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
@@ -29,7 +29,7 @@ impl StatsFile {
     pub(crate) fn start(path: &Path, registry: &Arc<Registry>) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let (end, ended) = channel();
-        let mut file = Writer {
+        let mut file = StatsWriter {
             path: path.to_owned(),
             registry: Arc::clone(registry),
             started: MonotonicClock.now(),
@@ -57,7 +57,7 @@ impl StatsFile {
     }
 }
 
-struct Writer {
+struct StatsWriter {
     path: PathBuf,
     registry: Arc<Registry>,
     started: Instant,
@@ -65,7 +65,7 @@ struct Writer {
     failed: bool,
 }
 
-impl Writer {
+impl StatsWriter {
     /// Writes the file; reports when this begins to fail and when it works again.
     fn look(&mut self) {
         let result = self.write();
@@ -117,7 +117,10 @@ fn document(registry: &Registry, started: Instant, now: Instant) -> Value {
 }
 
 /// Where a sample belongs.
-fn group<'a>(parts: &'a mut Map<String, Value>, sample: &Sample<'_>) -> Option<&'a mut Map<String, Value>> {
+fn group<'a>(
+    parts: &'a mut Map<String, Value>,
+    sample: &CounterSample<'_>,
+) -> Option<&'a mut Map<String, Value>> {
     let Some((label, value)) = sample.label else {
         return parts.entry(sample.part).or_insert_with(|| Value::Object(Map::new())).as_object_mut();
     };
@@ -152,7 +155,7 @@ mod tests {
 
     millrace_core::counters! {
         /// For the tests.
-        struct Probe {
+        struct StatsProbe {
             /// Bytes.
             sum bytes,
             /// Open.
@@ -163,9 +166,9 @@ mod tests {
     #[test]
     fn groups_are_objects_and_those_with_labels_stand_in_a_list() {
         let mut registry = Registry::default();
-        registry.add("sessions", None, || Probe { bytes: 1, open: 2 });
-        registry.add("engine", Some(("engine", "0".to_owned())), || Probe { bytes: 3, open: 4 });
-        registry.add("engine", Some(("engine", "1".to_owned())), || Probe { bytes: 5, open: 6 });
+        registry.add("sessions", None, || StatsProbe { bytes: 1, open: 2 });
+        registry.add("engine", Some(("engine", "0".to_owned())), || StatsProbe { bytes: 3, open: 4 });
+        registry.add("engine", Some(("engine", "1".to_owned())), || StatsProbe { bytes: 5, open: 6 });
         let mut found = document(&registry, Instant(7), Instant(1_500_000_007));
         assert!(found["at_unix_ms"].take().is_u64());
         let expected = json!({
@@ -177,8 +180,8 @@ mod tests {
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
     const PARTS: [(&str, &[Counter]); 20] = [
-        ("sessions", crate::control::Counters::COUNTERS),
-        ("now", crate::control::Held::COUNTERS),
+        ("sessions", crate::control::ServerCounters::COUNTERS),
+        ("now", crate::control::ServerGauges::COUNTERS),
         ("web", WebCounters::COUNTERS),
         ("rights", RightsCounters::COUNTERS),
         ("tls", TlsCounters::COUNTERS),

@@ -5,15 +5,15 @@ use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
 use millrace_web::Status;
-use millrace_web::status::{Member, Refusal, Room, Session};
+use millrace_web::status::{Refusal, Room, Session, VolumeMember};
 
 use super::members::trouble;
 use crate::admission::InUse;
 use crate::control::{Snapshot, TurnedAway};
 use crate::service::Fetcher;
-use crate::session::{SessionInfo, State};
+use crate::session::{SessionInfo, SessionState};
 
-pub(super) fn of(snapshot: Snapshot, members: Vec<Member>) -> Status {
+pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
     let fetcher = |fetcher: Fetcher| Session {
         session: fetcher.label,
         title: fetcher.title,
@@ -51,7 +51,7 @@ fn session(info: SessionInfo) -> Session {
             Dest::Multicast { .. } => "multicast",
             Dest::Interleaved { .. } | Dest::Bytes { .. } => "TCP",
         },
-        is_playing: info.state == State::Playing,
+        is_playing: info.state == SessionState::Playing,
         position_s: info.position.map(|position| position.as_secs_f64()),
         age_s: info.age_ns / NS_PER_S,
         bits_per_s: info.rate,
@@ -60,7 +60,7 @@ fn session(info: SessionInfo) -> Session {
 }
 
 /// The members of a volume of several, with what its files and its reads say of them.
-pub(super) fn members(volume: &Volume, cache: &Cache) -> Vec<Member> {
+pub(super) fn members(volume: &Volume, cache: &Cache) -> Vec<VolumeMember> {
     let reads = cache.members();
     let slots = volume.members().report();
     if slots.len() < 2 {
@@ -70,7 +70,7 @@ pub(super) fn members(volume: &Volume, cache: &Cache) -> Vec<Member> {
         let read = reads.iter().find(|read| usize::from(read.index) == slot.index);
         let answers_badly =
             read.filter(|read| matches!(read.health, MemberHealth::Slow | MemberHealth::Failing));
-        Member {
+        VolumeMember {
             member: slot.index,
             place: slot.dir.display().to_string(),
             trouble: trouble(&slot).or_else(|| answers_badly.map(|read| read.summary())),

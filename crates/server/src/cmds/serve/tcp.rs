@@ -15,7 +15,7 @@ use millrace_offload::toe::{Access, Engine, EngineSettings, PortSet, Seat};
 use millrace_web::Carrier;
 use tokio::sync::watch;
 
-use crate::cmds::engine::place::{OptionNames, OwnAddress, Place};
+use crate::cmds::engine::place::{EngineBinding, OptionNames, OwnAddress};
 use crate::control::{Offload, OpenOffload, http_by_offload};
 use crate::limits::control::{
     OFFLOAD_CONNECTIONS, OFFLOAD_DESCRIPTORS, OFFLOAD_RECEIVE_SHARE, OFFLOAD_RETRY_MOST,
@@ -126,8 +126,15 @@ impl TcpArgs {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
         let (ports, is_beside_listeners) = (self.ports(rtsp, http), self.tcp_port_only);
-        let place =
-            Place { interface, addresses, gateways, ports, is_beside_listeners, mtu: None, names: NAMES };
+        let place = EngineBinding {
+            interface,
+            addresses,
+            gateways,
+            ports,
+            is_beside_listeners,
+            mtu: None,
+            names: NAMES,
+        };
         // The control thread is a host of it, and the web side's is one.
         let hosts = 1 + usize::from(http.is_some());
         let mut opener = Opener { place, hosts, seat, socket: self.tcp_socket.clone() };
@@ -157,7 +164,7 @@ pub(super) fn url_host(offload: Option<&Offload>) -> Option<String> {
 
 /// Starts the engine, as often as it has to be.
 struct Opener {
-    place: Place,
+    place: EngineBinding,
     /// Threads that use it.
     hosts: usize,
     /// Where it shows its activity.
@@ -221,7 +228,7 @@ mod tests {
         let kernel = KernelTx::new(KernelTxConfig { v4: None, v6: None, gso: GsoMode::Off, conns: 1 });
         let (_, seat) = EngineTx::with_seat(kernel.unwrap(), 1, Arc::new(EventBell::new().unwrap()));
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        let place = Place {
+        let place = EngineBinding {
             interface: interface.into(),
             addresses,
             gateways: Vec::new(),

@@ -13,7 +13,7 @@ use millrace_offload::load::LoadSnapshot;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::ingest::{
-    Exceeded, IngestError, IngestOptions, Progress, StreamError, UploadNames, ingest_stream,
+    Exceeded, IngestError, IngestOptions, IngestProgress, StreamError, UploadNames, ingest_stream,
 };
 use millrace_store::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
 use millrace_store::volume::{NewSubtitles, TitleInfo, Volume};
@@ -70,7 +70,7 @@ impl Intake {
         let rests = || Rests::new(Arc::clone(&self.cache), self.loops.clone());
         let mut reader = Considerate { bytes, intake: self, rests: rests(), count: 0, looked: 0 };
         let mut rests = rests();
-        let mut progress = |_: &Progress| while !self.is_ending() && !rests.may_go_on() {};
+        let mut progress = |_: &IngestProgress| while !self.is_ending() && !rests.may_go_on() {};
         let taken = ingest_stream(&self.volume, upload, &self.ingest, &mut reader, &mut progress);
         let title = taken.map_err(|error| not_taken(upload.name, &error))?;
         title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));

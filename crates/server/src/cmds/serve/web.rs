@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
-use millrace_core::counters::{Registry, Sample, Sheet};
+use millrace_core::counters::{CounterSample, Registry, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::web::DEFAULT_MEMORY_BYTES;
@@ -415,7 +415,7 @@ impl Site for ServerSite {
         self.open_titles.version()
     }
 
-    fn counters(&self, visit: &mut dyn FnMut(Sample<'_>)) {
+    fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>)) {
         self.registry.read(visit);
     }
 }

@@ -9,12 +9,12 @@ use millrace_core::text::excerpt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Kind, Setting};
+use super::{Setting, SettingKind};
 use crate::limits::MAX_CONFIG_FILE_BYTES;
 
 /// A setting in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct FileSetting {
     /// Name of the setting.
     pub(super) name: String,
     /// As on the command line; of a flag `true` or `false`.
@@ -45,7 +45,7 @@ impl fmt::Display for Fault {
 }
 
 /// Reads a file. Returns its valid settings beside its faults, in the order of the lines.
-pub(crate) fn read(path: &Path, table: &[Setting]) -> (Vec<Entry>, Vec<Fault>) {
+pub(crate) fn read(path: &Path, table: &[Setting]) -> (Vec<FileSetting>, Vec<Fault>) {
     match text_of(path) {
         Ok(text) => parse(path, &text, table),
         Err(error) => {
@@ -69,7 +69,7 @@ fn text_of(path: &Path) -> std::io::Result<String> {
 }
 
 /// Reads the text of a file.
-pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<Entry>, Vec<Fault>) {
+pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<FileSetting>, Vec<Fault>) {
     let line_of =
         |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
     let fault = |at: usize, what: String| Fault { path: path.to_owned(), line: line_of(at), what };
@@ -90,7 +90,7 @@ pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<Entry>, 
             continue;
         };
         match values_of(setting, value) {
-            Ok(values) => entries.push(Entry { name: setting.name.clone(), values, line: line_of(at) }),
+            Ok(values) => entries.push(FileSetting { name: setting.name.clone(), values, line: line_of(at) }),
             Err(what) => faults.push(fault(at, what)),
         }
     }
@@ -114,12 +114,12 @@ fn unknown(name: &str, table: &[Setting]) -> String {
 fn values_of(setting: &Setting, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String> {
     let name = &setting.name;
     match (setting.kind, value.get_ref()) {
-        (Kind::Flag, DeValue::Boolean(value)) => Ok(vec![value.to_string()]),
-        (Kind::Flag, _) => Err(format!("{name}: write true or false, without quotes")),
-        (Kind::List { .. }, DeValue::Array(values)) => {
+        (SettingKind::Flag, DeValue::Boolean(value)) => Ok(vec![value.to_string()]),
+        (SettingKind::Flag, _) => Err(format!("{name}: write true or false, without quotes")),
+        (SettingKind::List { .. }, DeValue::Array(values)) => {
             values.iter().map(|value| one(name, value.get_ref())).collect()
         }
-        (Kind::One, DeValue::Array(_)) => Err(format!("{name}: takes one value, not a list")),
+        (SettingKind::One, DeValue::Array(_)) => Err(format!("{name}: takes one value, not a list")),
         (_, value) => one(name, value).map(|value| vec![value]),
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::cmds::settings::table;
 
-    fn read(text: &str) -> (Vec<Entry>, Vec<Fault>) {
+    fn read(text: &str) -> (Vec<FileSetting>, Vec<Fault>) {
         parse(Path::new("m.toml"), text, &table())
     }
 

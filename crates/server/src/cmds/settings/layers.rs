@@ -11,8 +11,8 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 
-use super::file::{self, Entry, Fault};
-use super::{ALTERNATIVES, CONFIG, Kind, Setting, command, table};
+use super::file::{self, Fault, FileSetting};
+use super::{ALTERNATIVES, CONFIG, Setting, SettingKind, command, table};
 use crate::cmds::Cli;
 
 /// Where a value comes from.
@@ -126,7 +126,7 @@ pub(crate) fn of_file(path: &Path) -> Result<Layered, Faults> {
     let (entries, faults) = file::read(path, &table);
     let entry_of = |setting: &&Setting| entries.iter().position(|entry| entry.name == setting.name);
     let below = table.iter().filter_map(|setting| {
-        let Entry { values, line, .. } = entries[entry_of(&setting)?].clone();
+        let FileSetting { values, line, .. } = entries[entry_of(&setting)?].clone();
         Some(Given { setting, values, origin: Origin::File(path.to_owned(), line) })
     });
     let below: Vec<_> = below.collect();
@@ -148,8 +148,8 @@ impl Given<'_> {
     fn options(&self) -> Vec<OsString> {
         let name = &self.setting.name;
         match self.setting.kind {
-            Kind::Flag if self.values == ["true"] => vec![format!("--{name}").into()],
-            Kind::Flag => Vec::new(),
+            SettingKind::Flag if self.values == ["true"] => vec![format!("--{name}").into()],
+            SettingKind::Flag => Vec::new(),
             _ => self.values.iter().map(|value| format!("--{name}={value}").into()).collect(),
         }
     }
@@ -163,7 +163,7 @@ fn below<'a>(typed: &ArgMatches, table: &'a [Setting]) -> (Vec<Given<'a>>, Vec<F
     let is_set = |name: &str| table.iter().any(|setting| setting.name == name && is_set(typed, setting));
     let open = |setting: &&Setting| !is_set(&setting.name) && !alternative(&setting.name).is_some_and(is_set);
     for setting in table.iter().filter(open) {
-        let Kind::List { separator: ':' } = setting.kind else { continue };
+        let SettingKind::List { separator: ':' } = setting.kind else { continue };
         let Some(paths) = std::env::var_os(&setting.variable).filter(|paths| !paths.is_empty()) else {
             continue;
         };

@@ -39,7 +39,7 @@ const ALTERNATIVES: [[&str; 2]; 1] = [["store", "member"]];
 /// Form of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum SettingKind {
     /// `true` or `false`.
     Flag,
     /// One value.
@@ -59,7 +59,7 @@ pub(crate) struct Setting {
     /// Environment variable.
     pub(crate) variable: String,
     /// Kind of value.
-    pub(crate) kind: Kind,
+    pub(crate) kind: SettingKind,
     /// Name of the value: `SIZE`, `RATE`, `TIME`, `N`...
     pub(crate) value: String,
     /// Smallest and largest value, or the words to choose from.
@@ -99,14 +99,14 @@ impl Setting {
             .filter(|word| !word.is_hide_set())
             .map(clap::builder::PossibleValue::get_name)
             .collect();
-        let kind = Kind::of(arg);
-        let listed = (kind != Kind::Flag && !words.is_empty()).then(|| words.join(", "));
+        let kind = SettingKind::of(arg);
+        let listed = (kind != SettingKind::Flag && !words.is_empty()).then(|| words.join(", "));
         Self {
             variable: variable(&name),
             kind,
             value: arg.get_value_names().map(|names| names.join(" ")).unwrap_or_default(),
             range: listed.or_else(|| ranges::of(&id).map(|range| range.text)),
-            default: if kind == Kind::Flag { Some("false".to_owned()) } else { default.or(said) },
+            default: if kind == SettingKind::Flag { Some("false".to_owned()) } else { default.or(said) },
             takes_effect: TakesEffect::Restart,
             is_positional: arg.is_positional(),
             help,
@@ -122,7 +122,7 @@ impl Setting {
     }
 }
 
-impl Kind {
+impl SettingKind {
     fn of(arg: &Arg) -> Self {
         match arg.get_action() {
             ArgAction::SetTrue => Self::Flag,
@@ -174,9 +174,9 @@ fn complete(arg: Arg) -> Arg {
     let setting = Setting::of(&arg);
     match setting.kind {
         // Set by us: clap cannot separate paths in a variable.
-        Kind::List { separator: ':' } => arg,
+        SettingKind::List { separator: ':' } => arg,
         // The names are few and are made once.
-        Kind::Flag => arg.env(&*setting.variable.leak()).value_parser(BoolishValueParser::new()),
+        SettingKind::Flag => arg.env(&*setting.variable.leak()).value_parser(BoolishValueParser::new()),
         _ if arg.get_env().is_some() => arg,
         _ => arg.env(&*setting.variable.leak()),
     }
@@ -197,7 +197,7 @@ mod tests {
         for setting in &table {
             assert!(!setting.help.is_empty(), "{}: no help", setting.name);
             assert!(
-                setting.kind == Kind::Flag || !setting.value.is_empty(),
+                setting.kind == SettingKind::Flag || !setting.value.is_empty(),
                 "{}: no name for its value",
                 setting.name
             );
@@ -214,7 +214,7 @@ mod tests {
         let serve = command.find_subcommand("serve").unwrap();
         for arg in serve.get_arguments().filter(|arg| is_setting(arg)) {
             let setting = Setting::of(arg);
-            let is_by_us = setting.kind == Kind::List { separator: ':' };
+            let is_by_us = setting.kind == SettingKind::List { separator: ':' };
             let named = arg.get_env().map(|name| name.to_string_lossy().into_owned());
             assert_eq!(named, (!is_by_us).then_some(setting.variable), "{}", setting.name);
         }

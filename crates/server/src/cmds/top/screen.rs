@@ -30,7 +30,7 @@ static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// A key that means something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum KeyPress {
     Char(char),
     Up,
     Down,
@@ -79,7 +79,7 @@ impl Screen {
     }
 
     /// Returns the keys pressed since the last call; waits a moment for one.
-    pub(super) fn keys(&self) -> io::Result<Vec<Key>> {
+    pub(super) fn keys(&self) -> io::Result<Vec<KeyPress>> {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: TOP_KEY_WAIT.subsec_nanos().into() })) {
@@ -90,7 +90,7 @@ impl Screen {
         let mut bytes = [0; 64];
         match rustix::io::read(&stdin, &mut bytes) {
             // The terminal is gone.
-            Ok(0) => Ok(vec![Key::Char('q')]),
+            Ok(0) => Ok(vec![KeyPress::Char('q')]),
             Ok(count) => Ok(keys(&bytes[..count])),
             Err(Errno::INTR) => Ok(Vec::new()),
             Err(errno) => Err(errno.into()),
@@ -147,14 +147,14 @@ fn write(text: &str) -> io::Result<()> {
 }
 
 /// Returns the keys in a terminal's input; unknown ones are skipped.
-fn keys(mut bytes: &[u8]) -> Vec<Key> {
-    const SEQUENCES: [(&[u8], Key); 6] = [
-        (b"\x1b[A", Key::Up),
-        (b"\x1b[B", Key::Down),
-        (b"\x1bOA", Key::Up),
-        (b"\x1bOB", Key::Down),
-        (b"\x1b[5~", Key::PageUp),
-        (b"\x1b[6~", Key::PageDown),
+fn keys(mut bytes: &[u8]) -> Vec<KeyPress> {
+    const SEQUENCES: [(&[u8], KeyPress); 6] = [
+        (b"\x1b[A", KeyPress::Up),
+        (b"\x1b[B", KeyPress::Down),
+        (b"\x1bOA", KeyPress::Up),
+        (b"\x1bOB", KeyPress::Down),
+        (b"\x1b[5~", KeyPress::PageUp),
+        (b"\x1b[6~", KeyPress::PageDown),
     ];
     let mut found = Vec::new();
     while let Some(&first) = bytes.first() {
@@ -167,7 +167,7 @@ fn keys(mut bytes: &[u8]) -> Vec<Key> {
             None => {
                 // Of other sequences nothing may be taken for a letter.
                 let length = if first == 0x1b { bytes.len() } else { 1 };
-                found.extend((first != 0x1b && first.is_ascii()).then(|| Key::Char(first.into())));
+                found.extend((first != 0x1b && first.is_ascii()).then(|| KeyPress::Char(first.into())));
                 bytes = &bytes[length..];
             }
         }
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn keys_that_mean_something() {
-        use Key::{Char, Down, PageDown, PageUp, Up};
+        use KeyPress::{Char, Down, PageDown, PageUp, Up};
         assert_eq!(keys(b"rl"), [Char('r'), Char('l')]);
         assert_eq!(keys(b"\x1b[A\x1bOB\x1b[5~q\x1b[6~"), [Up, Down, PageUp, Char('q'), PageDown]);
         assert_eq!(keys(b"\x1b[1;5Cq"), [], "Ctrl and an arrow end nothing");

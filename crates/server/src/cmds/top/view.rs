@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 
-use super::screen::Key;
-use super::watch::{Engine, Figures, Session, Status, Update};
+use super::screen::KeyPress;
+use super::watch::{Engine, ServerFigures, Session, Status, Update};
 use crate::cmds::terminal::name;
 use crate::limits::control::{TOP_ENGINES, TOP_EVENTS};
 
@@ -30,7 +30,7 @@ pub(super) enum Sort {
 #[derive(Debug)]
 pub(super) struct View {
     place: String,
-    now: Option<Box<(Figures, Status)>>,
+    now: Option<Box<(ServerFigures, Status)>>,
     lost: Option<String>,
     happened: VecDeque<String>,
     sort: Sort,
@@ -59,23 +59,23 @@ impl View {
     }
 
     /// Acts on a key; whether it ends the program.
-    pub(super) fn press(&mut self, key: Key) -> bool {
+    pub(super) fn press(&mut self, key: KeyPress) -> bool {
         let by = |view: &mut Self, sort| {
             view.is_reversed = view.sort == sort && !view.is_reversed;
             (view.sort, view.above) = (sort, 0);
         };
         match key {
-            Key::Char('q') => return true,
-            Key::Char('r') => by(self, Sort::Rate),
-            Key::Char('l') => by(self, Sort::Lost),
-            Key::Char('a') => by(self, Sort::Age),
-            Key::Char('t') => by(self, Sort::Title),
-            Key::Char('v') => by(self, Sort::Viewer),
-            Key::Char(_) => {}
-            Key::Up => self.above = self.above.saturating_sub(1),
-            Key::Down => self.above += 1,
-            Key::PageUp => self.above = self.above.saturating_sub(self.page),
-            Key::PageDown => self.above += self.page,
+            KeyPress::Char('q') => return true,
+            KeyPress::Char('r') => by(self, Sort::Rate),
+            KeyPress::Char('l') => by(self, Sort::Lost),
+            KeyPress::Char('a') => by(self, Sort::Age),
+            KeyPress::Char('t') => by(self, Sort::Title),
+            KeyPress::Char('v') => by(self, Sort::Viewer),
+            KeyPress::Char(_) => {}
+            KeyPress::Up => self.above = self.above.saturating_sub(1),
+            KeyPress::Down => self.above += 1,
+            KeyPress::PageUp => self.above = self.above.saturating_sub(self.page),
+            KeyPress::PageDown => self.above += self.page,
         }
         false
     }
@@ -105,7 +105,7 @@ impl View {
         lines.iter().map(|line| line.chars().take(width).collect()).collect()
     }
 
-    fn whole(&mut self, now: &(Figures, Status), height: usize) -> Vec<String> {
+    fn whole(&mut self, now: &(ServerFigures, Status), height: usize) -> Vec<String> {
         let mut lines = self.head(now);
         let events = self.happened.len();
         let room = height.saturating_sub(lines.len() + 2);
@@ -132,7 +132,7 @@ impl View {
         lines
     }
 
-    fn head(&self, (figures, status): &(Figures, Status)) -> Vec<String> {
+    fn head(&self, (figures, status): &(ServerFigures, Status)) -> Vec<String> {
         let rate = figures.bits_per_s.map_or("?".to_owned(), |rate| BitRate(rate).to_string());
         let late = figures.late_packets.unwrap_or(0);
         let mut lines = vec![

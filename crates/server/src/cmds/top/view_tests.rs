@@ -1,4 +1,4 @@
-use super::super::watch::{Member, Room};
+use super::super::watch::{MemberStatus, Room};
 use super::*;
 
 fn session(number: u64) -> Session {
@@ -24,7 +24,7 @@ fn now(sessions: u64, engines: usize) -> Update {
         late_packets: Some(3),
         late_max_s: 0.0015,
     };
-    let figures = Figures {
+    let figures = ServerFigures {
         streams: 140,
         bits_per_s: Some(1_120_000_000),
         packets_per_s: Some(106_000),
@@ -36,7 +36,10 @@ fn now(sessions: u64, engines: usize) -> Update {
     let status = Status {
         sessions: (0..sessions).map(session).collect(),
         sessions_left_out: 0,
-        members: vec![Member { trouble: None }, Member { trouble: Some("member 1 is gone".to_owned()) }],
+        members: vec![
+            MemberStatus { trouble: None },
+            MemberStatus { trouble: Some("member 1 is gone".to_owned()) },
+        ],
     };
     Update::Now(Box::new((figures, status)))
 }
@@ -93,25 +96,31 @@ fn view_lines_at_80_columns_match_expected_layout() {
 #[test]
 fn keys_sort_and_scroll() {
     let mut view = view(50, 0);
-    let mut shown = |keys: &[Key]| {
+    let mut shown = |keys: &[KeyPress]| {
         keys.iter().for_each(|&key| assert!(!view.press(key)));
         let lines = view.lines(80, 24);
         listed(&lines).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let by_rate = shown(&[]);
     assert_eq!(&by_rate[..2], ["s13", "s20"]);
-    assert_eq!(shown(&[Key::Char('r')])[0], "s0", "the same key turns it round");
-    assert_eq!(shown(&[Key::Char('l')])[..2], ["s49", "s47"]);
-    assert_eq!(shown(&[Key::Char('a')])[0], "s49");
-    assert_eq!(shown(&[Key::Char('t')])[0], "s49");
-    assert_eq!(shown(&[Key::Down, Key::Down])[0], "s47");
-    let page = shown(&[Key::Up, Key::Up]).len();
-    assert_eq!(shown(&[Key::PageDown])[0], format!("s{}", 49 - page));
+    assert_eq!(shown(&[KeyPress::Char('r')])[0], "s0", "the same key turns it round");
+    assert_eq!(shown(&[KeyPress::Char('l')])[..2], ["s49", "s47"]);
+    assert_eq!(shown(&[KeyPress::Char('a')])[0], "s49");
+    assert_eq!(shown(&[KeyPress::Char('t')])[0], "s49");
+    assert_eq!(shown(&[KeyPress::Down, KeyPress::Down])[0], "s47");
+    let page = shown(&[KeyPress::Up, KeyPress::Up]).len();
+    assert_eq!(shown(&[KeyPress::PageDown])[0], format!("s{}", 49 - page));
     // No further than the last one.
-    let last = shown(&[Key::PageDown, Key::PageDown, Key::PageDown, Key::PageDown, Key::PageDown]);
+    let last = shown(&[
+        KeyPress::PageDown,
+        KeyPress::PageDown,
+        KeyPress::PageDown,
+        KeyPress::PageDown,
+        KeyPress::PageDown,
+    ]);
     assert_eq!((last.len(), &last[page - 1][..]), (page, "s0"));
-    assert_eq!(shown(&[Key::Up])[0], format!("s{page}"));
-    assert!(view.press(Key::Char('q')));
+    assert_eq!(shown(&[KeyPress::Up])[0], format!("s{page}"));
+    assert!(view.press(KeyPress::Char('q')));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::limits::control::TOP_RETRY;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Update {
     /// How the server is.
-    Now(Box<(Figures, Status)>),
+    Now(Box<(ServerFigures, Status)>),
     /// A line about something that has happened.
     Happened(String),
     /// The server does not answer, and why.
@@ -22,7 +22,7 @@ pub(super) enum Update {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct Figures {
+pub(super) struct ServerFigures {
     pub(super) streams: u64,
     pub(super) bits_per_s: Option<u64>,
     pub(super) packets_per_s: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Engine {
 pub(super) struct Status {
     pub(super) sessions: Vec<Session>,
     pub(super) sessions_left_out: u64,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<MemberStatus>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -75,14 +75,14 @@ pub(super) struct Session {
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct Member {
+pub(super) struct MemberStatus {
     pub(super) trouble: Option<String>,
 }
 
 impl Update {
     pub(super) fn of(figures: &Value, status: &Value) -> anyhow::Result<Self> {
         let strange = "this version does not understand the server's reply";
-        let figures = Figures::deserialize(figures).context(strange)?;
+        let figures = ServerFigures::deserialize(figures).context(strange)?;
         Ok(Self::Now(Box::new((figures, Status::deserialize(status).context(strange)?))))
     }
 

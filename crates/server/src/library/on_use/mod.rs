@@ -28,19 +28,19 @@ use millrace_core::time::Instant;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 
 use self::uses::Uses;
-use self::wishes::{Asked, Wish, Wishes};
+use self::wishes::{Wish, WishOutcome, Wishes};
 
 /// What control thread and making thread share. Each holds it for as long as it takes to look into a table.
 #[derive(Default)]
 pub struct OnUse {
-    state: Mutex<State>,
+    state: Mutex<DemandState>,
     /// The thread that makes titles, once it runs.
     maker: OnceLock<Thread>,
 }
 
 /// The shared state.
 #[derive(Default)]
-pub struct State {
+pub struct DemandState {
     /// What viewers have asked for.
     pub wishes: Wishes,
     /// The titles they watch.
@@ -58,7 +58,7 @@ pub fn unix_now() -> Instant {
 
 impl OnUse {
     /// Locked for a look.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, DemandState> {
         // Tables without relations that a panic could leave half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,13 +73,13 @@ impl OnUse {
         let mut state = self.lock();
         let asked = state.wishes.ask(MonotonicClock.now(), Wish { parent, scale });
         match asked {
-            Asked::Known | Asked::Refused => return,
-            Asked::New => state.heard += 1,
-            Asked::Crowded => {
+            WishOutcome::Known | WishOutcome::Refused => return,
+            WishOutcome::New => state.heard += 1,
+            WishOutcome::Crowded => {
                 state.heard += 1;
                 state.dropped += 1;
             }
-            Asked::Dropped => {
+            WishOutcome::Dropped => {
                 state.dropped += 1;
                 return;
             }

@@ -6,7 +6,7 @@ use crate::limits::trick::{MAKER_BUSY_PERMILLE, MAKER_CALM_NS, MAKER_PRESSURE_NS
 
 /// Totals of the server's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct WorkTotals {
     /// Of each engine: nanoseconds busy and idle.
     pub engines: Vec<(u64, u64)>,
     /// Grants of the cache that came too late.
@@ -16,7 +16,7 @@ pub struct Figures {
 /// Looks at the figures every now and then.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    before: Option<(Instant, Figures)>,
+    before: Option<(Instant, WorkTotals)>,
     /// Nothing is made until then.
     until: Option<Instant>,
 }
@@ -24,7 +24,7 @@ pub struct Pressure {
 impl Pressure {
     /// Whether making should rest now: an engine was busy in the time since the last look, or the cache late, or that is only just over.
     /// `figures` are asked for when there is something to be compared.
-    pub fn look(&mut self, now: Instant, figures: impl FnOnce() -> Figures) -> bool {
+    pub fn look(&mut self, now: Instant, figures: impl FnOnce() -> WorkTotals) -> bool {
         let is_due = self.before.as_ref().is_none_or(|(at, _)| now.ns_since(*at) >= MAKER_PRESSURE_NS);
         if is_due {
             let figures = figures();
@@ -38,7 +38,7 @@ impl Pressure {
     }
 }
 
-fn is_pressed(before: &Figures, now: &Figures) -> bool {
+fn is_pressed(before: &WorkTotals, now: &WorkTotals) -> bool {
     let is_busy = |((busy_before, idle_before), (busy, idle)): (&(u64, u64), &(u64, u64))| {
         let (busy, idle) = (busy.saturating_sub(*busy_before), idle.saturating_sub(*idle_before));
         let all = u128::from(busy) + u128::from(idle);
@@ -58,7 +58,7 @@ mod tests {
         let mut pressure = Pressure::default();
         let mut look = |ms: u64, first: (u64, u64), second: (u64, u64), late_grants| {
             let engines = vec![(first.0 * MS, first.1 * MS), (second.0 * MS, second.1 * MS)];
-            pressure.look(Instant(ms * MS), || Figures { engines, late_grants })
+            pressure.look(Instant(ms * MS), || WorkTotals { engines, late_grants })
         };
         assert!(!look(0, (900, 100), (0, 0), 5), "what was before is no news");
         assert!(!look(1000, (1500, 500), (0, 1000), 5), "60 %");

@@ -5,7 +5,7 @@ use millrace_core::time::Instant;
 
 /// A title that was made on use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct MadeTitle {
     /// Which.
     pub id: TitleId,
     /// Its size on all members together.
@@ -30,12 +30,12 @@ pub enum NoSpace {
 ///
 /// # Errors
 /// [`NoSpace`]; then nothing should go.
-pub fn to_evict(kept: &[Kept], space: u64, needed: u64) -> Result<Vec<TitleId>, NoSpace> {
+pub fn to_evict(kept: &[MadeTitle], space: u64, needed: u64) -> Result<Vec<TitleId>, NoSpace> {
     if needed > space {
         return Err(NoSpace::TooLarge);
     }
     let mut held = kept.iter().fold(0u64, |sum, title| sum.saturating_add(title.bytes));
-    let mut idle: Vec<&Kept> = kept.iter().filter(|title| !title.is_in_use).collect();
+    let mut idle: Vec<&MadeTitle> = kept.iter().filter(|title| !title.is_in_use).collect();
     idle.sort_by_key(|title| (title.last_use, title.id.0));
     let (mut idle, mut gone) = (idle.into_iter(), Vec::new());
     while held > space - needed {
@@ -52,11 +52,11 @@ mod tests {
 
     use super::*;
 
-    fn kept(id: u8, bytes: u64, last_use: u64, is_in_use: bool) -> Kept {
-        Kept { id: TitleId([id; 16]), bytes, last_use: Instant(last_use), is_in_use }
+    fn kept(id: u8, bytes: u64, last_use: u64, is_in_use: bool) -> MadeTitle {
+        MadeTitle { id: TitleId([id; 16]), bytes, last_use: Instant(last_use), is_in_use }
     }
 
-    fn evicted(kept: &[Kept], space: u64, needed: u64) -> Result<Vec<u8>, NoSpace> {
+    fn evicted(kept: &[MadeTitle], space: u64, needed: u64) -> Result<Vec<u8>, NoSpace> {
         to_evict(kept, space, needed).map(|ids| ids.iter().map(|id| id.0[0]).collect())
     }
 
@@ -80,11 +80,11 @@ mod tests {
             space in 0u64..8000,
             needed in 0u64..4000,
         ) {
-            let titles: Vec<Kept> = (0u8..).zip(titles).map(|(id, (bytes, last, used))| kept(id, bytes, last, used)).collect();
-            let sum = |keep: &dyn Fn(&Kept) -> bool| titles.iter().filter(|title| keep(title)).map(|title| title.bytes).sum::<u64>();
+            let titles: Vec<MadeTitle> = (0u8..).zip(titles).map(|(id, (bytes, last, used))| kept(id, bytes, last, used)).collect();
+            let sum = |keep: &dyn Fn(&MadeTitle) -> bool| titles.iter().filter(|title| keep(title)).map(|title| title.bytes).sum::<u64>();
             match to_evict(&titles, space, needed) {
                 Ok(gone) => {
-                    let stays = |title: &Kept| !gone.contains(&title.id);
+                    let stays = |title: &MadeTitle| !gone.contains(&title.id);
                     prop_assert!(sum(&stays) + needed <= space);
                     prop_assert!(titles.iter().all(|title| stays(title) || !title.is_in_use));
                     if let Some(last) = gone.last() {

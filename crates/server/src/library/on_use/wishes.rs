@@ -23,9 +23,9 @@ pub struct Wish {
     pub scale: Scale,
 }
 
-/// What became of a wish.
+/// Result of recording a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum WishOutcome {
     /// It is on the list.
     New,
     /// It is on the list in the place of another.
@@ -39,7 +39,7 @@ pub enum Asked {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PendingWish {
     wish: Wish,
     asked: u64,
     first: Instant,
@@ -49,7 +49,7 @@ struct Waiting {
 
 /// Something that cannot be made.
 #[derive(Clone, Copy, Debug)]
-struct Refused {
+struct RefusedWish {
     parent: TitleId,
     /// `None`: at no speed.
     scale: Option<Scale>,
@@ -60,38 +60,38 @@ struct Refused {
 /// All wishes.
 #[derive(Debug, Default)]
 pub struct Wishes {
-    waiting: Vec<Waiting>,
-    making: Option<Waiting>,
+    waiting: Vec<PendingWish>,
+    making: Option<PendingWish>,
     /// The oldest first.
-    refused: VecDeque<Refused>,
+    refused: VecDeque<RefusedWish>,
 }
 
 impl Wishes {
     /// A viewer has asked for it.
-    pub fn ask(&mut self, now: Instant, wish: Wish) -> Asked {
+    pub fn ask(&mut self, now: Instant, wish: Wish) -> WishOutcome {
         self.forget_old(now);
-        let refuses = |refused: &Refused| {
+        let refuses = |refused: &RefusedWish| {
             refused.parent == wish.parent && refused.scale.is_none_or(|scale| scale == wish.scale)
         };
         if self.refused.iter().any(refuses) {
-            return Asked::Refused;
+            return WishOutcome::Refused;
         }
         let mut known = self.waiting.iter_mut().chain(&mut self.making);
         if let Some(known) = known.find(|waiting| waiting.wish == wish) {
             (known.asked, known.last) = (known.asked + 1, now);
-            return Asked::Known;
+            return WishOutcome::Known;
         }
         let is_full = self.waiting.len() >= MAX_WISHES;
         if is_full && !self.drop_least() {
-            return Asked::Dropped;
+            return WishOutcome::Dropped;
         }
-        self.waiting.push(Waiting { wish, asked: 1, first: now, last: now, not_before: now });
-        if is_full { Asked::Crowded } else { Asked::New }
+        self.waiting.push(PendingWish { wish, asked: 1, first: now, last: now, not_before: now });
+        if is_full { WishOutcome::Crowded } else { WishOutcome::New }
     }
 
     /// Makes room for one that is asked for the first time.
     fn drop_least(&mut self) -> bool {
-        let by_use = |(_, waiting): &(usize, &Waiting)| (waiting.asked, waiting.last);
+        let by_use = |(_, waiting): &(usize, &PendingWish)| (waiting.asked, waiting.last);
         let least = self.waiting.iter().enumerate().min_by_key(by_use);
         let Some((index, _)) = least.filter(|(_, least)| least.asked == 1) else { return false };
         self.waiting.remove(index);
@@ -119,7 +119,7 @@ impl Wishes {
         if let Some(making) = self.making.take()
             && self.waiting.len() < MAX_WISHES
         {
-            self.waiting.push(Waiting { not_before: now.plus_ns(ns), ..making });
+            self.waiting.push(PendingWish { not_before: now.plus_ns(ns), ..making });
         }
     }
 
@@ -134,7 +134,7 @@ impl Wishes {
         if self.refused.len() >= MAX_REFUSED_WISHES {
             self.refused.pop_front();
         }
-        self.refused.push_back(Refused { parent, scale: (!all).then_some(scale), until });
+        self.refused.push_back(RefusedWish { parent, scale: (!all).then_some(scale), until });
     }
 
     /// Wishes that wait.
@@ -172,7 +172,7 @@ mod tests {
         }
         let mut order = Vec::new();
         while let Some(next) = wishes.next(at(6)) {
-            assert_eq!(wishes.ask(at(6), next), Asked::Known, "it is being made");
+            assert_eq!(wishes.ask(at(6), next), WishOutcome::Known, "it is being made");
             order.push(next.parent.0[0]);
             wishes.done();
         }
@@ -192,12 +192,12 @@ mod tests {
         wishes.done();
         // The last ones have stayed, and then nothing gives way to something new.
         for title in 256 - MAX_WISHES as u16 + 1..256 {
-            assert_eq!(wishes.ask(at(5), wish(title as u8, 400)), Asked::Known, "{title}");
+            assert_eq!(wishes.ask(at(5), wish(title as u8, 400)), WishOutcome::Known, "{title}");
         }
-        assert_eq!(wishes.ask(at(6), wish(7, 800)), Asked::New);
-        assert_eq!(wishes.ask(at(6), wish(8, 800)), Asked::Crowded);
+        assert_eq!(wishes.ask(at(6), wish(7, 800)), WishOutcome::New);
+        assert_eq!(wishes.ask(at(6), wish(8, 800)), WishOutcome::Crowded);
         wishes.ask(at(7), wish(8, 800));
-        assert_eq!(wishes.ask(at(8), wish(9, 800)), Asked::Dropped);
+        assert_eq!(wishes.ask(at(8), wish(9, 800)), WishOutcome::Dropped);
     }
 
     #[test]
@@ -217,12 +217,12 @@ mod tests {
             wishes.done();
             asked
         };
-        assert_eq!(ask(9, 1, 800), Asked::Refused);
-        assert_eq!(ask(9, 2, 400), Asked::Refused);
-        assert_eq!(ask(9, 2, 800), Asked::New);
-        assert_eq!(ask(9, 3, 400), Asked::Refused);
-        assert_eq!(ask(10, 3, 400), Asked::New);
-        assert_eq!(ask(100_000, 1, 400), Asked::Refused);
+        assert_eq!(ask(9, 1, 800), WishOutcome::Refused);
+        assert_eq!(ask(9, 2, 400), WishOutcome::Refused);
+        assert_eq!(ask(9, 2, 800), WishOutcome::New);
+        assert_eq!(ask(9, 3, 400), WishOutcome::Refused);
+        assert_eq!(ask(10, 3, 400), WishOutcome::New);
+        assert_eq!(ask(100_000, 1, 400), WishOutcome::Refused);
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
                     _ => {
                         let before = wishes.waiting();
                         let asked = wishes.ask(now, wish(title, scale));
-                        prop_assert_eq!(wishes.waiting(), before + usize::from(asked == Asked::New));
+                        prop_assert_eq!(wishes.waiting(), before + usize::from(asked == WishOutcome::New));
                     }
                 }
                 prop_assert!(wishes.waiting() <= MAX_WISHES);

@@ -17,17 +17,17 @@ use std::ops::Range;
 use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
-use millrace_offload::command::{self, Command, Cut, Numbering, RunSpec};
+use millrace_offload::command::{self, Command, Numbering, RunCut, RunSpec};
 
 pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
 
 use super::Service;
 use super::end::Closing;
-use super::event::{Event, FecChange};
-use super::ports::{Entry, Track};
-use super::queued::{Next, Queued};
+use super::event::{FecChange, ServiceEvent};
+use super::ports::{CachedParity, TitleEntry};
+use super::queued::{Queued, QueuedChange};
 use super::refusal::FecRefusal;
-use super::stream::{Media, Path, Plan, Run, Stream, StreamKey};
+use super::stream::{ActiveRun, DeliveryState, PlannedRun, PlaybackStream, StreamKey, StreamPath};
 use crate::limits::QUEUE_AHEAD_NS;
 
 /// A companion accepts any number of holes: missing packets are not sent.
@@ -74,7 +74,7 @@ pub(super) struct Fec {
 struct Companion {
     track: u8,
     stream: StreamId,
-    media: command::Media,
+    media: command::RunMedia,
     /// Its play command has been sent.
     played: bool,
 }
@@ -90,14 +90,14 @@ pub(super) enum Granted {
     Refused(FecRefusal),
 }
 
-fn companion(entry: &Entry, track: u8, stream: StreamId, opened: Track) -> Companion {
-    let Track { title, packets, layout } = opened;
+fn companion(entry: &TitleEntry, track: u8, stream: StreamId, opened: CachedParity) -> Companion {
+    let CachedParity { title, packets, layout } = opened;
     let timeline = Timeline { ssrc: 0, ..entry.timeline };
-    let media = command::Media { title, packets, timeline, layout, spare: SPARE_ANY };
+    let media = command::RunMedia { title, packets, timeline, layout, spare: SPARE_ANY };
     Companion { track, stream, media, played: false }
 }
 
-impl Stream {
+impl PlaybackStream {
     /// Returns the FEC that the viewer gets beside the title.
     pub fn fec_mode(&self) -> FecMode {
         self.fec.as_ref().map_or(FecMode::Off, |fec| fec.mode)
@@ -164,7 +164,7 @@ impl Stream {
 
 impl Service {
     /// Determines how much of a request can be granted, considering only title and path.
-    pub(super) fn grant(&self, wish: FecWish, entry: &Entry, path: Path) -> Granted {
+    pub(super) fn grant(&self, wish: FecWish, entry: &TitleEntry, path: StreamPath) -> Granted {
         let (wished, rtp) = match (wish, path.address(false)) {
             (FecWish::Silent, _) => return Granted::Silent,
             (FecWish::Unclear, _) => return Granted::Refused(FecRefusal::NotUnderstood),
@@ -251,7 +251,10 @@ impl Service {
                     None => Err(FecRefusal::EngineStreams),
                 },
                 Err(error) => {
-                    self.tell(Event::Broken { title: entry.name.clone(), reason: format!("FEC: {error}") });
+                    self.tell(ServiceEvent::Broken {
+                        title: entry.name.clone(),
+                        reason: format!("FEC: {error}"),
+                    });
                     Err(FecRefusal::Broken)
                 }
             };
@@ -413,23 +416,25 @@ impl Service {
         let Some(media) = self.streams.get(&key).map(|stream| stream.media) else { return Ok(()) };
         match media {
             // The media sent now is not accompanied by FEC: the run need not know.
-            Media::Running(_) if self.streams.get(&key).is_some_and(|stream| !stream.is_plain()) => {
+            DeliveryState::Running(_) if self.streams.get(&key).is_some_and(|stream| !stream.is_plain()) => {
                 self.change_companions(key);
             }
-            Media::Running(run) if may_wait && self.queue_switch(now, key, run) => {}
-            Media::Running(run) => self.pause_to_switch(key, run),
-            Media::Pausing(_) => {
+            DeliveryState::Running(run) if may_wait && self.queue_switch(now, key, run) => {}
+            DeliveryState::Running(run) => self.pause_to_switch(key, run),
+            DeliveryState::Pausing(_) => {
                 if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {
                     fec.change = fec.change.or(Some(false));
                 }
             }
-            Media::Fresh | Media::Paused { .. } | Media::Ended { .. } => self.change_companions(key),
+            DeliveryState::Fresh | DeliveryState::Paused { .. } | DeliveryState::Ended { .. } => {
+                self.change_companions(key)
+            }
         }
         Ok(())
     }
 
     /// Ends the media's run; another one for the session's mode follows when it stands still.
-    fn pause_to_switch(&mut self, key: StreamKey, run: Run) {
+    fn pause_to_switch(&mut self, key: StreamKey, run: ActiveRun) {
         let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) else { return };
         fec.change = Some(true);
         self.pause_run(key, run);
@@ -437,7 +442,7 @@ impl Service {
 
     /// Has the media go over to a run for the session's mode, a moment from now and where an extent ends: then there is time to read
     /// the next one, and no extent is needed for both runs. `false`: it ends too soon, or its times are not known.
-    fn queue_switch(&mut self, now: Instant, key: StreamKey, run: Run) -> bool {
+    fn queue_switch(&mut self, now: Instant, key: StreamKey, run: ActiveRun) -> bool {
         let Some(stream) = self.streams.get_mut(&key) else { return false };
         let Some(position) = stream.position(now) else { return false };
         let ahead = MediaTicks(position.0 + MediaTicks::from_ns(QUEUE_AHEAD_NS).0);
@@ -455,9 +460,9 @@ impl Service {
             step: None,
         };
         let (engine, place) = (stream.engine, stream.place);
-        let queued = Queued { run: spec.run, from: packet, time, stop: run.stop, next: Next::Fec };
+        let queued = Queued { run: spec.run, from: packet, time, stop: run.stop, next: QueuedChange::Fec };
         stream.queued = Some(queued);
-        self.command(engine, Command::Queue { stream: place, cut: Cut::At(packet), run: spec });
+        self.command(engine, Command::Queue { stream: place, cut: RunCut::At(packet), run: spec });
         true
     }
 
@@ -471,7 +476,7 @@ impl Service {
     pub(super) fn fec_missed(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         match (stream.media, stream.fec.as_mut()) {
-            (Media::Running(run), _) => self.pause_to_switch(key, run),
+            (DeliveryState::Running(run), _) => self.pause_to_switch(key, run),
             (_, Some(fec)) => fec.change = fec.change.or(Some(false)),
             _ => {}
         }
@@ -480,7 +485,7 @@ impl Service {
     /// Finishes the switch that was postponed until the media stream stops.
     pub(super) fn finish_switch(&mut self, now: Instant, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
-        let queued = stream.queued.take_if(|queued| queued.next == Next::Fec);
+        let queued = stream.queued.take_if(|queued| queued.next == QueuedChange::Fec);
         let Some(fec) = stream.fec.as_mut() else { return };
         if queued.is_some() {
             fec.change = fec.change.or(Some(false));
@@ -489,7 +494,7 @@ impl Service {
         self.change_companions(key);
         let waits = self.streams.get(&key).is_none_or(|stream| stream.pending.is_some());
         if goes_on && !waits {
-            let plan = self.streams.get(&key).map(Plan::resume);
+            let plan = self.streams.get(&key).map(PlannedRun::resume);
             // A title that has ended meanwhile has nothing to go on with.
             let _ = plan.map(|plan| self.start(now, key, plan));
         }
@@ -526,7 +531,7 @@ impl Service {
         if let Some(stream) = self.streams.get(&key) {
             let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
             let mode = stream.fec_mode();
-            self.tell(Event::Fec { session, title, mode, change, trouble });
+            self.tell(ServiceEvent::Fec { session, title, mode, change, trouble });
         }
     }
 

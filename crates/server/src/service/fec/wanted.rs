@@ -4,9 +4,9 @@ use millrace_core::time::Instant;
 
 use super::{FecChange, FecMode, Service, StreamKey};
 use crate::service::conns::ConnKey;
-use crate::service::ports::Need;
+use crate::service::ports::NeededPart;
 use crate::service::refusal::{FecRefusal, Refusal};
-use crate::service::stream::Stream;
+use crate::service::stream::PlaybackStream;
 
 impl Service {
     /// Switches a stream's FEC over because its viewer wants it, by a request on this connection: to this mode, or the most below it that
@@ -29,7 +29,7 @@ impl Service {
         let entry = stream.entry.clone();
         let is_open = |track: u8| stream.companions().any(|companion| companion.track == track);
         let missing: Vec<_> = mode.tracks().iter().copied().filter(|&track| !is_open(track)).collect();
-        self.need(now, conn, missing.iter().map(|&track| Need::parity(&entry, track)))?;
+        self.need(now, conn, missing.iter().map(|&track| NeededPart::parity(&entry, track)))?;
         // The engine may switch to the mode only later. Open failures are reported then.
         let tracks = missing.iter().filter_map(|&track| self.library.open_track(&entry, track).ok());
         let kept: Vec<_> = tracks.map(|track| track.title).collect();
@@ -37,7 +37,7 @@ impl Service {
             fec.kept_open.extend(kept);
         }
         let switched = self.switch_fec(now, key, mode);
-        let waits = |stream: &Stream| {
+        let waits = |stream: &PlaybackStream| {
             stream.queued.is_some() || stream.fec.as_ref().is_some_and(|fec| fec.change.is_some())
         };
         if !self.streams.get(&key).is_some_and(waits) {

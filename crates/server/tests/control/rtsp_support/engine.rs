@@ -7,7 +7,7 @@ use millrace_core::ids::{ConnId, RunSerial, StreamId};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{
-    Command, ConnSocket, Cut, Dest, Event, Numbering, Refusal, RunEnd, RunSpec, StopReason, StreamEvent,
+    Command, ConnSocket, Dest, Event, Numbering, Refusal, RunCut, RunEnd, RunSpec, StopReason, StreamEvent,
 };
 
 use super::{SECOND, packets_per_s};
@@ -262,7 +262,7 @@ impl FakeEngine {
         (state.playing, state.next, state.played) = (Some(run), spec.from, true);
         self.advance(now); // what takes no time to be read begins at once
     }
-    fn queue(&mut self, now: Instant, stream: StreamId, cut: Cut, spec: RunSpec) {
+    fn queue(&mut self, now: Instant, stream: StreamId, cut: RunCut, spec: RunSpec) {
         assert!(spec.from < spec.until && spec.until <= spec.media.packets, "{spec:?}");
         let Some(state) = self.streams.get_mut(&stream) else {
             return self.refuse(stream, Some(spec.run), Refusal::UnknownStream);
@@ -271,7 +271,7 @@ impl FakeEngine {
         let Some(run) = state.playing.filter(|run| !is_sent(run)) else {
             return self.refuse(stream, Some(spec.run), Refusal::WrongState);
         };
-        let cut = if let Cut::At(packet) = cut { packet } else { run.spec.until };
+        let cut = if let RunCut::At(packet) = cut { packet } else { run.spec.until };
         assert!(cut <= run.spec.until);
         if cut < state.next {
             return self.refuse(stream, Some(spec.run), Refusal::CutPassed);

@@ -23,7 +23,7 @@ use millrace_web::Order;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use millrace_server::control::{
-    Control, ControlConfig, ControlHandle, EnginePort, Snapshot, Sockets, UdpSockets,
+    ControlConfig, ControlHandle, ControlPlane, EnginePort, Snapshot, Sockets, UdpSockets,
 };
 
 use crate::rtsp_support::{Answer, FakeEngine, SECOND, SharedTitles};
@@ -313,7 +313,7 @@ impl Live {
             offload: None,
             orders: Some(ordered),
         };
-        let control = Control::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
+        let control = ControlPlane::start(config, Box::new(open_titles.clone()), ports, sockets).unwrap();
         let address = control.addresses()[0];
         Self {
             control: Some(control),

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_offload::command::{Command, Cut, Dest, Numbering, RunSpec};
-use millrace_server::control::Counters;
+use millrace_offload::command::{Command, Dest, Numbering, RunCut, RunSpec};
+use millrace_server::control::ServerCounters;
 use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{ConnKey, Event, Need, OpenError, ServiceConfig};
+use millrace_server::service::{ConnKey, NeededPart, OpenError, ServiceConfig, ServiceEvent};
 use millrace_server::session::{Entropy, Output, Server, ServerConfig};
 
 mod engine;
@@ -89,8 +89,8 @@ pub struct World {
     pub attached: HashSet<ConnKey>,
     pub closed: HashSet<ConnKey>,
     /// The events that have a line in the log.
-    pub notices: Vec<Event>,
-    counters: Counters,
+    pub notices: Vec<ServiceEvent>,
+    counters: ServerCounters,
     /// Requests handed in and replies that came out, by connection.
     pub requests: HashMap<ConnKey, usize>,
     pub replies: HashMap<ConnKey, usize>,
@@ -128,7 +128,7 @@ impl World {
             attached: HashSet::new(),
             closed: HashSet::new(),
             notices: Vec::new(),
-            counters: Counters::default(),
+            counters: ServerCounters::default(),
             requests: HashMap::new(),
             replies: HashMap::new(),
             framers: HashMap::new(),
@@ -210,7 +210,7 @@ impl World {
                         let wait_ms = at.ns_since(self.now) / MS;
                         format!("play {} in {wait_ms}ms{}", packets_of(run), spare_of(run))
                     }
-                    Command::Queue { cut: Cut::At(cut), run, .. } => {
+                    Command::Queue { cut: RunCut::At(cut), run, .. } => {
                         format!("queue {} at {cut}{}", packets_of(run), spare_of(run))
                     }
                     Command::Pause { .. } => "pause".into(),
@@ -244,7 +244,7 @@ impl World {
     }
 
     /// Returns the current counters.
-    pub fn counters(&mut self) -> Counters {
+    pub fn counters(&mut self) -> ServerCounters {
         self.settle();
         self.counters
     }
@@ -289,7 +289,7 @@ impl World {
     }
 
     /// Completes the oldest opening under way, and informs the server; returns the completed need.
-    pub fn opened(&mut self, result: Result<(), OpenError>) -> Need {
+    pub fn opened(&mut self, result: Result<(), OpenError>) -> NeededPart {
         let need = self.open_titles.answer(result);
         self.server.take_openings(self.now);
         self.settle();

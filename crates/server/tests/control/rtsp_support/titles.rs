@@ -10,8 +10,8 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_server::service::{
-    AccessPoint, AccessPoints, Entry, FecMatrix, Library, Need, OpenError, Presentation, Rendition, TimeBase,
-    Track, Transformed,
+    AccessPoint, AccessPoints, CachedParity, FecMatrix, Library, NeededPart, OpenError, Presentation,
+    Rendition, TimeBase, TitleEntry, Transformed,
 };
 
 /// Packets a second of every made-up title; one packet lasts 225 ticks.
@@ -124,9 +124,9 @@ impl AccessPoints for Even {
     }
 }
 
-pub fn entry(name: &str, seconds: u64) -> Entry {
+pub fn entry(name: &str, seconds: u64) -> TitleEntry {
     let packets = (seconds * PACKETS_PER_S) as u32;
-    Entry {
+    TitleEntry {
         id: TitleId([1; 16]),
         name: name.to_owned(),
         title: name.to_owned(),
@@ -147,13 +147,13 @@ pub fn entry(name: &str, seconds: u64) -> Entry {
 
 /// Makes a title of `seconds` seconds whose time stamps begin at a given second from a given second
 /// of film on, and whose last picture is shown 0.7 s after its last packet.
-fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> Entry {
+fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> TitleEntry {
     let base = |&(time, first): &(u64, i64)| TimeBase {
         time: MediaTicks(time * 90_000),
         first_pts: (first * 90_000).rem_euclid(1 << 33).cast_unsigned(),
     };
     let end = MediaTicks(seconds * 90_000 + 63_000);
-    Entry {
+    TitleEntry {
         presentation: Presentation::new(Some(end), bases.iter().map(base).collect()),
         ..entry("film", seconds)
     }
@@ -170,9 +170,9 @@ fn speeds_of(name: &str) -> &'static [i16] {
 }
 
 /// What shows `title` at this speed.
-fn made_of(title: &Entry, scale: Scale) -> Entry {
+fn made_of(title: &TitleEntry, scale: Scale) -> TitleEntry {
     let packets = (u64::from(title.packets) * 100 / u64::from(scale.speed_hundredths())) as u32;
-    Entry {
+    TitleEntry {
         name: format!("{}@{}", title.name, scale.hundredths()),
         is_made: true,
         scale,
@@ -186,7 +186,7 @@ fn made_of(title: &Entry, scale: Scale) -> Entry {
 }
 
 /// Returns a rendition of `title`: its place among the renditions determines its rate.
-fn rendition_of(title: &Entry, place: usize) -> Entry {
+fn rendition_of(title: &TitleEntry, place: usize) -> TitleEntry {
     let (label, ticks) = RENDITIONS[place];
     let packets = (title.duration.0 / ticks) as u32;
     let rate = |rate: BitRate| BitRate(rate.0 * PACKET_TICKS / ticks);
@@ -195,7 +195,7 @@ fn rendition_of(title: &Entry, place: usize) -> Entry {
         "foreign" => Arc::new(Late { of: even, ticks: FOREIGN_TICKS[place] }),
         _ => Arc::new(even),
     };
-    Entry {
+    TitleEntry {
         name: format!("{}@{label}", title.name),
         is_made: true,
         mean_rate: rate(title.mean_rate),
@@ -222,10 +222,10 @@ pub struct OpenTitles {
     /// Everything has to be opened before it is used.
     pub on_disk: bool,
     /// The openings that have been requested and not answered yet, the oldest first.
-    pub begun: VecDeque<Need>,
+    pub begun: VecDeque<NeededPart>,
     /// The results of openings: done, or why it failed.
-    opened: HashMap<Need, Result<(), OpenError>>,
-    answers: VecDeque<(Need, Result<(), OpenError>)>,
+    opened: HashMap<NeededPart, Result<(), OpenError>>,
+    answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
     /// Which titles were wished for at which speeds, in hundredths.
     pub wishes: Vec<(String, i16)>,
     next: u32,
@@ -235,23 +235,23 @@ pub struct OpenTitles {
 pub struct SharedTitles(pub Arc<Mutex<OpenTitles>>);
 
 impl Library for SharedTitles {
-    fn has(&mut self, need: &Need) -> bool {
+    fn has(&mut self, need: &NeededPart) -> bool {
         let titles = self.0.lock().unwrap();
         !titles.on_disk || titles.opened.get(need) == Some(&Ok(()))
     }
-    fn begin(&mut self, need: &Need) {
+    fn begin(&mut self, need: &NeededPart) {
         let mut titles = self.0.lock().unwrap();
         assert!(titles.on_disk && !titles.begun.contains(need), "begun twice: {need:?}");
         titles.begun.push_back(need.clone());
     }
-    fn poll_answer(&mut self) -> Option<(Need, Result<(), OpenError>)> {
+    fn poll_answer(&mut self) -> Option<(NeededPart, Result<(), OpenError>)> {
         self.0.lock().unwrap().answers.pop_front()
     }
-    fn derived(&mut self, entry: &Entry) -> Vec<(Scale, String)> {
+    fn derived(&mut self, entry: &TitleEntry) -> Vec<(Scale, String)> {
         let scales = speeds_of(&entry.name).iter().filter_map(|speed| Scale::from_hundredths(*speed));
         scales.map(|scale| (scale, format!("{}@{}", entry.name, scale.hundredths()))).collect()
     }
-    fn renditions(&mut self, entry: &Entry) -> Vec<Rendition> {
+    fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
         if !["ladder", "turning", "foreign"].contains(&entry.name.as_str()) {
             return Vec::new();
         }
@@ -267,10 +267,10 @@ impl Library for SharedTitles {
         });
         all.collect()
     }
-    fn wish(&mut self, entry: &Entry, scale: Scale) {
+    fn wish(&mut self, entry: &TitleEntry, scale: Scale) {
         self.0.lock().unwrap().wishes.push((entry.name.clone(), scale.hundredths()));
     }
-    fn find(&mut self, name: &str) -> Option<Entry> {
+    fn find(&mut self, name: &str) -> Option<TitleEntry> {
         if let Some((title, label)) = name.split_once('@')
             && let Some(place) = RENDITIONS.iter().position(|(name, _)| *name == label)
         {
@@ -283,20 +283,20 @@ impl Library for SharedTitles {
         match name {
             "film" => Some(entry(name, 60)),
             "other" | "broken" | "crowded" | "torn" | "silent" => {
-                Some(Entry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
+                Some(TitleEntry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
             "ladder" | "foreign" => Some(entry(name, 67)),
             "long" => Some(entry(name, 1000)),
             "turning" => {
                 // Its sequence numbers and its timestamps wrap at 164 s.
                 let timestamp_base = 0u32.wrapping_sub(164 * 90_000);
-                Some(Entry { timeline: Timeline { ssrc: 9, timestamp_base }, ..entry(name, 1000) })
+                Some(TitleEntry { timeline: Timeline { ssrc: 9, timestamp_base }, ..entry(name, 1000) })
             }
             "recording" => Some(with_stamps(60, &[(0, 5000)])),
             "wrapping" => Some(with_stamps(60, &[(0, -26)])),
             "feature" => Some(with_stamps(7200, &[(0, 1800)])),
             "joined" => Some(with_stamps(60, &[(0, 5000), (30, 100)])),
-            "safe" | "frail" => Some(Entry { fec: Some(MATRIX), ..entry(name, 60) }),
+            "safe" | "frail" => Some(TitleEntry { fec: Some(MATRIX), ..entry(name, 60) }),
             "blind" => {
                 let mut entry = entry(name, 60);
                 let packets = entry.packets;
@@ -314,12 +314,12 @@ impl Library for SharedTitles {
             _ => None,
         }
     }
-    fn sized(&mut self, entry: &Entry, packet_bytes: usize) -> Option<Entry> {
+    fn sized(&mut self, entry: &TitleEntry, packet_bytes: usize) -> Option<TitleEntry> {
         let factor = u32::try_from(packet_bytes / 1316).ok().filter(|factor| *factor > 0)?;
         let packets = entry.packets.div_ceil(factor);
         let access = Arc::new(Larger { times: Arc::clone(&entry.access), packets, factor });
         let timeline = Timeline { ssrc: entry.timeline.ssrc + factor - 1, ..entry.timeline };
-        Some(Entry {
+        Some(TitleEntry {
             packets,
             timeline,
             layout: WireLayout::new(packet_bytes)?,
@@ -328,13 +328,13 @@ impl Library for SharedTitles {
             ..entry.clone()
         })
     }
-    fn transformed(&mut self, entry: &Entry, name: &str) -> Option<Entry> {
+    fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         let number = ["german", "french"].iter().position(|known| *known == name)? as u8;
         let timeline = Timeline { ssrc: 0xdddd_0000 + u32::from(number), ..entry.timeline };
         let transform = Some(Transformed { name: name.into(), number });
-        Some(Entry { timeline, fec: None, transform, ..entry.clone() })
+        Some(TitleEntry { timeline, fec: None, transform, ..entry.clone() })
     }
-    fn open(&mut self, entry: &Entry) -> Result<TitleRef, OpenError> {
+    fn open(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError> {
         if entry.transform.as_ref().is_some_and(|transform| transform.number == 1) {
             return Err(OpenError::Unfit("transformation french: the title has no audio in fra".into()));
         }
@@ -352,19 +352,19 @@ impl Library for SharedTitles {
             "silent" => return Err(OpenError::TimedOut("/disk: disk not responding".into())),
             _ => {}
         }
-        self.open_part(&Need::media(entry))
+        self.open_part(&NeededPart::media(entry))
     }
-    fn lost(&mut self, entry: &Entry) -> Option<String> {
+    fn lost(&mut self, entry: &TitleEntry) -> Option<String> {
         (entry.name == "torn" || self.0.lock().unwrap().members_lost).then(|| TORN.to_owned())
     }
-    fn open_track(&mut self, entry: &Entry, track: u8) -> Result<Track, OpenError> {
+    fn open_track(&mut self, entry: &TitleEntry, track: u8) -> Result<CachedParity, OpenError> {
         if entry.name == "frail" && track == 2 {
             return Err(OpenError::Broken("parity.mrp: checksum mismatch".into()));
         }
         let each = MATRIX.column_packets(track);
         let layout = WireLayout::fec().with_row(u32::from(MATRIX.unit_packets) * each);
-        let title = self.open_part(&Need::parity(entry, track))?;
-        Ok(Track { title, packets: MATRIX.columns(entry.packets) * each, layout })
+        let title = self.open_part(&NeededPart::parity(entry, track))?;
+        Ok(CachedParity { title, packets: MATRIX.columns(entry.packets) * each, layout })
     }
     fn close(&mut self, title: TitleRef) {
         let mut open_titles = self.0.lock().unwrap();
@@ -377,7 +377,7 @@ impl Library for SharedTitles {
 }
 
 impl SharedTitles {
-    fn open_part(&self, need: &Need) -> Result<TitleRef, OpenError> {
+    fn open_part(&self, need: &NeededPart) -> Result<TitleRef, OpenError> {
         let mut open_titles = self.0.lock().unwrap();
         if open_titles.on_disk {
             let opened = open_titles.opened.get(need).cloned();
@@ -393,7 +393,7 @@ impl SharedTitles {
     }
 
     /// The oldest opening under way is done; returns what that was.
-    pub fn answer(&self, result: Result<(), OpenError>) -> Need {
+    pub fn answer(&self, result: Result<(), OpenError>) -> NeededPart {
         let mut titles = self.0.lock().unwrap();
         let need = titles.begun.pop_front().expect("something is being opened");
         titles.opened.insert(need.clone(), result.clone());
@@ -407,7 +407,7 @@ impl SharedTitles {
     }
 
     /// This is not open any more.
-    pub fn forget(&self, need: &Need) {
+    pub fn forget(&self, need: &NeededPart) {
         self.0.lock().unwrap().opened.remove(need);
     }
 

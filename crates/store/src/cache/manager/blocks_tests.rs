@@ -10,9 +10,9 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Clock, Doorbell, Want};
 
 use super::super::super::handle::{self, CacheHandle};
-use super::super::super::sample::Sample;
+use super::super::super::sample::SampleFiles;
 use super::super::super::{CacheConfig, ReadBackend};
-use super::super::Parts;
+use super::super::ManagerParts;
 use super::*;
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
@@ -38,16 +38,16 @@ impl Clock for StoppedClock {
 }
 
 /// A manager with a title in one file of eight extents.
-struct World {
+struct BlockReadFixture {
     manager: Manager,
     handle: CacheHandle,
     faults: ReadFaults,
-    sample: Sample,
+    sample: SampleFiles,
     title: TitleRef,
     granted: Vec<(u32, Result<Lease, ReadFailure>)>,
 }
 
-impl World {
+impl BlockReadFixture {
     /// `None`: this machine has not got this way of reading.
     fn new(backend: ReadBackend) -> Option<Self> {
         let wake = Arc::new(EventBell::new().unwrap());
@@ -56,7 +56,7 @@ impl World {
         let faults = ReadFaults::settable();
         // No commands are sent.
         let (_, control) = std::sync::mpsc::channel();
-        let manager = Manager::new(Parts {
+        let manager = Manager::new(ManagerParts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(9))),
             handles: vec![end],
@@ -74,7 +74,7 @@ impl World {
                 return None;
             }
         };
-        let sample = Sample::of_extents(8);
+        let sample = SampleFiles::of_extents(8);
         let title = manager.policy.open_title(OpenTitle::new(Box::new(sample.open()))).unwrap();
         Some(Self { manager, handle, faults, sample, title, granted: Vec::new() })
     }
@@ -126,7 +126,7 @@ const BACKENDS: [ReadBackend; 2] = [ReadBackend::Threads, ReadBackend::Uring];
 /// A bad sector in which the disk tries for ever: its block is given up, the others are not.
 #[test]
 fn hung_block_is_given_up_and_other_blocks_are_used() {
-    for mut world in BACKENDS.into_iter().filter_map(World::new) {
+    for mut world in BACKENDS.into_iter().filter_map(BlockReadFixture::new) {
         // Block 24 of the extent.
         let (at, bytes) = (100_000, 1);
         world.begin_blocks(0, ReadFault::EioAt { at, bytes }, ReadFault::HangAt { at, bytes });
@@ -149,7 +149,7 @@ fn hung_block_is_given_up_and_other_blocks_are_used() {
 /// A disk on which every block of an extent hangs: others are read meanwhile, and after a while the extent is given up.
 #[test]
 fn blocks_that_are_not_answered_hold_up_nobody_else() {
-    for mut world in BACKENDS.into_iter().filter_map(World::new) {
+    for mut world in BACKENDS.into_iter().filter_map(BlockReadFixture::new) {
         // The records lie before that in their file.
         let at = 196 * 1316;
         let then = ReadFault::HangAt { at, bytes: 196 * 1316 - 4096 };

@@ -13,10 +13,10 @@ use proptest::prelude::*;
 
 use super::super::super::ReadBackend;
 use super::super::super::handle::{self, CacheHandle};
-use super::super::super::health::{GOOD_PROBES, Outcome};
+use super::super::super::health::{GOOD_PROBES, MemberFault};
 use super::super::super::stripes::TitleFile;
 use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry};
-use super::super::Parts;
+use super::super::ManagerParts;
 use super::*;
 use crate::bell::EventBell;
 use crate::cache::read::MAX_OF_MEMBER;
@@ -42,7 +42,7 @@ impl Clock for StoppedClock {
 }
 
 /// A manager on three members that can lose one, or on others.
-struct World {
+struct FlightFixture {
     manager: Manager,
     handle: CacheHandle,
     faults: ReadFaults,
@@ -52,7 +52,7 @@ struct World {
     granted: Vec<(u32, Result<Lease, ReadFailure>)>,
 }
 
-impl World {
+impl FlightFixture {
     fn new(places: usize, extents: usize) -> Self {
         let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), extents * 9);
         let media = sample.open(1316);
@@ -72,7 +72,7 @@ impl World {
         let faults = ReadFaults::settable();
         // No commands are sent.
         let (_, control) = std::sync::mpsc::channel();
-        let mut manager = Manager::new(Parts {
+        let mut manager = Manager::new(ManagerParts {
             config,
             arena: ExtentArena::new(Box::new(HeapRegion::new(extents + 1))),
             handles: vec![end],
@@ -209,7 +209,7 @@ impl World {
 #[test]
 fn flight_with_two_late_members_uses_the_one_that_answers() {
     // As many threads as hang, and some.
-    let mut world = World::new(7, 1);
+    let mut world = FlightFixture::new(7, 1);
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
     world.want(0);
     world.turn(0);
@@ -233,7 +233,7 @@ fn flight_with_two_late_members_uses_the_one_that_answers() {
 #[test]
 fn flight_answered_late_is_taken_once_and_not_given_up() {
     let (places, extents) = (20, 40);
-    let mut world = World::new(places, extents as usize);
+    let mut world = FlightFixture::new(places, extents as usize);
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
     (0..extents).for_each(|extent| world.want(extent));
     world.turn(0);
@@ -257,7 +257,7 @@ fn flight_answered_late_is_taken_once_and_not_given_up() {
 #[test]
 fn probe_answered_behind_many_reads_is_not_given_up() {
     let (places, extents) = (20, 60);
-    let mut world = World::new(places, extents as usize);
+    let mut world = FlightFixture::new(places, extents as usize);
     world.want(0);
     world.wait_granted(0, 1);
     world.faults.set(1, ReadFault::Hang);
@@ -293,7 +293,7 @@ fn probe_answered_behind_many_reads_is_not_given_up() {
 fn parity_track_on_single_member_waits_for_late_read() {
     let sample = StripeSample::of_stripes(geometry(8, 3, 1, 20), 8);
     let track = sample.open_track(1);
-    let mut world = World::of(7, 2, sample, (track, u8::MAX));
+    let mut world = FlightFixture::of(7, 2, sample, (track, u8::MAX));
     world.faults.set(0, ReadFault::Hang);
     world.want(0);
     world.turn(0);
@@ -313,8 +313,8 @@ fn parity_track_on_single_member_waits_for_late_read() {
 fn holes_do_not_outlive_what_made_them() {
     let sample = StripeSample::of_stripes(geometry(4, 2, 3, 5), 18);
     let media = sample.open(1316);
-    let mut world = World::of(7, 2, sample, (media, 2));
-    let missing = |world: &World, grant: usize| {
+    let mut world = FlightFixture::of(7, 2, sample, (media, 2));
+    let missing = |world: &FlightFixture, grant: usize| {
         let lease = world.granted[grant].1.as_ref().unwrap();
         world.sample.check(&lease.content(), lease.bytes()).len()
     };
@@ -352,7 +352,7 @@ fn holes_do_not_outlive_what_made_them() {
 
 #[test]
 fn close_title_during_read_leaves_no_file_open() {
-    let mut world = World::new(7, 2);
+    let mut world = FlightFixture::new(7, 2);
     world.want(0);
     world.wait_granted(0, 1);
     assert!(world.manager.monitor.remembers(world.title));
@@ -374,7 +374,7 @@ fn close_title_during_read_leaves_no_file_open() {
 /// no member.
 #[test]
 fn forgive_after_manager_stall_blames_no_member() {
-    let mut world = World::new(7, 1);
+    let mut world = FlightFixture::new(7, 1);
     world.faults.set(1, ReadFault::Hang);
     world.want(0);
     world.turn(0);
@@ -396,7 +396,7 @@ fn forgive_after_manager_stall_blames_no_member() {
 /// A turn that comes a little late is none that was missed.
 #[test]
 fn little_delays_are_not_forgiven() {
-    let mut world = World::new(7, 1);
+    let mut world = FlightFixture::new(7, 1);
     world.faults.set(1, ReadFault::Hang);
     world.want(0);
     world.turn(0);
@@ -413,7 +413,7 @@ fn little_delays_are_not_forgiven() {
 /// up the rest once some have answered.
 #[test]
 fn members_that_are_all_late_are_waited_for() {
-    let mut world = World::new(7, 1);
+    let mut world = FlightFixture::new(7, 1);
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang), (2, ReadFault::Hang)]);
     world.want(0);
     world.turn(0);
@@ -499,14 +499,14 @@ impl Damaged {
         }
     }
 
-    fn world(self) -> World {
+    fn world(self) -> FlightFixture {
         let media = self.sample.open(1316);
         // Room for a part of the title: it is read more than once.
-        World::of(6, 5, self.sample, (media, 0))
+        FlightFixture::of(6, 5, self.sample, (media, 0))
     }
 }
 
-impl World {
+impl FlightFixture {
     /// The next extents, in this order, wanted one after another; each has to be right.
     fn play(&mut self, at_ms: &mut u64, extents: &[u32]) {
         for &extent in extents {
@@ -656,7 +656,7 @@ fn flight_without_data_file_uses_parity_of_that_member() {
 
 /// Something that happens while viewers play.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum FlightEvent {
     /// This many milliseconds pass.
     Wait(u64),
     /// Something becomes of another read of a member.
@@ -669,22 +669,23 @@ enum Event {
     Repaired,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = FlightEvent> {
     prop_oneof![
-        (0u64..3000).prop_map(Event::Wait),
-        (0u16..5, 0u8..5).prop_map(|(member, kind)| Event::Blame(member, kind)),
-        (0u16..5, 0u64..1500, any::<u32>()).prop_map(|(member, ms, extent)| Event::Late(member, ms, extent)),
-        any::<u32>().prop_map(Event::Play),
-        any::<u32>().prop_map(Event::Play),
-        Just(Event::Repaired),
+        (0u64..3000).prop_map(FlightEvent::Wait),
+        (0u16..5, 0u8..5).prop_map(|(member, kind)| FlightEvent::Blame(member, kind)),
+        (0u16..5, 0u64..1500, any::<u32>())
+            .prop_map(|(member, ms, extent)| FlightEvent::Late(member, ms, extent)),
+        any::<u32>().prop_map(FlightEvent::Play),
+        any::<u32>().prop_map(FlightEvent::Play),
+        Just(FlightEvent::Repaired),
     ]
 }
 
-fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
+fn happen(world: &mut FlightFixture, at_ms: &mut u64, event: FlightEvent) {
     let members = world.sample.stripes.members() as u16;
     let extents = world.extents();
     match event {
-        Event::Wait(ms) => {
+        FlightEvent::Wait(ms) => {
             // Probes are begun and answered meanwhile.
             for _ in 0..ms.div_ceil(250) {
                 *at_ms += 250;
@@ -692,18 +693,18 @@ fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
                 world.wait_missing(*at_ms, 0);
             }
         }
-        Event::Blame(member, kind) => {
+        FlightEvent::Blame(member, kind) => {
             let outcome = match kind {
-                0 => Outcome::Late,
-                1 => Outcome::Error(libc::ENODEV),
-                2 => Outcome::Error(libc::EIO),
-                _ => Outcome::Wrong,
+                0 => MemberFault::Late,
+                1 => MemberFault::Error(libc::ENODEV),
+                2 => MemberFault::Error(libc::EIO),
+                _ => MemberFault::Wrong,
             };
             let times = if kind > 2 { 6 } else { 1 };
             let now = Instant(*at_ms * MS);
             (0..times).for_each(|_| world.manager.monitor.blame(now, member % members, outcome));
         }
-        Event::Late(member, ms, extent) => {
+        FlightEvent::Late(member, ms, extent) => {
             world.faults.set(member % members, ReadFault::Hang);
             world.want(extent % extents);
             for _ in 0..ms.div_ceil(70) {
@@ -715,8 +716,8 @@ fn happen(world: &mut World, at_ms: &mut u64, event: Event) {
             world.wait_right(at_ms);
             world.wait_missing(*at_ms, 0);
         }
-        Event::Play(extent) => world.play(at_ms, &[extent % extents]),
-        Event::Repaired => {
+        FlightEvent::Play(extent) => world.play(at_ms, &[extent % extents]),
+        FlightEvent::Repaired => {
             world.sample.epoch.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         }
     }
@@ -755,7 +756,7 @@ fn extents_that_follow_one_another_are_read_together() {
     for lost in [0, 1] {
         let sample = StripeSample::of_stripes(geometry(6, 2, 8, 5), 60);
         let media = sample.open(1316);
-        let mut world = World::of(8, 16, sample, (media, 0));
+        let mut world = FlightFixture::of(8, 16, sample, (media, 0));
         if lost > 0 {
             world.sample.gone.store(0b1, std::sync::atomic::Ordering::Relaxed);
         }
@@ -783,7 +784,7 @@ fn extents_that_follow_one_another_are_read_together() {
 fn run_with_hung_member_is_read_without_it() {
     let sample = StripeSample::of_stripes(geometry(6, 2, 8, 5), 60);
     let media = sample.open(1316);
-    let mut world = World::of(8, 16, sample, (media, 0));
+    let mut world = FlightFixture::of(8, 16, sample, (media, 0));
     world.faults.set(3, ReadFault::Hang);
     (0..8).for_each(|extent| world.want(extent));
     world.turn(0);

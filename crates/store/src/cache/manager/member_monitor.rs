@@ -5,10 +5,10 @@ use std::sync::Arc;
 use millrace_core::ids::TitleRef;
 use millrace_core::time::Instant;
 
-use super::super::health::{Health, MemberHealth, Outcome, Standing};
+use super::super::health::{Health, MemberFault, MemberHealth, Standing};
 use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
 use super::super::read::Owed;
-use super::super::stats::Counters;
+use super::super::stats::CacheCounters;
 use crate::limits::MAX_MEMBERS;
 use crate::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
 use crate::members::Members;
@@ -16,7 +16,7 @@ use crate::members::Members;
 /// Health of the members, and the state needed to monitor it.
 pub(super) struct MemberMonitor {
     health: Health,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     /// The last correct span of each member, which a probe reads again.
     known: [Option<(TitleRef, SpanOrder)>; MAX_MEMBERS],
     /// Reads that were given up and have not ended, each with its member's disk at the start of the
@@ -42,7 +42,7 @@ pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
 }
 
 impl MemberMonitor {
-    pub(super) fn new(counters: Arc<Counters>) -> Self {
+    pub(super) fn new(counters: Arc<CacheCounters>) -> Self {
         let known = std::array::from_fn(|_| None);
         let health = Health::default();
         Self {
@@ -145,14 +145,14 @@ impl MemberMonitor {
                     counters.note_error(*errno);
                     failed |= bit(member);
                     if noted & bit(member) == 0 {
-                        self.health.note(now, member, Outcome::Error(*errno));
+                        self.health.note(now, member, MemberFault::Error(*errno));
                     }
                     noted |= bit(member);
                 }
             }
         }
         for member in members_of(wrong) {
-            self.health.note(now, member, Outcome::Wrong);
+            self.health.note(now, member, MemberFault::Wrong);
             self.counters.of_members[usize::from(member)].wrong.add(1);
         }
         if failed | wrong != 0 || self.members > known {
@@ -167,7 +167,7 @@ impl MemberMonitor {
             let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
             self.members = self.members.max(usize::from(member) + 1);
             counters.note_error(errno);
-            self.health.note(now, member, Outcome::Error(errno));
+            self.health.note(now, member, MemberFault::Error(errno));
         }
         if !refusals.is_empty() {
             self.publish();
@@ -199,7 +199,7 @@ impl MemberMonitor {
 
     /// Something becomes of a read that no extent is waiting for.
     #[cfg(test)]
-    pub(super) fn blame(&mut self, now: Instant, member: u16, outcome: Outcome) {
+    pub(super) fn blame(&mut self, now: Instant, member: u16, outcome: MemberFault) {
         self.members = self.members.max(usize::from(member) + 1);
         self.health.note(now, member, outcome);
         self.publish();
@@ -208,7 +208,7 @@ impl MemberMonitor {
     /// These members have not answered in time.
     pub(super) fn late(&mut self, now: Instant, members: u32) {
         for member in members_of(members) {
-            self.health.note(now, member, Outcome::Late);
+            self.health.note(now, member, MemberFault::Late);
             self.counters.of_members[usize::from(member)].late.add(1);
         }
         self.publish();

@@ -26,7 +26,7 @@ use crate::bell::EventBell;
 use crate::limits::cache::FILLS_PER_TURN;
 
 /// An extent to transform, or one already transformed.
-struct Job {
+struct TransformJob {
     place: usize,
     flight: Flight,
     content: ExtentContent,
@@ -34,8 +34,8 @@ struct Job {
 
 /// The thread.
 struct Worker {
-    jobs: Option<Sender<Job>>,
-    done: Consumer<Job>,
+    jobs: Option<Sender<TransformJob>>,
+    done: Consumer<TransformJob>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,7 +50,7 @@ impl Worker {
     }
 }
 
-fn work(todo: &Receiver<Job>, mut done: Producer<Job>, wake: &EventBell) {
+fn work(todo: &Receiver<TransformJob>, mut done: Producer<TransformJob>, wake: &EventBell) {
     let mut scratch = Vec::new();
     while let Ok(mut job) = todo.recv() {
         job.flight.transform(&job.content, &mut scratch);
@@ -103,14 +103,14 @@ impl Manager {
         if self.transformer.worker.is_none() {
             self.transformer.worker = Worker::start(self.flights.len(), Arc::clone(&self.wake)).ok();
         }
-        let job = Job { place, flight, content };
+        let job = TransformJob { place, flight, content };
         let jobs = self.transformer.worker.as_ref().and_then(|worker| worker.jobs.as_ref());
         let refused = match jobs {
             Some(jobs) => jobs.send(job).err().map(|refused| refused.0),
             None => Some(job),
         };
         // Where the system has no thread, it is done here.
-        if let Some(Job { place, mut flight, content }) = refused {
+        if let Some(TransformJob { place, mut flight, content }) = refused {
             flight.transform(&content, &mut self.transformer.scratch);
             self.end_read(now, place, flight, content);
         }
@@ -120,7 +120,7 @@ impl Manager {
     pub(super) fn take_transformed(&mut self, now: Instant) -> usize {
         for taken in 0..FILLS_PER_TURN {
             let done = self.transformer.worker.as_mut().and_then(|worker| worker.done.pop().ok());
-            let Some(Job { place, flight, content }) = done else { return taken };
+            let Some(TransformJob { place, flight, content }) = done else { return taken };
             self.end_read(now, place, flight, content);
         }
         FILLS_PER_TURN

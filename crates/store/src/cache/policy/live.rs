@@ -12,7 +12,7 @@ use super::super::live::Feed;
 use super::super::plan::ExtentKey;
 use super::super::playheads::StreamKey;
 use super::super::source::OpenTitle;
-use super::super::streams::Need;
+use super::super::streams::ExtentNeed;
 use super::{Policy, grant, ns, positions_of};
 use crate::limits::MAX_FEEDERS;
 
@@ -81,7 +81,7 @@ impl Policy {
         }
         self.move_head(stream, None);
         self.note_reader(now, stream, (at, want.extent));
-        let need = Need { run: want.run, by: ns(want.by), spare: want.spare, place: want.place };
+        let need = ExtentNeed { run: want.run, by: ns(want.by), spare: want.spare, place: want.place };
         if self.streams.rewant(stream, key, need) {
             return;
         }

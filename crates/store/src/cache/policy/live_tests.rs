@@ -8,7 +8,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
 use super::super::super::live::{FeedError, Feeder, Keep, LiveTitle, pair};
-use super::super::super::stats::Counters;
+use super::super::super::stats::CacheCounters;
 use super::*;
 use crate::bell::EventBell;
 
@@ -20,16 +20,16 @@ impl Doorbell for Silent {
 
 const NOW: Instant = Instant(5);
 
-struct World {
+struct LivePolicyFixture {
     arena: Arc<ExtentArena>,
-    counters: Arc<Counters>,
+    counters: Arc<CacheCounters>,
     policy: Policy,
 }
 
-impl World {
+impl LivePolicyFixture {
     fn new(extents: usize) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CacheCounters::default());
         let policy = Policy::new(Arc::clone(&arena), 1, 0, 4, Arc::clone(&counters));
         Self { arena, counters, policy }
     }
@@ -73,7 +73,7 @@ fn feed(feeder: &mut Feeder, packets: usize) {
 
 #[test]
 fn live_want_is_granted_by_feeder_and_not_by_time() {
-    let mut world = World::new(16);
+    let mut world = LivePolicyFixture::new(16);
     let (title, mut feeder) = world.open(1, 5).unwrap();
     (0..3).for_each(|index| world.want(index, title, 0));
     assert_eq!((world.granted(), world.policy.poll_at(NOW)), (vec![], None), "nothing is looked at by time");
@@ -96,7 +96,7 @@ fn live_want_is_granted_by_feeder_and_not_by_time() {
 
 #[test]
 fn streams_that_come_and_go_at_a_silent_feeder_leave_nothing_behind() {
-    let mut world = World::new(16);
+    let mut world = LivePolicyFixture::new(16);
     let (title, mut feeder) = world.open(1, 5).unwrap();
     for index in 0..1000 {
         world.want(index, title, 0);
@@ -113,7 +113,7 @@ fn streams_that_come_and_go_at_a_silent_feeder_leave_nothing_behind() {
 
 #[test]
 fn closed_titles_answer_who_waits_and_give_everything_back() {
-    let mut world = World::new(16);
+    let mut world = LivePolicyFixture::new(16);
     let places = world.counters.positions().max;
     let (title, mut feeder) = world.open(1, 5).unwrap();
     assert!(world.counters.positions().max < places, "what it holds carries nobody else");
@@ -132,7 +132,7 @@ fn closed_titles_answer_who_waits_and_give_everything_back() {
 
 #[test]
 fn live_titles_have_half_of_the_memory_and_one_feeder_each() {
-    let mut world = World::new(2 * (MAX_FEEDERS + 1) * MIN_LIVE_EXTENTS);
+    let mut world = LivePolicyFixture::new(2 * (MAX_FEEDERS + 1) * MIN_LIVE_EXTENTS);
     assert!(matches!(world.open(0, MIN_LIVE_EXTENTS - 1), Err(CacheError::LiveExtents(_))));
     assert!(matches!(world.open(0, MAX_LIVE_EXTENTS + 1), Err(CacheError::LiveExtents(_))));
     let all = (MAX_FEEDERS + 1) * MIN_LIVE_EXTENTS;
@@ -149,7 +149,7 @@ fn live_titles_have_half_of_the_memory_and_one_feeder_each() {
 /// All memory is leased: the feeder is refused, and continues when some has been returned.
 #[test]
 fn feeder_refused_for_lack_of_memory_continues_after_release() {
-    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let mut world = LivePolicyFixture::new(2 * MIN_LIVE_EXTENTS);
     let Policy { extent_table, titles, .. } = &mut world.policy;
     let held: Vec<_> = std::iter::from_fn(|| extent_table.take(0, Brings::Demand, titles)).collect();
     let (_, mut feeder) = world.open(1, MIN_LIVE_EXTENTS).unwrap();
@@ -161,7 +161,7 @@ fn feeder_refused_for_lack_of_memory_continues_after_release() {
 }
 
 /// Packets that the feeder can write before it must wait.
-fn fill(world: &mut World, feeder: &mut Feeder) -> u32 {
+fn fill(world: &mut LivePolicyFixture, feeder: &mut Feeder) -> u32 {
     let (before, mut refused) = (feeder.next_packet(), 0);
     while refused < 2 {
         match feeder.push(&[0; 1316], 0, MediaTicks(0)) {
@@ -179,7 +179,7 @@ fn fill(world: &mut World, feeder: &mut Feeder) -> u32 {
 
 #[test]
 fn keep_unread_feeder_waits_for_slowest_viewer() {
-    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let mut world = LivePolicyFixture::new(2 * MIN_LIVE_EXTENTS);
     let (title, mut feeder) = world.open_keeping(Keep::Unread, 1, MIN_LIVE_EXTENTS).unwrap();
     let whole = MIN_LIVE_EXTENTS as u32 * 196;
     assert_eq!((fill(&mut world, &mut feeder), fill(&mut world, &mut feeder)), (whole, 0), "nobody plays");
@@ -200,7 +200,7 @@ fn keep_unread_feeder_waits_for_slowest_viewer() {
 
 #[test]
 fn keep_all_feeder_stops_at_title_capacity() {
-    let mut world = World::new(2 * MIN_LIVE_EXTENTS);
+    let mut world = LivePolicyFixture::new(2 * MIN_LIVE_EXTENTS);
     let (title, mut feeder) = world.open_keeping(Keep::All, 1, MIN_LIVE_EXTENTS).unwrap();
     assert_eq!(fill(&mut world, &mut feeder), MIN_LIVE_EXTENTS as u32 * 196);
     for extent in 0..MIN_LIVE_EXTENTS as u32 {

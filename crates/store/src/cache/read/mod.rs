@@ -52,8 +52,8 @@ pub(super) struct Owed {
 }
 
 /// Reads orders into staging memory. A read is begun in a *place*, which is free again when the place has been named by
-/// [`Reader::next_done`], or has been given up.
-pub(super) trait Reader {
+/// [`ExtentReader::next_done`], or has been given up.
+pub(super) trait ExtentReader {
     /// "io_uring" or "threads".
     fn name(&self) -> &'static str;
 
@@ -72,7 +72,8 @@ pub(super) trait Reader {
     /// A place whose read has ended.
     fn next_done(&mut self) -> Option<usize>;
 
-    /// Whether [`Reader::next_done`] or [`Reader::next_late`] has something without [`Reader::wait`].
+    /// Whether [`ExtentReader::next_done`] or [`ExtentReader::next_late`] has something without
+    /// [`ExtentReader::wait`].
     fn has_done(&self) -> bool;
 
     /// Returns the results of the last read in a place, one for each span of its order; nothing
@@ -92,7 +93,7 @@ pub(super) trait Reader {
     fn forgive(&mut self, now: Instant, ns: u64);
 
     /// Stops waiting for the missing data at a place: its memory is put aside until the kernel is
-    /// done with it, its results are `ETIMEDOUT`, the place is done and [`Reader::next_done`] does
+    /// done with it, its results are `ETIMEDOUT`, the place is done and [`ExtentReader::next_done`] does
     /// not return it. Returns the reads put aside.
     fn give_up(&mut self, place: usize) -> Vec<Owed>;
 
@@ -113,7 +114,7 @@ pub(super) fn start(
     (places, usual): (usize, usize),
     wake: &Arc<EventBell>,
     faults: &ReadFaults,
-) -> Result<Box<dyn Reader>, CacheError> {
+) -> Result<Box<dyn ExtentReader>, CacheError> {
     let uring = || uring::Uring::new((places, usual), Arc::clone(wake), faults.clone());
     let threads = || {
         threads::Threads::new((places, usual), Arc::clone(wake), faults.clone())

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::order::{Order, SpanFile, SpanOrder, SpanResult};
-use super::span::{Span, Step};
-use super::staging::Memory;
+use super::span::{Span, SpanProgress};
+use super::staging::StagingBuffer;
 
 /// Whose spans are one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Share {
 }
 
 /// The reads of one member for some orders.
-pub(super) struct Plan<'a> {
+pub(super) struct PartPlan<'a> {
     /// Spans, each with the number of its read.
     wanted: Vec<(usize, &'a SpanOrder)>,
     /// Ranges of files, each with the first span of it.
@@ -41,7 +41,7 @@ pub(super) struct Plan<'a> {
     pub(super) spans: Vec<(usize, usize)>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> PartPlan<'a> {
     /// What these orders want of `share`.
     pub(super) fn new(batch: &[(usize, &'a Order)], share: Share) -> Self {
         let mut plan = Self { wanted: Vec::new(), reads: Vec::new(), spans: Vec::new() };
@@ -111,7 +111,7 @@ impl Read {
 }
 
 /// One span of an order.
-struct Wanted {
+struct WantedSpan {
     /// The read that brings it.
     read: usize,
     bytes: Range<u64>,
@@ -129,22 +129,22 @@ pub(super) enum Arrived {
 }
 
 /// The spans of some orders that one member answers.
-pub(super) struct Part {
+pub(super) struct ReadPart {
     /// The member; none for a title whole on one.
     pub(super) member: Option<u16>,
     /// It is one block of a title whole on one.
     pub(super) is_block: bool,
     pub(super) reads: Vec<Read>,
-    wanted: Vec<Wanted>,
-    memory: Option<Memory>,
+    wanted: Vec<WantedSpan>,
+    memory: Option<StagingBuffer>,
     left: usize,
     /// Counts completions, wherever the part is.
     arrivals: Arc<AtomicU32>,
 }
 
-impl Part {
+impl ReadPart {
     /// Creates a part as planned. Without memory it has failed with the given `errno`.
-    pub(super) fn new(share: Share, plan: Plan<'_>, memory: Result<Memory, Option<i32>>) -> Self {
+    pub(super) fn new(share: Share, plan: PartPlan<'_>, memory: Result<StagingBuffer, Option<i32>>) -> Self {
         let (member, is_block) = (share.member, share.block.is_some());
         let (mut reads, mut at) = (Vec::with_capacity(plan.reads.len()), 0);
         for (first, bytes) in &plan.reads {
@@ -154,7 +154,7 @@ impl Part {
             reads.push(Read { file, is_units, span, at, result: None });
             at += ask;
         }
-        let wanted = plan.wanted.iter().map(|&(read, span)| Wanted { read, bytes: span.bytes.clone() });
+        let wanted = plan.wanted.iter().map(|&(read, span)| WantedSpan { read, bytes: span.bytes.clone() });
         let (left, error) = (reads.len(), memory.as_ref().err().copied());
         let (wanted, memory, arrivals) = (wanted.collect(), memory.ok(), Arc::default());
         let mut part = Self { member, is_block, reads, wanted, memory, left, arrivals };
@@ -185,14 +185,14 @@ impl Part {
         }
     }
 
-    /// Records the result of a call for [`Part::rest`].
+    /// Records the result of a call for [`ReadPart::rest`].
     pub(super) fn arrived(&mut self, index: usize, result: i32) -> Arrived {
         self.arrivals.fetch_add(1, Ordering::Relaxed);
         let read = &mut self.reads[index];
         let result = match read.span.arrived(result) {
-            Step::Again => return Arrived::Again,
-            Step::Done => Ok(()),
-            Step::Failed(errno) => Err(errno),
+            SpanProgress::Again => return Arrived::Again,
+            SpanProgress::Done => Ok(()),
+            SpanProgress::Failed(errno) => Err(errno),
         };
         let first = self.reads.len();
         if result.is_err() && self.split(index) {
@@ -239,7 +239,7 @@ impl Part {
 
     /// Returns the result of span number `index`.
     pub(super) fn result(&self, index: usize) -> SpanResult<'_> {
-        let Wanted { read, bytes } = &self.wanted[index];
+        let WantedSpan { read, bytes } = &self.wanted[index];
         let read = &self.reads[*read];
         match (read.result, &self.memory) {
             (Some(Ok(())), Some(memory)) => {
@@ -262,7 +262,7 @@ impl Part {
     }
 
     /// Its memory, when it is not needed any more.
-    pub(super) fn into_memory(self) -> Option<Memory> {
+    pub(super) fn into_memory(self) -> Option<StagingBuffer> {
         self.memory
     }
 }

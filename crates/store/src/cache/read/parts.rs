@@ -12,14 +12,14 @@ use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult, bit};
-use super::part::{Part, Plan, Share};
-use super::staging::{Memory, Staging};
+use super::part::{PartPlan, ReadPart, Share};
+use super::staging::{Staging, StagingBuffer};
 use super::{Owed, Unanswered};
 
 /// A part's number.
 pub(super) type PartId = usize;
 
-struct Slot {
+struct PartSlot {
     /// The places whose orders it serves and that have not given it up.
     owners: Vec<usize>,
     /// No place waits for it any more.
@@ -35,10 +35,10 @@ struct Slot {
     /// Its memory in bytes.
     bytes: usize,
     /// The part, unless a thread has it.
-    part: Option<Part>,
+    part: Option<ReadPart>,
 }
 
-impl Slot {
+impl PartSlot {
     fn free() -> Self {
         let (owners, aside, member, begun, ended) = (Vec::new(), false, None, None, true);
         let (bytes, part, arrivals, arrived, arrived_at) = (0, None, Arc::default(), 0, None);
@@ -64,8 +64,8 @@ struct Seat {
 }
 
 /// All reads under way.
-pub(super) struct Parts {
-    slots: Vec<Slot>,
+pub(super) struct ReadParts {
+    slots: Vec<PartSlot>,
     free: Vec<PartId>,
     seats: Box<[Seat]>,
     staging: Staging,
@@ -74,7 +74,7 @@ pub(super) struct Parts {
     aside_bytes: usize,
 }
 
-impl Parts {
+impl ReadParts {
     pub(super) fn new(places: usize, staging: Staging) -> Self {
         let seats = (0..places).map(|_| Seat::default()).collect();
         let (done, late) = (VecDeque::with_capacity(places), VecDeque::new());
@@ -99,7 +99,7 @@ impl Parts {
         let mut begun = Vec::with_capacity(shares.len());
         for (number, &share) in shares.iter().enumerate() {
             let (id, member) = (self.free_slot(), share.member);
-            let plan = Plan::new(batch, share);
+            let plan = PartPlan::new(batch, share);
             for (index, &(place, span)) in plan.spans.iter().enumerate() {
                 let seat = &mut self.seats[place];
                 seat.spans[span] = (id, index);
@@ -109,8 +109,8 @@ impl Parts {
             }
             let owners = plan.places();
             let (part, ended) = match self.staging.take(plan.bytes(), number == 0) {
-                Ok(memory) => (Part::new(share, plan, Ok(memory)), false),
-                Err(error) => (Part::new(share, plan, Err(error.raw_os_error())), true),
+                Ok(memory) => (ReadPart::new(share, plan, Ok(memory)), false),
+                Err(error) => (ReadPart::new(share, plan, Err(error.raw_os_error())), true),
             };
             if !ended {
                 owners.iter().for_each(|&place| self.seats[place].left += 1);
@@ -118,7 +118,7 @@ impl Parts {
             }
             let (bytes, arrivals) = (part.bytes(), part.arrivals());
             self.slots[id] =
-                Slot { owners, member, ended, bytes, arrivals, part: Some(part), ..Slot::free() };
+                PartSlot { owners, member, ended, bytes, arrivals, part: Some(part), ..PartSlot::free() };
         }
         let is_over = |&&(place, _): &&(usize, &Order)| self.seats[place].left == 0;
         self.done.extend(batch.iter().filter(is_over).map(|&(place, _)| place));
@@ -127,7 +127,7 @@ impl Parts {
 
     fn free_slot(&mut self) -> PartId {
         self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::free());
+            self.slots.push(PartSlot::free());
             self.slots.len() - 1
         })
     }
@@ -149,24 +149,24 @@ impl Parts {
     fn release(&mut self, id: PartId) {
         let slot = &mut self.slots[id];
         (slot.aside, slot.ended) = (false, true);
-        if let Some(memory) = slot.part.take().and_then(Part::into_memory) {
+        if let Some(memory) = slot.part.take().and_then(ReadPart::into_memory) {
             self.staging.give(memory);
         }
         self.free.push(id);
     }
 
     /// A part that is here.
-    pub(super) fn part_mut(&mut self, id: PartId) -> Option<&mut Part> {
+    pub(super) fn part_mut(&mut self, id: PartId) -> Option<&mut ReadPart> {
         self.slots.get_mut(id)?.part.as_mut()
     }
 
-    /// Lends a part to a thread; [`Parts::bring_back`] has to follow.
-    pub(super) fn lend(&mut self, id: PartId) -> Option<Part> {
+    /// Lends a part to a thread; [`ReadParts::bring_back`] has to follow.
+    pub(super) fn lend(&mut self, id: PartId) -> Option<ReadPart> {
         self.slots.get_mut(id)?.part.take()
     }
 
     /// A thread has ended a part. `true`: it was aside.
-    pub(super) fn bring_back(&mut self, id: PartId, part: Part) -> bool {
+    pub(super) fn bring_back(&mut self, id: PartId, part: ReadPart) -> bool {
         let aside = self.slots[id].aside;
         self.slots[id].part = Some(part);
         self.ended(id);
@@ -243,7 +243,7 @@ impl Parts {
     pub(super) fn give_up(
         &mut self,
         place: usize,
-        mut taken_back: impl FnMut(PartId) -> Option<Part>,
+        mut taken_back: impl FnMut(PartId) -> Option<ReadPart>,
     ) -> Vec<PartId> {
         let mut aside = Vec::new();
         // The last data may have arrived since the last check: the place is taken at once, and may
@@ -282,7 +282,7 @@ impl Parts {
             return Vec::new();
         }
         let result = |&(id, index): &(PartId, usize)| match &self.slots[id] {
-            Slot { owners, part: Some(part), .. } if owners.contains(&place) => part.result(index),
+            PartSlot { owners, part: Some(part), .. } if owners.contains(&place) => part.result(index),
             _ => Err(libc::ETIMEDOUT),
         };
         seat.spans.iter().map(result).collect()
@@ -310,7 +310,7 @@ impl Parts {
     }
 
     /// All memory of parts that are here, to keep it from being freed while the kernel may write to it.
-    pub(super) fn take_memory(&mut self) -> impl Iterator<Item = Memory> + '_ {
+    pub(super) fn take_memory(&mut self) -> impl Iterator<Item = StagingBuffer> + '_ {
         self.slots.iter_mut().filter_map(|slot| slot.part.take()?.into_memory())
     }
 

@@ -3,7 +3,7 @@ use std::fs::File;
 use millrace_core::limits::SLOW_READ_NS;
 
 use super::super::order::{MemberView, Role, SpanFile, SpanOrder, bit};
-use super::super::sample::Sample;
+use super::super::sample::SampleFiles;
 use super::super::source::OpenTitle;
 use super::part::Arrived;
 use super::*;
@@ -13,7 +13,7 @@ const NOW: Instant = Instant(1);
 
 /// A title in real files, open.
 pub(super) struct SampleTitle {
-    sample: Sample,
+    sample: SampleFiles,
     pub(super) open: Arc<OpenTitle>,
 }
 
@@ -25,7 +25,7 @@ impl SampleTitle {
     }
 
     pub(super) fn new(extents: usize) -> Self {
-        let sample = Sample::of_extents(extents);
+        let sample = SampleFiles::of_extents(extents);
         let open = Arc::new(OpenTitle::new(Box::new(sample.open())));
         Self { sample, open }
     }
@@ -40,7 +40,7 @@ pub(super) fn order(title: &SampleTitle, extent: u32) -> Order {
 }
 
 /// Every way of reading that this machine has.
-fn readers_with(places: usize, faults: &ReadFaults) -> Vec<(Box<dyn Reader>, Arc<EventBell>)> {
+fn readers_with(places: usize, faults: &ReadFaults) -> Vec<(Box<dyn ExtentReader>, Arc<EventBell>)> {
     let wake = || Arc::new(EventBell::new().unwrap());
     let with = |backend, wake: Arc<EventBell>| {
         start(backend, (places, places), &wake, faults).map(|reader| (reader, wake))
@@ -53,12 +53,16 @@ fn readers_with(places: usize, faults: &ReadFaults) -> Vec<(Box<dyn Reader>, Arc
     [Some(threads), uring.ok()].into_iter().flatten().collect()
 }
 
-fn readers(places: usize) -> Vec<(Box<dyn Reader>, Arc<EventBell>)> {
+fn readers(places: usize) -> Vec<(Box<dyn ExtentReader>, Arc<EventBell>)> {
     readers_with(places, &ReadFaults::default())
 }
 
 /// Waits until `what` gives something.
-fn wait_for<T>(reader: &mut dyn Reader, wake: &EventBell, what: impl Fn(&mut dyn Reader) -> Option<T>) -> T {
+fn wait_for<T>(
+    reader: &mut dyn ExtentReader,
+    wake: &EventBell,
+    what: impl Fn(&mut dyn ExtentReader) -> Option<T>,
+) -> T {
     let begun = std::time::Instant::now();
     loop {
         if let Some(found) = what(reader) {
@@ -73,7 +77,7 @@ fn wait_for<T>(reader: &mut dyn Reader, wake: &EventBell, what: impl Fn(&mut dyn
     }
 }
 
-fn wait_done(reader: &mut dyn Reader, wake: &EventBell) -> usize {
+fn wait_done(reader: &mut dyn ExtentReader, wake: &EventBell) -> usize {
     wait_for(reader, wake, |reader| reader.next_done())
 }
 
@@ -402,7 +406,7 @@ fn memory_is_given_back() {
 #[test]
 fn time_counts_from_when_a_read_is_under_way() {
     let disks = Disks::new(2);
-    let mut parts = parts::Parts::new(1, staging::Staging::new(1).unwrap());
+    let mut parts = parts::ReadParts::new(1, staging::Staging::new(1).unwrap());
     let ids = parts.begin(&[(0, &disks.order(1))]);
     let ms = |ms: u64| Instant(ms * 1_000_000);
     let queued = parts.unanswered(ms(900), 0, |_| true);
@@ -460,7 +464,7 @@ fn of_member(member: u16) -> part::Share {
     part::Share { member: Some(member), block: None }
 }
 
-fn begin_run(reader: &mut dyn Reader, run: &[Order]) {
+fn begin_run(reader: &mut dyn ExtentReader, run: &[Order]) {
     let batch: Vec<_> = run.iter().enumerate().collect();
     reader.begin_run(NOW, &batch);
 }
@@ -473,7 +477,7 @@ fn run_of_consecutive_extents_is_one_read_per_file() {
     let joined = |order: &Order| order.spans.iter().filter(|span| span.joined).count();
     assert_eq!(run.iter().map(joined).collect::<Vec<_>>(), [0, 6, 6, 6]);
     let batch: Vec<_> = run.iter().enumerate().collect();
-    let plan = part::Plan::new(&batch, of_member(1));
+    let plan = part::PartPlan::new(&batch, of_member(1));
     assert_eq!((plan.reads(), plan.places()), (2, vec![0, 1, 2, 3]));
     for (mut reader, wake) in readers(4) {
         for round in 0..3 {
@@ -574,7 +578,7 @@ fn give_up_of_completed_read_reports_done_once() {
     for (mut reader, wake) in readers(1) {
         let order = disks.order(0);
         reader.begin(NOW, 0, &order);
-        let all_here = |reader: &mut dyn Reader| (reader.unanswered(NOW, 0).members == 0).then_some(());
+        let all_here = |reader: &mut dyn ExtentReader| (reader.unanswered(NOW, 0).members == 0).then_some(());
         wait_for(&mut *reader, &wake, all_here);
         assert_eq!(reader.give_up(0), vec![]);
         disks.check(&order, &reader.results(0), 0, 0);
@@ -607,7 +611,7 @@ fn run_with_extent_absent_on_member_is_still_one_read() {
         rest[0].join(before.iter());
     }
     let batch: Vec<_> = run.iter().enumerate().collect();
-    assert_eq!([0, 1].map(|member| part::Plan::new(&batch, of_member(member)).reads()), [1, 1]);
+    assert_eq!([0, 1].map(|member| part::PartPlan::new(&batch, of_member(member)).reads()), [1, 1]);
     for (mut reader, wake) in readers(4) {
         begin_run(&mut *reader, &run);
         for _ in 0..4 {

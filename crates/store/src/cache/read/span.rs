@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::super::source::ALIGN;
 use crate::limits::cache::MAX_INTERRUPTIONS;
 
-/// What became of a read after one system call.
+/// Progress of a read after one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum SpanProgress {
     /// Everything needed is there.
     Done,
     /// The rest must be requested.
@@ -46,19 +46,19 @@ impl Span {
     }
 
     /// Notes the result of reading [`Span::rest`]: bytes, or `-errno`.
-    pub(super) fn arrived(&mut self, result: i32) -> Step {
+    pub(super) fn arrived(&mut self, result: i32) -> SpanProgress {
         let Ok(bytes) = usize::try_from(result) else {
             let errno = -result;
             self.interruptions += 1;
             let again = matches!(errno, libc::EINTR | libc::EAGAIN) && self.interruptions < MAX_INTERRUPTIONS;
-            return if again { Step::Again } else { Step::Failed(errno) };
+            return if again { SpanProgress::Again } else { SpanProgress::Failed(errno) };
         };
         let got = self.got / ALIGN * ALIGN + bytes;
         if got <= self.got {
-            return Step::Failed(libc::ENODATA); // the file ends before what it should hold
+            return SpanProgress::Failed(libc::ENODATA); // the file ends before what it should hold
         }
         self.got = got;
-        if got >= self.need { Step::Done } else { Step::Again }
+        if got >= self.need { SpanProgress::Done } else { SpanProgress::Again }
     }
 }
 
@@ -85,9 +85,9 @@ mod tests {
                 let come = (known - range.start + step).min(range.len());
                 known = range.start + come;
                 match span.arrived(come as i32) {
-                    Step::Done => break,
-                    Step::Again => prop_assert!(known < span.need),
-                    Step::Failed(errno) => prop_assert!(false, "errno {}", errno),
+                    SpanProgress::Done => break,
+                    SpanProgress::Again => prop_assert!(known < span.need),
+                    SpanProgress::Failed(errno) => prop_assert!(false, "errno {}", errno),
                 }
             }
             prop_assert!(known >= span.need);
@@ -98,11 +98,11 @@ mod tests {
     fn interruptions_are_not_errors_unless_they_never_end() {
         let mut span = Span::covering(&(0..100));
         for _ in 1..MAX_INTERRUPTIONS {
-            assert_eq!(span.arrived(-libc::EINTR), Step::Again);
+            assert_eq!(span.arrived(-libc::EINTR), SpanProgress::Again);
         }
-        assert_eq!(span.arrived(-libc::EAGAIN), Step::Failed(libc::EAGAIN));
-        assert_eq!(Span::covering(&(0..100)).arrived(-libc::EIO), Step::Failed(libc::EIO));
-        assert_eq!(Span::covering(&(0..100)).arrived(0), Step::Failed(libc::ENODATA));
-        assert_eq!(Span::covering(&(0..100)).arrived(100), Step::Done);
+        assert_eq!(span.arrived(-libc::EAGAIN), SpanProgress::Failed(libc::EAGAIN));
+        assert_eq!(Span::covering(&(0..100)).arrived(-libc::EIO), SpanProgress::Failed(libc::EIO));
+        assert_eq!(Span::covering(&(0..100)).arrived(0), SpanProgress::Failed(libc::ENODATA));
+        assert_eq!(Span::covering(&(0..100)).arrived(100), SpanProgress::Done);
     }
 }

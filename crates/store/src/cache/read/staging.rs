@@ -16,7 +16,7 @@ pub(super) const HOME_BYTES: usize =
     DATA_STAGING_BYTES + META_STAGING_BYTES + SUMS_STAGING_BYTES + CRCS_STAGING_BYTES;
 
 /// Memory for one part of a read.
-pub(super) struct Memory {
+pub(super) struct StagingBuffer {
     pub(super) buf: AlignedBuf,
     /// Its number among the buffers that io_uring knows.
     pub(super) registered: Option<u16>,
@@ -25,8 +25,8 @@ pub(super) struct Memory {
 
 /// The memory not in use.
 pub(super) struct Staging {
-    homes: Vec<Memory>,
-    spare: [Vec<Memory>; STAGING_SIZES],
+    homes: Vec<StagingBuffer>,
+    spare: [Vec<StagingBuffer>; STAGING_SIZES],
     spare_bytes: usize,
 }
 
@@ -36,13 +36,13 @@ impl Staging {
     /// # Errors
     /// If the memory cannot be allocated.
     pub(super) fn new(homes: usize) -> io::Result<Self> {
-        let home = |_| Ok(Memory { buf: AlignedBuf::new(HOME_BYTES)?, registered: None, home: true });
+        let home = |_| Ok(StagingBuffer { buf: AlignedBuf::new(HOME_BYTES)?, registered: None, home: true });
         let homes = (0..homes).map(home).collect::<io::Result<_>>()?;
         Ok(Self { homes, spare: Default::default(), spare_bytes: 0 })
     }
 
     /// The home buffers, to make them known to the kernel.
-    pub(super) fn homes(&mut self) -> &mut [Memory] {
+    pub(super) fn homes(&mut self) -> &mut [StagingBuffer] {
         &mut self.homes
     }
 
@@ -50,7 +50,7 @@ impl Staging {
     ///
     /// # Errors
     /// If the memory cannot be allocated.
-    pub(super) fn take(&mut self, bytes: usize, home: bool) -> io::Result<Memory> {
+    pub(super) fn take(&mut self, bytes: usize, home: bool) -> io::Result<StagingBuffer> {
         if home
             && bytes <= HOME_BYTES
             && let Some(memory) = self.homes.pop()
@@ -63,11 +63,11 @@ impl Staging {
             return Ok(memory);
         }
         let buf = AlignedBuf::new(bytes.max(SMALLEST_STAGING_BYTES << size.min(STAGING_SIZES)))?;
-        Ok(Memory { buf, registered: None, home: false })
+        Ok(StagingBuffer { buf, registered: None, home: false })
     }
 
     /// Takes memory back.
-    pub(super) fn give(&mut self, memory: Memory) {
+    pub(super) fn give(&mut self, memory: StagingBuffer) {
         let bytes = memory.buf.len();
         if memory.home {
             self.homes.push(memory);

@@ -16,23 +16,23 @@ use crate::limits::cache::{MAX_READ_THREADS, MAX_STUCK_THREADS, THREADS_LAST_WAI
 use millrace_core::time::Instant;
 
 use super::super::order::{Order, SpanResult};
-use super::part::{Arrived, Part};
-use super::parts::{PartId, Parts};
+use super::part::{Arrived, ReadPart};
+use super::parts::{PartId, ReadParts};
 use super::staging::Staging;
-use super::{Owed, Reader, Unanswered};
+use super::{ExtentReader, Owed, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
 
 /// A part on its way to a thread and back.
-struct Job {
+struct PartJob {
     id: PartId,
-    part: Part,
+    part: ReadPart,
 }
 
 #[derive(Default)]
 struct Queues {
-    todo: VecDeque<Job>,
-    done: VecDeque<Job>,
+    todo: VecDeque<PartJob>,
+    done: VecDeque<PartJob>,
     /// Of the parts that threads have: their members, and whether they are blocks.
     busy: Vec<(Option<u16>, bool)>,
     threads: usize,
@@ -42,7 +42,7 @@ struct Queues {
     stop: bool,
 }
 
-struct Shared {
+struct ReaderPoolState {
     queues: Mutex<Queues>,
     work: Condvar,
     gone: Condvar,
@@ -50,7 +50,7 @@ struct Shared {
     faults: ReadFaults,
 }
 
-impl Shared {
+impl ReaderPoolState {
     /// A poisoned lock is taken all the same: its holder only pushes and pops.
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -59,8 +59,8 @@ impl Shared {
 
 /// The pool.
 pub(super) struct Threads {
-    shared: Arc<Shared>,
-    parts: Parts,
+    shared: Arc<ReaderPoolState>,
+    parts: ReadParts,
 }
 
 impl Threads {
@@ -76,8 +76,9 @@ impl Threads {
     ) -> io::Result<Self> {
         let wanted = usual.min(MAX_READ_THREADS);
         let queues = Mutex::new(Queues { wanted, ..Queues::default() });
-        let shared = Arc::new(Shared { queues, work: Condvar::new(), gone: Condvar::new(), wake, faults });
-        let pool = Self { shared, parts: Parts::new(places, Staging::new(usual)?) };
+        let shared =
+            Arc::new(ReaderPoolState { queues, work: Condvar::new(), gone: Condvar::new(), wake, faults });
+        let pool = Self { shared, parts: ReadParts::new(places, Staging::new(usual)?) };
         for number in 0..wanted {
             pool.spawn(number)?;
         }
@@ -98,7 +99,7 @@ impl Threads {
     /// Collects the reads that the threads have finished.
     fn collect(&mut self) {
         let ended = std::mem::take(&mut self.shared.lock().done);
-        for Job { id, part } in ended {
+        for PartJob { id, part } in ended {
             if self.parts.bring_back(id, part) {
                 self.shared.lock().stuck -= 1;
                 // There is a thread too many now.
@@ -108,7 +109,7 @@ impl Threads {
     }
 }
 
-impl Reader for Threads {
+impl ExtentReader for Threads {
     fn name(&self) -> &'static str {
         "threads"
     }
@@ -116,7 +117,7 @@ impl Reader for Threads {
     fn begin_run(&mut self, _now: Instant, batch: &[(usize, &Order)]) {
         for id in self.parts.begin(batch) {
             let Some(part) = self.parts.lend(id) else { continue };
-            self.shared.lock().todo.push_back(Job { id, part });
+            self.shared.lock().todo.push_back(PartJob { id, part });
             self.shared.work.notify_one();
         }
     }
@@ -198,8 +199,8 @@ impl Drop for Threads {
     }
 }
 
-fn serve(shared: &Shared) {
-    while let Some(Job { id, mut part }) = next_job(shared) {
+fn serve(shared: &ReaderPoolState) {
+    while let Some(PartJob { id, mut part }) = next_job(shared) {
         let mut index = 0;
         // Those that fail may become more.
         while index < part.reads.len() {
@@ -211,7 +212,7 @@ fn serve(shared: &Shared) {
         busy.map(|at| queues.busy.swap_remove(at));
         match queues.stop {
             true => drop(part),
-            false => queues.done.push_back(Job { id, part }),
+            false => queues.done.push_back(PartJob { id, part }),
         }
         // A member's next part may have waited for this one.
         let more = !queues.todo.is_empty();
@@ -225,14 +226,14 @@ fn serve(shared: &Shared) {
     shared.gone.notify_all();
 }
 
-fn next_job(shared: &Shared) -> Option<Job> {
+fn next_job(shared: &ReaderPoolState) -> Option<PartJob> {
     let mut queues = shared.lock();
     loop {
         if queues.stop || queues.threads > queues.wanted + queues.stuck {
             return None;
         }
         let Queues { todo, busy, .. } = &mut *queues;
-        let free = |part: &Part| {
+        let free = |part: &ReadPart| {
             let kind = (part.member, part.is_block);
             kind == (None, false) || busy.iter().filter(|&&other| other == kind).count() < MAX_OF_MEMBER
         };
@@ -247,7 +248,7 @@ fn next_job(shared: &Shared) -> Option<Job> {
     }
 }
 
-fn read(part: &mut Part, index: usize, faults: &ReadFaults) {
+fn read(part: &mut ReadPart, index: usize, faults: &ReadFaults) {
     let (member, is_units) = (part.member.unwrap_or(0), part.reads[index].is_units);
     loop {
         let file = part.reads[index].file.clone();

@@ -18,10 +18,10 @@ use io_uring::{IoUring, opcode, squeue};
 use millrace_core::time::Instant;
 
 use super::super::order::{MAX_SPANS, Order, SpanResult};
-use super::part::{Arrived, Part};
-use super::parts::{PartId, Parts};
+use super::part::{Arrived, ReadPart};
+use super::parts::{PartId, ReadParts};
 use super::staging::Staging;
-use super::{Owed, Reader, Unanswered};
+use super::{ExtentReader, Owed, Unanswered};
 use crate::bell::EventBell;
 use crate::disk::{ReadFault, ReadFaults};
 use crate::limits::MAX_MEMBERS;
@@ -33,7 +33,7 @@ use crate::limits::cache::{
 const WAKE: u64 = u64::MAX;
 
 /// A read that a test, or an operator who tries it out, wants to be late.
-struct Held {
+struct DelayedRead {
     id: PartId,
     index: usize,
     /// For this long; none: until the fault changes.
@@ -45,7 +45,7 @@ struct Held {
 /// The ring and the staging memory it reads into.
 pub(super) struct Uring {
     ring: IoUring,
-    parts: Parts,
+    parts: ReadParts,
     /// Submission entries that wait for room in the ring.
     unsent: VecDeque<squeue::Entry>,
     /// Parts that the kernel may not have heard of: they wait for the next call, or for room in the ring.
@@ -55,7 +55,7 @@ pub(super) struct Uring {
     wake: Arc<EventBell>,
     wake_watched: bool,
     faults: ReadFaults,
-    held: Vec<Held>,
+    held: Vec<DelayedRead>,
     /// When the members' arms are free ([`ReadFault::Arm`]).
     arms: [Instant; MAX_MEMBERS],
     /// Results that come from no kernel.
@@ -86,7 +86,7 @@ impl Uring {
         let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
         let mut staging = Staging::new(usual)?;
         register(&ring, &mut staging);
-        let parts = Parts::new(places, staging);
+        let parts = ReadParts::new(places, staging);
         let (unsent, fresh, made_up, held) = (VecDeque::new(), Vec::new(), VecDeque::new(), Vec::new());
         let (in_flight, wake_watched) = (0, false);
         let arms = [Instant(0); MAX_MEMBERS];
@@ -108,7 +108,7 @@ impl Uring {
                 _ => None,
             };
             if let Some(ns) = hold {
-                return self.held.push(Held { id, index, ns, until: None });
+                return self.held.push(DelayedRead { id, index, ns, until: None });
             }
         }
         self.push(id, index);
@@ -237,7 +237,7 @@ impl Uring {
         {
             let member = part.member.unwrap_or(0);
             let (at, len, _, offset) = part.target(index);
-            // SAFETY: the range is inside the part's memory (see `Part::target`), at most as long
+            // SAFETY: the range is inside the part's memory (see `ReadPart::target`), at most as long
             // as requested there, and the kernel has just reported that it is done with it.
             let into = unsafe { std::slice::from_raw_parts_mut(at, bytes.min(len)) };
             result = match self.faults.after_read(member, offset, into) {
@@ -263,7 +263,7 @@ impl Uring {
 }
 
 /// Returns the injected fault for the missing bytes of one read of a part.
-fn fault_of(faults: &ReadFaults, part: &mut Part, index: usize) -> ReadFault {
+fn fault_of(faults: &ReadFaults, part: &mut ReadPart, index: usize) -> ReadFault {
     let (_, len, _, offset) = part.target(index);
     faults.of(part.member.unwrap_or(0)).on(&(offset..offset.saturating_add(len as u64)))
 }
@@ -286,7 +286,7 @@ fn register(ring: &IoUring, staging: &mut Staging) {
     }
 }
 
-impl Reader for Uring {
+impl ExtentReader for Uring {
     fn name(&self) -> &'static str {
         "io_uring"
     }

@@ -42,7 +42,7 @@ fn reads_work_without_registered_memory() {
     let Some(mut uring) = uring(1) else { return };
     let mut staging = Staging::new(1).unwrap();
     assert!(staging.homes()[0].registered.is_none());
-    uring.parts = Parts::new(1, staging);
+    uring.parts = ReadParts::new(1, staging);
     for extent in [1, 0] {
         uring.begin(NOW, 0, &order(&title, extent));
         wait_done(&mut uring);

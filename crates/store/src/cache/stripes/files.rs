@@ -71,9 +71,9 @@ pub(in crate::cache) struct OpenFile {
     since: Option<Instant>,
 }
 
-/// The state of a file.
+/// State of one file of a title.
 #[derive(Clone, Default)]
-enum Known {
+enum TitleFileState {
     #[default]
     Nothing,
     Open(OpenFile),
@@ -87,9 +87,9 @@ enum Known {
 }
 
 #[derive(Default)]
-struct Table {
+struct FileTableState {
     /// By position and kind of file.
-    files: Vec<[Known; FILES]>,
+    files: Vec<[TitleFileState; FILES]>,
     /// Slots of members with a file that could not be opened since the last query, and the cause.
     refusals: Vec<(u16, i32)>,
     /// Slots of members that did not answer when a file was opened since the last query, as bits.
@@ -99,7 +99,7 @@ struct Table {
 /// The open files of one title.
 #[derive(Default)]
 pub(in crate::cache) struct FileTable {
-    table: Mutex<Table>,
+    table: Mutex<FileTableState>,
 }
 
 impl FileTable {
@@ -155,7 +155,7 @@ impl FileTable {
         if table.files.len() <= position {
             table.files.resize_with(position + 1, Default::default);
         }
-        let Table { files, refusals, silent } = &mut *table;
+        let FileTableState { files, refusals, silent } = &mut *table;
         let files = &mut files[position];
         if !members.is_present(position) {
             *files = Default::default();
@@ -164,14 +164,14 @@ impl FileTable {
         let epoch = members.epoch(position);
         let may_direct = direct && matches!(kind, TitleFile::Data | TitleFile::Parity);
         match &mut files[kind as usize] {
-            Known::Open(file) if file.epoch == epoch && (may_direct || !file.direct) => {
+            TitleFileState::Open(file) if file.epoch == epoch && (may_direct || !file.direct) => {
                 return Ok(file.clone());
             }
-            Known::Refused { errno, epoch: of, until } if *of == epoch => {
+            TitleFileState::Refused { errno, epoch: of, until } if *of == epoch => {
                 let until = until.or(now.map(|now| now.plus_ns(FILE_RETRY_NS)));
                 if until.zip(now).is_none_or(|(until, now)| now < until) {
                     let errno = *errno;
-                    files[kind as usize] = Known::Refused { errno, epoch, until };
+                    files[kind as usize] = TitleFileState::Refused { errno, epoch, until };
                     return Err(Some(errno));
                 }
             }
@@ -182,12 +182,12 @@ impl FileTable {
         let opened = members.blocking(position).send(timeout, open);
         // A member that does not answer is asked again as its blocking calls allow.
         let place = &mut files[kind as usize];
-        *place = Known::Nothing;
+        *place = TitleFileState::Nothing;
         let opened = opened.inspect_err(|_| *silent |= bit(members.slot(position)));
         match opened.map_err(|_| None)? {
             Ok((file, direct, may_wait)) => {
                 let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch, since: now };
-                *place = Known::Open(file.clone());
+                *place = TitleFileState::Open(file.clone());
                 Ok(file)
             }
             Err(errno) if is_exhaustion(errno) => Err(Some(errno)),
@@ -198,7 +198,7 @@ impl FileTable {
                     refusals.push((slot, errno));
                 }
                 let until = now.map(|now| now.plus_ns(FILE_RETRY_NS));
-                *place = Known::Refused { errno, epoch, until };
+                *place = TitleFileState::Refused { errno, epoch, until };
                 Err(Some(errno))
             }
         }
@@ -222,19 +222,19 @@ impl FileTable {
         let mut table = self.lock();
         for known in table.files.get_mut(position).into_iter().flatten() {
             let since = match known {
-                Known::Nothing => continue,
-                Known::Open(file) => file.since.map_or(0, |since| since.0),
-                Known::Refused { until, .. } => {
+                TitleFileState::Nothing => continue,
+                TitleFileState::Open(file) => file.since.map_or(0, |since| since.0),
+                TitleFileState::Refused { until, .. } => {
                     until.map_or(0, |until| until.0.saturating_sub(FILE_RETRY_NS))
                 }
             };
             if now.0.saturating_sub(since) >= REOPEN_NS {
-                *known = Known::Nothing;
+                *known = TitleFileState::Nothing;
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, FileTableState> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

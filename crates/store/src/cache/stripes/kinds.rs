@@ -6,7 +6,7 @@ use super::files::FileTable;
 use super::{media, needs, track};
 use crate::cache::fill::Builder;
 use crate::cache::handle::ReadFailure;
-use crate::cache::kind::{Kind, TitleMembers};
+use crate::cache::kind::{TitleKind, TitleMembers};
 use crate::cache::order::{Built, MemberView, Order, SpanResult};
 use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleSource};
 use crate::stripes::StripeLayout;
@@ -31,7 +31,7 @@ impl Striped {
     }
 }
 
-impl Kind for Striped {
+impl TitleKind for Striped {
     fn source(&self) -> &dyn TitleSource {
         &*self.source
     }
@@ -85,7 +85,7 @@ impl ParityTrack {
     }
 }
 
-impl Kind for ParityTrack {
+impl TitleKind for ParityTrack {
     fn source(&self) -> &dyn TitleSource {
         &*self.source
     }

@@ -24,7 +24,7 @@ use crate::stripes::StripeLayout;
 use crate::sums::{SumsBlocks, congruent};
 
 /// Media, as pieces that follow each other at borders of units; a piece that has not come is shorter or empty.
-struct Media<'a> {
+struct MediaPieces<'a> {
     /// First byte of the first piece.
     start: u64,
     /// End of the last piece.
@@ -33,7 +33,7 @@ struct Media<'a> {
     pieces: Vec<&'a [u8]>,
 }
 
-impl<'a> Media<'a> {
+impl<'a> MediaPieces<'a> {
     /// Copies what begins at byte `from` of the title; its sum, or `None` if some of it has not come. Packets and units have even
     /// lengths, so only the last piece of a title may be odd.
     fn copy(&self, to: &mut [u8], from: u64) -> Option<u16> {
@@ -62,7 +62,7 @@ impl<'a> Media<'a> {
 }
 
 /// The pieces that came of `bytes` of the title.
-fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) -> Media<'a> {
+fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) -> MediaPieces<'a> {
     let unit_bytes = stripes.unit_bytes() as u64;
     let mut cursors = results.data();
     let units = bytes.start / unit_bytes..bytes.end.div_ceil(unit_bytes);
@@ -72,7 +72,7 @@ fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) 
         let start = (unit * unit_bytes).max(bytes.start);
         cursors.take(position, (((unit + 1) * unit_bytes).min(bytes.end) - start) as usize)
     });
-    Media { start: bytes.start, end: bytes.end, unit_bytes, pieces: pieces.collect() }
+    MediaPieces { start: bytes.start, end: bytes.end, unit_bytes, pieces: pieces.collect() }
 }
 
 /// Builds an extent of media of a title with member files.
@@ -197,7 +197,7 @@ impl Maker<'_> {
     /// Copies the packets behind their headers and marks those that are missing or wrong; how many these are.
     fn copy(
         &mut self,
-        media: &Media<'_>,
+        media: &MediaPieces<'_>,
         mut walk: Walk<'_>,
         metas: &mut [PacketMeta],
         extent: &mut [u8],
@@ -249,7 +249,7 @@ impl Maker<'_> {
             let start = at * DEFAULT_PACKET_BYTES;
             pieces.push(if *is_good { &decoded.media[start..start + DEFAULT_PACKET_BYTES] } else { &[] });
         }
-        let media = Media { start: decoded.start, end: self.geometry.read.end, unit_bytes, pieces };
+        let media = MediaPieces { start: decoded.start, end: self.geometry.read.end, unit_bytes, pieces };
         // They have been compared with their CRCs.
         self.copy(&media, Crcs::default().walk(), metas, extent)
     }

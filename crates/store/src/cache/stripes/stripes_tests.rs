@@ -13,8 +13,8 @@ use crate::cache::source::OpenTitle;
 use std::sync::Arc;
 
 /// k, m, members, unit: those that volumes have, and odd ones.
-type Shape = (u16, u16, u16, u32);
-const GEOMETRIES: [Shape; 12] = [
+type StripeShape = (u16, u16, u16, u32);
+const GEOMETRIES: [StripeShape; 12] = [
     (8, 1, 1, 8),
     (8, 3, 1, 20),
     (4, 4, 2, 16),
@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-fn sample((k, m, members, unit): Shape) -> StripeSample {
+fn sample((k, m, members, unit): StripeShape) -> StripeSample {
     let stripe_packets = usize::from(k) * unit as usize;
     StripeSample::of_stripes(geometry(k, m, members, unit), (450 / stripe_packets).max(2))
 }

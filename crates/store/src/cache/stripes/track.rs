@@ -35,8 +35,8 @@ use crate::stripes::StripeLayout;
 /// indispensable.
 const HOLES: u8 = u8::MAX;
 
-/// The state of the stripes of an extent.
-struct Track<'a> {
+/// The stripes of an extent of a parity track, and their records.
+struct ParityExtent<'a> {
     stripes: StripeLayout,
     spread: Spread,
     code: Code,
@@ -49,7 +49,7 @@ struct Track<'a> {
     crcs: &'a Crcs,
 }
 
-impl Track<'_> {
+impl ParityExtent<'_> {
     fn media_packet(&self, stripe: u32, unit: usize, column: u32) -> u64 {
         let stripes = &self.stripes;
         u64::from(stripe) * u64::from(stripes.stripe_packets())
@@ -160,7 +160,7 @@ pub(super) fn assemble(
     let first_stripe = touched.start;
     let spread = stripes.spread();
     let (media, parity, crcs) = (&media, &parity, &crcs);
-    let known = Track { stripes, spread, code, timeline, duration, first_stripe, media, parity, crcs };
+    let known = ParityExtent { stripes, spread, code, timeline, duration, first_stripe, media, parity, crcs };
     let layout = title.layout();
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
@@ -207,7 +207,7 @@ struct Fill {
     wrong: bool,
 }
 
-impl Track<'_> {
+impl ParityExtent<'_> {
     /// Writes one datagram, or zeros if there is nothing to send.
     fn fill(&self, place: FecPlace, packet: u32, came: Option<&[u8]>, slot: &mut [u8]) -> Fill {
         let FecPlace { row: stripe, column, parity, .. } = place;

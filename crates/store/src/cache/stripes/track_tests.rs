@@ -9,12 +9,12 @@ use crate::cache::order::{Built, Filled, MemberView, Role};
 
 const PACKET: usize = 1316;
 /// k, m, members, unit. The last stripes are short, and the second's columns are not all used.
-const GEOMETRIES: [Shape; 7] =
+const GEOMETRIES: [TrackShape; 7] =
     [(8, 1, 1, 12), (8, 3, 1, 20), (4, 4, 2, 20), (4, 2, 3, 16), (4, 1, 5, 16), (20, 8, 7, 5), (5, 8, 1, 20)];
 
-type Shape = (u16, u16, u16, u32);
+type TrackShape = (u16, u16, u16, u32);
 
-fn sample((k, m, members, unit): Shape) -> StripeSample {
+fn sample((k, m, members, unit): TrackShape) -> StripeSample {
     let packets = usize::from(k) * unit as usize;
     StripeSample::new(geometry(k, m, members, unit), (packets * 13 + unit as usize / 2) * PACKET - 188)
 }
@@ -88,7 +88,7 @@ impl Columns {
     }
 }
 
-fn bench(shape: Shape, track: u8) -> Bench {
+fn bench(shape: TrackShape, track: u8) -> Bench {
     let mut bench = Bench::new(sample(shape), PACKET);
     bench.title = Bench::title(bench.sample.open_track(track));
     bench

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use millrace_core::time::MEDIA_HZ;
 
-use super::plan::{Film, Plan, RungPlan};
+use super::plan::{LadderPlan, LadderSource, RungPlan};
 use super::time::Times;
 use crate::ingest::plan::input_args;
 use crate::limits::FFMPEG_ENCODER_THREADS;
@@ -16,7 +16,7 @@ fn words(words: &[&str]) -> impl Iterator<Item = OsString> {
 
 /// All streams of the film that any encoding uses, copied to nowhere: ffmpeg counts time from the first of those that it reads, and that must be
 /// the same in each encoding.
-fn same_beginning(film: &Film) -> Vec<OsString> {
+fn same_beginning(film: &LadderSource) -> Vec<OsString> {
     let mut args = Vec::new();
     for index in std::iter::once(film.pictures).chain(film.sounds.iter().map(|sound| sound.index)) {
         args.extend(words(&["-map", &format!("0:{index}")]));
@@ -25,7 +25,7 @@ fn same_beginning(film: &Film) -> Vec<OsString> {
     args
 }
 
-fn args(film: &Film, of_output: Vec<OsString>) -> Vec<OsString> {
+fn args(film: &LadderSource, of_output: Vec<OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> =
         words(&["-nostdin", "-hide_banner", "-v", "error", "-fflags", "+genpts"]).collect();
     args.extend(input_args());
@@ -38,7 +38,12 @@ fn args(film: &Film, of_output: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// A rung's pictures: at an even rate from time 0 on, in closed groups of the same pictures in all rungs.
-pub(super) fn pictures(film: &Film, plan: &Plan, rung: &RungPlan, preset: &str) -> Vec<OsString> {
+pub(super) fn pictures(
+    film: &LadderSource,
+    plan: &LadderPlan,
+    rung: &RungPlan,
+    preset: &str,
+) -> Vec<OsString> {
     let Times { pictures, seconds, group } = plan.times;
     let RungPlan { width, height, picture_rate, buffer_bits, .. } = rung;
     let filter = format!(
@@ -59,7 +64,7 @@ pub(super) fn pictures(film: &Film, plan: &Plan, rung: &RungPlan, preset: &str) 
 }
 
 /// All sounds, from time 0 on, to the end of the pictures: silence where there is none.
-pub(super) fn sounds(film: &Film, picture_ticks: u64) -> Vec<OsString> {
+pub(super) fn sounds(film: &LadderSource, picture_ticks: u64) -> Vec<OsString> {
     // A little more than is used.
     let seconds = format!("{:.3}", picture_ticks as f64 / MEDIA_HZ as f64 + 0.5);
     let mut output = Vec::new();

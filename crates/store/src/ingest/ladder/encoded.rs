@@ -57,7 +57,7 @@ pub(super) struct Picture {
 }
 
 /// A picture as it lies in the file.
-struct Unit {
+struct CodedPicture {
     pts: u64,
     dts: u64,
     bytes: Vec<u8>,
@@ -114,7 +114,7 @@ impl Pictures {
     }
 
     fn picture(&mut self) -> Result<Option<Picture>, LadderError> {
-        let Some(Unit { pts, dts, bytes }) = self.unit()? else { return Ok(None) };
+        let Some(CodedPicture { pts, dts, bytes }) = self.unit()? else { return Ok(None) };
         let (first_pts, _) = *self.first.get_or_insert((pts, dts));
         // Stamps wrap after 26 hours: about where it must be is known.
         let about = self.times.ticks(self.sent);
@@ -127,7 +127,7 @@ impl Pictures {
     }
 
     /// What one PES packet holds: ffmpeg writes one for each picture.
-    fn unit(&mut self) -> Result<Option<Unit>, LadderError> {
+    fn unit(&mut self) -> Result<Option<CodedPicture>, LadderError> {
         let mut bytes = [0; TS_PACKET_BYTES];
         while !self.ended {
             if !self.packets.next(&mut bytes)? {
@@ -157,10 +157,10 @@ impl Pictures {
             };
             let before = self.open.replace((pts, dts, start.payload.to_vec()));
             if let Some((pts, dts, bytes)) = before {
-                return Ok(Some(Unit { pts, dts, bytes }));
+                return Ok(Some(CodedPicture { pts, dts, bytes }));
             }
         }
-        Ok(self.open.take().map(|(pts, dts, bytes)| Unit { pts, dts, bytes }))
+        Ok(self.open.take().map(|(pts, dts, bytes)| CodedPicture { pts, dts, bytes }))
     }
 }
 
@@ -180,9 +180,9 @@ fn is_key(picture: &[u8]) -> bool {
     has(5) && has(7) && has(8)
 }
 
-/// The frames of one sound.
+/// Frames of one audio stream.
 #[derive(Debug, Default)]
-struct Track {
+struct AudioFrames {
     /// Bytes that are no whole frame yet.
     rest: Vec<u8>,
     frames: VecDeque<Vec<u8>>,
@@ -192,14 +192,14 @@ struct Track {
 #[derive(Debug)]
 pub(super) struct Sounds {
     packets: Packets,
-    tracks: Vec<Track>,
+    tracks: Vec<AudioFrames>,
     ended: bool,
 }
 
 impl Sounds {
     pub(super) fn open(path: &Path, count: usize) -> Result<Self, LadderError> {
         let mut tracks = Vec::new();
-        tracks.resize_with(count, Track::default);
+        tracks.resize_with(count, AudioFrames::default);
         Ok(Self { packets: Packets::open(path, "sound")?, tracks, ended: false })
     }
 

@@ -150,7 +150,7 @@ pub(super) struct Side<'a> {
 /// # Errors
 /// If one of them cannot be read.
 pub(super) fn misfits(title: Side<'_>, file: Side<'_>) -> io::Result<Vec<(Misfit, u64)>> {
-    let mut found = Found::default();
+    let mut found = MisfitCounts::default();
     let (a, b) = (words(&title), words(&file));
     if a != b {
         found.add(Misfit::Streams { title: a, file: b });
@@ -180,9 +180,9 @@ fn words(side: &Side<'_>) -> String {
 }
 
 #[derive(Default)]
-struct Found(Vec<(Misfit, u64)>);
+struct MisfitCounts(Vec<(Misfit, u64)>);
 
-impl Found {
+impl MisfitCounts {
     fn add(&mut self, misfit: Misfit) {
         let kind = |misfit: &Misfit| mem::discriminant(misfit);
         match self.0.iter_mut().find(|(known, _)| kind(known) == kind(&misfit)) {
@@ -192,7 +192,7 @@ impl Found {
     }
 }
 
-fn compare(a: &Point, b: &Point, found: &mut Found) {
+fn compare(a: &Point, b: &Point, found: &mut MisfitCounts) {
     let at = a.time;
     if a.time.0.abs_diff(b.time.0) > FIT_CLOCK_TICKS {
         found.add(Misfit::Time { title: a.time, file: b.time });
@@ -286,7 +286,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The next access point, with what follows up to the one behind it.
-    fn next(&mut self, in_title: bool, found: &mut Found) -> io::Result<Option<Point>> {
+    fn next(&mut self, in_title: bool, found: &mut MisfitCounts) -> io::Result<Option<Point>> {
         let mut bytes = [0; TS_PACKET_BYTES];
         loop {
             match self.source.read_exact(&mut bytes) {
@@ -346,7 +346,7 @@ impl<'a> Walk<'a> {
     }
 
     /// An access point with all that follows up to the next.
-    fn over(&mut self, point: Point, in_title: bool, found: &mut Found) -> Point {
+    fn over(&mut self, point: Point, in_title: bool, found: &mut MisfitCounts) -> Point {
         let at = point.time;
         for (pid, first) in &point.first {
             if !first.starts {

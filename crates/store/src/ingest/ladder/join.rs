@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::ingest::framing::Framing;
 use crate::ingest::source::SourceFile;
 use crate::ingest::{
-    IndexOptions, Indexed, IngestError, IngestOptions, NullSink, Progress, StreamError, index_only,
+    IndexOptions, Indexed, IngestError, IngestOptions, IngestProgress, NullSink, StreamError, index_only,
     ingest_as, stream_error,
 };
 use crate::volume::{Derived, MediaReader, TitleInfo, Volume};
@@ -31,7 +31,7 @@ pub fn join(
     own: Option<RenditionName>,
     files: &[Joining],
     options: &IngestOptions,
-    progress: &mut dyn FnMut(&Progress),
+    progress: &mut dyn FnMut(&IngestProgress),
 ) -> Result<Vec<TitleInfo>, LadderError> {
     if title.derived.is_some() {
         return Err(LadderError::Derived { title: title.name.clone() });

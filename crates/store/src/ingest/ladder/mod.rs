@@ -34,11 +34,11 @@ pub use self::error::LadderError;
 pub use self::fit::Misfit;
 pub use self::join::{Joining, check, compare, join};
 pub use self::list::{Ladder, LadderListError, Rung};
-pub(super) use self::plan::{Film, Sound};
+pub(super) use self::plan::{LadderSource, Sound};
 
 use self::encoded::{FIRST_PID, Pictures, Sounds};
 use self::mux::RungMux;
-use self::plan::{Plan, RungPlan};
+use self::plan::{LadderPlan, RungPlan};
 use self::work::WorkDir;
 use super::bounds::OutputBound;
 use super::child::ChildStop;
@@ -47,7 +47,7 @@ use super::remux::Remuxer;
 use super::source::SourceFile;
 use super::subtitles::FoundSubtitles;
 use super::ts_packet::{PesStart, TsPacket};
-use super::watch::Watch;
+use super::watch::ProgressReporter;
 use super::{Indexed, IngestOptions, StreamError, check_packet_sizes, naming};
 use crate::index::PTS_MODULUS;
 use crate::volume::{FinishTitle, TitleInfo, TitleWriter, Volume};
@@ -114,7 +114,7 @@ pub fn make(
     check_packet_sizes(&options.ingest.packet_sizes)?;
     let file = SourceFile::open(source)?;
     let film = film(&file, options)?;
-    let plan = Plan::new(&options.ladder, &film)?;
+    let plan = LadderPlan::new(&options.ladder, &film)?;
     let work = WorkDir::open(volume, file.identity())?;
     let mut making = Making {
         volume,
@@ -173,11 +173,11 @@ pub fn make(
 }
 
 /// Asks ffprobe for the properties of the film.
-fn film(source: &SourceFile, options: &LadderOptions) -> Result<Film, LadderError> {
+fn film(source: &SourceFile, options: &LadderOptions) -> Result<LadderSource, LadderError> {
     let bounds = options.ingest.bounds.of_process(source.identity().bytes);
     let remuxer = Remuxer { source, ffmpeg: &options.ingest.ffmpeg, bounds };
-    let mut quiet = |_: &super::Progress| {};
-    let probe = remuxer.probe(&mut Watch::new(&mut quiet, &options.ingest.cancel))?;
+    let mut quiet = |_: &super::IngestProgress| {};
+    let probe = remuxer.probe(&mut ProgressReporter::new(&mut quiet, &options.ingest.cancel))?;
     if !probe.has_pictures() {
         return Err(LadderError::NoPictures { path: source.path().to_path_buf() });
     }
@@ -195,8 +195,8 @@ struct Making<'a> {
     volume: &'a Volume,
     source: &'a SourceFile,
     options: &'a LadderOptions,
-    film: &'a Film,
-    plan: &'a Plan,
+    film: &'a LadderSource,
+    plan: &'a LadderPlan,
     work: WorkDir,
     progress: Work,
     reused: usize,
@@ -256,8 +256,8 @@ impl Making<'_> {
         let options = &self.options.ingest;
         let bounds = options.bounds.of_process(source_bytes);
         let remuxer = Remuxer { source: self.source, ffmpeg: &options.ffmpeg, bounds };
-        let mut quiet = |_: &super::Progress| {};
-        let mut watch = Watch::new(&mut quiet, &options.cancel);
+        let mut quiet = |_: &super::IngestProgress| {};
+        let mut watch = ProgressReporter::new(&mut quiet, &options.cancel);
         let mut found = FoundSubtitles::default();
         found.add_streams(&remuxer, &self.film.texts, self.work.path(), 0, &mut watch);
         found.add_beside(self.source.path(), 0);

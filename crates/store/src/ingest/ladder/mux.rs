@@ -30,8 +30,8 @@ const AAC_TYPE: u8 = 0x0f;
 /// A PES packet on its way, with its bytes.
 type Sending = (Pes, Vec<u8>);
 
-/// A sound of the program: how far it is.
-struct Track {
+/// Position in one audio stream of the program.
+struct AudioCursor {
     pid: u16,
     number: usize,
     /// The next frame and its number.
@@ -47,7 +47,7 @@ pub(super) struct RungMux<'a> {
     tables: Tables,
     pictures: Pictures,
     sounds: Option<Sounds>,
-    tracks: Vec<Track>,
+    tracks: Vec<AudioCursor>,
     clock_start: u64,
     reorder: u64,
     /// Groups and pictures written, and packets in the group.
@@ -78,7 +78,7 @@ impl<'a> RungMux<'a> {
             stream_type: AAC_TYPE,
             descriptors: sound.language.as_deref().map(language).unwrap_or_default(),
         }));
-        let track = |number| Track { pid: pid(number), number, next: None, frame: 0 };
+        let track = |number| AudioCursor { pid: pid(number), number, next: None, frame: 0 };
         let mut mux = Self {
             plan,
             times,

@@ -12,11 +12,11 @@ use crate::limits::ladder::{
     GROUP_TICKS, MAX_LADDER_HZ, MIN_PICTURE_BITS, RUNG_BUFFER_TICKS, SOUND_CHANNEL_BITS, SOUND_HZ,
 };
 use crate::limits::trick::TRICK_SLOT_TICKS;
-use crate::trick::pace::Shape;
+use crate::trick::pace::SlotCapacity;
 
-/// What ladders are made of.
+/// The streams of a source that a ladder is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::ingest) struct Film {
+pub(in crate::ingest) struct LadderSource {
     /// Number of the stream of pictures in the file.
     pub(in crate::ingest) pictures: u32,
     /// Size as shown, with square pixels.
@@ -50,9 +50,9 @@ impl Sound {
     }
 }
 
-/// All rungs.
+/// Plan of a ladder: all its rungs.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct LadderPlan {
     pub(super) rungs: Vec<RungPlan>,
     pub(super) times: Times,
     /// Level of H.264 that all rungs say they need: a decoder that begins with one must be able to go over to each other.
@@ -73,10 +73,10 @@ pub(super) struct RungPlan {
     pub(super) most: u64,
 }
 
-impl Plan {
+impl LadderPlan {
     /// # Errors
     /// If the film is smaller than a rung, a rung has no room for pictures, or no level allows the best one.
-    pub(super) fn new(ladder: &Ladder, film: &Film) -> Result<Self, LadderError> {
+    pub(super) fn new(ladder: &Ladder, film: &LadderSource) -> Result<Self, LadderError> {
         let times = times(film.rate);
         let (mut rungs, mut left_out) = (Vec::new(), Vec::new());
         for rung in &ladder.rungs {
@@ -109,12 +109,12 @@ fn times((pictures, seconds): (u32, u32)) -> Times {
     Times { pictures, seconds, group: group.max(1) }
 }
 
-fn plan_of(rung: &Rung, film: &Film, times: &Times) -> Result<RungPlan, LadderError> {
+fn plan_of(rung: &Rung, film: &LadderSource, times: &Times) -> Result<RungPlan, LadderError> {
     let (width, height) = size(rung.height, film);
     let no_room = || LadderError::NoRoom { name: rung.name, rate: rung.rate };
     // Stuffing at the end of a group comes on top of what slots hold.
     let below = BitRate(rung.rate.0.saturating_sub(DEFAULT_PACKET_BYTES as u64 * 8));
-    let Some(Shape { most, .. }) = Shape::below(below) else { return Err(no_room()) };
+    let Some(SlotCapacity { most, .. }) = SlotCapacity::below(below) else { return Err(no_room()) };
     let ticks = times.ticks(times.group);
     let slots = ticks / TRICK_SLOT_TICKS;
     let sound = |sound: &Sound| {
@@ -138,7 +138,7 @@ fn plan_of(rung: &Rung, film: &Film, times: &Times) -> Result<RungPlan, LadderEr
 }
 
 /// Width and height of pictures that keep their shape within `height` lines of 16:9, even as 4:2:0 needs.
-fn size(height: u32, film: &Film) -> (u32, u32) {
+fn size(height: u32, film: &LadderSource) -> (u32, u32) {
     let (w, h) = (u64::from(film.width.max(2)), u64::from(film.height.max(2)));
     let lines = u64::from(height);
     // 854 for 480 lines: pictures that are a pixel wider than 16:9 by rounding are not squeezed.
@@ -189,9 +189,9 @@ fn level(best: &RungPlan, times: &Times) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn film(width: u32, height: u32, rate: (u32, u32)) -> Film {
+    fn film(width: u32, height: u32, rate: (u32, u32)) -> LadderSource {
         let sounds = vec![Sound { index: 1, channels: 2, language: None }];
-        Film {
+        LadderSource {
             pictures: 0,
             width,
             height,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn plan_for_source_smaller_than_rung_does_not_enlarge() {
-        let plan = |ladder: &Ladder, w, h| Plan::new(ladder, &film(w, h, (25, 1)));
+        let plan = |ladder: &Ladder, w, h| LadderPlan::new(ladder, &film(w, h, (25, 1)));
         let wanted: Ladder = "1080p:6M,720p:3M".parse().unwrap();
         let error = plan(&wanted, 1280, 720).unwrap_err().to_string();
         assert!(error.contains("1080p") && error.contains("1280 x 720"), "{error}");
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn plan_with_rate_too_low_for_video_is_refused() {
         let ladder: Ladder = "480p:1M,240p:200k".parse().unwrap();
-        let error = Plan::new(&ladder, &film(854, 480, (25, 1))).unwrap_err().to_string();
+        let error = LadderPlan::new(&ladder, &film(854, 480, (25, 1))).unwrap_err().to_string();
         assert!(error.contains("240p") && error.contains("200kb/s"), "{error}");
     }
 

@@ -66,10 +66,10 @@ impl WorkDir {
     }
 
     /// Begins a file; the rest of an earlier try is overwritten.
-    pub(super) fn begin(&self, file: &Path) -> Result<Part, LadderError> {
+    pub(super) fn begin(&self, file: &Path) -> Result<PartialFile, LadderError> {
         let path = file.with_extension("part");
         let part = File::create(&path).map_err(|error| StoreError::write("create", &path, 0, 0, error))?;
-        Ok(Part { path, whole: file.to_path_buf(), file: part, bytes: 0 })
+        Ok(PartialFile { path, whole: file.to_path_buf(), file: part, bytes: 0 })
     }
 
     /// The rungs are titles: nothing of this is needed any more.
@@ -86,14 +86,14 @@ fn key(hasher: &blake3::Hasher) -> String {
 
 /// A file that is being written. It has its name when it is whole and durable.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct PartialFile {
     path: PathBuf,
     whole: PathBuf,
     file: File,
     bytes: u64,
 }
 
-impl Part {
+impl PartialFile {
     /// Appends.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), LadderError> {
         let failed = |error| StoreError::write("write", &self.path, self.bytes, bytes.len() as u64, error);

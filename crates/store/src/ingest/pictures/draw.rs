@@ -40,12 +40,12 @@ pub(super) struct Artist<'a> {
 
 impl Artist<'_> {
     /// An empty film, for pictures of streams of this type. There is one at a time.
-    pub(super) fn film(&self, kind: u8) -> Result<Film, PicturesError> {
+    pub(super) fn film(&self, kind: u8) -> Result<SlideshowFile, PicturesError> {
         let path = self.files.work_file(self.id)?;
         let file = File::create(&path).map_err(|error| StoreError::write("create", &path, 0, 0, error))?;
         let entry = StreamEntry { pid: PICTURES_PID, stream_type: kind, descriptors: Vec::new() };
         let tables = Tables::new(1, TABLE_PID, 0, PICTURES_PID, &[entry]);
-        Ok(Film {
+        Ok(SlideshowFile {
             path,
             file,
             kind,
@@ -58,7 +58,7 @@ impl Artist<'_> {
     }
 
     /// Draws all `pictures` pictures of a film, small, in rows.
-    pub(super) fn sheet(&self, mut film: Film, pictures: usize) -> Result<Vec<u8>, PicturesError> {
+    pub(super) fn sheet(&self, mut film: SlideshowFile, pictures: usize) -> Result<Vec<u8>, PicturesError> {
         film.end()?;
         let rows = u32::try_from(pictures).unwrap_or(u32::MAX).div_ceil(COLUMNS).max(1);
         // One of each second; where one cannot be decoded, that before it again.
@@ -67,11 +67,11 @@ impl Artist<'_> {
     }
 
     /// The first, large.
-    pub(super) fn poster(&self, film: Film) -> Result<Vec<u8>, PicturesError> {
+    pub(super) fn poster(&self, film: SlideshowFile) -> Result<Vec<u8>, PicturesError> {
         self.draw(&film, &fit(POSTER))
     }
 
-    fn draw(&self, film: &Film, filter: &str) -> Result<Vec<u8>, PicturesError> {
+    fn draw(&self, film: &SlideshowFile, filter: &str) -> Result<Vec<u8>, PicturesError> {
         let mut command = Command::new(self.ffmpeg);
         let mut source = std::ffi::OsString::from("file:");
         source.push(&film.path);
@@ -102,7 +102,7 @@ fn fit([width, height]: [u32; 2]) -> String {
 }
 
 /// A transport stream that shows each of its pictures for a second: a file that goes when it is not needed any more.
-pub(super) struct Film {
+pub(super) struct SlideshowFile {
     path: PathBuf,
     file: File,
     kind: u8,
@@ -113,7 +113,7 @@ pub(super) struct Film {
     last: Vec<u8>,
 }
 
-impl Film {
+impl SlideshowFile {
     pub(super) fn kind(&self) -> u8 {
         self.kind
     }
@@ -156,7 +156,7 @@ impl Film {
     }
 }
 
-impl Drop for Film {
+impl Drop for SlideshowFile {
     fn drop(&mut self) {
         // If it stays, the next start sweeps it.
         let _ = std::fs::remove_file(&self.path);

@@ -45,7 +45,7 @@ pub(super) fn read(
     index: &TitleIndex,
     point: RandomAccessPoint,
 ) -> Result<Option<Still>, StoreError> {
-    let mut unit = Unit::default();
+    let mut unit = PesCollector::default();
     let mut room = vec![0; STILL_READ_BYTES];
     let end = index.data_bytes().min(point.byte + MAX_STILL_LOOK_BYTES);
     let mut at = point.byte;
@@ -84,14 +84,14 @@ fn time(index: &TitleIndex, point: RandomAccessPoint, stamp: Option<u64>) -> Med
 
 /// A PES packet whose packets come one after the other.
 #[derive(Default)]
-struct Unit {
+struct PesCollector {
     pid: Option<u16>,
     stamp: Option<u64>,
     bytes: Vec<u8>,
     is_over: bool,
 }
 
-impl Unit {
+impl PesCollector {
     fn packet(&mut self, packet: TsPacket<'_>) {
         let pid = *self.pid.get_or_insert(packet.pid());
         if self.is_over || packet.pid() != pid || !packet.has_payload() {
@@ -164,7 +164,7 @@ mod tests {
         let begin = packet(256, 0x10, true, &[0, 0, 1, 0xe0, 0, 0, 0x80, 0x80, 5, 0x21, 0, 1, 0, 3, 7]);
         let (more, other) = (packet(256, 0x10, false, &[8; 184]), packet(257, 0x10, true, &[9; 184]));
         let of = |packets: &[[u8; TS_PACKET_BYTES]]| {
-            let mut unit = Unit::default();
+            let mut unit = PesCollector::default();
             packets.iter().for_each(|bytes| unit.packet(TsPacket(bytes)));
             unit
         };

@@ -58,15 +58,15 @@ const MIGRATIONS: [&str; 3] = [
 const COLUMNS: &str = "id, name, source_path, source_bytes, source_modified_ns, manifest_inode, manifest_bytes, \
                        manifest_modified_ns, info, crc, members, may";
 
-/// One title as catalogued.
+/// One row of the catalogue: a title.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(super) struct CatalogueRow {
     pub(super) info: TitleInfo,
     pub(super) stamp: Stamp,
     pub(super) placed: PlacedOn,
 }
 
-impl Row {
+impl CatalogueRow {
     pub(super) fn new(manifest: Manifest, stamp: Stamp) -> Self {
         Self { placed: PlacedOn::of(&manifest.placement), info: manifest.title, stamp }
     }
@@ -262,48 +262,52 @@ impl Db {
         let mut statement = self.connection.prepare_cached(&format!("SELECT {COLUMNS} FROM title"))?;
         statement
             .query_map([], |row| {
-                Stored::read(row).and_then(|row| Ok((row.id()?, row.stamp(), row.placed()?)))
+                StoredRow::read(row).and_then(|row| Ok((row.id()?, row.stamp(), row.placed()?)))
             })?
             .collect()
     }
 
-    pub(super) fn all(&mut self) -> rusqlite::Result<Vec<Row>> {
+    pub(super) fn all(&mut self) -> rusqlite::Result<Vec<CatalogueRow>> {
         let mut statement = self.connection.prepare_cached(&format!("SELECT {COLUMNS} FROM title"))?;
         statement.query_map([], row_of)?.collect()
     }
 
-    pub(super) fn by_id(&mut self, id: TitleId) -> rusqlite::Result<Option<Row>> {
+    pub(super) fn by_id(&mut self, id: TitleId) -> rusqlite::Result<Option<CatalogueRow>> {
         self.one("id = ?1", [id.to_string()])
     }
 
-    pub(super) fn by_name(&mut self, name: &str) -> rusqlite::Result<Option<Row>> {
+    pub(super) fn by_name(&mut self, name: &str) -> rusqlite::Result<Option<CatalogueRow>> {
         self.one("name = ?1", [name])
     }
 
     /// Titles whose source has this length or this path, the oldest first.
-    pub(super) fn of_source(&mut self, bytes: u64, path: &Path) -> rusqlite::Result<Vec<Row>> {
+    pub(super) fn of_source(&mut self, bytes: u64, path: &Path) -> rusqlite::Result<Vec<CatalogueRow>> {
         let sql = format!("SELECT {COLUMNS} FROM title WHERE source_bytes = ?1 OR source_path = ?2");
         let mut statement = self.connection.prepare_cached(&sql)?;
-        let mut rows: Vec<Row> = statement
+        let mut rows: Vec<CatalogueRow> = statement
             .query_map(params![bytes as i64, path.as_os_str().as_bytes()], row_of)?
             .collect::<rusqlite::Result<_>>()?;
         rows.sort_by_key(|row| (row.info.added_unix_s, row.info.id));
         Ok(rows)
     }
 
-    fn one(&mut self, condition: &str, parameters: impl rusqlite::Params) -> rusqlite::Result<Option<Row>> {
+    fn one(
+        &mut self,
+        condition: &str,
+        parameters: impl rusqlite::Params,
+    ) -> rusqlite::Result<Option<CatalogueRow>> {
         let sql = format!("SELECT {COLUMNS} FROM title WHERE {condition} ORDER BY id LIMIT 1");
         self.connection.prepare_cached(&sql)?.query_row(parameters, row_of).optional()
     }
 
     /// Adds or replaces rows and drops others, all or nothing.
-    pub(super) fn change(&mut self, put: &[Row], delete: &[TitleId]) -> rusqlite::Result<()> {
+    pub(super) fn change(&mut self, put: &[CatalogueRow], delete: &[TitleId]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for id in delete {
             transaction.execute("DELETE FROM title WHERE id = ?1", [id.to_string()])?;
         }
         for row in put {
-            Stored::of(row).insert(&transaction, &Brief::of(row))?;
+            StoredRow::of(row).insert(&transaction, &Brief::of(row))?;
         }
         transaction.commit()?;
         if let Some((_, names)) = &mut self.names {
@@ -315,7 +319,7 @@ impl Db {
 }
 
 /// The columns of a row as they lie in SQLite.
-struct Stored {
+struct StoredRow {
     id: String,
     name: String,
     source_path: Vec<u8>,
@@ -325,9 +329,9 @@ struct Stored {
     info: String,
 }
 
-impl Stored {
-    fn of(row: &Row) -> Self {
-        let Row { info, stamp, placed } = row;
+impl StoredRow {
+    fn of(row: &CatalogueRow) -> Self {
+        let CatalogueRow { info, stamp, placed } = row;
         let numbers = [
             info.source.bytes as i64,
             info.source.modified_unix_ns as i64,
@@ -424,14 +428,14 @@ impl Stored {
         Ok(PlacedOn { members, may })
     }
 
-    fn row(&self) -> rusqlite::Result<Row> {
+    fn row(&self) -> rusqlite::Result<CatalogueRow> {
         let info = serde_json::from_str(&self.info).map_err(|_| damage("a row's description is not one"))?;
-        Ok(Row { info, stamp: self.stamp(), placed: self.placed()? })
+        Ok(CatalogueRow { info, stamp: self.stamp(), placed: self.placed()? })
     }
 }
 
-fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    Stored::read(row)?.row()
+fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<CatalogueRow> {
+    StoredRow::read(row)?.row()
 }
 
 /// Reads the journal mode over a newly opened connection, without mapping a file, and calls `work`

@@ -9,7 +9,7 @@ use std::io;
 
 use millrace_core::ids::TitleId;
 
-use super::db::{self, Check, Db, Row};
+use super::db::{self, CatalogueRow, Check, Db};
 use super::{Catalogue, open_on_member, set_aside};
 use crate::error::StoreError;
 
@@ -61,7 +61,7 @@ impl Catalogue {
     }
 
     /// Returns the rows of the members' catalogue files, where these can be read.
-    pub(super) fn known_from_files(&self) -> HashMap<TitleId, Row> {
+    pub(super) fn known_from_files(&self) -> HashMap<TitleId, CatalogueRow> {
         let others = self.catalogues().into_iter().filter(|path| *path != self.path);
         let mut files = std::iter::once(self.path.clone()).chain(others);
         let rows = files.find_map(|path| Db::open_as_it_lies(&path).and_then(|mut db| db.all()).ok());

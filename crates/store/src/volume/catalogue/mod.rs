@@ -26,7 +26,7 @@ use std::time::{Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
 
-use self::db::{Check, Db, Row};
+use self::db::{CatalogueRow, Check, Db};
 use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
 use super::manifest_io::find_manifest;
 use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
@@ -60,24 +60,24 @@ impl Stamp {
     }
 }
 
-/// A title's directories.
+/// The directories of a title on the members.
 #[derive(Debug)]
-struct Seen {
+struct TitleDirectories {
     /// Stamp of the manifest on the first member that has one; else why it has none.
     stamp: Result<Stamp, StoreError>,
     /// Members that have such a directory.
     on: Slots,
 }
 
-/// Contents found on the members.
+/// Titles found on the members.
 #[derive(Debug, Default)]
-struct Look {
-    titles: BTreeMap<TitleId, Seen>,
+struct CatalogueScan {
+    titles: BTreeMap<TitleId, TitleDirectories>,
     /// Members whose titles could be listed.
     listed: Slots,
 }
 
-impl Look {
+impl CatalogueScan {
     /// Whether a title that is nowhere to be seen is gone. If none of its members could be looked at, it may well be there.
     fn is_gone(&self, placed: PlacedOn) -> bool {
         self.listed.has_any_of(placed.members)
@@ -171,7 +171,7 @@ impl Catalogue {
         let look = self.look_again()?;
         let rows = not_replaced(self.with_db(|db| db.all())?);
         let there = self.members.usable();
-        let listed = |Row { info, placed, .. }: Row| {
+        let listed = |CatalogueRow { info, placed, .. }: CatalogueRow| {
             let on = match look.titles.get(&info.id) {
                 Some(seen) => seen.on,
                 None if look.is_gone(placed) => Slots(u32::MAX), // it has come since we looked
@@ -213,7 +213,7 @@ impl Catalogue {
     pub(crate) fn put(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
         let id = manifest.title.id;
         let stamp = self.stamp_of(id).ok_or(StoreError::NoTitle { id })?;
-        let row = Row::new(manifest.clone(), stamp);
+        let row = CatalogueRow::new(manifest.clone(), stamp);
         self.ask(Check::Entries, |db| db.change(std::slice::from_ref(&row), &[]))
     }
 
@@ -227,7 +227,7 @@ impl Catalogue {
     /// A row that is still true, found with one look at its manifest; else found after a refresh.
     fn find(
         &mut self,
-        query: impl Fn(&mut Db) -> rusqlite::Result<Option<Row>>,
+        query: impl Fn(&mut Db) -> rusqlite::Result<Option<CatalogueRow>>,
     ) -> Result<Option<TitleInfo>, StoreError> {
         match self.with_db(&query)? {
             Some(row) if self.stamp_of(row.info.id) == Some(row.stamp) => return Ok(Some(row.info)),
@@ -286,7 +286,7 @@ impl Catalogue {
         self.look_again().map(drop)
     }
 
-    fn look_again(&mut self) -> Result<Look, StoreError> {
+    fn look_again(&mut self) -> Result<CatalogueScan, StoreError> {
         let modified = self.modified()?;
         let now = SystemTime::now();
         let age = |(_, time): &(PathBuf, SystemTime)| now.duration_since(*time);
@@ -296,7 +296,7 @@ impl Catalogue {
         let mut known: HashMap<TitleId, _> =
             stamps.into_iter().map(|(id, stamp, placed)| (id, (stamp, placed))).collect();
         let (mut put, mut unreadable) = (Vec::new(), Vec::new());
-        for (&id, Seen { stamp, .. }) in &mut look.titles {
+        for (&id, TitleDirectories { stamp, .. }) in &mut look.titles {
             let stamp = match std::mem::replace(stamp, Err(StoreError::NoTitle { id })) {
                 Ok(stamp) => stamp,
                 Err(error) => {
@@ -311,7 +311,7 @@ impl Catalogue {
             match find_manifest(&self.members, id) {
                 Ok((_, manifest)) => {
                     known.remove(&id);
-                    put.push(Row::new(manifest, stamp));
+                    put.push(CatalogueRow::new(manifest, stamp));
                 }
                 Err(StoreError::NoTitle { .. }) => {} // removed while we looked
                 Err(error) => unreadable.push(UnreadableTitle { id, error }),
@@ -333,8 +333,8 @@ impl Catalogue {
     }
 
     /// Ids below each `titles`, in order.
-    fn look_at_titles(&self) -> Result<Look, StoreError> {
-        let mut look = Look::default();
+    fn look_at_titles(&self) -> Result<CatalogueScan, StoreError> {
+        let mut look = CatalogueScan::default();
         let mut failed = None;
         for (slot, dirs) in self.usable() {
             match look_at_titles_of(slot, &dirs, &mut look.titles) {
@@ -434,7 +434,7 @@ impl Catalogue {
     }
 
     /// A row for each readable manifest. In memory those that are still true are taken from the file that cannot be written.
-    fn rows_of_manifests(&self) -> Result<Vec<Row>, StoreError> {
+    fn rows_of_manifests(&self) -> Result<Vec<CatalogueRow>, StoreError> {
         let mut known = if self.in_memory.is_some() { self.known_from_files() } else { HashMap::new() };
         let look = self.look_at_titles()?;
         let mut rows = Vec::new();
@@ -442,9 +442,9 @@ impl Catalogue {
             let Ok(stamp) = &seen.stamp else { continue };
             match known.remove(&id).filter(|row| row.stamp == *stamp) {
                 Some(row) => rows.push(row),
-                None => {
-                    rows.extend(find_manifest(&self.members, id).map(|(_, found)| Row::new(found, *stamp)))
-                }
+                None => rows.extend(
+                    find_manifest(&self.members, id).map(|(_, found)| CatalogueRow::new(found, *stamp)),
+                ),
             }
         }
         rows.extend(known.into_values().filter(|row| !look.is_gone(row.placed)));
@@ -459,9 +459,9 @@ fn open_on_member(path: &Path, check: Check) -> rusqlite::Result<Db> {
 }
 
 /// Without titles whose place others have taken: they are about to be removed.
-fn not_replaced(mut rows: Vec<Row>) -> Vec<Row> {
+fn not_replaced(mut rows: Vec<CatalogueRow>) -> Vec<CatalogueRow> {
     let replaced: HashSet<TitleId> = rows.iter().filter_map(|row| row.info.origin.replaces).collect();
-    rows.retain(|Row { info, .. }| {
+    rows.retain(|CatalogueRow { info, .. }| {
         let parent = info.derived.map(|derived| derived.parent);
         !replaced.contains(&info.id) && parent.is_none_or(|parent| !replaced.contains(&parent))
     });
@@ -472,7 +472,7 @@ fn not_replaced(mut rows: Vec<Row>) -> Vec<Row> {
 fn look_at_titles_of(
     slot: usize,
     dirs: &Dirs,
-    found: &mut BTreeMap<TitleId, Seen>,
+    found: &mut BTreeMap<TitleId, TitleDirectories>,
 ) -> Result<(), StoreError> {
     let dir = &dirs.titles;
     for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
@@ -488,7 +488,7 @@ fn look_at_titles_of(
             Entry::Vacant(place) => {
                 let mut on = Slots::default();
                 on.add(slot);
-                place.insert(Seen { stamp, on });
+                place.insert(TitleDirectories { stamp, on });
             }
             Entry::Occupied(mut seen) => {
                 let seen = seen.get_mut();

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use millrace_core::ids::TitleId;
 
-use super::db::{Check, Row};
+use super::db::{CatalogueRow, Check};
 use super::{Catalogue, Slots};
 use crate::error::StoreError;
 use crate::format::crc32c;
@@ -34,8 +34,8 @@ pub(super) struct Brief {
 }
 
 impl Brief {
-    pub(super) fn of(row: &Row) -> Self {
-        let Row { info, placed, .. } = row;
+    pub(super) fn of(row: &CatalogueRow) -> Self {
+        let CatalogueRow { info, placed, .. } = row;
         let (name, source_key) = (info.name.clone(), source_key(&info.source));
         Self { id: info.id, name, members: placed.members, source_key }
     }
@@ -127,9 +127,9 @@ impl Catalogue {
             unseen.into_iter().filter(|&(_, members)| listed.has_any_of(members)).map(|(id, _)| id).collect();
         let row = |id: TitleId| {
             let stamp = self.stamp_of(id)?;
-            find_manifest(&self.members, id).ok().map(|(_, manifest)| Row::new(manifest, stamp))
+            find_manifest(&self.members, id).ok().map(|(_, manifest)| CatalogueRow::new(manifest, stamp))
         };
-        let put: Vec<Row> = new.into_iter().filter_map(row).collect();
+        let put: Vec<CatalogueRow> = new.into_iter().filter_map(row).collect();
         if put.is_empty() && gone.is_empty() {
             return Ok(());
         }

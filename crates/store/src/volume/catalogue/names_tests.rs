@@ -9,7 +9,7 @@ use super::super::db::Db;
 use super::*;
 use crate::volume::{Origin, PlacedOn};
 
-fn row(number: u8) -> Row {
+fn row(number: u8) -> CatalogueRow {
     let info = TitleInfo {
         id: TitleId([number; 16]),
         name: format!("film-{number}"),
@@ -38,10 +38,10 @@ fn row(number: u8) -> Row {
         source_start: 0,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
-    Row { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
+    CatalogueRow { info, stamp, placed: PlacedOn { members: 3, may: 1 } }
 }
 
-fn with_rows(path: &Path, rows: &[Row]) {
+fn with_rows(path: &Path, rows: &[CatalogueRow]) {
     Db::open(path, Check::Whole).unwrap().change(rows, &[]).unwrap();
 }
 
@@ -51,7 +51,7 @@ fn with_rows(path: &Path, rows: &[Row]) {
 fn names_from_damaged_catalogue_are_correct_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalogue.sqlite");
-    let rows: Vec<Row> = (0..20).map(row).collect();
+    let rows: Vec<CatalogueRow> = (0..20).map(row).collect();
     with_rows(&path, &rows);
     let good = fs::read(&path).unwrap();
     let (mut refused, mut whole) = (0, 0);

@@ -10,13 +10,13 @@ use std::path::PathBuf;
 
 use millrace_core::ids::TitleId;
 
-use super::db::{Check, Row};
-use super::{Catalogue, Look, open_on_member};
+use super::db::{CatalogueRow, Check};
+use super::{Catalogue, CatalogueScan, open_on_member};
 use crate::volume::dirs::Dirs;
 
 impl Catalogue {
     /// Brings the copies up to date, on members that lack a title or have one already.
-    pub(super) fn share(&mut self, look: &Look) {
+    pub(super) fn share(&mut self, look: &CatalogueScan) {
         if self.members.len() == 1 {
             return;
         }
@@ -43,12 +43,13 @@ impl Catalogue {
     }
 }
 
-fn copy(rows: &[Row], look: &Look, path: &std::path::Path) -> rusqlite::Result<()> {
+fn copy(rows: &[CatalogueRow], look: &CatalogueScan, path: &std::path::Path) -> rusqlite::Result<()> {
     let mut db = open_on_member(path, Check::Whole)?;
     let mut known: HashMap<_, _> =
         db.stamps()?.into_iter().map(|(id, stamp, placed)| (id, (stamp, placed))).collect();
-    let is_new = |row: &&Row| known.remove(&row.info.id).is_none_or(|seen| seen != (row.stamp, row.placed));
-    let put: Vec<Row> = rows.iter().filter(is_new).cloned().collect();
+    let is_new =
+        |row: &&CatalogueRow| known.remove(&row.info.id).is_none_or(|seen| seen != (row.stamp, row.placed));
+    let put: Vec<CatalogueRow> = rows.iter().filter(is_new).cloned().collect();
     // What only the copy has may be on members that are not there.
     let gone: Vec<TitleId> =
         known.into_iter().filter(|(_, (_, placed))| look.is_gone(*placed)).map(|(id, _)| id).collect();

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::model::{Event, Model, Place, Tree};
-use millrace_store::disk::{Disk, Op, Watch};
+use millrace_store::disk::{Disk, DiskInterceptor, Op};
 
 /// `EIO` as the operating system numbers it.
 pub const EIO: i32 = 5;
@@ -104,7 +104,7 @@ impl Sim {
     /// Returns the handle to give to the store. Changes outside the roots are made but not
     /// recorded.
     pub fn disk(self: &Arc<Self>) -> Disk {
-        Disk::watched(Arc::clone(self) as Arc<dyn Watch>)
+        Disk::watched(Arc::clone(self) as Arc<dyn DiskInterceptor>)
     }
 
     /// Sets the failure to inject from now on, in place of the previous order.
@@ -158,7 +158,7 @@ impl State {
     }
 }
 
-impl Watch for Sim {
+impl DiskInterceptor for Sim {
     fn run(&self, op: &Op<'_>, perform: &mut dyn FnMut(usize) -> io::Result<()>) -> io::Result<()> {
         // Held until the operation is done: the recording has the order in which things happened.
         let mut state = self.lock();

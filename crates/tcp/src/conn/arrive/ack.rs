@@ -1,7 +1,7 @@
 //! Fifth, check the ACK field.
 
 use super::closed::reset_for_ack;
-use super::{Arrival, Connection, ControlFlow, DONE, Env, NEXT, State, Step};
+use super::{ArrivalStep, Connection, ConnectionState, ControlFlow, DONE, Env, NEXT, SegmentArrival};
 use crate::conn::stamps::ms;
 use crate::conn::{Happened, Marks, Reason};
 use crate::limits::{USER_TIMEOUT_MAX_NS, USER_TIMEOUT_MIN_NS};
@@ -9,14 +9,19 @@ use crate::sender::AckIn;
 use crate::wire::{Flags, Segment};
 
 impl Connection {
-    pub(super) fn check_ack(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
+    pub(super) fn check_ack(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: SegmentArrival,
+    ) -> ArrivalStep {
         if !segment.flags.has(Flags::ACK) {
             //= RFC 9293 section 3.10.7.4
             //# if the ACK bit is off, drop the segment and return
             return DONE;
         }
         self.marks.remove(Marks::MOVED);
-        if self.state == State::SynReceived {
+        if self.state == ConnectionState::SynReceived {
             self.acknowledge_syn(env, segment, arrival)?;
         }
         self.accept_probe(env, segment);
@@ -47,7 +52,12 @@ impl Connection {
     }
 
     /// SYN-RECEIVED becomes ESTABLISHED.
-    fn acknowledge_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
+    fn acknowledge_syn(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: SegmentArrival,
+    ) -> ArrivalStep {
         if segment.ack.up_to(self.iss()) || segment.ack.after(self.snd_nxt()) {
             //= RFC 9293 section 3.10.7.4
             //# If the segment acknowledgment is not acceptable, form a
@@ -85,7 +95,7 @@ impl Connection {
     }
 
     /// Does the work common to all synchronised states.
-    pub(crate) fn acknowledge(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) {
+    pub(crate) fn acknowledge(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: SegmentArrival) {
         let (old_window, old_una) = (self.snd_wnd, self.snd_una());
         let ack = AckIn {
             ack: segment.ack,
@@ -138,7 +148,7 @@ impl Connection {
     }
 
     /// Handles the acknowledgment of our FIN.
-    fn advance_state(&mut self, env: &mut Env<'_>) -> Step {
+    fn advance_state(&mut self, env: &mut Env<'_>) -> ArrivalStep {
         if !self.is_fin_acked() {
             return NEXT;
         }
@@ -147,17 +157,17 @@ impl Connection {
             //# In addition to the processing for the ESTABLISHED state,
             //# if the FIN segment is now acknowledged, then enter FIN-
             //# WAIT-2 and continue processing in that state.
-            State::FinWait1 => self.state = State::FinWait2,
+            ConnectionState::FinWait1 => self.state = ConnectionState::FinWait2,
             //= RFC 9293 section 3.10.7.4
             //# In addition to the processing for the ESTABLISHED state,
             //# if the ACK acknowledges our FIN, then enter the TIME-WAIT
             //# state; otherwise, ignore the segment.
-            State::Closing => self.enter_time_wait(env),
+            ConnectionState::Closing => self.enter_time_wait(env),
             //= RFC 9293 section 3.10.7.4
             //# If our FIN is now
             //# acknowledged, delete the TCB, enter the CLOSED state, and
             //# return.
-            State::LastAck => {
+            ConnectionState::LastAck => {
                 self.shut(env, Reason::Finished);
                 return DONE;
             }

@@ -1,6 +1,6 @@
 //! Eighth, check the FIN bit: its effect once everything before it is there.
 
-use super::{Connection, Env, State};
+use super::{Connection, ConnectionState, Env};
 use crate::conn::Happened;
 
 impl Connection {
@@ -15,16 +15,18 @@ impl Connection {
         match self.state {
             //= RFC 9293 section 3.10.7.4
             //# Enter the CLOSE-WAIT state.
-            State::SynReceived | State::Established => self.state = State::CloseWait,
+            ConnectionState::SynReceived | ConnectionState::Established => {
+                self.state = ConnectionState::CloseWait
+            }
             //= RFC 9293 section 3.10.7.4
             //# If our FIN has been ACKed (perhaps in this segment), then
             //# enter TIME-WAIT, start the time-wait timer, turn off the
             //# other timers; otherwise, enter the CLOSING state.
-            State::FinWait1 => self.state = State::Closing,
+            ConnectionState::FinWait1 => self.state = ConnectionState::Closing,
             //= RFC 9293 section 3.10.7.4
             //# Enter the TIME-WAIT state.  Start the time-wait timer,
             //# turn off the other timers.
-            State::FinWait2 => self.enter_time_wait(env),
+            ConnectionState::FinWait2 => self.enter_time_wait(env),
             _ => {}
         }
     }

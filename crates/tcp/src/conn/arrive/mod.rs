@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use millrace_core::time::Instant;
 
-use super::{Connection, Env, State};
+use super::{Connection, ConnectionState, Env};
 use crate::recv::Offered;
 use crate::wire::{Head, Segment};
 
@@ -26,7 +26,7 @@ pub(crate) use self::closed::{answer_closed, answer_listen};
 
 /// Information about a segment besides its content.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct SegmentArrival {
     /// When it came.
     pub(crate) at: Instant,
     /// The network has marked it: congestion experienced (RFC 3168).
@@ -36,12 +36,12 @@ pub(crate) struct Arrival {
 }
 
 /// Whether the next step is taken, or this was the last; then the reset to send, if any.
-type Step = ControlFlow<Option<Head>>;
+type ArrivalStep = ControlFlow<Option<Head>>;
 
 /// The segment is done with.
-const DONE: Step = ControlFlow::Break(None);
+const DONE: ArrivalStep = ControlFlow::Break(None);
 /// On to the next step.
-const NEXT: Step = ControlFlow::Continue(());
+const NEXT: ArrivalStep = ControlFlow::Continue(());
 
 impl Connection {
     /// A segment for this connection, with the right checksum as far as the header goes. The reset to send in answer, if one is due; all other answers are
@@ -50,7 +50,7 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         segment: &Segment<'_>,
-        arrival: Arrival,
+        arrival: SegmentArrival,
     ) -> Option<Head> {
         let taken = match self.check_sum(env, segment, arrival) {
             Sum::Right => None,
@@ -61,8 +61,8 @@ impl Connection {
             }
         };
         let step = match self.state {
-            State::Closed => ControlFlow::Break(answer_closed(segment)),
-            State::SynSent => self.arrive_syn_sent(env, segment, arrival),
+            ConnectionState::Closed => ControlFlow::Break(answer_closed(segment)),
+            ConnectionState::SynSent => self.arrive_syn_sent(env, segment, arrival),
             _ => match taken {
                 Some(offered) => self.arrive_plain(env, segment, arrival, offered),
                 None => self.arrive_other(env, segment, arrival),
@@ -75,8 +75,8 @@ impl Connection {
     }
 
     /// A plain ACK that was noted: of the steps of section 3.10.7.4 those that do anything with one that is in order and in the window.
-    pub(crate) fn arrive_noted(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) {
-        if self.is_synchronized() && self.state != State::TimeWait {
+    pub(crate) fn arrive_noted(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: SegmentArrival) {
+        if self.is_synchronized() && self.state != ConnectionState::TimeWait {
             self.note_stamp(segment, env.now);
             // Whatever it is that an ACK in order ends, nothing is sent back.
             let _ = self.check_ack(env, segment, arrival);
@@ -88,15 +88,20 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         segment: &Segment<'_>,
-        arrival: Arrival,
+        arrival: SegmentArrival,
         offered: Offered,
-    ) -> Step {
+    ) -> ArrivalStep {
         self.note_stamp(segment, env.now);
         self.check_ack(env, segment, arrival)?;
         self.took_text(env, segment, arrival, offered)
     }
 
-    fn arrive_other(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
+    fn arrive_other(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: SegmentArrival,
+    ) -> ArrivalStep {
         let mut segment = *segment;
         self.check_sequence(env, &mut segment)?;
         self.check_reset(env, &segment)?;

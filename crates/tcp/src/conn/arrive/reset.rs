@@ -1,12 +1,12 @@
 //! Second, check the RST bit, as RFC 5961 section 3 requires. The first step dropped everything
 //! outside the window.
 
-use super::{Connection, DONE, Env, NEXT, State, Step};
+use super::{ArrivalStep, Connection, ConnectionState, DONE, Env, NEXT};
 use crate::conn::{Marks, Reason};
 use crate::wire::{Flags, Segment};
 
 impl Connection {
-    pub(super) fn check_reset(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> Step {
+    pub(super) fn check_reset(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> ArrivalStep {
         if !segment.flags.has(Flags::RST) {
             return NEXT;
         }
@@ -38,12 +38,14 @@ impl Connection {
             //# active OPEN (i.e., came from SYN-SENT state), then the
             //# connection was refused; signal the user "connection
             //# refused".
-            State::SynReceived if self.marks.has(Marks::PASSIVE) => Reason::Forgotten,
-            State::SynReceived => Reason::Refused,
+            ConnectionState::SynReceived if self.marks.has(Marks::PASSIVE) => Reason::Forgotten,
+            ConnectionState::SynReceived => Reason::Refused,
             //= RFC 9293 section 3.10.7.4
             //# If the RST bit is set, then enter the CLOSED state, delete
             //# the TCB, and return.
-            State::Closing | State::LastAck | State::TimeWait => Reason::Finished,
+            ConnectionState::Closing | ConnectionState::LastAck | ConnectionState::TimeWait => {
+                Reason::Finished
+            }
             //= RFC 9293 section 3.10.7.4
             //# If the RST bit is set, then any outstanding RECEIVEs and
             //# SEND should receive "reset" responses.  All segment queues

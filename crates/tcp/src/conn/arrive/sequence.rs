@@ -1,6 +1,6 @@
 //! First, check sequence number; before that the time stamp (RFC 7323 section 5.3).
 
-use super::{Connection, DONE, Env, NEXT, State, Step};
+use super::{ArrivalStep, Connection, ConnectionState, DONE, Env, NEXT};
 use crate::conn::Marks;
 use crate::conn::stamps::Age;
 use crate::limits::CHALLENGES_PER_SECOND;
@@ -8,7 +8,7 @@ use crate::recv;
 use crate::wire::{Flags, Segment};
 
 impl Connection {
-    pub(super) fn check_sequence(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+    pub(super) fn check_sequence(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> ArrivalStep {
         // In a simultaneous open the peer's SYN comes a second time, with the ACK of ours. The part
         // that was processed is trimmed off.
         //= RFC 9293 section 3.10.7.4
@@ -17,7 +17,7 @@ impl Connection {
         //# window (including SYN and FIN) and only processing further
         //# if the segment then begins at RCV.NXT.
         let is_first_syn = segment.flags.has(Flags::SYN) && segment.seq + 1 == self.rcv_nxt();
-        if self.state == State::SynReceived && is_first_syn && segment.flags.has(Flags::ACK) {
+        if self.state == ConnectionState::SynReceived && is_first_syn && segment.flags.has(Flags::ACK) {
             segment.flags = segment.flags.without(Flags::SYN);
             segment.seq += 1;
         }
@@ -99,7 +99,7 @@ impl Connection {
     fn report_duplicate(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) {
         let end = segment.seq + segment.payload.len() as u32;
         if !segment.payload.is_empty() && end.up_to(self.rcv_nxt()) {
-            let data = recv::Arrival {
+            let data = recv::ReceivedSegment {
                 seq: segment.seq,
                 payload: segment.payload,
                 is_fin: false,

@@ -1,15 +1,15 @@
 //! Fourth, check the SYN bit.
 
-use super::{Connection, DONE, Env, NEXT, State, Step};
+use super::{ArrivalStep, Connection, ConnectionState, DONE, Env, NEXT};
 use crate::conn::{Marks, Reason};
 use crate::wire::{Flags, Segment};
 
 impl Connection {
-    pub(super) fn check_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> Step {
+    pub(super) fn check_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> ArrivalStep {
         if !segment.flags.has(Flags::SYN) {
             return NEXT;
         }
-        if self.state == State::SynReceived && self.marks.has(Marks::PASSIVE) {
+        if self.state == ConnectionState::SynReceived && self.marks.has(Marks::PASSIVE) {
             //= RFC 9293 section 3.10.7.4
             //# If the connection was initiated with a passive OPEN, then
             //# return this connection to the LISTEN state and return.

@@ -1,7 +1,7 @@
 //! SYN-SENT (RFC 9293 section 3.10.7.3).
 
 use super::closed::reset_for_ack;
-use super::{Arrival, Connection, ControlFlow, DONE, Env, NEXT, State, Step};
+use super::{ArrivalStep, Connection, ConnectionState, ControlFlow, DONE, Env, NEXT, SegmentArrival};
 use crate::conn::stamps::ms;
 use crate::conn::{Agreed, Marks, Reason};
 use crate::wire::{Flags, Segment};
@@ -11,8 +11,8 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         segment: &Segment<'_>,
-        arrival: Arrival,
-    ) -> Step {
+        arrival: SegmentArrival,
+    ) -> ArrivalStep {
         self.check_before_syn(env, segment)?;
         let has_ack = segment.flags.has(Flags::ACK);
         // Fourth, check the SYN bit.
@@ -38,7 +38,7 @@ impl Connection {
             //= RFC 9293 section 3.5
             //# A TCP implementation MUST support simultaneous open attempts (MUST-
             //# 10).
-            self.state = State::SynReceived;
+            self.state = ConnectionState::SynReceived;
             self.set_window(segment);
             self.marks.insert(Marks::SYN_NOW);
             self.marks.insert(Marks::SYN_REPEATED);
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     /// The first two steps.
-    fn check_before_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> Step {
+    fn check_before_syn(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) -> ArrivalStep {
         let has_ack = segment.flags.has(Flags::ACK);
         let is_reset = segment.flags.has(Flags::RST);
         // First, check the ACK bit.
@@ -96,7 +96,7 @@ impl Connection {
     /// A CLOSE that came before ESTABLISHED takes effect.
     pub(super) fn after_establishing(&mut self) {
         if self.marks.has(Marks::FIN_QUEUED) {
-            self.state = State::FinWait1;
+            self.state = ConnectionState::FinWait1;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Seventh, process the segment text; eighth, check the FIN bit. The receiver takes both in, in order or early.
 
-use super::{Arrival, Connection, Env, NEXT, Step};
+use super::{ArrivalStep, Connection, Env, NEXT, SegmentArrival};
 use crate::conn::{Happened, Marks};
-use crate::recv::{self, Offered, Refused};
+use crate::recv::{self, Offered, SegmentRefusal};
 use crate::wire::header::is_same_sum;
 use crate::wire::{Flags, Segment};
 
@@ -22,14 +22,19 @@ impl Connection {
     /// No part of a segment may be trusted before its payload was summed. Data in order, which is
     /// nearly everything, is summed while it is copied to where it will be read (NTT 1996 section
     /// 4.1 item 3); everything else first.
-    pub(super) fn check_sum(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Sum {
+    pub(super) fn check_sum(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: SegmentArrival,
+    ) -> Sum {
         let Some(expected) = arrival.expected_sum.filter(|_| !segment.payload.is_empty()) else {
             return Sum::Right;
         };
         if !self.is_plain(env, segment) {
             return if is_same_sum(sum16(segment.payload), expected) { Sum::Right } else { Sum::Wrong };
         }
-        let data = recv::Arrival {
+        let data = recv::ReceivedSegment {
             seq: segment.seq,
             payload: segment.payload,
             is_fin: false,
@@ -37,7 +42,7 @@ impl Connection {
             expected_sum: Some(expected),
         };
         match self.receiver.offer(env.pages, env.now, &data) {
-            Offered::Refused(Refused::WrongSum) => Sum::Wrong,
+            Offered::Refused(SegmentRefusal::WrongSum) => Sum::Wrong,
             offered => Sum::Taken(offered),
         }
     }
@@ -53,11 +58,16 @@ impl Connection {
             && self.is_current(segment.options.stamps, env.now)
     }
 
-    fn is_marked(&self, arrival: Arrival) -> bool {
+    fn is_marked(&self, arrival: SegmentArrival) -> bool {
         arrival.is_marked && self.marks.has(Marks::HAS_ECN)
     }
 
-    pub(super) fn take_text(&mut self, env: &mut Env<'_>, segment: &Segment<'_>, arrival: Arrival) -> Step {
+    pub(super) fn take_text(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment<'_>,
+        arrival: SegmentArrival,
+    ) -> ArrivalStep {
         let is_fin = segment.flags.has(Flags::FIN);
         if segment.payload.is_empty() && !is_fin {
             return NEXT;
@@ -71,7 +81,7 @@ impl Connection {
         if self.marks.has(Marks::ORPHAN) && !segment.payload.is_empty() {
             return self.refuse_text(env);
         }
-        let data = recv::Arrival {
+        let data = recv::ReceivedSegment {
             seq: segment.seq,
             payload: segment.payload,
             is_fin,
@@ -87,9 +97,9 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         segment: &Segment<'_>,
-        arrival: Arrival,
+        arrival: SegmentArrival,
         offered: Offered,
-    ) -> Step {
+    ) -> ArrivalStep {
         if self.marks.has(Marks::HAS_ECN) && !segment.payload.is_empty() {
             //= RFC 3168 section 6.1.3
             //# When TCP receives a CE data packet at the destination end-system, the
@@ -115,20 +125,22 @@ impl Connection {
                     self.take_fin(env);
                 }
             }
-            Offered::Refused(Refused::NoRoom | Refused::OutOfWindow) => env.counters.refused += 1,
+            Offered::Refused(SegmentRefusal::NoRoom | SegmentRefusal::OutOfWindow) => {
+                env.counters.refused += 1
+            }
             _ => {}
         }
         NEXT
     }
 
     /// Data for an application that has let go of the connection.
-    fn refuse_text(&mut self, env: &mut Env<'_>) -> Step {
+    fn refuse_text(&mut self, env: &mut Env<'_>) -> ArrivalStep {
         //= RFC 9293 section 3.6.1
         //# If such a host issues a CLOSE call while
         //# received data is still pending in the TCP connection, or if new data
         //# is received after CLOSE is called, its TCP implementation SHOULD send
         //# a RST to show that data was lost (SHLD-3).
         let reset = self.abort(env, crate::conn::Reason::Aborted);
-        Step::Break(reset)
+        ArrivalStep::Break(reset)
     }
 }

@@ -1,12 +1,12 @@
 //! Sixth, check the URG bit. Urgent data is delivered in line; the application is notified that
 //! there is some, and where it ends.
 
-use super::{Connection, NEXT, Step};
+use super::{ArrivalStep, Connection, NEXT};
 use crate::conn::{Happened, Marks};
 use crate::wire::{Flags, Segment};
 
 impl Connection {
-    pub(super) fn check_urgent(&mut self, segment: &Segment<'_>) -> Step {
+    pub(super) fn check_urgent(&mut self, segment: &Segment<'_>) -> ArrivalStep {
         //= RFC 9293 section 3.10.7.4
         //# This should not occur since a FIN has been received from the
         //# remote side.  Ignore the URG.

@@ -13,7 +13,7 @@ fn ack_outside_acceptable_range_is_discarded_and_answered() {
         //# MAX.SND.WND) =< SEG.ACK =< SND.NXT).  All incoming segments
         //# whose ACK value doesn't satisfy the above condition MUST be
         //# discarded and an ACK sent back.
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         let (una, nxt) = (rig.connection.snd_una(), rig.connection.snd_nxt());
         let max = rig.connection.max_snd_wnd;
         for ack in [nxt + 1, nxt + 100_000, una - (max + 1), una - (1 << 24)] {
@@ -34,8 +34,8 @@ fn ack_of_sent_data_releases_it_and_is_reported() {
     //# If SND.UNA < SEG.ACK =< SND.NXT, then set SND.UNA <-
     //# SEG.ACK.  Any segments on the retransmission queue that
     //# are thereby entirely acknowledged are removed.
-    for state in [State::Established, State::CloseWait] {
-        let mut rig = Rig::new(state);
+    for state in [ConnectionState::Established, ConnectionState::CloseWait] {
+        let mut rig = ConnectionRig::new(state);
         rig.connection.take_happened();
         rig.write(b"abcdef");
         assert_eq!(rig.sent()[0].payload, b"abcdef");
@@ -58,7 +58,7 @@ fn old_segments_do_not_set_the_window() {
     //# be updated.  If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ
     //# and SND.WL2 =< SEG.ACK)), set SND.WND <- SEG.WND, set
     //# SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     let first = Segment { window: 100, ..rig.segment(Flags::ACK) };
     rig.arrives(&with(first, b"abc"));
     assert_eq!(rig.connection.snd_wnd, 100);
@@ -79,7 +79,7 @@ fn old_segments_do_not_set_the_window() {
 /// on, or the bytes acknowledged would make room.
 #[test]
 fn send_window_is_set_by_new_ack_with_old_data() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     let behind_a_hole = Segment { window: 2_920, ..rig.segment(Flags::ACK) }.at(IRS + 101);
     rig.arrives(&with(behind_a_hole, b"later"));
     rig.sent();
@@ -102,7 +102,7 @@ fn window_of_syn_is_not_scaled_and_later_ones_are() {
     //= type=test
     //# The window field in a segment where the SYN bit is set (i.e., a <SYN>
     //# or <SYN,ACK>) MUST NOT be scaled.
-    let mut rig = Rig::established_with(Config { scaling: true, ..plain_config() });
+    let mut rig = ConnectionRig::established_with(Config { scaling: true, ..plain_config() });
     assert_eq!(rig.connection.snd_wnd, 65_535);
     rig.arrives(&Segment { window: 100, ..rig.segment(Flags::ACK) });
     assert_eq!(rig.connection.snd_wnd, 400);
@@ -110,11 +110,11 @@ fn window_of_syn_is_not_scaled_and_later_ones_are() {
 
 #[test]
 fn marks_of_the_network_are_echoed_until_they_were_heard() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.connection.marks.insert(Marks::HAS_ECN);
-    let take = |rig: &mut Rig, flags, is_marked| {
+    let take = |rig: &mut ConnectionRig, flags, is_marked| {
         let segment = with(rig.segment(flags), b"abc");
-        let arrival = Arrival { at: rig.now, is_marked, expected_sum: None };
+        let arrival = SegmentArrival { at: rig.now, is_marked, expected_sum: None };
         rig.call(|connection, env| connection.arrive(env, &segment, arrival));
         let mut sent = rig.sent();
         sent.extend(rig.pass_ms(100));
@@ -134,7 +134,7 @@ fn marks_of_the_network_are_echoed_until_they_were_heard() {
 
 #[test]
 fn window_probe_after_congestion_has_no_ect_and_no_cwr() {
-    let mut rig = Rig::syn_sent(Config { ecn: true, ..plain_config() });
+    let mut rig = ConnectionRig::syn_sent(Config { ecn: true, ..plain_config() });
     let syn_ack = rig.segment(Flags::SYN.with(Flags::ACK).with(Flags::ECE)).at(IRS).acks(ISS + 1);
     assert_eq!(rig.arrives(&syn_ack), None);
     rig.sent();
@@ -163,11 +163,11 @@ fn window_probe_after_congestion_has_no_ect_and_no_cwr() {
 
 #[test]
 fn stamps_in_subtracts_own_offset_from_echo() {
-    let mut rig = Rig::established_with(Config { stamps: true, ..plain_config() });
+    let mut rig = ConnectionRig::established_with(Config { stamps: true, ..plain_config() });
     rig.connection.ts_offset = 1_000_000;
     let stamps = Stamps { value: 7_001, echo: 1_000_042 };
     let segment = Segment {
-        options: Options { stamps: Some(stamps), ..Options::default() },
+        options: TcpOptions { stamps: Some(stamps), ..TcpOptions::default() },
         ..rig.segment(Flags::ACK)
     };
     let read = rig.connection.stamps_in(&segment).expect("there are some");
@@ -176,7 +176,7 @@ fn stamps_in_subtracts_own_offset_from_echo() {
 
 #[test]
 fn that_data_moves_is_known_until_something_else_is_heard() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.write(b"abc");
     rig.sent();
     rig.arrives(&rig.segment(Flags::ACK));
@@ -185,25 +185,25 @@ fn that_data_moves_is_known_until_something_else_is_heard() {
     assert!((29 * MS..=31 * MS).contains(&moved_ns), "{moved_ns}");
     // The same once more: whatever it was, it acknowledges nothing new.
     rig.arrives(&rig.segment(Flags::ACK));
-    assert_eq!(rig.connection.moved_ns(later), Out::NEVER);
+    assert_eq!(rig.connection.moved_ns(later), OutgoingSegment::NEVER);
 }
 
 #[test]
 fn unacked_bytes_after_close_by_reset_is_zero() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.write(b"abcdef");
     rig.sent();
     rig.write(b"ghi");
     assert_eq!(rig.connection.unacked_bytes(), 9);
     rig.arrives(&rig.segment(Flags::RST));
-    assert_eq!((rig.state(), rig.connection.unacked_bytes()), (State::Closed, 0));
+    assert_eq!((rig.state(), rig.connection.unacked_bytes()), (ConnectionState::Closed, 0));
 }
 
 #[test]
 fn blocks_of_sack_go_with_data_that_leaves_room_for_them() {
     // Two blocks take 20 bytes of options.
     for (bytes, blocks) in [(1440, 2), (1441, 0), (1460, 0)] {
-        let mut rig = Rig::established();
+        let mut rig = ConnectionRig::established();
         for gap in [10, 30] {
             rig.arrives(&with(rig.segment(Flags::ACK).at(IRS + 1 + gap), b"abc"));
         }
@@ -217,7 +217,7 @@ fn blocks_of_sack_go_with_data_that_leaves_room_for_them() {
 #[test]
 fn data_that_acknowledges_nothing_new_is_no_duplicate_acknowledgment() {
     // Without SACK three of those would mean a loss (RFC 5681 section 2 (b)).
-    let mut rig = Rig::established_with(Config { sack: false, ..plain_config() });
+    let mut rig = ConnectionRig::established_with(Config { sack: false, ..plain_config() });
     rig.write(&[1; 5 * 1460]);
     rig.sent();
     for _ in 0..5 {

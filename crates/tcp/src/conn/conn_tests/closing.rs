@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn fin_from_peer_changes_state_and_is_acknowledged() {
     let ways = [
-        (State::Established, State::CloseWait),
-        (State::FinWait1, State::Closing),
-        (State::FinWait2, State::TimeWait),
+        (ConnectionState::Established, ConnectionState::CloseWait),
+        (ConnectionState::FinWait1, ConnectionState::Closing),
+        (ConnectionState::FinWait2, ConnectionState::TimeWait),
     ];
     for (from, to) in ways {
         //= RFC 9293 section 3.10.7.4
@@ -15,7 +15,7 @@ fn fin_from_peer_changes_state_and_is_acknowledged() {
         //# If the FIN bit is set, signal the user "connection closing" and
         //# return any pending RECEIVEs with same message, advance RCV.NXT
         //# over the FIN, and send an acknowledgment for the FIN.
-        let mut rig = Rig::new(from);
+        let mut rig = ConnectionRig::new(from);
         let una = rig.connection.snd_una();
         let fin = with(rig.segment(Flags::ACK.with(Flags::FIN)).acks(una), b"end");
         let next = rig.connection.rcv_nxt();
@@ -23,7 +23,7 @@ fn fin_from_peer_changes_state_and_is_acknowledged() {
         assert_eq!((rig.state(), rig.connection.rcv_nxt()), (to, next + 4));
         assert!(rig.connection.take_happened().has(Happened::PEER_CLOSED));
         assert_eq!(rig.read(), b"end");
-        if to != State::TimeWait {
+        if to != ConnectionState::TimeWait {
             assert_eq!(rig.sent().last().unwrap().head.ack, next + 4);
             // Again: it is outside the window now.
             rig.only_acks(&fin);
@@ -38,31 +38,34 @@ fn fin_acknowledging_own_fin_enters_time_wait() {
     //# If our FIN has been ACKed (perhaps in this segment), then
     //# enter TIME-WAIT, start the time-wait timer, turn off the
     //# other timers; otherwise, enter the CLOSING state.
-    let mut rig = Rig::new(State::FinWait1);
+    let mut rig = ConnectionRig::new(ConnectionState::FinWait1);
     assert_eq!(rig.arrives(&rig.segment(Flags::ACK.with(Flags::FIN))), None);
-    assert_eq!((rig.state(), rig.call(|connection, env| connection.due(env))), (State::TimeWait, None));
+    assert_eq!(
+        (rig.state(), rig.call(|connection, env| connection.due(env))),
+        (ConnectionState::TimeWait, None)
+    );
 }
 
 #[test]
 fn fin_out_of_order_waits_for_missing_data() {
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     let first = rig.segment(Flags::ACK);
     let fin = with(Segment { flags: Flags::ACK.with(Flags::FIN), ..first }.at(IRS + 4), b"def");
     rig.arrives(&fin);
-    assert_eq!(rig.state(), State::Established);
+    assert_eq!(rig.state(), ConnectionState::Established);
     rig.arrives(&with(first, b"abc"));
-    assert_eq!((rig.state(), rig.read()), (State::CloseWait, b"abcdef".to_vec()));
+    assert_eq!((rig.state(), rig.read()), (ConnectionState::CloseWait, b"abcdef".to_vec()));
 }
 
 #[test]
 fn ack_of_own_fin_advances_closing_states() {
     let ways = [
-        (State::FinWait1, State::FinWait2),
-        (State::Closing, State::TimeWait),
-        (State::LastAck, State::Closed),
+        (ConnectionState::FinWait1, ConnectionState::FinWait2),
+        (ConnectionState::Closing, ConnectionState::TimeWait),
+        (ConnectionState::LastAck, ConnectionState::Closed),
     ];
     for (from, to) in ways {
-        let mut rig = Rig::new(from);
+        let mut rig = ConnectionRig::new(from);
         let nxt = rig.connection.snd_nxt();
         assert_eq!(rig.arrives(&rig.segment(Flags::ACK).acks(nxt - 1)), None);
         assert_eq!(rig.state(), from);
@@ -75,15 +78,15 @@ fn ack_of_own_fin_advances_closing_states() {
 #[test]
 fn close_with_queued_data_sends_fin_after_it() {
     for (state, before, after) in [
-        (State::Established, State::FinWait1, State::FinWait1),
-        (State::CloseWait, State::CloseWait, State::LastAck),
+        (ConnectionState::Established, ConnectionState::FinWait1, ConnectionState::FinWait1),
+        (ConnectionState::CloseWait, ConnectionState::CloseWait, ConnectionState::LastAck),
     ] {
         //= RFC 9293 section 3.10.4
         //= type=test
         //# Queue this until all preceding SENDs have been segmentized, then
         //# form a FIN segment and send it.  In any case, enter FIN-WAIT-1
         //# state.
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         rig.write(&[1; 2000]);
         assert!(rig.call(Connection::close));
         assert_eq!(rig.state(), before);
@@ -97,7 +100,7 @@ fn close_with_queued_data_sends_fin_after_it() {
 
 #[test]
 fn fin_lost_is_retransmitted_with_its_data() {
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     rig.write(b"end");
     rig.close();
     let sent = rig.pass_ms(30_000);
@@ -106,7 +109,7 @@ fn fin_lost_is_retransmitted_with_its_data() {
         assert_eq!((sent.payload.as_slice(), sent.head.seq), (&b"end"[..], ISS + 1));
         assert!(sent.head.flags.has(Flags::FIN));
     }
-    let mut rig = Rig::new(State::LastAck);
+    let mut rig = ConnectionRig::new(ConnectionState::LastAck);
     let sent = rig.pass_ms(30_000);
     assert!(
         sent.len() >= 2 && sent.iter().all(|sent| sent.head.flags.has(Flags::FIN) && sent.payload.is_empty())
@@ -115,10 +118,10 @@ fn fin_lost_is_retransmitted_with_its_data() {
 
 #[test]
 fn half_closed_connections_still_take_and_send() {
-    let mut rig = Rig::new(State::FinWait2);
+    let mut rig = ConnectionRig::new(ConnectionState::FinWait2);
     rig.arrives(&with(rig.segment(Flags::ACK), b"late"));
     assert_eq!(rig.read(), b"late");
-    let mut rig = Rig::new(State::CloseWait);
+    let mut rig = ConnectionRig::new(ConnectionState::CloseWait);
     rig.write(b"answer");
     assert_eq!(rig.sent()[0].payload, b"answer");
 }
@@ -126,14 +129,14 @@ fn half_closed_connections_still_take_and_send() {
 #[test]
 fn simultaneous_close_passes_through_closing() {
     // RFC 9293 figure 13.
-    let mut rig = Rig::new(State::FinWait1);
+    let mut rig = ConnectionRig::new(ConnectionState::FinWait1);
     let fin = rig.segment(Flags::ACK.with(Flags::FIN)).acks(ISS + 1);
     assert_eq!(rig.arrives(&fin), None);
-    assert_eq!(rig.state(), State::Closing);
+    assert_eq!(rig.state(), ConnectionState::Closing);
     let sent = rig.sent();
     assert_eq!((sent.len(), sent[0].head.flags, sent[0].head.ack), (1, Flags::ACK, IRS + 2));
     assert_eq!(rig.arrives(&rig.segment(Flags::ACK)), None);
-    assert_eq!(rig.state(), State::TimeWait);
+    assert_eq!(rig.state(), ConnectionState::TimeWait);
 }
 
 #[test]
@@ -145,24 +148,24 @@ fn data_for_an_application_that_has_let_go_is_reset() {
     //# is received after CLOSE is called, its TCP implementation SHOULD send
     //# a RST to show that data was lost (SHLD-3).
     for expected_sum in [None, Some(millrace_core::wire::checksum::sum16(b"abc"))] {
-        let mut rig = Rig::new(State::FinWait2);
+        let mut rig = ConnectionRig::new(ConnectionState::FinWait2);
         rig.connection.marks.insert(Marks::ORPHAN);
         let data = with(rig.segment(Flags::ACK), b"abc");
-        let arrival = Arrival { at: rig.now, is_marked: false, expected_sum };
+        let arrival = SegmentArrival { at: rig.now, is_marked: false, expected_sum };
         let reset = rig.call(|connection, env| connection.arrive(env, &data, arrival)).unwrap();
         assert!(reset.flags.has(Flags::RST) && reset.seq == rig.connection.snd_nxt());
-        assert_eq!(rig.state(), State::Closed);
+        assert_eq!(rig.state(), ConnectionState::Closed);
     }
 }
 
 #[test]
 fn data_that_nobody_will_read_is_refused_and_a_fin_is_taken() {
     for payload in [&b""[..], b"abc"] {
-        let mut rig = Rig::new(State::FinWait2);
+        let mut rig = ConnectionRig::new(ConnectionState::FinWait2);
         rig.connection.marks.insert(Marks::ORPHAN);
         let reset = rig.arrives(&with(rig.segment(Flags::FIN.with(Flags::ACK)), payload));
         let is_refused = !payload.is_empty();
         assert_eq!(reset.is_some_and(|head| head.flags.has(Flags::RST)), is_refused);
-        assert_eq!(rig.state(), if is_refused { State::Closed } else { State::TimeWait });
+        assert_eq!(rig.state(), if is_refused { ConnectionState::Closed } else { ConnectionState::TimeWait });
     }
 }

@@ -14,7 +14,7 @@ fn nagle_holds_small_segments_back_while_anything_is_unacknowledged() {
     //# coalesce short segments (SHLD-7).  However, there MUST be a way for
     //# an application to disable the Nagle algorithm on an individual
     //# connection (MUST-17).
-    let mut rig = Rig::established_with(Config { nagle: true, ..plain_config() });
+    let mut rig = ConnectionRig::established_with(Config { nagle: true, ..plain_config() });
     rig.write(b"a");
     assert_eq!(sizes(&rig.sent()), [1]);
     rig.write(b"b");
@@ -30,7 +30,7 @@ fn nagle_holds_small_segments_back_while_anything_is_unacknowledged() {
 
 #[test]
 fn cork_delays_partial_segment_until_uncork_close_or_timeout() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.connection.marks.insert(Marks::CORKED);
     rig.write(b"head");
     assert_eq!(rig.sent(), [], "nothing is unacknowledged, and still it waits");
@@ -63,7 +63,7 @@ fn psh_is_set_on_last_queued_segment_only() {
     //# NOT buffer data indefinitely (MUST-60), and (2) MUST set the PSH bit
     //# in the last buffered segment (i.e., when there is no more queued data
     //# to be sent) (MUST-61).
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.write(&[1; 2000]);
     let sent = rig.sent();
     assert_eq!(sent.iter().map(|sent| sent.head.flags.has(Flags::PSH)).collect::<Vec<_>>(), [false, true]);
@@ -71,7 +71,7 @@ fn psh_is_set_on_last_queued_segment_only() {
 
 #[test]
 fn silly_window_is_not_used_until_override_timeout() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.write(&[1; 20_000]);
     let sent = sizes(&rig.sent()).iter().sum::<usize>() as u32;
     //= RFC 9293 section 3.8.6.2.1
@@ -91,7 +91,7 @@ fn silly_window_is_not_used_until_override_timeout() {
 
 #[test]
 fn half_of_the_largest_window_is_worth_a_segment() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.connection.max_snd_wnd = 0;
     rig.arrives(&Segment { window: 1000, ..rig.segment(Flags::ACK) });
     rig.write(&[1; 3000]);
@@ -112,7 +112,7 @@ fn zero_window_is_probed_with_backoff_while_peer_answers() {
     //= RFC 9293 section 3.8.6.1
     //= type=test
     //# Probing of zero (offered) windows MUST be supported (MUST-36).
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     rig.write(b"abcdef");
     assert_eq!(rig.sent(), []);
@@ -143,14 +143,14 @@ fn zero_window_is_probed_with_backoff_while_peer_answers() {
     }
     assert!(rig.now.ns_since(Instant(1_000_000 * MS)) > 120_000 * MS, "beyond the user time-out");
     assert!(waits.windows(2).all(|pair| pair[1] == (2 * pair[0]).min(60_000 * MS)), "{waits:?}");
-    assert_eq!(rig.state(), State::Established);
+    assert_eq!(rig.state(), ConnectionState::Established);
     rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 1));
     assert_eq!(rig.sent()[0].payload, b"abcdef");
 }
 
 #[test]
 fn window_probe_acknowledged_advances_snd_una() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     rig.write(b"abcdef");
     rig.sent();
@@ -159,14 +159,14 @@ fn window_probe_acknowledged_advances_snd_una() {
     rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 2));
     assert_eq!((rig.connection.snd_una(), rig.sent()[0].payload.as_slice()), (ISS + 2, &b"bcdef"[..]));
     // The FIN too.
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.arrives(&Segment { window: 0, ..rig.segment(Flags::ACK) });
     assert!(rig.call(Connection::close));
     assert_eq!(rig.sent(), []);
     let probe = rig.pass_ms(400).remove(0);
     assert!(probe.head.flags.has(Flags::FIN) && probe.payload.is_empty());
     rig.arrives(&rig.segment(Flags::ACK).acks(ISS + 2));
-    assert_eq!(rig.state(), State::FinWait2);
+    assert_eq!(rig.state(), ConnectionState::FinWait2);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn send_window_shrinking_below_sent_data_stops_new_data_only() {
     //# However, a sending TCP peer MUST
     //# be robust against window shrinking, which may cause the "usable
     //# window" (see Section 3.8.6.2.1) to become negative (MUST-34).
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     rig.write(&[1; 5000]);
     assert_eq!(rig.sent().len(), 4);
     rig.arrives(&Segment { window: 10, ..rig.segment(Flags::ACK).acks(ISS + 1) });

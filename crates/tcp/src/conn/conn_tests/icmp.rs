@@ -13,7 +13,7 @@ fn too_big(mtu: u32) -> IcmpKind {
     IcmpKind::TooBig { mtu }
 }
 
-impl Rig {
+impl ConnectionRig {
     /// Delivers a message about the segment that began with byte `bytes` of the stream; returns
     /// whether it was trusted.
     fn icmp(&mut self, bytes: u32, kind: IcmpKind) -> bool {
@@ -37,7 +37,7 @@ impl Rig {
 //# SHOULD make the information available to the application (SHLD-25).
 #[test]
 fn icmp_soft_error_is_reported_without_closing() {
-    for mut rig in [Rig::new(State::SynSent), Rig::busy()] {
+    for mut rig in [ConnectionRig::new(ConnectionState::SynSent), ConnectionRig::busy()] {
         let (state, at) = (rig.state(), rig.connection.snd_una().since(ISS + 1));
         rig.connection.take_happened();
         let seq = (ISS + 1) + at as u32;
@@ -45,7 +45,7 @@ fn icmp_soft_error_is_reported_without_closing() {
         assert_eq!((rig.state(), rig.connection.undelivered()), (state, Some(Undelivered::Host)));
         assert_eq!(rig.connection.take_happened(), Happened::UNDELIVERED);
     }
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     rig.icmp(0, HOST);
     let ack = rig.segment(Flags::ACK).acks(ISS + 1 + 1460);
     rig.arrives(&ack);
@@ -61,19 +61,22 @@ fn icmp_soft_error_is_reported_without_closing() {
 //# states.
 #[test]
 fn icmp_hard_error_closes_syn_sent_only() {
-    let mut rig = Rig::new(State::SynSent);
-    assert_eq!((rig.state(), rig.call(|c, env| c.icmp(env, ISS + 1, PORT))), (State::SynSent, false));
-    assert_eq!(rig.state(), State::SynSent, "it quotes another segment");
+    let mut rig = ConnectionRig::new(ConnectionState::SynSent);
+    assert_eq!(
+        (rig.state(), rig.call(|c, env| c.icmp(env, ISS + 1, PORT))),
+        (ConnectionState::SynSent, false)
+    );
+    assert_eq!(rig.state(), ConnectionState::SynSent, "it quotes another segment");
     assert!(rig.call(|c, env| c.icmp(env, ISS, PORT)));
-    assert_eq!((rig.state(), rig.connection.reason()), (State::Closed, Reason::Unreachable));
+    assert_eq!((rig.state(), rig.connection.reason()), (ConnectionState::Closed, Reason::Unreachable));
     assert_eq!(rig.connection.undelivered(), Some(Undelivered::Port));
     assert!(rig.connection.take_happened().has(Happened::CLOSED));
 
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     assert!(rig.icmp(0, PORT));
-    assert_eq!(rig.state(), State::Established);
+    assert_eq!(rig.state(), ConnectionState::Established);
     for state in SYNCHRONIZED {
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         for bytes in [0, u32::MAX, 1 << 20] {
             rig.icmp(bytes, PORT);
             assert_eq!(rig.state(), state);
@@ -83,7 +86,7 @@ fn icmp_hard_error_closes_syn_sent_only() {
 
 #[test]
 fn icmp_error_about_data_not_in_flight_is_ignored() {
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     let ack = rig.segment(Flags::ACK).acks(ISS + 1 + 1460);
     rig.arrives(&ack);
     for bytes in [0, 1459, 4 * 1460, u32::MAX, 1 << 31] {
@@ -91,13 +94,13 @@ fn icmp_error_about_data_not_in_flight_is_ignored() {
     }
     assert_eq!((rig.connection.undelivered(), rig.connection.sender().mss()), (None, 1460));
     assert!(rig.icmp(1460, HOST) && rig.icmp(4 * 1460 - 1, too_big(1000)));
-    let mut idle = Rig::established();
+    let mut idle = ConnectionRig::established();
     assert!(!idle.icmp(0, HOST) && !idle.icmp(0, too_big(1000)));
 }
 
 #[test]
 fn icmp_too_big_is_accepted_if_quoted_segment_was_larger() {
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     for mtu in [1500, 1501, 9000, u32::MAX] {
         assert!(!rig.icmp(0, too_big(mtu)), "{mtu} bytes would have passed");
     }
@@ -118,7 +121,7 @@ fn icmp_too_big_is_accepted_if_quoted_segment_was_larger() {
 
 #[test]
 fn icmp_too_big_without_mtu_uses_next_smaller_plateau() {
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     for mss in [1492 - HEADERS, 1006 - HEADERS, u32::from(MSS_MIN)] {
         assert!(rig.icmp(0, too_big(0)));
         assert_eq!(u32::from(rig.connection.sender().mss()), mss);
@@ -133,7 +136,7 @@ fn icmp_too_big_without_mtu_uses_next_smaller_plateau() {
 //# that is less than the IPv6 minimum link MTU, it must discard it.
 #[test]
 fn ipv6_never_takes_less_than_1280_bytes() {
-    let mut rig = Rig::busy();
+    let mut rig = ConnectionRig::busy();
     rig.connection.marks_mut().remove(Marks::IS_V4);
     for mtu in [0, 68, 1279] {
         assert!(!rig.icmp(0, too_big(mtu)), "{mtu}");

@@ -12,10 +12,10 @@ mod urgency;
 
 use millrace_core::time::Instant;
 
-use super::arrive::Arrival;
+use super::arrive::SegmentArrival;
 use super::*;
 use crate::recv::ClusterSize;
-use crate::wire::{Flags, FlowKey, Head, Options, Segment, Stamps};
+use crate::wire::{Flags, FlowKey, Head, Segment, Stamps, TcpOptions};
 
 /// Initial sequence numbers of both sides; ours wraps soon.
 const ISS: Seq = Seq(u32::MAX - 2);
@@ -23,7 +23,7 @@ const IRS: Seq = Seq(5_000);
 const MS: u64 = 1_000_000;
 
 /// A connection, and the pools that it needs.
-struct Rig {
+struct ConnectionRig {
     records: Records,
     store: Store,
     pages: Pages,
@@ -62,7 +62,7 @@ fn flow() -> FlowKey {
     FlowKey::new("192.0.2.1:80".parse().unwrap(), "198.51.100.7:40000".parse().unwrap()).unwrap()
 }
 
-impl Rig {
+impl ConnectionRig {
     /// SYN-SENT, the SYN sent.
     fn syn_sent(config: Config) -> Self {
         let mut records = Records::new(64);
@@ -91,7 +91,7 @@ impl Rig {
         let mut rig = Self::syn_sent(plain_config());
         assert_eq!(rig.arrives(&rig.segment(Flags::SYN).at(IRS)), None);
         rig.sent();
-        assert_eq!(rig.state(), State::SynReceived);
+        assert_eq!(rig.state(), ConnectionState::SynReceived);
         rig
     }
 
@@ -102,27 +102,27 @@ impl Rig {
     fn established_with(config: Config) -> Self {
         let mut rig = Self::syn_sent(config);
         rig.now = rig.now.plus_ns(20 * MS);
-        let options = Options {
+        let options = TcpOptions {
             mss: Some(1460),
             is_sack_permitted: rig.config.sack,
             scale: rig.config.scaling.then_some(2),
             stamps: rig.config.stamps.then_some(Stamps { value: 7_000, echo: 0 }),
-            ..Options::default()
+            ..TcpOptions::default()
         };
         let mut segment = rig.segment(Flags::SYN.with(Flags::ACK)).at(IRS).acks(ISS + 1);
         segment.options = options;
         assert_eq!(rig.arrives(&segment), None);
-        assert_eq!(rig.state(), State::Established);
+        assert_eq!(rig.state(), ConnectionState::Established);
         let sent = rig.sent();
         assert_eq!((sent.len(), sent[0].head.ack), (1, IRS + 1));
         rig
     }
 
     /// A connection in `state`. Where our FIN was sent it is not acknowledged but in FIN-WAIT-2.
-    fn new(state: State) -> Self {
+    fn new(state: ConnectionState) -> Self {
         let mut rig = match state {
-            State::SynSent => return Self::syn_sent(plain_config()),
-            State::SynReceived => return Self::syn_received(),
+            ConnectionState::SynSent => return Self::syn_sent(plain_config()),
+            ConnectionState::SynReceived => return Self::syn_received(),
             _ => Self::established(),
         };
         let peer_closes = |rig: &mut Self| {
@@ -131,18 +131,18 @@ impl Rig {
             rig.sent();
         };
         match state {
-            State::CloseWait => peer_closes(&mut rig),
-            State::LastAck => {
+            ConnectionState::CloseWait => peer_closes(&mut rig),
+            ConnectionState::LastAck => {
                 peer_closes(&mut rig);
                 rig.close();
             }
-            State::FinWait1 => rig.close(),
-            State::FinWait2 => {
+            ConnectionState::FinWait1 => rig.close(),
+            ConnectionState::FinWait2 => {
                 rig.close();
                 let ack = rig.segment(Flags::ACK).acks(rig.connection.snd_nxt());
                 assert_eq!(rig.arrives(&ack), None);
             }
-            State::Closing => {
+            ConnectionState::Closing => {
                 rig.close();
                 let fin = rig.segment(Flags::FIN.with(Flags::ACK)).acks(ISS + 1);
                 assert_eq!(rig.arrives(&fin), None);
@@ -165,7 +165,7 @@ impl Rig {
         call(connection, &mut Env { now: *now, records, store, pages, config, counters })
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> ConnectionState {
         self.connection.state()
     }
 
@@ -175,19 +175,19 @@ impl Rig {
         Segment {
             source: 40_000,
             destination: 80,
-            seq: if self.state() == State::SynSent { IRS } else { self.connection.rcv_nxt() },
+            seq: if self.state() == ConnectionState::SynSent { IRS } else { self.connection.rcv_nxt() },
             ack: if flags.has(Flags::ACK) { self.connection.snd_nxt() } else { Seq(0) },
             flags,
             window: 65_535,
             urgent: 0,
-            options: Options { stamps, ..Options::default() },
+            options: TcpOptions { stamps, ..TcpOptions::default() },
             payload: &[],
         }
     }
 
     /// The reset that a segment is answered with at once.
     fn arrives(&mut self, segment: &Segment<'_>) -> Option<Head> {
-        let arrival = Arrival { at: self.now, is_marked: false, expected_sum: None };
+        let arrival = SegmentArrival { at: self.now, is_marked: false, expected_sum: None };
         self.call(|connection, env| connection.arrive(env, segment, arrival))
     }
 
@@ -272,12 +272,12 @@ fn with<'a>(segment: Segment<'static>, payload: &'a [u8]) -> Segment<'a> {
     Segment { payload, ..segment }
 }
 
-const SYNCHRONIZED: [State; 7] = [
-    State::Established,
-    State::FinWait1,
-    State::FinWait2,
-    State::CloseWait,
-    State::Closing,
-    State::LastAck,
-    State::Established,
+const SYNCHRONIZED: [ConnectionState; 7] = [
+    ConnectionState::Established,
+    ConnectionState::FinWait1,
+    ConnectionState::FinWait2,
+    ConnectionState::CloseWait,
+    ConnectionState::Closing,
+    ConnectionState::LastAck,
+    ConnectionState::Established,
 ];

@@ -4,16 +4,16 @@ use super::*;
 
 #[test]
 fn segment_outside_window_is_acknowledged_and_dropped() {
-    for state in SYNCHRONIZED.into_iter().chain([State::SynReceived]) {
+    for state in SYNCHRONIZED.into_iter().chain([ConnectionState::SynReceived]) {
         //= RFC 9293 section 3.10.7.4
         //= type=test
         //# If an incoming segment is not acceptable, an acknowledgment
         //# should be sent in reply (unless the RST bit is set, if so
         //# drop the segment and return):
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         let next = rig.connection.rcv_nxt();
         for seq in [next - 3, next + (1 << 17), next - (1 << 20)] {
-            if state == State::SynReceived {
+            if state == ConnectionState::SynReceived {
                 // Its ACKs do not go on their own before the SYN,ACK is acknowledged.
                 continue;
             }
@@ -28,7 +28,7 @@ fn segment_outside_window_is_acknowledged_and_dropped() {
 #[test]
 fn text_is_taken_where_the_peer_may_send_and_ignored_elsewhere() {
     for state in SYNCHRONIZED {
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         let una = rig.connection.snd_una();
         let data = with(rig.segment(Flags::ACK.with(Flags::PSH)).acks(una), b"abc");
         assert_eq!(rig.arrives(&data), None);
@@ -36,7 +36,10 @@ fn text_is_taken_where_the_peer_may_send_and_ignored_elsewhere() {
         //= type=test
         //# This should not occur since a FIN has been received from the
         //# remote side.  Ignore the segment text.
-        let takes = matches!(state, State::Established | State::FinWait1 | State::FinWait2);
+        let takes = matches!(
+            state,
+            ConnectionState::Established | ConnectionState::FinWait1 | ConnectionState::FinWait2
+        );
         let expected: &[u8] = if takes { b"abc" } else { b"" };
         assert_eq!((rig.read(), rig.state()), (expected.to_vec(), state));
     }
@@ -49,7 +52,7 @@ fn segment_starting_with_old_bytes_delivers_only_new_ones() {
     //# If a segment's
     //# contents straddle the boundary between old and new, only the
     //# new parts are processed.
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     let first = rig.segment(Flags::ACK);
     rig.arrives(&with(first, b"abc"));
     rig.arrives(&with(first, b"xxxdef"));
@@ -63,7 +66,7 @@ fn early_text_waits_and_is_told_by_sack() {
     //# Segments with higher
     //# beginning sequence numbers SHOULD be held for later
     //# processing (SHLD-31).
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     let first = rig.segment(Flags::ACK);
     rig.arrives(&with(first.at(IRS + 4), b"def"));
     let sent = rig.sent();
@@ -75,7 +78,7 @@ fn early_text_waits_and_is_told_by_sack() {
 
 #[test]
 fn zero_receive_window_still_accepts_ack_and_rst() {
-    let mut rig = Rig::established_with(Config { receive_bytes: 1000, ..plain_config() });
+    let mut rig = ConnectionRig::established_with(Config { receive_bytes: 1000, ..plain_config() });
     rig.write(b"abc");
     rig.sent();
     let segment = rig.segment(Flags::ACK).acks(ISS + 1);
@@ -106,7 +109,7 @@ fn zero_receive_window_still_accepts_ack_and_rst() {
     //# fields of all incoming segments, even when the receive window is zero
     //# (MUST-66).
     assert_eq!(rig.arrives(&rig.segment(Flags::RST)), None);
-    assert_eq!(rig.state(), State::Closed);
+    assert_eq!(rig.state(), ConnectionState::Closed);
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn segment_without_ack_is_dropped_in_all_states() {
         //= RFC 9293 section 3.10.7.4
         //= type=test
         //# if the ACK bit is off, drop the segment and return
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         rig.ignores(&with(rig.segment(Flags::PSH), b"abc"));
         rig.ignores(&rig.segment(Flags::FIN));
     }
@@ -123,13 +126,13 @@ fn segment_without_ack_is_dropped_in_all_states() {
 
 #[test]
 fn segment_with_bad_checksum_is_ignored_and_counted() {
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     rig.write(b"abc");
     rig.sent();
     for (flags, seq) in [(Flags::ACK, IRS + 1), (Flags::ACK, IRS + 5), (Flags::ACK.with(Flags::FIN), IRS + 1)]
     {
         let segment = with(rig.segment(flags).at(seq), b"data");
-        let arrival = Arrival { at: rig.now, is_marked: false, expected_sum: Some(0x1234) };
+        let arrival = SegmentArrival { at: rig.now, is_marked: false, expected_sum: Some(0x1234) };
         assert_eq!(rig.call(|connection, env| connection.arrive(env, &segment, arrival)), None);
         assert_eq!((rig.connection.rcv_nxt(), rig.connection.snd_una()), (IRS + 1, ISS + 1));
         assert_eq!((rig.sent(), rig.read()), (vec![], vec![]));
@@ -137,15 +140,15 @@ fn segment_with_bad_checksum_is_ignored_and_counted() {
     assert_eq!(rig.counters.bad_checksums, 3);
     let segment = with(rig.segment(Flags::ACK), b"data");
     let expected_sum = Some(millrace_core::wire::checksum::sum16(b"data"));
-    let arrival = Arrival { at: rig.now, is_marked: false, expected_sum };
+    let arrival = SegmentArrival { at: rig.now, is_marked: false, expected_sum };
     rig.call(|connection, env| connection.arrive(env, &segment, arrival));
     assert_eq!((rig.connection.snd_una(), rig.read()), (ISS + 4, b"data".to_vec()));
 }
 
 #[test]
 fn old_stamps_are_answered_and_dropped_and_missing_ones_dropped() {
-    let mut rig = Rig::established_with(Config { stamps: true, ..plain_config() });
-    let stamped = |rig: &Rig, value| {
+    let mut rig = ConnectionRig::established_with(Config { stamps: true, ..plain_config() });
+    let stamped = |rig: &ConnectionRig, value| {
         let mut segment = rig.segment(Flags::ACK);
         segment.options.stamps = Some(Stamps { value, echo: 0 });
         segment
@@ -185,12 +188,12 @@ fn old_stamps_are_answered_and_dropped_and_missing_ones_dropped() {
     let mut reset = rig.segment(Flags::RST);
     reset.options.stamps = None;
     rig.arrives(&reset);
-    assert_eq!(rig.state(), State::Closed);
+    assert_eq!(rig.state(), ConnectionState::Closed);
 }
 
 #[test]
 fn data_that_finds_no_page_is_counted_and_comes_again() {
-    let mut rig = Rig::established();
+    let mut rig = ConnectionRig::established();
     let page = ClusterSize { bytes: 1 << 10, page_bytes: 512 };
     rig.pages = Pages::new(&[page, page]);
     let first = rig.connection.rcv_nxt();

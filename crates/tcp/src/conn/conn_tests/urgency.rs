@@ -17,7 +17,7 @@ fn urgent_data_is_told_once_and_delivered_in_line() {
     //# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and
     //# signal the user that the remote side has urgent data if the
     //# urgent pointer (RCV.UP) is in advance of the data consumed.
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     rig.connection.take_happened();
     let urgent = Segment { urgent: 6, ..rig.segment(Flags::ACK.with(Flags::URG)) };
     rig.arrives(&with(urgent, b"abc"));
@@ -56,12 +56,12 @@ fn urgent_data_is_told_once_and_delivered_in_line() {
 
 #[test]
 fn urgent_pointers_after_a_fin_are_ignored() {
-    for state in [State::CloseWait, State::Closing, State::LastAck] {
+    for state in [ConnectionState::CloseWait, ConnectionState::Closing, ConnectionState::LastAck] {
         //= RFC 9293 section 3.10.7.4
         //= type=test
         //# This should not occur since a FIN has been received from the
         //# remote side.  Ignore the URG.
-        let mut rig = Rig::new(state);
+        let mut rig = ConnectionRig::new(state);
         rig.connection.take_happened();
         let una = rig.connection.snd_una();
         rig.arrives(&Segment { urgent: 9, ..rig.segment(Flags::ACK.with(Flags::URG)).acks(una) });
@@ -75,7 +75,7 @@ fn urgent_data_that_goes_out_is_pointed_behind() {
     //= type=test
     //# The urgent pointer MUST point to the sequence number of the octet
     //# following the urgent data (MUST-62).
-    let mut rig = Rig::new(State::Established);
+    let mut rig = ConnectionRig::new(ConnectionState::Established);
     rig.write(&[1; 2000]);
     rig.connection.mark_urgent();
     rig.write(&[2; 1000]);

@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::stack::{Arrived, Ecn, Out};
+use millrace_tcp::stack::{Arrived, Ecn, OutgoingSegment};
 
 use self::link::{Link, Pushed};
 
@@ -49,7 +49,7 @@ pub(crate) struct Packet {
 
 impl Packet {
     /// Around a segment that a stack sends.
-    pub(crate) fn of(out: &Out<'_>) -> Self {
+    pub(crate) fn of(out: &OutgoingSegment<'_>) -> Self {
         let mut bytes = out.header.to_vec();
         out.payload.slices().iter().for_each(|slice| bytes.extend_from_slice(slice));
         Self {

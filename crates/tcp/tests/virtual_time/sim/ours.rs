@@ -11,11 +11,14 @@ use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion, Lease};
 use millrace_core::random::SplitMix;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::checksum::sum16;
-use millrace_tcp::conn::{Config, Happened, Reason, State, TcpCounters};
+use millrace_tcp::conn::{Config, ConnectionState, Happened, Reason, TcpCounters};
 use millrace_tcp::limits::MAX_EARLY_PAGES;
 use millrace_tcp::recv::ClusterSize;
-use millrace_tcp::send::{ExtentRange, Part};
-use millrace_tcp::stack::{CallError, ConnectionId, Frame, IcmpError, IcmpKind, Out, Settings, Stack, Taken};
+use millrace_tcp::send::{ExtentRange, SlotPart};
+use millrace_tcp::stack::{
+    CallError, ConnectionId, DeviceFrame, FrameDisposal, IcmpError, IcmpKind, OutgoingSegment, Settings,
+    Stack,
+};
 use millrace_tcp::wire::parse;
 
 use super::app::{App, stream};
@@ -53,7 +56,7 @@ pub(crate) fn settings(config: Config, secret: u64) -> Settings {
 /// A frame that the device has not read yet.
 struct Held {
     until: Instant,
-    frame: Frame,
+    frame: DeviceFrame,
     /// Addresses of its bytes, and their original content.
     slices: Vec<(usize, Vec<u8>)>,
 }
@@ -282,7 +285,8 @@ impl Shared {
                 end.app.next_read = now.plus_ns(end.app.side.pause_ns);
             }
         }
-        let is_opening = matches!(self.stack.state(id), State::SynSent | State::SynReceived);
+        let is_opening =
+            matches!(self.stack.state(id), ConnectionState::SynSent | ConnectionState::SynReceived);
         if is_opening || end.reason.is_some_and(|reason| reason != Reason::Finished) {
             return;
         }
@@ -319,7 +323,7 @@ impl Shared {
             place: (within / PACKET_BYTES) as u32,
             skip: (within % PACKET_BYTES) as u32,
             bytes: bytes as u32,
-            part: Part::Payloads,
+            part: SlotPart::Payloads,
         };
         match self.stack.send_extent(id, lease, range, now) {
             Ok(()) => app.sent += bytes,
@@ -331,7 +335,7 @@ impl Shared {
 }
 
 /// Returns the addresses and the content of a segment's payload.
-fn slices_of(out: &Out<'_>) -> Vec<(usize, Vec<u8>)> {
+fn slices_of(out: &OutgoingSegment<'_>) -> Vec<(usize, Vec<u8>)> {
     out.payload.slices().iter().map(|slice| (slice.as_ptr() as usize, slice.to_vec())).collect()
 }
 
@@ -379,7 +383,7 @@ impl Endpoint for Ours {
         let Self { shared: Shared { stack, random, .. }, device, device_ns, windows, .. } = self;
         stack.output(now, &mut |out| {
             if *device_ns > 0 && random.below(50) == 0 {
-                return Taken::Full;
+                return FrameDisposal::Full;
             }
             let packet = Packet::of(out);
             windows.check(&packet);
@@ -391,9 +395,9 @@ impl Endpoint for Ours {
                     let last = device.back().map_or(now, |held| held.until);
                     let until = last.max(now).plus_ns(random.below(*device_ns));
                     device.push_back(Held { until, frame, slices });
-                    Taken::Kept
+                    FrameDisposal::Kept
                 }
-                _ => Taken::Copied,
+                _ => FrameDisposal::Copied,
             }
         });
         self.hear(now);
@@ -436,7 +440,7 @@ impl Endpoint for Ours {
         let of_end = |end: &End| {
             let App { sent, to_send, received, to_receive, .. } = end.app;
             let (state, unacked) =
-                end.id.map_or((State::Closed, 0), |id| (stack.state(id), stack.unacked_bytes(id)));
+                end.id.map_or((ConnectionState::Closed, 0), |id| (stack.state(id), stack.unacked_bytes(id)));
             format!(
                 "{} {state:?} {:?}: {sent} of {to_send} out, {received} of {to_receive} in, {unacked} unacked",
                 end.local, end.reason

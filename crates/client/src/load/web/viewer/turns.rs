@@ -3,12 +3,14 @@
 use millrace_core::time::Instant;
 
 use super::{Course, PACKET_BYTES, WebViewer};
-use crate::load::meter::Measured;
-use crate::load::viewer::{Command, Lent, Live, Outcome, Stage, Status, Viewer};
+use crate::load::meter::ViewerMeasurements;
+use crate::load::viewer::{
+    Live, LoadViewer, Status, ViewerCommand, ViewerContext, ViewerOutcome, ViewerStage,
+};
 
-impl Viewer for WebViewer {
-    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut Lent<'_>) {
-        if self.stage >= Stage::Leaving {
+impl LoadViewer for WebViewer {
+    fn handle_ready(&mut self, now: Instant, _kind: u8, lent: &mut ViewerContext<'_>) {
+        if self.stage >= ViewerStage::Leaving {
             return;
         }
         let result = self.proceed(now).and_then(|()| self.read(now, lent));
@@ -21,7 +23,7 @@ impl Viewer for WebViewer {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, lent: &mut Lent<'_>) {
+    fn handle_timeout(&mut self, now: Instant, lent: &mut ViewerContext<'_>) {
         self.now = now;
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             let reason = match &self.asked {
@@ -34,38 +36,38 @@ impl Viewer for WebViewer {
         self.go_on(now, lent);
     }
 
-    fn command(&mut self, now: Instant, command: Command, lent: &mut Lent<'_>) -> bool {
-        if self.stage != Stage::Playing {
+    fn command(&mut self, now: Instant, command: ViewerCommand, lent: &mut ViewerContext<'_>) -> bool {
+        if self.stage != ViewerStage::Playing {
             return false;
         }
         let done = match command {
-            Command::Pause => {
+            ViewerCommand::Pause => {
                 self.buffer.pause(now);
                 true
             }
-            Command::Resume => {
+            ViewerCommand::Resume => {
                 self.buffer.resume(now);
                 self.rests_until = None;
                 true
             }
-            Command::Seek(place) => self.seek(now, place, lent),
+            ViewerCommand::Seek(place) => self.seek(now, place, lent),
             // A server of files has no other speeds and no renditions.
-            Command::Scale(_) | Command::Rendition(_) => false,
+            ViewerCommand::Scale(_) | ViewerCommand::Rendition(_) => false,
         };
         self.go_on(now, lent);
         done
     }
 
-    fn drain(&mut self, _now: Instant, _lent: &mut Lent<'_>) {
+    fn drain(&mut self, _now: Instant, _lent: &mut ViewerContext<'_>) {
         // A viewer does not yet need the data it has not read.
     }
 
-    fn leave(&mut self, now: Instant, _lent: &mut Lent<'_>) {
+    fn leave(&mut self, now: Instant, _lent: &mut ViewerContext<'_>) {
         self.now = now;
-        if self.stage == Stage::Starting {
+        if self.stage == ViewerStage::Starting {
             self.failure.get_or_insert_with(|| "not playing when time was over".to_owned());
         }
-        self.stage = Stage::Done;
+        self.stage = ViewerStage::Done;
         self.link.close();
     }
 
@@ -80,7 +82,7 @@ impl Viewer for WebViewer {
         Live { packets: bytes / PACKET_BYTES, payload_bytes: bytes, ..Live::default() }
     }
 
-    fn end(&mut self, _lent: &mut Lent<'_>) -> Outcome {
+    fn end(&mut self, _lent: &mut ViewerContext<'_>) -> ViewerOutcome {
         let figures = &mut self.figures;
         figures.buffer = self.buffer.counts(self.now);
         figures.receiving_us = self.first_media.map_or(0, |first| self.last_media.ns_since(first) / 1000);
@@ -94,7 +96,7 @@ impl Viewer for WebViewer {
             received: figures.media_bytes.div_ceil(PACKET_BYTES),
             ..Default::default()
         };
-        let measured = Measured {
+        let measured = ViewerMeasurements {
             counts,
             span_ns: figures.receiving_us * 1000,
             runs: 1,
@@ -103,14 +105,14 @@ impl Viewer for WebViewer {
             lateness_max_us: figures.buffer.lateness_max_ns / 1000,
             longest_gap_us: figures.buffer.longest_stall_ns / 1000,
             has_ended: self.has_ended,
-            ..Measured::default()
+            ..ViewerMeasurements::default()
         };
-        Outcome {
+        ViewerOutcome {
             failure: self.failure.take(),
             setup_us: self.setup_us,
             measured: self.setup_us.is_some().then_some(measured),
             web: Some(*figures),
-            ..Outcome::default()
+            ..ViewerOutcome::default()
         }
     }
 }

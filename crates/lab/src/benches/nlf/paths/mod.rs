@@ -18,9 +18,9 @@ mod stage;
 use std::time::Duration;
 
 use outcome::{label, report};
-use stage::{CALL_PACKETS, Egress, Stage};
+use stage::{CALL_PACKETS, Egress, PathTestbed};
 
-use super::stream::{Memory, SIZES, STREAM_BYTES, State, Stream};
+use super::stream::{CacheState, PacketStream, PayloadMemory, SIZES, STREAM_BYTES};
 use crate::capacity::meter::Usage;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Pinned, Report};
 use crate::framing::{Version, full, full_fast, v4};
@@ -48,9 +48,9 @@ pub(in crate::benches) const BENCH: Bench = Bench {
     run,
 };
 
-/// How packets leave.
+/// How packets are sent.
 #[derive(Clone, Copy)]
-enum Path {
+enum SendPath {
     /// One message per packet, `call_packets` of them in a call.
     Socket { call_packets: usize },
     /// As many packets in a message as it takes; the kernel cuts.
@@ -62,7 +62,7 @@ enum Path {
 #[derive(Clone, Copy)]
 struct Contender {
     name: &'static str,
-    path: Path,
+    path: SendPath,
     /// Whether the device is declared to compute checksums, so that the kernel's stack does not.
     offload: bool,
 }
@@ -72,34 +72,34 @@ const XDP_FULL: &str = "AF_XDP, full";
 const XDP_V4: &str = "AF_XDP, v4";
 
 const CONTENDERS: [Contender; 10] = [
-    Contender { name: TRADITIONAL, path: Path::Socket { call_packets: 1 }, offload: false },
+    Contender { name: TRADITIONAL, path: SendPath::Socket { call_packets: 1 }, offload: false },
     Contender {
         name: "UDP, 32 a call, sum computed",
-        path: Path::Socket { call_packets: CALL_PACKETS },
+        path: SendPath::Socket { call_packets: CALL_PACKETS },
         offload: false,
     },
-    Contender { name: "UDP, trains, sum computed", path: Path::Trains, offload: false },
+    Contender { name: "UDP, trains, sum computed", path: SendPath::Trains, offload: false },
     Contender {
         name: "UDP, a call each, sum left to the device",
-        path: Path::Socket { call_packets: 1 },
+        path: SendPath::Socket { call_packets: 1 },
         offload: true,
     },
     Contender {
         name: "UDP, 32 a call, sum left to the device",
-        path: Path::Socket { call_packets: CALL_PACKETS },
+        path: SendPath::Socket { call_packets: CALL_PACKETS },
         offload: true,
     },
-    Contender { name: "UDP, trains, sum left to the device", path: Path::Trains, offload: true },
-    Contender { name: XDP_FULL, path: Path::Frames { version: full, in_place: false }, offload: true },
+    Contender { name: "UDP, trains, sum left to the device", path: SendPath::Trains, offload: true },
+    Contender { name: XDP_FULL, path: SendPath::Frames { version: full, in_place: false }, offload: true },
     Contender {
         name: "AF_XDP, full, fastest sum",
-        path: Path::Frames { version: full_fast, in_place: false },
+        path: SendPath::Frames { version: full_fast, in_place: false },
         offload: true,
     },
-    Contender { name: XDP_V4, path: Path::Frames { version: v4, in_place: false }, offload: true },
+    Contender { name: XDP_V4, path: SendPath::Frames { version: v4, in_place: false }, offload: true },
     Contender {
         name: "AF_XDP, v4, payload where it lies",
-        path: Path::Frames { version: v4, in_place: true },
+        path: SendPath::Frames { version: v4, in_place: true },
         offload: true,
     },
 ];
@@ -127,7 +127,7 @@ impl Cost {
 }
 
 /// The results for one packet size.
-struct Measured {
+struct PacketSizeResults {
     packet_bytes: usize,
     /// In the order of [`CONTENDERS`]; `None`: could not take part.
     costs: Vec<Option<Cost>>,
@@ -139,8 +139,9 @@ struct Measured {
 fn run(options: &Options) -> anyhow::Result<Report> {
     let stream_bytes = options.pick(300_000, STREAM_BYTES / 5, STREAM_BYTES);
     options.say("filling memory");
-    let memory = Memory::with_frames(options.pick(4 << 20, 64 << 20, 512 << 20), XdpLoop::EXTENTS as u32)?;
-    let stage = Stage::build()?;
+    let memory =
+        PayloadMemory::with_frames(options.pick(4 << 20, 64 << 20, 512 << 20), XdpLoop::EXTENTS as u32)?;
+    let stage = PathTestbed::build()?;
     let sink = stage.sink()?;
     let mut meter = NoiseMeter::start();
     let (mut all, mut missing) = (Vec::new(), 0);
@@ -159,14 +160,14 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 
 /// All contenders in turns over packets of one size.
 fn measure(
-    stage: &Stage,
-    memory: &Memory,
+    stage: &PathTestbed,
+    memory: &PayloadMemory,
     packet_bytes: usize,
     stream_bytes: usize,
     options: &Options,
     meter: &mut NoiseMeter,
-) -> anyhow::Result<Measured> {
-    let mut egress = Egress::open(memory, Stream::new(memory, packet_bytes, State::InOrder))?;
+) -> anyhow::Result<PacketSizeResults> {
+    let mut egress = Egress::open(memory, PacketStream::new(memory, packet_bytes, CacheState::InOrder))?;
     let mut measured = enter(stage, &mut egress, packet_bytes)?;
     let least = options.pick(Duration::ZERO, Duration::from_millis(40), Duration::from_millis(150));
     let rounds = options.runs.unwrap_or(options.pick(1, 3, 7));
@@ -199,10 +200,15 @@ fn measure(
 }
 
 /// Finds out which contenders can take part, and whether their packets arrive as they should.
-fn enter(stage: &Stage, egress: &mut Egress<'_>, packet_bytes: usize) -> anyhow::Result<Measured> {
-    let mut measured = Measured { packet_bytes, costs: Vec::new(), sent: 0, damaged: 0, notes: Vec::new() };
+fn enter(
+    stage: &PathTestbed,
+    egress: &mut Egress<'_>,
+    packet_bytes: usize,
+) -> anyhow::Result<PacketSizeResults> {
+    let mut measured =
+        PacketSizeResults { packet_bytes, costs: Vec::new(), sent: 0, damaged: 0, notes: Vec::new() };
     for contender in &CONTENDERS {
-        let is_frames = matches!(contender.path, Path::Frames { .. });
+        let is_frames = matches!(contender.path, SendPath::Frames { .. });
         if let (true, Some(why)) = (is_frames, egress.refusal()) {
             let label = label(packet_bytes, contender.name);
             measured.notes.push(format!("not measured: {label}: {why}"));
@@ -218,7 +224,7 @@ fn enter(stage: &Stage, egress: &mut Egress<'_>, packet_bytes: usize) -> anyhow:
 }
 
 /// One contender's turn: whole sends until it is long beside the samples of the kernel.
-struct Turn {
+struct ContenderTurn {
     packets: u64,
     sends: u32,
     cpu_ms: f64,
@@ -230,7 +236,7 @@ fn turn(
     contender: &Contender,
     stream_bytes: usize,
     least: Duration,
-) -> anyhow::Result<Turn> {
+) -> anyhow::Result<ContenderTurn> {
     let core = [rustix::thread::sched_getcpu()];
     let (before, start) = (Usage::look(&[], &core), thread_cpu());
     let (mut packets, mut sends) = (0, 0);
@@ -242,7 +248,7 @@ fn turn(
     let spent = Usage::look(&[], &core).since(&before);
     // Soft interrupts that the kernel gave to its own thread are work of these packets too.
     let cpu_ms = own.as_secs_f64() * 1e3 + spent.processes_s * 1e3;
-    Ok(Turn { packets, sends, cpu_ms, softirq_ms: spent.softirq_s * 1e3 })
+    Ok(ContenderTurn { packets, sends, cpu_ms, softirq_ms: spent.softirq_s * 1e3 })
 }
 
 /// Processor time of this thread to the nanosecond, user and system.
@@ -290,15 +296,15 @@ mod tests {
         if !can_run() {
             return;
         }
-        let memory = Memory::with_frames(1 << 20, XdpLoop::EXTENTS as u32).unwrap();
-        let stage = Stage::build().unwrap();
+        let memory = PayloadMemory::with_frames(1 << 20, XdpLoop::EXTENTS as u32).unwrap();
+        let stage = PathTestbed::build().unwrap();
         let _sink = stage.sink().unwrap();
         let damaged = stage.hosts.on_client(|| {
-            let stream = Stream::new(&memory, 8 << 10, State::InOrder);
+            let stream = PacketStream::new(&memory, 8 << 10, CacheState::InOrder);
             let mut egress = Egress::open(&memory, stream).unwrap();
             let by = |version| Contender {
                 name: "x",
-                path: Path::Frames { version, in_place: false },
+                path: SendPath::Frames { version, in_place: false },
                 offload: true,
             };
             [v4, wrong as Version].map(|version| stage.damaged(&mut egress, &by(version)).unwrap())

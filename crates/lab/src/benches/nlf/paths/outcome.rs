@@ -1,7 +1,7 @@
 //! From costs to rows, a picture and targets.
 
 use super::stage::{CALL_PACKETS, MTU_BYTES};
-use super::{CONTENDERS, Cost, Measured, TRADITIONAL, XDP_FULL, XDP_V4};
+use super::{CONTENDERS, Cost, PacketSizeResults, TRADITIONAL, XDP_FULL, XDP_V4};
 use crate::frame::stats::{Spread, median, median_interval};
 use crate::frame::{Axis, NoiseMeter, Plot, PlotKind, Point, Promise, Report, Row};
 
@@ -21,7 +21,7 @@ pub(super) fn saved_percent(values: &[f64], base: &[f64]) -> Vec<f64> {
     values.iter().zip(base).map(|(value, base)| (1.0 - value / base) * 100.0).collect()
 }
 
-impl Measured {
+impl PacketSizeResults {
     fn cost(&self, name: &str) -> Option<&Cost> {
         let at = CONTENDERS.iter().position(|contender| contender.name == name)?;
         self.costs[at].as_ref()
@@ -60,7 +60,12 @@ impl Measured {
     }
 }
 
-pub(super) fn report(all: &[Measured], missing: u64, stream_bytes: usize, meter: NoiseMeter) -> Report {
+pub(super) fn report(
+    all: &[PacketSizeResults],
+    missing: u64,
+    stream_bytes: usize,
+    meter: NoiseMeter,
+) -> Report {
     let mut report = Report::new("nlf-send");
     report.rows.push(
         Row::new("what was sent")
@@ -84,7 +89,7 @@ pub(super) fn report(all: &[Measured], missing: u64, stream_bytes: usize, meter:
 
 /// What one contender saves of another at one size, if both were measured.
 fn saving(
-    all: &[Measured],
+    all: &[PacketSizeResults],
     packet_bytes: usize,
     (id, bound): (&str, f64),
     names: [&str; 2],
@@ -98,12 +103,12 @@ fn saving(
     }
 }
 
-fn plot(all: &[Measured], stream_bytes: usize) -> Plot {
+fn plot(all: &[PacketSizeResults], stream_bytes: usize) -> Plot {
     let y = Axis::new("processor time of the whole stream", "ms");
     let title = format!("Figure 4 across a veth pair: whole sends of {} MB", stream_bytes / 1_000_000);
     let mut plot = Plot::new(PlotKind::Bars, title, Axis::default(), y);
     for (at, contender) in CONTENDERS.iter().enumerate() {
-        let bar = |m: &Measured| {
+        let bar = |m: &PacketSizeResults| {
             let cost = m.costs[at].as_ref()?;
             Some(Point::bar(format!("{} KB", m.packet_bytes >> 10), median(&cost.cpu_ms)))
         };

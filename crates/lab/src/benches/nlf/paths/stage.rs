@@ -10,8 +10,8 @@ use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::wire::frame::{Flow, LinkHeader};
 use millrace_netio::xdp::umem::address_of;
 
-use super::super::stream::{Memory, Stream};
-use super::{Contender, Path};
+use super::super::stream::{PacketStream, PayloadMemory};
+use super::{Contender, SendPath};
 use crate::benches::tx::{DropSink, NOWHERE};
 use crate::framing::{Connection, Version};
 use crate::netns::{CLIENT_IP, SERVER_IP, TwoHosts, ip};
@@ -32,14 +32,14 @@ const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Frames that are compared: a call's.
 const CHECKED: usize = CALL_PACKETS;
 
-/// Both hosts.
-pub(super) struct Stage {
+/// The sending and the receiving host.
+pub(super) struct PathTestbed {
     pub(super) hosts: TwoHosts,
     /// On the receiving host: where packets are compared.
     socket: UdpSocket,
 }
 
-impl Stage {
+impl PathTestbed {
     pub(super) fn build() -> anyhow::Result<Self> {
         let hosts = TwoHosts::new(false)?;
         for (namespace, device) in [(&hosts.server, "vs"), (&hosts.client, INTERFACE)] {
@@ -89,8 +89,8 @@ pub(super) fn set_checksum_offload(is_on: bool) -> anyhow::Result<()> {
 
 /// Everything that packets of one size leave through. To be made on the sending host.
 pub(super) struct Egress<'m> {
-    memory: &'m Memory,
-    stream: Stream<'m>,
+    memory: &'m PayloadMemory,
+    stream: PacketStream<'m>,
     /// Of all packets, whoever sends them.
     port: u16,
     socket: RawSender,
@@ -98,7 +98,7 @@ pub(super) struct Egress<'m> {
 }
 
 impl<'m> Egress<'m> {
-    pub(super) fn open(memory: &'m Memory, stream: Stream<'m>) -> anyhow::Result<Self> {
+    pub(super) fn open(memory: &'m PayloadMemory, stream: PacketStream<'m>) -> anyhow::Result<Self> {
         // Any port: a program that is just being started may still hold the socket of the size before.
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let port = socket.local_addr()?.port();
@@ -129,13 +129,13 @@ impl<'m> Egress<'m> {
         numbers: std::ops::Range<usize>,
     ) -> anyhow::Result<()> {
         match contender.path {
-            Path::Socket { call_packets } => self.send_by_socket(to, numbers, call_packets, 1),
-            Path::Trains => {
+            SendPath::Socket { call_packets } => self.send_by_socket(to, numbers, call_packets, 1),
+            SendPath::Trains => {
                 let train =
                     (MAX_TRAIN_BYTES / (RTP_HEADER_BYTES + self.stream.packet_bytes)).min(CALL_PACKETS);
                 self.send_by_socket(to, numbers, CALL_PACKETS / train * train, train)
             }
-            Path::Frames { version, in_place } => self.send_frames(to, numbers, version, in_place),
+            SendPath::Frames { version, in_place } => self.send_frames(to, numbers, version, in_place),
         }
     }
 

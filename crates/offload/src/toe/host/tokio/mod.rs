@@ -52,9 +52,9 @@ use super::{Host, HostState};
 /// Brings what happens to the sockets of a host to the tasks that wait for it. A clone is the same reactor; it ends when all of them and all sockets
 /// made with them are dropped.
 #[derive(Clone)]
-pub struct Reactor(Rc<Shared>);
+pub struct Reactor(Rc<SharedHost>);
 
-struct Shared {
+struct SharedHost {
     host: Host,
     task: AbortHandle,
 }
@@ -65,7 +65,7 @@ impl fmt::Debug for Reactor {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedHost {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -86,7 +86,7 @@ impl Reactor {
         #[expect(deprecated)]
         let fd = AsyncFd::with_interest(own, Interest::READABLE)?;
         let task = spawn_local(run(host.clone(), fd)).abort_handle();
-        Ok(Self(Rc::new(Shared { host: host.clone(), task })))
+        Ok(Self(Rc::new(SharedHost { host: host.clone(), task })))
     }
 
     /// The host.

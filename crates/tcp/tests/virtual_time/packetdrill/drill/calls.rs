@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use millrace_tcp::conn::{Happened, Reason, State};
+use millrace_tcp::conn::{ConnectionState, Happened, Reason};
 use millrace_tcp::stack::{CallError, ConnectionId, ListenerId};
 
 use super::machine::{LOCAL_PORT, Machine};
@@ -300,7 +300,7 @@ impl Process {
             }
             Some(_) => Ok(0),
             None if known.is_peer_closed || known.closed.is_some() => Ok(0),
-            None if machine.stack.state(connection) < State::Established => Err("ENOTCONN"),
+            None if machine.stack.state(connection) < ConnectionState::Established => Err("ENOTCONN"),
             None if socket.is_nonblocking || has_flag(call, "MSG_DONTWAIT") => Err("EAGAIN"),
             None => return Ok(Done::Blocks),
         };
@@ -416,8 +416,9 @@ impl Process {
                 let is_over = known.closed.is_some();
                 let has_error =
                     known.closed.is_some_and(|reason| reason != Reason::Finished) && !known.is_told;
-                let may_write =
-                    known.is_established && !is_over && machine.stack.state(connection) >= State::Established;
+                let may_write = known.is_established
+                    && !is_over
+                    && machine.stack.state(connection) >= ConnectionState::Established;
                 let may_read = known.is_readable || known.is_peer_closed || is_over;
                 [
                     asked("POLLIN", may_read),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::time::Instant;
-use millrace_tcp::stack::{Arrived, Ecn as StackEcn, Stack, Taken};
+use millrace_tcp::stack::{Arrived, Ecn as StackEcn, FrameDisposal, Stack};
 
 use super::segment::{self, ACK, Ecn, Opt, SYN, Segment};
 use super::setup::{Family, Setup, Start};
@@ -114,7 +114,7 @@ impl Machine {
         let mut packets = Vec::new();
         self.stack.output(now, &mut |out| {
             packets.push((Packet::of(out), out.ecn));
-            Taken::Copied
+            FrameDisposal::Copied
         });
         for (packet, ecn) in packets {
             let ecn = if ecn == StackEcn::Capable { Ecn::Ect } else { Ecn::None };
@@ -305,7 +305,7 @@ fn wrapping(setup: &Setup, start: Start, first: Instant) -> Instant {
     stack.output(first, &mut |out| {
         let four = out.header.get(4..8).and_then(|four| four.try_into().ok());
         seq = four.map_or(0, u32::from_be_bytes);
-        Taken::Copied
+        FrameDisposal::Copied
     });
     let steps = 0u32.wrapping_sub(1_100).wrapping_sub(seq);
     first.plus_ns(u64::from(steps) * 4_000)
