@@ -141,7 +141,7 @@ type Begin = (u32, u16);
 /// and those after it.
 ///
 /// ```no_run
-/// # use millrace_stream::{Place, StreamContext, StreamEngine, Transport};
+/// # use millrace_stream::{SourcePosition, StreamContext, StreamEngine, Transport};
 /// # fn f(engine: &StreamEngine, peer: std::net::TcpStream) -> Result<(), Box<dyn std::error::Error>> {
 /// let film = engine.transport_stream("film.ts".as_ref())?;
 /// let control = peer.try_clone()?;

@@ -20,11 +20,11 @@
 //! findings, and the division of the input into pieces makes no difference.
 //!
 //! ```
-//! use millrace_ts::{Analyser, Options, Verdict};
+//! use millrace_ts::{Analyser, AnalyserOptions, AnalysisVerdict};
 //!
-//! let mut analyser = Analyser::new(Options::default());
+//! let mut analyser = Analyser::new(AnalyserOptions::default());
 //! analyser.push(b"no transport stream");
-//! assert_eq!(analyser.finish().verdict, Verdict::NoStream);
+//! assert_eq!(analyser.finish().verdict, AnalysisVerdict::NoStream);
 //! ```
 //!
 //! ## Where to read on

@@ -16,7 +16,7 @@
 //! RTP, the engine is its only writer and replies go to it as commands.
 //!
 //! ```no_run
-//! # use millrace_server::control::{Control, ControlConfig, EnginePort, Sockets, UdpSockets};
+//! # use millrace_server::control::{ControlConfig, ControlPlane, EnginePort, Sockets, UdpSockets};
 //! # fn wire(library: Box<dyn millrace_server::service::Library>, engine: Box<dyn EnginePort>,
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
@@ -26,7 +26,7 @@
 //!     offload: None,
 //!     orders: None,
 //! };
-//! let control = Control::start(ControlConfig::default(), library, vec![engine], sockets)?;
+//! let control = ControlPlane::start(ControlConfig::default(), library, vec![engine], sockets)?;
 //! println!("{} sessions", control.snapshot().map_or(0, |snapshot| snapshot.sessions.len()));
 //! control.shut_down(std::time::Duration::from_secs(5));
 //! # Ok(())
