@@ -1,4 +1,4 @@
-//! Responses to what goes wrong with titles, memory and delivery.
+//! Error responses for titles, memory and delivery.
 
 use crate::answer::Answer;
 use crate::cmaf::PlanError;

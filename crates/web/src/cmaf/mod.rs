@@ -5,7 +5,7 @@
 //! bytes, and kept in memory for the next request.
 //!
 //! ```text
-//!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► kept ─► answer
+//!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► cache ─► answer
 //!                 PES      pictures,       samples of       for all who
 //!                          frames          one segment      ask for it
 //! ```

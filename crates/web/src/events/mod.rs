@@ -1,4 +1,4 @@
-//! What happens, as it happens, for operators and their programs: the events and their listeners.
+//! Events for operators and their programs, as they happen, and their listeners.
 //! `handlers/events.rs` sends them.
 //!
 //! ```text

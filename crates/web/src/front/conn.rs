@@ -39,7 +39,7 @@ struct FrontConnection {
     requests: u64,
 }
 
-/// What became of a connection whose media an engine was to send.
+/// Outcome of a media order, with the connection if it is still usable.
 enum MediaOutcome {
     Sent(FrontConnection),
     /// Nothing was sent; the refusal is still to be written.

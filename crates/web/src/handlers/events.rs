@@ -1,4 +1,4 @@
-//! `/api/v1/events`: what happens, as it happens (server-sent events, HTML standard section 9.2).
+//! `/api/v1/events`: events, as they happen (server-sent events, HTML standard section 9.2).
 
 use std::sync::Arc;
 
