@@ -23,7 +23,7 @@
 //!
 //! | topic | read |
 //! | --- | --- |
-//! | users and rights | `docs/design/0039-rights.md`, `crates/rights/src/decide.rs`, then `gate.rs`; in the faces `web/src/rights.rs`, `server/src/session/rights.rs` |
+//! | users and rights | `docs/design/0039-rights.md`, `crates/rights/src/decide.rs`, then `gate.rs`; in the faces `web/src/access.rs`, `server/src/session/rights.rs` |
 #![forbid(unsafe_code)]
 
 mod advice;

@@ -40,7 +40,7 @@
 //! | places of a stripe's units | `crates/store/src/stripes.rs` |
 //! | loss of a disk | `docs/design/0010-members.md`, `crates/store/src/cache/stripes/`, `crates/store/src/cache/health.rs` |
 //! | hanging disks | `crates/store/src/blocking.rs` |
-//! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/store/src/ingest/pictures/mod.rs`, `crates/server/src/cmds/serve/pictures.rs`, `crates/web/src/pictures.rs` |
+//! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/store/src/ingest/pictures/mod.rs`, `crates/server/src/cmds/serve/pictures.rs`, `crates/web/src/handlers/pictures.rs` |
 //! | subtitles as text | `docs/design/0044-subtitles.md`, `crates/store/src/subtitles/mod.rs`, `crates/ts/src/teletext/mod.rs`, `crates/web/src/subtitles/mod.rs`; where they come from: `crates/store/src/ingest/subtitles.rs`, `crates/server/src/library/sidecars.rs` |
 #![deny(unsafe_code)]
 

@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 use crate::events::Listener;
 use crate::site::{DeliveredAmount, OrderedSegment};
 
+/// The name of the program in requests and responses.
+pub(crate) const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
+
 /// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -91,6 +94,22 @@ impl Answer {
         // Text and a number can always be written.
         let body = serde_json::to_string(&failure).unwrap_or_default() + "\n";
         Self::new(status, "application/json", body).with("Cache-Control", "no-store")
+    }
+
+    /// Returns the response with a value as JSON.
+    pub(crate) fn json<T: Serialize>(value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(mut text) => {
+                text.push(b'\n');
+                Self::new(200, "application/json", text).with("Cache-Control", "no-cache")
+            }
+            Err(_) => Self::error(500, "the answer cannot be written as JSON"),
+        }
+    }
+
+    /// A response without content, header fields or body.
+    pub(crate) fn empty(status: u16) -> Self {
+        Self { status, headers: Vec::new(), body: Body::None }
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {

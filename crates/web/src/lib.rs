@@ -18,19 +18,26 @@
 //! | `stream` | a connection, plain or by TLS |
 //! | `hyper_side` | connections that hyper serves |
 //! | `route` | every address, in one table |
-//! | `rights` | access control |
-//! | `shared` | who answers what; orders |
+//! | `context` | state shared by all connections |
+//! | `access` | access control |
+//! | `delivery` | orders for media |
+//! | `dispatch` | calls the handler of each route |
+//! | `handlers` | answer the requests of some routes each |
+//! | `failures`, `cors` | responses to errors; access by pages of other sites |
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
 //! | `file` | a title as a file |
 //! | `hls` | a title as segments and playlists |
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
-//! | `page`, `api`, `status`, `metrics` | what people and other programs see of it |
+//! | `elementary` | elementary streams out of TS packets |
+//! | `subtitles` | subtitles as WebVTT |
+//! | `page`, `metrics` | the page, and the counters |
+//! | `status` | the state of the server, as it reports it |
 //! | `events` | events, for listeners |
 //! | `openapi` | the description of all addresses |
 //! | `clients` | open connections, and each client's share of the thread that answers |
 //! | `memory` | the memory for responses, and each client's share of it |
-//! | `upload` | titles that clients bring |
-//! | `pictures` | posters, and pictures for seeking |
+//! | `recent`, `making`, `title_list` | results that are made once and cached |
+//! | `uploads` | uploads in progress |
 //! | `totals` | counters |
 //! | `webhook` | a program of the operator that is asked for permission to watch |
 //!
@@ -41,40 +48,46 @@
 //! | HTTP, and connections lent to an engine | `docs/ref/http.md`, `docs/design/0038-web.md`, `crates/web/src/lib.rs` |
 //! | the description of the API, and its events | `crates/web/src/openapi.rs`, `crates/web/src/events/mod.rs`; `millrace top`, which reads it: `crates/server/src/cmds/top/mod.rs`, `remote.rs` |
 //! | the page, and the hls.js in it | `docs/guide/web.md`, `crates/web/src/page/mod.rs`, `crates/web/build.rs`, `scripts/npm.sh`; browsers on it: `scripts/interop/browser/check.mjs` |
-//! | uploads | `docs/design/0041-uploads.md`, `crates/web/src/upload/mod.rs`; where it goes: `crates/server/src/cmds/serve/uploads.rs`; from where: `crates/server/src/cmds/add_remote.rs` |
+//! | uploads | `docs/design/0041-uploads.md`, `crates/web/src/uploads/mod.rs`, `crates/web/src/handlers/upload.rs`; where it goes: `crates/server/src/cmds/serve/uploads.rs`; from where: `crates/server/src/cmds/add_remote.rs` |
 //! | cutting a title into segments | `crates/web/src/hls/mod.rs` |
 //! | segments of fragmented MP4 | `docs/design/0040-cmaf.md`, `crates/web/src/cmaf/mod.rs` |
 #![forbid(unsafe_code)]
 
+mod access;
 mod answer;
-mod api;
 mod clients;
 mod cmaf;
 mod conditions;
+mod context;
+mod cors;
 mod date;
+mod delivery;
+mod dispatch;
+mod elementary;
 pub mod events;
+mod failures;
 mod file;
 mod front;
+mod handlers;
 mod hls;
 mod hyper_side;
 pub mod limits;
+mod making;
 mod memory;
 mod metrics;
 mod openapi;
 mod page;
-mod pictures;
 mod range;
-mod rename;
+mod recent;
 mod request;
-mod rights;
 mod route;
-mod shared;
 pub mod site;
 pub mod status;
 mod stream;
 mod subtitles;
+mod title_list;
 mod totals;
-mod upload;
+mod uploads;
 mod webhook;
 
 use std::fmt;
@@ -85,20 +98,19 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use millrace_core::limits::web::{
-    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, UPLOAD_KEPT, WEB_READS_AT_ONCE,
-};
+use millrace_core::limits::web::WEB_READS_AT_ONCE;
 use millrace_rights::Gate;
 use millrace_tls::Acceptor;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 
+use self::context::ServerContext;
 pub use self::events::{Feed, SiteEvent};
 pub use self::front::Arrivals;
+pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
-use self::shared::ServerContext;
 pub use self::site::{
     DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedSegment,
     PicturesState, Site, SiteError, TitleBytes, TunnelConn,
@@ -107,13 +119,7 @@ pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
 pub use self::totals::{Totals, WebCounters};
 pub use self::webhook::{Webhook, WebhookError};
-use crate::limits::{
-    MAX_WEB_CONNECTIONS, MAX_WEB_CONNECTIONS_PER_ADDRESS, UPLOAD_STALL, UPLOADS_STOP, WEB_DROP_TIME,
-    WEB_WRITE_STALL,
-};
-
-/// What responses say of the program.
-const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
+use crate::limits::{UPLOADS_STOP, WEB_DROP_TIME};
 
 /// The paths of all routes. `{name}`, `{version}`, `{file}`, `{track}` and `{number}` stand for the
 /// variable parts.
@@ -177,42 +183,6 @@ pub struct Secure {
 /// Protocols over TLS, for ALPN (RFC 7301), the preferred first.
 pub const PROTOCOLS: [&str; 2] = ["h2", "http/1.1"];
 
-/// Limits on connections, on the data they may send, and on the memory held for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WebLimits {
-    /// At once.
-    pub connections: usize,
-    /// From one address.
-    pub connections_per_address: usize,
-    /// Bytes of memory for responses.
-    pub memory: usize,
-    /// The longest time without progress on a response in memory.
-    pub reply_stall: Duration,
-    /// Longest upload, in bytes.
-    pub upload_bytes: u64,
-    /// Bits a second that all uploads together may bring.
-    pub upload_rate: u64,
-    /// How long the client of an upload is waited for, beyond what its bytes are good for.
-    pub upload_stall: Duration,
-    /// How long an upload whose client has gone waits for it.
-    pub upload_kept: Duration,
-}
-
-impl Default for WebLimits {
-    fn default() -> Self {
-        Self {
-            connections: MAX_WEB_CONNECTIONS,
-            connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
-            memory: DEFAULT_MEMORY_BYTES as usize,
-            reply_stall: WEB_WRITE_STALL,
-            upload_bytes: DEFAULT_UPLOAD_BYTES,
-            upload_rate: DEFAULT_UPLOAD_RATE,
-            upload_stall: UPLOAD_STALL,
-            upload_kept: UPLOAD_KEPT,
-        }
-    }
-}
-
 /// The running web side. Dropping it stops it, with a short time limit.
 #[derive(Debug)]
 pub struct WebHandle {
@@ -232,7 +202,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     let plain = is_plain.then_some(("web", listeners, None, carrier));
     let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor), None));
     let (ends, told) = watch::channel(false);
-    let shared = Arc::new(ServerContext::new(site, limits, (gate, feed), totals, told));
+    let shared = Arc::new(ServerContext::new(site, limits, gate, feed, totals, told));
     let mut handle =
         WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
     for (name, listeners, tls, carrier) in plain.into_iter().chain(secure) {
@@ -249,7 +219,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
             listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
         };
         let (shared, stopped) = (Arc::clone(&shared), handle.time_limit.subscribe());
-        let run = move || run(runtime, (listeners, tls), carrier, &shared, stopped);
+        let run = move || run(runtime, listeners, tls, carrier, &shared, stopped);
         handle.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
     }
     Ok(handle)
@@ -258,7 +228,8 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
 /// Accepts connections until stopped, then waits for those with a response in progress.
 fn run(
     runtime: Runtime,
-    (listeners, tls): (Vec<tokio::net::TcpListener>, Option<Acceptor>),
+    listeners: Vec<tokio::net::TcpListener>,
+    tls: Option<Acceptor>,
     carrier: Option<Carrier>,
     shared: &Arc<ServerContext>,
     mut stopped: watch::Receiver<Option<Duration>>,

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
+use millrace_core::limits::web::{
+    DEFAULT_MEMORY_BYTES, DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE, UPLOAD_KEPT,
+};
 use millrace_core::time::MEDIA_HZ;
 
 // Questions to a program of the operator's (webhook).
@@ -197,3 +200,39 @@ pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
 pub const MAX_CHANGE_BYTES: usize = 8 << 10;
 /// Longest time for such a body to arrive: it fits into a few packets.
 pub const MAX_CHANGE_TIME: Duration = Duration::from_secs(10);
+
+/// Limits on connections, on the data they may send, and on the memory held for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebLimits {
+    /// At once.
+    pub connections: usize,
+    /// From one address.
+    pub connections_per_address: usize,
+    /// Bytes of memory for responses.
+    pub memory: usize,
+    /// The longest time without progress on a response in memory.
+    pub reply_stall: Duration,
+    /// Longest upload, in bytes.
+    pub upload_bytes: u64,
+    /// Bits a second that all uploads together may bring.
+    pub upload_rate: u64,
+    /// How long the client of an upload is waited for, beyond what its bytes are good for.
+    pub upload_stall: Duration,
+    /// How long an upload whose client has gone waits for it.
+    pub upload_kept: Duration,
+}
+
+impl Default for WebLimits {
+    fn default() -> Self {
+        Self {
+            connections: MAX_WEB_CONNECTIONS,
+            connections_per_address: MAX_WEB_CONNECTIONS_PER_ADDRESS,
+            memory: DEFAULT_MEMORY_BYTES as usize,
+            reply_stall: WEB_WRITE_STALL,
+            upload_bytes: DEFAULT_UPLOAD_BYTES,
+            upload_rate: DEFAULT_UPLOAD_RATE,
+            upload_stall: UPLOAD_STALL,
+            upload_kept: UPLOAD_KEPT,
+        }
+    }
+}

@@ -9,15 +9,16 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure};
-use crate::api::{M3U, Title, TitleChange, TitleListing, User};
 use crate::conditions;
-use crate::events::{EVENT_STREAM, SiteEvent};
-use crate::hls::answer::{M3U8, Text};
+use crate::events::SiteEvent;
+use crate::handlers::api::{M3U, Title, TitleChange, TitleListing, User};
+use crate::handlers::events::EVENT_STREAM;
+use crate::handlers::status::Whole;
+use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
-use crate::status::Whole;
-use crate::upload::{Listed, Upload};
+use crate::uploads::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
 const SCHEMAS: &str = "/components/schemas";

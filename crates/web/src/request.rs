@@ -1,6 +1,7 @@
 //! A request, as those who answer it see it: from the front parser and from hyper alike.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use millrace_core::text;
 
@@ -62,6 +63,13 @@ impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http-{}.{}", self.conn, self.number)
     }
+}
+
+/// The client of a request, and the request's id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestSource {
+    pub(crate) peer: SocketAddr,
+    pub(crate) id: RequestId,
 }
 
 /// A request without a body.

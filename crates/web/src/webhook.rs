@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::SERVER;
+use crate::answer::SERVER;
 use crate::limits::MAX_ADVICE_HEAD_BYTES;
 
 /// Why there is no webhook.

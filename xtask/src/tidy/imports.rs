@@ -20,7 +20,6 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/server", 42),
     ("crates/store", 69),
     ("crates/tcp", 27),
-    ("crates/web", 28),
 ];
 
 /// The folder's own `mod.rs` or `lib.rs` among its modules.

@@ -1,15 +1,8 @@
 //! Boxes of the ISO base media file format (ISO/IEC 14496-12): a track's init segment, and its media segments (ISO/IEC 23000-19).
 
-use super::audio::{AudioConfig, Coding};
-use super::sps::Colour;
-use super::video::{Syntax, VideoConfig};
-
-/// Configuration of a track, as given to decoders.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Config {
-    Video(VideoConfig),
-    Audio(AudioConfig),
-}
+use crate::elementary::audio::{AudioConfig, Coding};
+use crate::elementary::video::{Syntax, VideoConfig};
+use crate::elementary::{Colour, Config};
 
 /// A sample of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,24 +22,6 @@ const IDENTITY: [u32; 9] = [0x1_0000, 0, 0, 0, 0x1_0000, 0, 0, 0, 0x4000_0000];
 /// Sample flags: needs no other; needs others, and is no place to start.
 const SYNC: u32 = 0x0200_0000;
 const NO_SYNC: u32 = 0x0101_0000;
-
-impl Config {
-    /// Ticks a second of its samples' times.
-    pub(crate) fn timescale(&self) -> u32 {
-        match self {
-            Self::Video(_) => millrace_core::time::MEDIA_HZ as u32,
-            Self::Audio(audio) => audio.rate,
-        }
-    }
-
-    /// As RFC 6381 spells it.
-    pub(crate) fn codec(&self) -> String {
-        match self {
-            Self::Video(video) => video.pictures.codec.clone(),
-            Self::Audio(audio) => audio.codec(),
-        }
-    }
-}
 
 /// Appends numbers and boxes.
 #[derive(Debug, Default)]

@@ -6,12 +6,9 @@ use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
 use millrace_store::index::LayoutStream;
 
-use super::audio;
-use super::boxes::Config;
-use super::demux::{Demux, Elementary};
-use super::plan::{CmafPlan, ContinuousPart, InPart, read};
+use super::plan::{CmafPlan, ContinuousPart, InPart};
 use super::tracks;
-use super::video;
+use crate::elementary::{Config, Demux, Elementary, audio, read, video};
 use crate::limits::{MADE_LOOK_TICKS, MADE_TAIL_BYTES, MAX_TRACK_LOOK_BYTES};
 use crate::site::{SiteError, TitleBytes};
 

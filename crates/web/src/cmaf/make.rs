@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use millrace_core::limits::TS_PACKET_BYTES;
 
-use super::audio::{self, AudioConfig};
-use super::boxes::{self, Config, Mp4Sample};
-use super::demux::{Demux, Elementary};
-use super::plan::{CmafPlan, ContinuousPart, InPart, read};
+use super::boxes::{self, Mp4Sample};
+use super::plan::{CmafPlan, ContinuousPart, InPart};
 use super::tracks::PartStream;
-use super::video::{self, Picture, VideoConfig};
+use crate::elementary::audio::{self, AudioConfig};
+use crate::elementary::video::{self, Picture, VideoConfig};
+use crate::elementary::{Config, Demux, Elementary, read};
 use crate::limits::{MADE_FIRST_LOOK_TICKS, MADE_LOOK_BYTES, MADE_LOOK_TICKS, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{SiteError, TitleBytes};
 
@@ -40,8 +40,8 @@ pub(crate) fn make(
     let made = bounds.part.tracks.iter().enumerate().map(|(track, of)| match of {
         None => Vec::new(),
         Some(of) => match &of.config {
-            Config::Video(config) => pictures(plan, &demux, &bounds, (track, of), config),
-            Config::Audio(config) => sound(plan, &demux, &bounds, (track, of), config),
+            Config::Video(config) => pictures(plan, &demux, &bounds, track, of, config),
+            Config::Audio(config) => sound(plan, &demux, &bounds, track, of, config),
         },
     });
     Ok(made.collect())
@@ -137,7 +137,8 @@ fn pictures(
     plan: &CmafPlan,
     demux: &Demux,
     bounds: &Bounds<'_>,
-    (track, of): (usize, &InPart),
+    track: usize,
+    of: &InPart,
     config: &VideoConfig,
 ) -> Vec<u8> {
     let stream = demux.stream(of.stream.pid);
@@ -248,7 +249,8 @@ fn sound(
     plan: &CmafPlan,
     demux: &Demux,
     bounds: &Bounds<'_>,
-    (track, of): (usize, &InPart),
+    track: usize,
+    of: &InPart,
     config: &AudioConfig,
 ) -> Vec<u8> {
     let stream = demux.stream(of.stream.pid);

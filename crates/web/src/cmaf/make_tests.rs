@@ -11,7 +11,7 @@ use millrace_store::index::{ClockPiece, IndexParts, LayoutStream, RandomAccessPo
 use millrace_store::volume::{ElementaryStream, Origin, SourceIdentity, TitleInfo};
 use proptest::prelude::*;
 
-use super::super::plan::plan;
+use super::super::plan::{PlanError, plan};
 use super::*;
 
 const PICTURE: u64 = 3600;
@@ -82,7 +82,7 @@ impl Recording {
     }
 
     /// PES packets in the order in which they are sent: when, on which PID, and whether it is an access point.
-    fn packets(&self, (first_picture, first_frame): (u64, u64)) -> Vec<(i64, u16, bool, Vec<u8>)> {
+    fn packets(&self, first_picture: u64, first_frame: u64) -> Vec<(i64, u16, bool, Vec<u8>)> {
         let sps: Vec<u8> = (0..27)
             .map(|at| {
                 u8::from_str_radix(
@@ -150,7 +150,7 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, TitleBuilder) 
     let mut layouts = Vec::new();
     let (mut counters, mut numbers, mut start) = ([0u8; 2], (0, 0), 0u64);
     for (n, recording) in recordings.iter().enumerate() {
-        let packets = recording.packets(numbers);
+        let packets = recording.packets(numbers.0, numbers.1);
         numbers.0 += recording.gops * recording.gop;
         numbers.1 += recording.frames;
         let first = packets[0].0;
@@ -179,7 +179,7 @@ fn film(recordings: &[Recording]) -> (TitleInfo, Arc<TitleIndex>, TitleBuilder) 
             for (n, payload) in pes.chunks(184).enumerate() {
                 let counter = &mut counters[usize::from((pid - VIDEO_PID) % 2)];
                 *counter = (*counter + 1) & 15;
-                bytes.extend(crate::cmaf::demux::packet(pid, *counter, n == 0, payload));
+                bytes.extend(crate::elementary::packet(pid, *counter, n == 0, payload));
             }
         }
         start = match recordings.get(n + 1).is_some_and(|next| next.goes_on) {
@@ -261,7 +261,7 @@ fn read_back(segment: &[u8]) -> (u64, Vec<(Vec<u8>, u64, i64)>) {
 
 fn check(recordings: &[Recording]) -> Result<(), TestCaseError> {
     let (info, index, mut film) = film(recordings);
-    let plan = plan(&info, index, &mut film).unwrap().unwrap();
+    let plan = plan(&info, index, &mut film).unwrap();
     let is_part = |pair: &&[Recording]| {
         !pair[1].goes_on || (pair[0].pids, pair[0].is_mono) != (pair[1].pids, pair[1].is_mono)
     };
@@ -400,7 +400,9 @@ proptest! {
         }
         let hole = hole as usize % length;
         film.0[hole..length.min(hole + 1880)].fill(0xff);
-        if let Ok(plan) = plan(&info, index, &mut film).unwrap() {
+        let plan = plan(&info, index, &mut film);
+        prop_assert!(!matches!(plan, Err(PlanError::Site(_))));
+        if let Ok(plan) = plan {
             for n in 0..plan.segments.len() {
                 let made = make(&plan, &mut film, n).unwrap();
                 prop_assert_eq!(made.len(), plan.tracks.len());

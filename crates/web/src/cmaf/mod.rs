@@ -5,7 +5,7 @@
 //! bytes, and kept in memory for the next request.
 //!
 //! ```text
-//!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► kept ─► answer
+//!   TS packets ─► demux ─► video, audio ─► make ─► boxes ─► cache ─► answer
 //!                 PES      pictures,       samples of       for all who
 //!                          frames          one segment      ask for it
 //! ```
@@ -15,39 +15,18 @@
 //! | `plan` | a title's tracks and when its segments begin; which picture and which sound is in which |
 //! | `tracks` | maps the streams of each part of a title to tracks |
 //! | `join` | timing between the parts of a title |
-//! | `timeline` | the title's time of time stamps |
-//! | `demux` | elementary streams out of TS packets |
-//! | `video`, `audio` | pictures and audio frames, and the configuration for decoders |
-//! | `sps`, `sei` | parameter sets, supplemental information |
-//! | `pce` | program config elements of AAC |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
-//! | `kept` | plans and segments in memory, each made once |
-//! | `answer` | answers requests |
+//! | `cache` | plans and segments in memory |
+//!
+//! Pictures and audio frames come from `elementary`. Requests are answered by `handlers/cmaf`.
 
-mod answer;
-mod audio;
-mod boxes;
-mod demux;
+pub(crate) mod boxes;
+mod cache;
 mod join;
-mod kept;
-mod make;
-mod pce;
-mod plan;
-mod sei;
-mod sps;
-mod timeline;
+pub(crate) mod make;
+pub(crate) mod plan;
 mod tracks;
-mod video;
 
-pub(crate) use answer::{
-    CmafMasterEntries, TrackFile, media_playlist, not_made, offered, piece, rules, usable,
-};
-pub(crate) use boxes::Config;
-pub(crate) use demux::{Demux, Elementary};
-pub(crate) use kept::{CmafCache, NotMade, Planned, Recent, making};
-pub(crate) use plan::{CmafPlan, Unsuitable, can_have, config_of, read};
-pub(crate) use sei::{REGISTERED_DATA, payloads as sei_payloads};
-pub(crate) use sps::Pictures;
-pub(crate) use timeline::Timeline;
-pub(crate) use video::{Syntax, units};
+pub(crate) use cache::{CachedPlan, CmafCache, CmafSegments};
+pub(crate) use plan::{CmafPlan, CmafTrack, PlanError};

@@ -20,17 +20,12 @@ use millrace_store::index::{LayoutStream, TitleIndex};
 use millrace_store::ingest::ts_packet::{PesStart, TsPacket};
 use millrace_store::volume::TitleInfo;
 
-use super::audio::{self, AudioConfig, Coding};
-use super::boxes::Config;
-use super::demux::{Demux, Elementary};
-use super::timeline::Timeline;
 use super::tracks::{self, PartStream};
-use super::video::{self, Syntax};
-use crate::hls::answer::Text;
+use crate::elementary::audio::{AudioConfig, AudioFrame};
+use crate::elementary::{Config, Demux, Elementary, Timeline, config_of, is_audio, is_video, read};
 use crate::hls::segments::{MediaSegment, segments};
-use crate::limits::{
-    DESCRIBE_BYTES, MADE_READ_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES,
-};
+use crate::hls::text::Text;
+use crate::limits::{DESCRIBE_BYTES, MAX_CMAF_PARTS, MAX_MADE_SEGMENT_BYTES, MAX_TRACK_LOOK_BYTES};
 use crate::site::{SiteError, TitleBytes};
 
 /// A stream of a title that segments are made of.
@@ -92,27 +87,35 @@ pub(crate) struct CmafPlan {
     pub(crate) playlists: Vec<[OnceLock<Text>; 2]>,
 }
 
-/// Why a title is not available in this form: for viewers.
-pub(crate) type Unsuitable = &'static str;
+/// Why a title has no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// The title is not available in this form; states the reason, for viewers.
+    #[error("{0}")]
+    Unsuitable(&'static str),
+    /// The title cannot be read.
+    #[error(transparent)]
+    Site(#[from] SiteError),
+}
 
 /// Looks at a title.
 pub(crate) fn plan(
     title: &TitleInfo,
     index: Arc<TitleIndex>,
     bytes: &mut dyn TitleBytes,
-) -> Result<Result<CmafPlan, Unsuitable>, SiteError> {
+) -> Result<CmafPlan, PlanError> {
     let found = segments(&index);
     if !found.are_independent {
-        return Ok(Err("the title has no places where a decoder can start"));
+        return Err(PlanError::Unsuitable("the title has no places where a decoder can start"));
     }
     let length = |segment: &MediaSegment| segment.bytes.end - segment.bytes.start;
     if found.list.iter().any(|segment| length(segment) > MAX_MADE_SEGMENT_BYTES as u64) {
-        return Ok(Err("the title has too few places where a decoder can start"));
+        return Err(PlanError::Unsuitable("the title has too few places where a decoder can start"));
     }
     let starts =
         || found.list.iter().enumerate().filter(|(at, segment)| *at == 0 || segment.is_discontinuous);
     if starts().count() > MAX_CMAF_PARTS {
-        return Ok(Err("the title's time stamps or streams change too often"));
+        return Err(PlanError::Unsuitable("the title's time stamps or streams change too often"));
     }
     let layouts = tracks::layouts(title, &index);
     let in_parts: Vec<usize> = starts().map(|(_, segment)| segment.layout).collect();
@@ -133,11 +136,13 @@ pub(crate) fn plan(
     let list = tracks::match_up(&layouts, &in_parts);
     plan.find_parts(&index, &list, bytes)?;
     if !plan.choose_tracks(&list) {
-        return Ok(Err("the title has no pictures of H.264 or H.265 and no sound of AAC, AC-3 or E-AC-3"));
+        return Err(PlanError::Unsuitable(
+            "the title has no pictures of H.264 or H.265 and no sound of AAC, AC-3 or E-AC-3",
+        ));
     }
     plan.join_parts(&layouts, bytes)?;
     plan.find_times(bytes)?;
-    Ok(Ok(plan))
+    Ok(plan)
 }
 
 /// The first time stamp of the video, or of any stream: the origin of a title whose index has none.
@@ -146,8 +151,9 @@ fn first_stamp(
     index: &TitleIndex,
     bytes: &mut dyn TitleBytes,
 ) -> Result<u64, SiteError> {
-    let of_kind = |video: bool| streams.iter().filter(move |s| can_have(&s.codec) == Some(video));
-    let Some(stream) = of_kind(true).chain(of_kind(false)).next() else { return Ok(0) };
+    let video = streams.iter().find(|stream| is_video(&stream.codec));
+    let stream = video.or_else(|| streams.iter().find(|stream| is_audio(&stream.codec)));
+    let Some(stream) = stream else { return Ok(0) };
     let first = index.access_points().first().map_or(0, |point| point.byte);
     let mut demux = Demux::new([stream.pid]);
     let mut found = None;
@@ -157,51 +163,6 @@ fn first_stamp(
         found.is_none()
     })?;
     Ok(found.map_or(0, |(shown, _)| shown))
-}
-
-/// Reads bytes of a title, whole packets, a piece at a time; `each` returns whether to go on.
-pub(crate) fn read(
-    bytes: &mut dyn TitleBytes,
-    range: Range<u64>,
-    mut each: impl FnMut(u64, &[u8]) -> bool,
-) -> Result<(), SiteError> {
-    let mut at = range.start;
-    let mut piece = vec![0; MADE_READ_BYTES];
-    while at < range.end {
-        let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(MADE_READ_BYTES);
-        bytes.read(at, &mut piece[..length])?;
-        if !each(at, &piece[..length]) {
-            break;
-        }
-        at += length as u64;
-    }
-    Ok(())
-}
-
-/// Returns the format that a stream can become.
-fn kind(codec: &str) -> Option<Result<Syntax, Coding>> {
-    match codec {
-        "H.264" => Some(Ok(Syntax::H264)),
-        "H.265" => Some(Ok(Syntax::H265)),
-        "AAC" => Some(Err(Coding::Aac)),
-        "AC-3" => Some(Err(Coding::Ac3)),
-        "E-AC-3" => Some(Err(Coding::Eac3)),
-        _ => None,
-    }
-}
-
-/// Returns whether video or audio of this coding is available in this form; `Some(true)`: it is
-/// video.
-pub(crate) fn can_have(codec: &str) -> Option<bool> {
-    kind(codec).map(|kind| kind.is_ok())
-}
-
-/// Returns the decoder configuration of a stream, if these bytes of it contain it.
-pub(crate) fn config_of(stream: &Elementary, codec: &str) -> Option<Config> {
-    match kind(codec)? {
-        Ok(syntax) => video::config(stream, syntax).map(Config::Video),
-        Err(coding) => audio::config(stream, coding).map(Config::Audio),
-    }
 }
 
 impl CmafPlan {
@@ -385,12 +346,7 @@ impl CmafPlan {
     }
 
     /// When a frame of sound is played, in parts of a tick: times `rate`, the samples a second.
-    pub(crate) fn frame_time(
-        &self,
-        rate: u32,
-        stream: &Elementary,
-        frame: &audio::AudioFrame,
-    ) -> Option<i64> {
+    pub(crate) fn frame_time(&self, rate: u32, stream: &Elementary, frame: &AudioFrame) -> Option<i64> {
         let mark = &stream.marks[frame.mark];
         let (time, _) = self.stamps(mark.byte, mark.stamps)?;
         let behind = frame.samples * MEDIA_HZ * u64::from(rate) / u64::from(frame.config.rate);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use millrace_store::index::{LayoutStream, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
-use super::plan::can_have;
+use crate::elementary::{is_audio, is_video};
 use crate::limits::MAX_CMAF_TRACKS;
 
 /// A stream of a part.
@@ -64,9 +64,10 @@ pub(crate) fn match_up(layouts: &[Vec<LayoutStream>], in_parts: &[usize]) -> Vec
     let (mut pictures, mut sounds) = (Vec::new(), Vec::new());
     for (part, layout) in in_parts.iter().enumerate() {
         let Some(layout) = layouts.get(*layout) else { continue };
-        let of_kind = |video: bool| layout.iter().filter(move |s| can_have(&s.codec) == Some(video));
-        place(&mut pictures, of_kind(true).take(1), (part, in_parts.len()));
-        place(&mut sounds, of_kind(false), (part, in_parts.len()));
+        let video = layout.iter().filter(|stream| is_video(&stream.codec)).take(1);
+        let audio = layout.iter().filter(|stream| is_audio(&stream.codec));
+        place(&mut pictures, video, part, in_parts.len());
+        place(&mut sounds, audio, part, in_parts.len());
     }
     let mut all: Vec<Sketch> = pictures.into_iter().chain(sounds).take(MAX_CMAF_TRACKS).collect();
     // A PID that is not unique is replaced by a number that is no PID.
@@ -83,7 +84,8 @@ pub(crate) fn match_up(layouts: &[Vec<LayoutStream>], in_parts: &[usize]) -> Vec
 fn place<'a>(
     tracks: &mut Vec<Sketch>,
     streams: impl Iterator<Item = &'a LayoutStream>,
-    (part, parts): (usize, usize),
+    part: usize,
+    parts: usize,
 ) {
     let mut left: Vec<&LayoutStream> = streams.collect();
     let rules: [fn(&Sketch, &LayoutStream) -> bool; 3] = [

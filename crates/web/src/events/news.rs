@@ -104,14 +104,14 @@ impl SiteEvent {
     }
 
     /// As it is sent. JSON has no line ends within it.
-    pub(super) fn frame(&self) -> Bytes {
+    pub(crate) fn frame(&self) -> Bytes {
         // Text and numbers can always be written.
         let data = serde_json::to_string(self).unwrap_or_default();
         format!("event: {}\ndata: {data}\n\n", self.name()).into()
     }
 
     /// Adds the number of events left out to figures.
-    pub(super) fn leaving_out(mut self, count: u64) -> Self {
+    pub(crate) fn leaving_out(mut self, count: u64) -> Self {
         if let Self::Figures { figures } = &mut self {
             figures.left_out = count;
         }
@@ -121,7 +121,7 @@ impl SiteEvent {
 
 /// State at the last look.
 #[derive(Debug, Default)]
-pub(super) struct SiteSnapshot {
+pub(crate) struct SiteSnapshot {
     figures: Before,
     members: Option<Vec<VolumeMember>>,
     /// The version of the list of titles, and the last seen state of each title by name.
@@ -137,7 +137,7 @@ struct SeenTitle {
 
 impl SiteSnapshot {
     /// Returns the news, with the figures last.
-    pub(super) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<SiteEvent> {
+    pub(crate) fn look(&mut self, site: &dyn Site, summary: Status) -> Vec<SiteEvent> {
         let mut news = self.look_at_titles(site);
         let figures = self.figures.figures(site, &summary);
         let members = summary.members;

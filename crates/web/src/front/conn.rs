@@ -15,14 +15,17 @@ use tokio::time::timeout;
 
 use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
-use crate::answer::{Answer, Body, MediaBody};
+use crate::answer::{Answer, Body};
 use crate::clients::ConnectionSlot;
+use crate::context::ServerContext;
+use crate::delivery::MediaOrder;
+use crate::dispatch;
+use crate::failures::refusal;
 use crate::hyper_side::{self, RequestConnection};
 use crate::limits::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
 };
-use crate::request::RequestId;
-use crate::shared::{ServerContext, refusal};
+use crate::request::{RequestId, RequestSource};
 use crate::site::{Delivery, DeliveryRefusal, OrderSocket, TunnelConn};
 use crate::stream::WebStream;
 
@@ -34,6 +37,15 @@ struct FrontConnection {
     shared: Arc<ServerContext>,
     number: u64,
     requests: u64,
+}
+
+/// Outcome of a media order, with the connection if it is still usable.
+enum MediaOutcome {
+    Sent(FrontConnection),
+    /// Nothing was sent; the refusal is still to be written.
+    Refused(FrontConnection, DeliveryRefusal),
+    /// A part was sent, or nothing, and the connection is gone.
+    Over,
 }
 
 /// Serves a connection until it ends.
@@ -140,13 +152,14 @@ impl FrontConnection {
             (true, false) => Then::Keep,
         };
         let shared = Arc::clone(&self.shared);
-        let mut answer = shared.answer(&request, self.peer, self.id()).await;
+        let source = self.source();
+        let mut answer = dispatch::answer(&shared, &request, source).await;
         let conn = match std::mem::replace(&mut answer.body, Body::None) {
-            Body::Media(media) => {
+            Body::Media(mut media) => {
                 answer.body = Body::Length(media.length());
-                let before = [reply::head(&answer, then), media.before.clone()].concat();
-                let agent = request.fields.agent();
-                Box::pin(self.send_media(media, before, answer.status, then, agent)).await
+                media.before = [reply::head(&answer, then), media.before].concat();
+                let order = MediaOrder { media, source, agent: request.fields.agent() };
+                Box::pin(self.send_media(order, answer.status, then)).await
             }
             body => {
                 answer.body = body;
@@ -166,13 +179,13 @@ impl FrontConnection {
     /// Has hyper answer a request; gives the connection back if it can be used further.
     async fn pass_on(mut self, request: OtherRequest) -> Option<Self> {
         self.requests += 1;
-        let id = self.id();
+        let source = self.source();
         let OtherRequest { length, is_whole, keeps } = request;
         let Self { stream, mut read, peer, shared, number, requests } = self;
         // Heads that come behind this one are read here: hyper would take some that can be read in two ways.
         let rest = if is_whole { read.split_off(length) } else { Vec::new() };
         let lent = RequestConnection { stream, read, is_whole, keeps };
-        let stream = hyper_side::serve_one(lent, peer, &shared, id).await?;
+        let stream = hyper_side::serve_one(lent, source, &shared).await?;
         let mut conn = Self { stream, read: rest, peer, shared, number, requests };
         if !keeps {
             conn.linger().await;
@@ -209,73 +222,67 @@ impl FrontConnection {
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut near).await;
     }
 
-    /// What log lines call the request that is being answered.
-    fn id(&self) -> RequestId {
-        RequestId { conn: self.number, number: self.requests }
+    /// The client, and the id of the request that is being answered.
+    fn source(&self) -> RequestSource {
+        let id = RequestId { conn: self.number, number: self.requests };
+        RequestSource { peer: self.peer, id }
     }
 
     /// Asks an engine to send the requested media; returns the connection if it can be used
     /// further.
-    async fn send_media(
-        self,
-        media: MediaBody,
-        before: Vec<u8>,
-        status: u16,
-        then: Then,
-        agent: Option<String>,
-    ) -> Option<Self> {
-        let who = (self.id(), agent);
-        match &self.stream {
-            WebStream::Plain(_) => self.give_away(media, before, (status, then), who).await,
-            WebStream::Carried(_) => self.lend(media, before, (status, then), who).await,
-            WebStream::Tls(_) => self.pass_media(media, before, (status, then), who).await,
+    async fn send_media(self, order: MediaOrder, status: u16, then: Then) -> Option<Self> {
+        let shared = Arc::clone(&self.shared);
+        let outcome = match &self.stream {
+            WebStream::Plain(_) => self.give_away(order).await?,
+            WebStream::Carried(_) => self.lend(order).await?,
+            WebStream::Tls(_) => self.relay(order).await?,
+        };
+        match outcome {
+            MediaOutcome::Sent(conn) => {
+                shared.totals.replied(status);
+                Some(conn)
+            }
+            MediaOutcome::Refused(mut conn, why) => {
+                conn.write(&refusal(&why), then, true).await.ok()?;
+                Some(conn)
+            }
+            MediaOutcome::Over => {
+                shared.totals.replied(status);
+                None
+            }
         }
+        // The bytes waiting here were sent ahead; no player sends this many.
+        .filter(|conn| conn.read.len() <= MAX_PIPELINED_BYTES)
     }
 
-    /// Gives the connection away with an order, and takes it back.
-    async fn give_away(
-        self,
-        media: MediaBody,
-        before: Vec<u8>,
-        (status, then): (u16, Then),
-        who: (RequestId, Option<String>),
-    ) -> Option<Self> {
+    /// Gives the connection away with an order, and takes it back. `None`: the socket is unusable.
+    async fn give_away(self, order: MediaOrder) -> Option<MediaOutcome> {
         let Self { stream, read, peer, shared, number, requests } = self;
         let WebStream::Plain(stream) = stream else { return None };
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
-        let (socket, came, why) = match shared.deliver(socket, peer, media, before, who).await {
+        let (socket, came, why) = match shared.deliver(socket, order).await {
             Delivery::Sent { socket, read } => (socket, read, None),
             Delivery::Refused { socket, read, why } => (socket, read, Some(why)),
-            Delivery::Broken => {
-                shared.totals.replied(status);
-                return None;
-            }
+            Delivery::Broken => return Some(MediaOutcome::Over),
         };
         // It is another kind of socket only if the site mixes up its orders.
         let OrderSocket::Viewer(socket) = socket else { return None };
         let stream = WebStream::Plain(TcpStream::from_std(socket).ok()?);
         let read = if read.is_empty() { came } else { [read, came].concat() };
-        let mut conn = Self { stream, read, peer, shared, number, requests };
-        match why {
-            None => conn.shared.totals.replied(status),
-            Some(why) => conn.write(&refusal(&why), then, true).await.ok()?,
-        }
-        // The bytes waiting here were sent ahead; no player sends this many.
-        (conn.read.len() <= MAX_PIPELINED_BYTES).then_some(conn)
+        let conn = Self { stream, read, peer, shared, number, requests };
+        Some(match why {
+            None => MediaOutcome::Sent(conn),
+            Some(why) => MediaOutcome::Refused(conn, why),
+        })
     }
 
-    /// Has an engine write to a connection that another TCP carries. It stays here, only its writes are the engine's meanwhile.
-    async fn lend(
-        mut self,
-        media: MediaBody,
-        before: Vec<u8>,
-        (status, then): (u16, Then),
-        who: (RequestId, Option<String>),
-    ) -> Option<Self> {
+    /// Has an engine write to a connection of another TCP. The connection stays here, and is read
+    /// meanwhile.
+    async fn lend(mut self, order: MediaOrder) -> Option<MediaOutcome> {
         let WebStream::Carried(carried) = &self.stream else { return None };
         let socket = OrderSocket::Carried(carried.lend());
-        let (shared, peer) = (Arc::clone(&self.shared), self.peer);
-        let mut order = pin!(shared.deliver(socket, peer, media, before, who));
+        let shared = Arc::clone(&self.shared);
+        let mut order = pin!(shared.deliver(socket, order));
         let mut has_ended = false;
         let delivery = loop {
             tokio::select! {
@@ -289,8 +296,7 @@ impl FrontConnection {
                         // exists.
                         drop(self.stream);
                         order.await;
-                        shared.totals.replied(status);
-                        return None;
+                        return Some(MediaOutcome::Over);
                     }
                 }
             }
@@ -298,56 +304,41 @@ impl FrontConnection {
         if let (WebStream::Carried(carried), false) = (&self.stream, matches!(delivery, Delivery::Broken)) {
             carried.take_back();
         }
-        match delivery {
-            Delivery::Refused { why, .. } => self.write(&refusal(&why), then, true).await.ok()?,
-            Delivery::Sent { .. } => shared.totals.replied(status),
-            Delivery::Broken => {
-                shared.totals.replied(status);
-                return None;
-            }
-        }
-        Some(self)
+        Some(match delivery {
+            Delivery::Sent { .. } => MediaOutcome::Sent(self),
+            Delivery::Refused { why, .. } => MediaOutcome::Refused(self, why),
+            Delivery::Broken => MediaOutcome::Over,
+        })
     }
 
     /// Lets an engine write into a pair, and passes on its output: only this side can encrypt.
-    async fn pass_media(
-        mut self,
-        media: MediaBody,
-        before: Vec<u8>,
-        (status, then): (u16, Then),
-        who: (RequestId, Option<String>),
-    ) -> Option<Self> {
+    async fn relay(mut self, order: MediaOrder) -> Option<MediaOutcome> {
         let Some((near, far)) = hyper_side::pair() else {
             let why = DeliveryRefusal::Full("too many files are open".to_owned());
-            return self.write(&refusal(&why), then, true).await.ok().map(|()| self);
+            return Some(MediaOutcome::Refused(self, why));
         };
-        let length = before.len() as u64 + (media.bytes.end - media.bytes.start);
-        let (shared, peer) = (Arc::clone(&self.shared), self.peer);
+        let length = order.media.length();
+        let shared = Arc::clone(&self.shared);
+        // The engine's end is closed when the order is done, which ends the reads below.
         let order = async {
-            let socket = OrderSocket::Inside(far);
-            // The engine's end is closed here, which ends the reads below.
-            match shared.deliver(socket, peer, media, before, who).await {
+            match shared.deliver(OrderSocket::Inside(far), order).await {
                 Delivery::Sent { .. } => Ok(()),
                 Delivery::Refused { why, .. } => Err(Some(why)),
                 Delivery::Broken => Err(None),
             }
         };
         let (outcome, passed) = tokio::join!(order, pass_on_all(near, &mut self.stream, length));
-        match outcome {
-            Err(Some(why)) => self.write(&refusal(&why), then, true).await.ok()?,
-            outcome => {
-                shared.totals.replied(status);
-                outcome.ok()?;
-                passed
-                    .inspect_err(|error| {
-                        if error.kind() == io::ErrorKind::TimedOut {
-                            shared.totals.add(|c| c.connections_too_slow += 1);
-                        }
-                    })
-                    .ok()?;
+        Some(match (outcome, passed) {
+            (Err(Some(why)), _) => MediaOutcome::Refused(self, why),
+            (Err(None), _) => MediaOutcome::Over,
+            (Ok(()), Ok(())) => MediaOutcome::Sent(self),
+            (Ok(()), Err(error)) => {
+                if error.kind() == io::ErrorKind::TimedOut {
+                    shared.totals.add(|c| c.connections_too_slow += 1);
+                }
+                MediaOutcome::Over
             }
-        }
-        Some(self)
+        })
     }
 
     /// Writes a response that is in memory.

@@ -23,7 +23,7 @@ use tokio::io::AsyncWrite;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-use crate::shared::ServerContext;
+use crate::context::ServerContext;
 use crate::stream::{Carried, WebStream};
 
 /// Accepts until the task is aborted; by TLS if there is something that answers its handshakes.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::answer::Answer;
-use crate::{SERVER, date};
+use crate::answer::{Answer, SERVER};
+use crate::date;
 
 /// For a connection that there is no room for.
 pub(super) const FULL: &[u8] =

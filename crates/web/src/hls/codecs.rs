@@ -5,7 +5,7 @@ use millrace_store::volume::ElementaryStream;
 
 use super::first_pictures::{Captions, can_show_captions};
 use super::master::StreamAttributes;
-use crate::cmaf::{Config, Demux, Pictures, config_of};
+use crate::elementary::{Config, Demux, Pictures, config_of};
 
 /// What one stream is.
 enum CodecClass {

@@ -1,7 +1,8 @@
 //! The first pictures of a segment: whether a decoder can start there without earlier data, and
 //! which captions they carry.
 
-use crate::cmaf::{Elementary, REGISTERED_DATA, Syntax, sei_payloads, units};
+use crate::elementary::video::{Syntax, units};
+use crate::elementary::{Elementary, REGISTERED_DATA, sei_payloads};
 
 /// Syntax of a video stream, for telling its units apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -255,7 +255,7 @@ fn master_playlist_with_captions_announces_each_or_none() {
     let carried = |data: &[u8]| {
         let mut found = Captions::default();
         let bytes = [&[0, 0, 1, 0xb2][..], b"GA94\x03", data].concat();
-        found.look(&crate::cmaf::Elementary { bytes, ..Default::default() }, "MPEG-2 video");
+        found.look(&crate::elementary::Elementary { bytes, ..Default::default() }, "MPEG-2 video");
         Some(found)
     };
     let text = with_captions(&[carried(&[0x41, 0xff, 0xfc, 0x94, 0x20]), Some(Captions::default())]);

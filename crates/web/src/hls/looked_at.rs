@@ -8,14 +8,14 @@ use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_store::index::{PidRole, TitleIndex};
 use millrace_store::volume::TitleInfo;
 
-use super::answer::Text;
 use super::codecs::{self, Described};
 use super::first_pictures::{can_show_captions, starts_alone};
 use super::master::{Rates, rates};
 use super::playlist::target_s;
 use super::segments::{Segments, segments};
 use super::tables::{self, Which};
-use crate::cmaf::Demux;
+use super::text::Text;
+use crate::elementary::Demux;
 use crate::limits::{
     ACCESS_LOOK_BYTES, ACCESS_LOOKS, DESCRIBE_BYTES, MAX_LOOKED_AT, MAX_TABLES_KEPT, TABLES_LOOK_BYTES,
 };
@@ -39,10 +39,10 @@ pub(crate) struct TitleAnalysis {
     layouts: Vec<u64>,
     /// Packet where sending for the first access point starts.
     first_access: u64,
-    pub(super) segments: Segments,
-    pub(super) target_s: u64,
+    pub(crate) segments: Segments,
+    pub(crate) target_s: u64,
     /// The media playlist.
-    pub(super) playlist: OnceLock<Text>,
+    pub(crate) playlist: OnceLock<Text>,
     described: OnceLock<Described>,
     /// PAT and PMT at the title's beginning.
     first_tables: OnceLock<Arc<[u8]>>,
@@ -53,7 +53,7 @@ pub(crate) struct TitleAnalysis {
 
 impl LookedAt {
     /// Returns the information about a title that is available without reading.
-    pub(super) fn known(&self, id: TitleId) -> Option<Arc<TitleAnalysis>> {
+    pub(crate) fn known(&self, id: TitleId) -> Option<Arc<TitleAnalysis>> {
         let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
         let at = titles.iter().position(|look| look.id == id)?;
         let look = titles.remove(at)?;
@@ -62,7 +62,7 @@ impl LookedAt {
     }
 
     /// The same; if nothing is known, the title's index is read.
-    pub(super) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<TitleAnalysis>, SiteError> {
+    pub(crate) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<TitleAnalysis>, SiteError> {
         if let Some(look) = self.known(title.id) {
             return Ok(look);
         }
@@ -99,13 +99,13 @@ impl TitleAnalysis {
     }
 
     /// The title's streams, if they have been examined.
-    pub(super) fn known_streams(&self) -> Option<&Described> {
+    pub(crate) fn known_streams(&self) -> Option<&Described> {
         self.described.get()
     }
 
     /// The title's streams. The first call reads the beginning of the title and a little of some
     /// segments.
-    pub(super) fn streams(&self, site: &dyn Site, title: &TitleInfo) -> Result<&Described, SiteError> {
+    pub(crate) fn streams(&self, site: &dyn Site, title: &TitleInfo) -> Result<&Described, SiteError> {
         if let Some(known) = self.described.get() {
             return Ok(known);
         }
@@ -116,7 +116,7 @@ impl TitleAnalysis {
     }
 
     /// The bit rates of the segments.
-    pub(super) fn rates(&self, site: &dyn Site) -> Result<Rates, SiteError> {
+    pub(crate) fn rates(&self, site: &dyn Site) -> Result<Rates, SiteError> {
         let tables = self.first_tables(site)?.len() as u64;
         Ok(rates(&self.segments.list, self.target_s, tables))
     }
@@ -156,12 +156,12 @@ impl TitleAnalysis {
     }
 
     /// PAT and PMT for the front of a segment, if they are known.
-    pub(super) fn known_tables(&self, number: usize) -> Option<Arc<[u8]>> {
+    pub(crate) fn known_tables(&self, number: usize) -> Option<Arc<[u8]>> {
         self.tables.get(number)?.get().cloned()
     }
 
     /// The same; reads a little of the title if they are not. Empty if the title has none.
-    pub(super) fn tables(&self, site: &dyn Site, number: usize) -> Result<Arc<[u8]>, SiteError> {
+    pub(crate) fn tables(&self, site: &dyn Site, number: usize) -> Result<Arc<[u8]>, SiteError> {
         let (Some(place), Some(segment)) = (self.tables.get(number), self.segments.list.get(number)) else {
             return Err(SiteError::NoTitle);
         };

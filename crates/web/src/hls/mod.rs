@@ -10,33 +10,31 @@
 //! | `playlist` | writes media playlists |
 //! | `master` | writes master playlists |
 //! | `tables` | finds PAT and PMT among TS packets |
-//! | `offered` | chooses the forms of a title that a master playlist lists |
 //! | `audio` | audio renditions in groups, one for each level of decoder support |
 //! | `language` | languages as tags and as names |
 //! | `codecs` | `CODECS`, `RESOLUTION`, `FRAME-RATE`, `VIDEO-RANGE` from the first bytes of the streams |
 //! | `first_pictures` | whether a segment can be decoded from its first picture, and which captions it has |
 //! | `looked_at` | caches the information found about titles |
-//! | `answer` | answers requests |
+//! | `text` | the text of a playlist, as it is cached and sent |
+//!
+//! Requests are answered by `handlers/hls.rs` and `handlers/master.rs`.
 //!
 //! Left out: I-frame playlists, because the index records where pictures that stand alone begin,
 //! not where they end; groups of audio, because a title's audio is in the same transport stream as
 //! its pictures. `cmaf` has both.
 
-pub(crate) mod answer;
 pub(crate) mod audio;
-mod codecs;
+pub(crate) mod codecs;
 mod first_pictures;
 pub(crate) mod language;
 mod looked_at;
 pub(crate) mod master;
-mod offered;
 pub(crate) mod playlist;
 pub(crate) mod segments;
 mod tables;
+pub(crate) mod text;
 
-pub(crate) use answer::{media_playlist, segment};
-pub(crate) use looked_at::LookedAt;
-pub(crate) use offered::{MasterForm, master_playlist};
+pub(crate) use looked_at::{LookedAt, TitleAnalysis};
 
 #[cfg(test)]
 mod hls_tests;

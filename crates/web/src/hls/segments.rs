@@ -9,6 +9,10 @@ use millrace_store::index::{LayoutStream, TitleIndex};
 
 use crate::limits::HLS_LEAST_TICKS;
 
+/// Version of the rules for cutting titles. It is part of segments' addresses: a change of the
+/// rules must increment it, because everything with an address is kept for ever.
+pub(crate) const CUTS: u32 = 2;
+
 /// A piece of a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MediaSegment {
@@ -59,8 +63,9 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
         if cuts.last().is_some_and(|last| part.byte <= last.byte) {
             continue;
         }
-        let next = parts.get(i + 1).map_or((data_bytes, index.end()), |next| (next.byte, next.time));
-        cut_part(*part, next, (&points, !index.access_points().is_empty()), &mut cuts);
+        let (end, end_time) =
+            parts.get(i + 1).map_or((data_bytes, index.end()), |next| (next.byte, next.time));
+        cut_part(*part, end, end_time, &points, !index.access_points().is_empty(), &mut cuts);
     }
     let last = SegmentBoundary { byte: data_bytes, time: index.end(), tables: data_bytes, begins_part: None };
     let ends = cuts.iter().skip(1).chain([&last]);
@@ -170,8 +175,10 @@ fn points(index: &TitleIndex) -> Vec<SegmentBoundary> {
 /// Cuts one part, from `start` to a byte and its time, within which time stamps do not jump.
 fn cut_part(
     start: SegmentBoundary,
-    (end, end_time): (u64, MediaTicks),
-    (points, are_access): (&[SegmentBoundary], bool),
+    end: u64,
+    end_time: MediaTicks,
+    points: &[SegmentBoundary],
+    are_access: bool,
     cuts: &mut Vec<SegmentBoundary>,
 ) {
     let mut from = start;

@@ -37,18 +37,20 @@ use self::io::Rewound;
 use self::progress::ResponseProgress;
 use self::streams::StreamExecutor;
 use self::watch::{Activity, UnderWay};
-use crate::SERVER;
-use crate::answer::{Answer, Body, MediaBody};
+use crate::answer::{Answer, Body, SERVER};
+use crate::context::ServerContext;
+use crate::delivery::MediaOrder;
+use crate::dispatch;
+use crate::failures::{exhausted, refusal};
+use crate::handlers::{rename, upload};
 use crate::limits::{
     H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
     MAX_REQUEST_HEADERS,
 };
-use crate::request::{Fields, Method, Request, RequestId};
+use crate::request::{Fields, Method, Request, RequestId, RequestSource};
 use crate::route::RouteMatch;
-use crate::shared::{self, ServerContext, exhausted, refusal};
 use crate::site::{Delivery, DeliveryRefusal, OrderSocket};
 use crate::stream::WebStream;
-use crate::{rename, upload};
 
 /// A connection for one request in HTTP/1.
 pub(crate) struct RequestConnection {
@@ -64,9 +66,8 @@ pub(crate) struct RequestConnection {
 /// Answers one request in HTTP/1; `None`: the connection is broken.
 pub(crate) async fn serve_one(
     lent: RequestConnection,
-    peer: SocketAddr,
+    source: RequestSource,
     shared: &Arc<ServerContext>,
-    id: RequestId,
 ) -> Option<WebStream> {
     let RequestConnection { stream, read, is_whole, keeps } = lent;
     let io = TokioIo::new(Rewound::lent(stream, read, is_whole, Arc::clone(&shared.totals)));
@@ -76,7 +77,7 @@ pub(crate) async fn serve_one(
         let orders = Arc::new(Semaphore::new(1));
         let stall = shared.limits.reply_stall;
         async move {
-            let response = respond(Came::of(request), peer, &shared, id, (&orders, &|| ())).await;
+            let response = respond(Came::of(request), &shared, source, &orders, &|| ()).await;
             Ok::<_, Infallible>(
                 response.map(|body| body.watched(&progress, stall, ResponseResources::default())),
             )
@@ -102,7 +103,7 @@ pub(crate) async fn serve_one(
     match served {
         Ok(()) => Some(conn.into_parts().io.into_inner().into_stream()),
         Err(error) => {
-            tracing::debug!(%peer, %error, "HTTP: a connection ended early");
+            tracing::debug!(peer = %source.peer, %error, "HTTP: a connection ended early");
             None
         }
     }
@@ -126,11 +127,12 @@ pub(crate) async fn serve_http2(
     };
     let service = service_fn(|request: HyperRequest<Incoming>| {
         let id = RequestId { conn: number, number: requests.fetch_add(1, Ordering::Relaxed) + 1 };
+        let source = RequestSource { peer, id };
         let (shared, activity, orders) = (Arc::clone(shared), Arc::clone(&activity), Arc::clone(&orders));
         let under_way = activity.begin();
         async move {
             Ok::<_, Infallible>(
-                respond_in_turn(request, peer, &shared, id, (&orders, &activity), under_way).await,
+                respond_in_turn(request, &shared, source, &orders, &activity, under_way).await,
             )
         }
     });
@@ -166,15 +168,15 @@ pub(crate) async fn serve_http2(
 /// Answers a request of an HTTP/2 connection, once it has a permit and memory.
 async fn respond_in_turn(
     request: HyperRequest<Incoming>,
-    peer: SocketAddr,
     shared: &Arc<ServerContext>,
-    id: RequestId,
-    (orders, activity): (&Arc<Semaphore>, &Arc<Activity>),
+    source: RequestSource,
+    orders: &Arc<Semaphore>,
+    activity: &Arc<Activity>,
     under_way: UnderWay,
 ) -> Response<WebBody> {
     let (progress, stall) = (StreamExecutor::progress(), shared.limits.reply_stall);
     let mut held = ResponseResources { _under_way: Some(under_way), ..ResponseResources::default() };
-    let Ok(memory) = shared.memory.take_for(peer, head_bytes(&request) + H2_STREAM_BYTES) else {
+    let Ok(memory) = shared.memory.take_for(source.peer, head_bytes(&request) + H2_STREAM_BYTES) else {
         if activity.is_crowded() {
             // The error replies would accumulate for a client that reads none.
             activity.break_off();
@@ -194,7 +196,7 @@ async fn respond_in_turn(
     }
     // The future is large and needed only while the request is answered; waiting streams and those
     // being sent do not hold it.
-    let response = Box::pin(respond(came, peer, shared, id, (orders, &|| activity.took()))).await;
+    let response = Box::pin(respond(came, shared, source, orders, &|| activity.took())).await;
     response.map(|body| body.watched(&progress, stall, held))
 }
 
@@ -238,10 +240,10 @@ fn head_bytes<B>(request: &HyperRequest<B>) -> usize {
 /// Answers a request. `beat` is called whenever a wanted part of its body arrives.
 async fn respond(
     came: Came,
-    peer: SocketAddr,
     shared: &Arc<ServerContext>,
-    id: RequestId,
-    (orders, beat): (&Arc<Semaphore>, &(dyn Fn() + Sync)),
+    source: RequestSource,
+    orders: &Arc<Semaphore>,
+    beat: &(dyn Fn() + Sync),
 ) -> Response<WebBody> {
     let request = match came.request {
         Ok(request) => request,
@@ -249,24 +251,21 @@ async fn respond(
     };
     let mut answer = match came.body {
         Some(WantedBody::Upload(found, mut body)) => {
-            let answer = upload::take(shared, &request, &found, peer, &mut body, beat).await;
+            let answer = dispatch::take_upload(shared, &request, &found, source, &mut body, beat).await;
             if came.is_http2 {
                 upload::let_go(body);
             }
-            shared::note(&request, peer, id, answer.status);
             answer
         }
         Some(WantedBody::Change(found, body)) => {
-            let answer = rename::take(shared, &request, &found, peer, body).await;
-            shared::note(&request, peer, id, answer.status);
-            answer
+            dispatch::take_change(shared, &request, &found, source, body).await
         }
-        None => shared.answer(&request, peer, id).await,
+        None => dispatch::answer(shared, &request, source).await,
     };
     match std::mem::replace(&mut answer.body, Body::None) {
         Body::Media(media) => {
             let agent = request.fields.agent();
-            media_response(answer, media, peer, shared, (id, agent), orders).await
+            media_response(answer, MediaOrder { media, source, agent }, shared, orders).await
         }
         body => {
             answer.body = body;
@@ -300,10 +299,8 @@ fn read(request: &HyperRequest<Incoming>) -> Result<Request, Answer> {
 /// A response with bytes of a title, once it is known whether they come.
 async fn media_response(
     answer: Answer,
-    media: MediaBody,
-    peer: SocketAddr,
+    order: MediaOrder,
     shared: &Arc<ServerContext>,
-    who: (RequestId, Option<String>),
     orders: &Arc<Semaphore>,
 ) -> Response<WebBody> {
     // The semaphore is never closed.
@@ -311,13 +308,12 @@ async fn media_response(
     let Some((near, far)) = pair() else {
         return finish(Answer::error(503, "too many files are open"), shared);
     };
-    let length = media.length();
-    let before = media.before.clone();
+    let length = order.media.length();
     let order = {
         let shared = Arc::clone(shared);
         // In a task of its own: the response ends before the order is reported as done.
         tokio::spawn(async move {
-            let delivery = shared.deliver(OrderSocket::Inside(far), peer, media, before, who).await;
+            let delivery = shared.deliver(OrderSocket::Inside(far), order).await;
             // A stream that is reset is over at once, the order that it was for only when an engine has noticed. Its place is held until then.
             drop(place);
             delivery

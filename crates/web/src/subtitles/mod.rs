@@ -7,30 +7,25 @@
 //! segments, and of CMAF's.
 //!
 //! ```text
-//!   TS packets ─► demux (cmaf) ─► teletext (crate ts) ─► shown ─► kept ─► cues ─► vtt ─► answer
+//!   TS packets ─► demux        ─► teletext (crate ts) ─► shown ─► kept ─► cues ─► vtt ─► answer
 //!                                                        pages of one     of the segments
 //!                                                        segment          around
 //! ```
 //!
-//! | file | does |
+//! | file | is about |
 //! | --- | --- |
 //! | `title` | which pages a title has, when its segments begin, what their times are among time stamps |
 //! | `shown` | the content of the pages that come in a segment |
-//! | `kept` | both in memory, each made once; the cues of a segment |
-//! | `text` | tracks stored as WebVTT, and their cues |
-//! | `vtt` | writes them |
-//! | `answer` | answers requests for playlists and segments |
-//! | `put` | tracks as whole files: read, uploaded, removed |
+//! | `text` | tracks stored as WebVTT |
+//! | `vtt` | writes WebVTT |
+//! | `cache` | all of it in memory |
+//!
+//! Requests are answered by `handlers/subtitles`.
 
-mod answer;
-mod kept;
-mod put;
-mod shown;
-mod text;
-mod title;
-mod vtt;
+mod cache;
+pub(crate) mod shown;
+pub(crate) mod text;
+pub(crate) mod title;
+pub(crate) mod vtt;
 
-pub(crate) use answer::{answer, listed};
-pub(crate) use kept::SubtitleCache;
-pub(crate) use put::{address, put, remove, whole};
-pub(crate) use text::{name_of, owner};
+pub(crate) use cache::{ShownPages, SubtitleCache};

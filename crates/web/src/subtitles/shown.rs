@@ -3,14 +3,14 @@
 use millrace_ts::teletext::{Decoder, PageContent, Screen};
 
 use super::title::{SubtitlePage, Subtitled};
-use crate::cmaf::{Demux, read};
+use crate::elementary::{Demux, read};
 use crate::limits::{MADE_LOOK_BYTES, SUBTITLE_TAIL_TICKS};
 use crate::site::{SiteError, TitleBytes};
 
 /// Returns, for each track, the pages whose header is in a PES packet that begins in the segment's
 /// bytes. So each page belongs to one segment, and the result for one segment needs no others: a
 /// page that stays unchanged is found in each segment that carries it.
-pub(crate) fn shown(
+pub(crate) fn pages_in(
     of: &Subtitled,
     bytes: &mut dyn TitleBytes,
     number: usize,
@@ -29,12 +29,12 @@ pub(crate) fn shown(
         true
     })?;
     let mut all = vec![Vec::new(); of.tracks.len()];
-    pids.iter().for_each(|&pid| decode(of, &demux, (pid, end), &mut all));
+    pids.iter().for_each(|&pid| decode(of, &demux, pid, end, &mut all));
     Ok(all)
 }
 
 /// The same of one stream, up to the PES packets that begin at byte `end`.
-fn decode(of: &Subtitled, demux: &Demux, (pid, end): (u16, u64), all: &mut [Vec<PageContent>]) {
+fn decode(of: &Subtitled, demux: &Demux, pid: u16, end: u64, all: &mut [Vec<PageContent>]) {
     let stream = demux.stream(pid);
     let is_ours = |track: &&SubtitlePage| track.pid == pid;
     let mut decoder = Decoder::new(of.tracks.iter().filter(is_ours).map(|track| track.page));

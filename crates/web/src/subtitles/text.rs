@@ -1,18 +1,8 @@
-//! Subtitles stored with a title as WebVTT: the list of tracks, and their cached cues.
+//! Subtitles stored with a title as WebVTT: the list of tracks.
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
-use millrace_store::subtitles::{Cue, Subtitles};
 use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
-use super::vtt::TimedText;
-use crate::cmaf::{NotMade, making};
-use crate::limits::{LEAST_SUBTITLES_BYTES, SUBTITLE_TEXTS_BYTES};
-use crate::memory::Hold;
-use crate::shared::ServerContext;
-use crate::site::{Site, SiteError};
+use crate::site::Site;
 
 /// First number of stored tracks in addresses; teletext pages use 100 to 899.
 const FIRST_NUMBER: u16 = 1000;
@@ -29,7 +19,7 @@ pub(crate) fn owner(site: &dyn Site, title: &TitleInfo) -> TitleInfo {
 }
 
 /// The tracks of a title, each with its number.
-pub(super) fn tracks(owner: &TitleInfo) -> impl Iterator<Item = (u16, &SubtitleTrack)> {
+pub(crate) fn tracks(owner: &TitleInfo) -> impl Iterator<Item = (u16, &SubtitleTrack)> {
     (FIRST_NUMBER..).zip(&owner.subtitles)
 }
 
@@ -44,39 +34,7 @@ pub(crate) fn name_of(track: &SubtitleTrack) -> String {
 }
 
 /// The part of the file name that changes with the text.
-pub(super) fn version_of(track: &SubtitleTrack) -> &str {
+pub(crate) fn version_of(track: &SubtitleTrack) -> &str {
     let stem = track.file.strip_suffix(".vtt").unwrap_or(&track.file);
     stem.rsplit_once('-').map_or(stem, |(_, hash)| hash)
-}
-
-/// The cues of a track that are visible during `period`, in ticks of the title.
-pub(super) async fn cues_of(
-    shared: &Arc<ServerContext>,
-    owner: &TitleInfo,
-    track: &SubtitleTrack,
-    period: Range<i64>,
-) -> Result<Vec<TimedText>, NotMade> {
-    let kept = &shared.subtitles.texts;
-    let cell = kept.cell((owner.id, track.file.clone()));
-    let (owner, file) = (owner.clone(), track.file.clone());
-    let work = move |shared: &ServerContext, _room: Hold| {
-        let text = shared.site.subtitles(&owner, &file)?;
-        let read = Subtitles::read(text.as_bytes(), 0);
-        Ok(read.map_err(|error| SiteError::Unreadable(format!("{file}: {error}")))?.cues.into())
-    };
-    let cues: Arc<[Cue]> =
-        cell.get_or_try_init(|| making(shared, MAX_SUBTITLE_TRACK_BYTES as u64, work)).await?.clone();
-    drop(cell);
-    kept.trim(SUBTITLE_TEXTS_BYTES, |cues| {
-        let of = |cue: &Cue| 96 + cue.settings.len() + cue.payload.len();
-        cues.iter().map(of).sum::<usize>().max(LEAST_SUBTITLES_BYTES)
-    });
-    let ticks = |ms: u64| i64::try_from(ms.saturating_mul(90)).unwrap_or(i64::MAX);
-    let timed = cues.iter().map(|Cue { start_ms, end_ms, settings, payload }| TimedText {
-        start: ticks(*start_ms),
-        end: ticks(*end_ms),
-        settings: settings.clone(),
-        payload: payload.clone(),
-    });
-    Ok(timed.filter(|cue| cue.start < period.end && cue.end > period.start).collect())
 }

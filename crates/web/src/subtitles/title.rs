@@ -8,7 +8,8 @@ use millrace_store::index::{PTS_MODULUS, TitleIndex};
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{PageNumber, announced};
 
-use crate::cmaf::Timeline;
+use super::vtt::StampOrigin;
+use crate::elementary::Timeline;
 use crate::hls::segments::{MediaSegment, segments};
 use crate::limits::{DESCRIBE_BYTES, MAX_MADE_SEGMENT_BYTES};
 use crate::site::{Site, SiteError};
@@ -93,12 +94,12 @@ impl Subtitled {
 
     /// Returns a time of the title in whole milliseconds, and the time stamp of the content shown
     /// then in the segment: its part begins about there.
-    pub(crate) fn origin(&self, number: usize) -> (u64, u64) {
+    pub(crate) fn origin(&self, number: usize) -> StampOrigin {
         let start = self.segments[number].bytes.start;
         let packet = TS_PACKET_BYTES as u64;
         let bases = self.index.bases();
         let at = bases.partition_point(|base| base.byte / packet * packet <= start).saturating_sub(1);
         let (time, first) = (bases[at].time.0, bases[at].first_pts);
-        (time / 90, (first + PTS_MODULUS - time % 90) % PTS_MODULUS)
+        StampOrigin { local_ms: time / 90, stamp: (first + PTS_MODULUS - time % 90) % PTS_MODULUS }
     }
 }

@@ -17,14 +17,13 @@ use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 
 use crate::answer::Answer;
-use crate::api::May;
+use crate::context::ServerContext;
 use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, Request};
 use crate::route::{Needs, ResourceKind, RouteMatch};
-use crate::shared::ServerContext;
 use crate::site::{NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
-use crate::upload;
+use crate::title_list::May;
 
 impl ServerContext {
     /// Returns the visitor if access is granted, otherwise the response. Waits for password checks,
@@ -125,6 +124,12 @@ impl ServerContext {
         May { upload, manage: word(RequestedAction::Change) }
     }
 
+    /// Returns the site as a visitor that was let in sees it.
+    pub(crate) fn seen_by(&self, visitor: Visitor, request: &Request, peer: SocketAddr) -> SeenBy {
+        let place = place(&request.fields, peer);
+        SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place }
+    }
+
     fn turned_away(&self, verdict: &AccessVerdict) -> Answer {
         match verdict {
             AccessVerdict::Ask { is_wrong, .. } => {
@@ -152,7 +157,7 @@ impl ServerContext {
 
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
-        (Method::Put, _) if upload::is_taken_at(found) => RequestedAction::Upload,
+        (Method::Put, _) if found.route.methods().contains(&Method::Put) => RequestedAction::Upload,
         // Whatever it would do, it would change something.
         (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => RequestedAction::Change,
         (_, Needs::Nothing) => RequestedAction::Nothing,
@@ -167,7 +172,7 @@ fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
 /// Whether the request comes from a program on this machine itself. A page of another site in a
 /// local browser does not count: neither if it is a cross-site request (`Origin`,
 /// `Sec-Fetch-Site`), nor if its host name was made to resolve to this server (`Host`).
-pub(crate) fn place(fields: &Fields, peer: SocketAddr) -> RequestOrigin {
+fn place(fields: &Fields, peer: SocketAddr) -> RequestOrigin {
     let host = fields.host.as_deref();
     let of_page = |origin: &str| {
         let origin = origin.split_once("://").map(|(_, authority)| authority);

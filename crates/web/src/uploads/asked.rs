@@ -9,22 +9,22 @@ use crate::route;
 
 /// The bytes that a request brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UploadRange {
+pub(crate) struct UploadRange {
     /// The place of the first one.
-    pub(super) from: u64,
+    pub(crate) from: u64,
     /// Their number, if stated.
-    pub(super) count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// How long the whole is, if that is known.
-    pub(super) total: Option<u64>,
+    pub(crate) total: Option<u64>,
     /// Whether the whole ends where the body does.
-    pub(super) is_rest: bool,
+    pub(crate) is_rest: bool,
     /// Name of the file at its source.
-    pub(super) file_name: Option<String>,
+    pub(crate) file_name: Option<String>,
 }
 
 impl UploadRange {
     /// Reads it; `length` is the value of `Content-Length`.
-    pub(super) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
+    pub(crate) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
         let file_name = fields.content_disposition.as_deref().and_then(file_name);
         let Some(range) = &fields.content_range else {
             return Ok(Self { from: 0, count: length, total: length, is_rest: true, file_name });
@@ -39,7 +39,7 @@ impl UploadRange {
     }
 
     /// Where the upload must be when the body has come.
-    pub(super) fn end(&self) -> Option<u64> {
+    pub(crate) fn end(&self) -> Option<u64> {
         self.count.and_then(|count| self.from.checked_add(count))
     }
 }
@@ -111,7 +111,7 @@ fn number(text: &str) -> Option<u64> {
 
 /// Checks the name requested for a title: it must be usable as written, so that the uploader knows
 /// where the title will be.
-pub(super) fn check_name(name: &str) -> Result<(), Answer> {
+pub(crate) fn check_name(name: &str) -> Result<(), Answer> {
     // The store names a title by the slug of the requested name, and has its own rules for slugs.
     if slug(name) == name {
         return Ok(());

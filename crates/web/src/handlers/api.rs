@@ -5,22 +5,26 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use hyper::body::Bytes;
 use millrace_core::limits::web::MEMORY_KEPT_PART;
 use millrace_rights::Visitor;
 use millrace_store::volume::{SubtitleTrack, TitleInfo, title_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{pictures, subtitles};
+use crate::access::SeenBy;
 use crate::answer::Answer;
-use crate::cmaf::{NotMade, Recent, not_made};
+use crate::conditions;
+use crate::context::ServerContext;
+use crate::elementary::StreamFormat;
+use crate::failures::{no_title, not_made};
 use crate::limits::LEAST_GZIP_BYTES;
+use crate::making::NotMade;
 use crate::memory::Exhausted;
 use crate::request::{Fields, Request};
-use crate::rights::SeenBy;
-use crate::shared::ServerContext;
 use crate::site::{PicturesState, Site, SiteError};
-use crate::{cmaf, conditions, pictures, subtitles};
+use crate::subtitles::text;
+use crate::title_list::{List, ListVersion, May};
 
 /// The user that sent the request.
 #[derive(Serialize, JsonSchema)]
@@ -125,62 +129,25 @@ struct Subtitles {
 /// `/api/v1/user`
 pub(crate) fn user(seen: &SeenBy) -> Answer {
     match &seen.visitor {
-        Visitor::User(name) => json(&User { user: name.to_string() }),
+        Visitor::User(name) => Answer::json(&User { user: name.to_string() }),
         Visitor::Anybody | Visitor::Link(_) => Answer::error(404, "this server has no users"),
     }
 }
 
-/// Cached lists of titles. Clients that see the same list share one.
-pub(crate) type Lists = Recent<ListVersion, Arc<List>>;
-
-/// Everything that a list depends on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ListVersion {
-    /// How often titles, pictures and rights have changed.
-    versions: [u64; 3],
-    /// The user, if users see different titles.
-    user: Option<Arc<str>>,
-    may: May,
-}
-
-/// Changes that a client may make to the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct May {
-    pub(crate) upload: &'static str,
-    pub(crate) manage: &'static str,
-}
-
-/// The bytes of a list, ready to be sent.
-#[derive(Debug)]
-pub(crate) struct List {
-    plain: Bytes,
-    /// By gzip, if that is worth it.
-    gzip: Option<Bytes>,
-    /// Hexadecimal digits that identify this version of the list.
-    tag: String,
-}
-
-impl List {
-    fn len(&self) -> usize {
-        self.plain.len() + self.gzip.as_ref().map_or(0, Bytes::len)
-    }
-
-    fn make(shared: &ServerContext, seen: &SeenBy, may: May) -> Result<Self, NotMade> {
-        let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
-        let (May { upload, manage }, rtsp_port) = (may, seen.rtsp_port());
-        let list = TitleListing { titles, upload, manage, rtsp_port };
-        let mut text = serde_json::to_vec(&list).map_err(unreadable)?;
-        text.push(b'\n');
-        let mut tag = blake3::hash(&text).to_hex().to_string();
-        tag.truncate(LIST_TAG_DIGITS);
-        let gzip =
-            (text.len() >= LEAST_GZIP_BYTES).then(|| compressed(&text)).transpose().map_err(unreadable)?;
-        let keep = |bytes: Vec<u8>| {
-            let room = shared.room(bytes.len()).map_err(|Exhausted| NotMade::Full)?;
-            Ok::<_, NotMade>(room.over(bytes))
-        };
-        Ok(Self { plain: keep(text)?, gzip: gzip.map(keep).transpose()?, tag })
-    }
+fn make_list(shared: &ServerContext, seen: &SeenBy, may: May) -> Result<List, NotMade> {
+    let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
+    let (May { upload, manage }, rtsp_port) = (may, seen.rtsp_port());
+    let list = TitleListing { titles, upload, manage, rtsp_port };
+    let mut text = serde_json::to_vec(&list).map_err(unreadable)?;
+    text.push(b'\n');
+    let mut tag = blake3::hash(&text).to_hex().to_string();
+    tag.truncate(LIST_TAG_DIGITS);
+    let gzip = (text.len() >= LEAST_GZIP_BYTES).then(|| compressed(&text)).transpose().map_err(unreadable)?;
+    let keep = |bytes: Vec<u8>| {
+        let room = shared.room(bytes.len()).map_err(|Exhausted| NotMade::Full)?;
+        Ok::<_, NotMade>(room.over(bytes))
+    };
+    Ok(List { plain: keep(text)?, gzip: gzip.map(keep).transpose()?, tag })
 }
 
 /// Digits of a list's hash in its tag: 64 bits.
@@ -209,7 +176,7 @@ pub(crate) async fn titles(shared: &Arc<ServerContext>, request: &Request, seen:
     let seen = seen.clone();
     let made = cell.get_or_try_init(|| async move {
         // Nested results: `reading` returns store errors, `make` the reason why there is no list.
-        let make = move |shared: &ServerContext| Ok(List::make(shared, &seen, may));
+        let make = move |shared: &ServerContext| Ok(make_list(shared, &seen, may));
         shared.reading(make).await?.map(Arc::new)
     });
     let list = made.await.cloned();
@@ -264,7 +231,17 @@ fn folder_of(title: &TitleInfo) -> Option<String> {
 
 /// `/api/v1/titles/NAME`
 pub(crate) fn title(site: &dyn Site, title: TitleInfo) -> Answer {
-    json(&of(site, title))
+    Answer::json(&of(site, title))
+}
+
+/// DELETE of `/api/v1/titles/NAME`. The caller has checked the right to delete.
+pub(crate) async fn remove(shared: &Arc<ServerContext>, name: String) -> Answer {
+    match shared.reading(move |shared| shared.site.remove(&name)).await {
+        Ok(()) => Answer::empty(204),
+        Err(SiteError::NoTitle) => no_title(),
+        // Users with the right to remove titles may learn the reason.
+        Err(SiteError::Unreadable(why)) => Answer::error(500, &format!("the title cannot be removed: {why}")),
+    }
 }
 
 fn of(site: &dyn Site, title: TitleInfo) -> Title {
@@ -275,18 +252,18 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         language: stream.language,
         role: stream.role.map(millrace_store::volume::StreamRole::name),
     };
-    let is_apart = title.streams.iter().any(|stream| cmaf::can_have(&stream.codec).is_some());
+    let is_apart = title.streams.iter().any(|stream| StreamFormat::of(&stream.codec).is_some());
     let (pictures, addresses) = match site.pictures(&title) {
         PicturesState::Made(about) => ("made".to_owned(), Some(pictures::addresses(&title.name, &about))),
         PicturesState::Waiting => ("waiting".to_owned(), None),
         PicturesState::Never(why) => (why, None),
     };
     let (poster, sprites) = addresses.unzip();
-    let owner = subtitles::owner(site, &title);
+    let owner = text::owner(site, &title);
     let track = |track: &SubtitleTrack| Subtitles {
         label: track.label.to_string(),
         language: track.label.language().map(str::to_owned),
-        name: subtitles::name_of(track),
+        name: text::name_of(track),
         is_forced: track.label.is_forced,
         is_sdh: track.label.is_sdh,
         file: subtitles::address(&owner.name, &track.label),
@@ -311,16 +288,6 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         added_unix_s: title.added_unix_s,
         streams: title.streams.into_iter().map(stream).collect(),
         name: title.name,
-    }
-}
-
-pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
-    match serde_json::to_vec(value) {
-        Ok(mut text) => {
-            text.push(b'\n');
-            Answer::new(200, "application/json", text).with("Cache-Control", "no-cache")
-        }
-        Err(_) => Answer::error(500, "the answer cannot be written as JSON"),
     }
 }
 

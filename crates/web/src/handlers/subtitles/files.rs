@@ -15,17 +15,17 @@ use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::TitleInfo;
 use tokio::time::timeout;
 
-use super::answer::VTT;
-use super::text;
-use crate::answer::{Answer, Body};
-use crate::conditions::{self};
-use crate::hls::answer::failed;
+use crate::answer::Answer;
+use crate::conditions;
+use crate::context::ServerContext;
+use crate::failures::{failed, no_title};
 use crate::limits::RETRY_AFTER_S;
 use crate::request::Request;
 use crate::route::RouteMatch;
-use crate::shared::{ServerContext, no_title};
 use crate::site::{NotTaken, SiteError};
-use crate::upload::Stall;
+use crate::subtitles::text;
+use crate::subtitles::vtt::VTT;
+use crate::uploads::Stall;
 
 /// The address of a track's file.
 pub(crate) fn address(title: &str, label: &SubtitleLabel) -> String {
@@ -109,8 +109,7 @@ where
         let unknown = |_| Err(NotTaken::Unavailable("the subtitles cannot be stored now".to_owned()));
         let is_replaced = done.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
         let status = if is_replaced { 204 } else { 201 };
-        let answer = Answer { status, headers: Vec::new(), body: Body::None };
-        Ok(answer.with("Location", address(&found.name, &label)))
+        Ok(Answer::empty(status).with("Location", address(&found.name, &label)))
     };
     let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
     answer.with("X-Content-Type-Options", "nosniff")
@@ -124,7 +123,7 @@ pub(crate) async fn remove(shared: &Arc<ServerContext>, found: &RouteMatch) -> A
     };
     let (name, of) = (found.name.clone(), label.clone());
     match shared.reading(move |shared| shared.site.remove_subtitles(&name, &of)).await {
-        Ok(true) => Answer { status: 204, headers: Vec::new(), body: Body::None },
+        Ok(true) => Answer::empty(204),
         Ok(false) => no_track(&label),
         Err(SiteError::NoTitle) => no_title(),
         // Clients with the right to delete may see the reason.

@@ -1,30 +1,30 @@
 //! Playlists, init segments and media segments, asked for.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
 use millrace_core::time::MediaTicks;
 use millrace_store::volume::TitleInfo;
 
-use super::audio::Coding;
-use super::boxes::{self, Config};
-use super::kept::{self, NotMade, Planned};
-use super::plan::{CmafPlan, CmafTrack, Unsuitable};
-use super::sps::Colour;
+use super::made;
+use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
+use crate::cmaf::{CmafPlan, CmafTrack, PlanError, boxes};
 use crate::conditions::Version;
+use crate::context::ServerContext;
+use crate::elementary::audio::Coding;
+use crate::elementary::{Colour, Config};
+use crate::failures::{not_made, not_planned, not_sent};
 use crate::file::{content_tag, ranged, version_of};
-use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::audio::{AudioGroup, AudioTier, AudioTrack, groups};
 use crate::hls::master::{self, Still, StreamAttributes, Variant};
 use crate::hls::playlist::{self as media, PlaylistContents, target_s};
-use crate::request::{Method, Request, RequestId};
-use crate::rights::SeenBy;
+use crate::hls::segments::CUTS;
+use crate::hls::text::Text;
+use crate::request::{Method, Request, RequestSource};
 use crate::route::RouteMatch;
-use crate::shared::{ServerContext, exhausted, not_sent};
-use crate::site::SiteError;
+use crate::site::{OrderedSegment, SiteError};
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
 /// other segments of the same title must increment it, because everything with an address is kept
@@ -62,30 +62,30 @@ pub(crate) struct CmafMasterEntries {
     pub(crate) audio_codecs: Vec<&'static str>,
 }
 
-/// Lists a title and its other renditions as fragmented MP4; `Err`: no rendition is suitable, with
-/// the reason.
+/// Lists a title and its other renditions as fragmented MP4.
 ///
 /// `link` is the suffix that a signed link adds to its addresses.
+///
+/// # Errors
+/// No rendition is suitable, or the title cannot be read.
 pub(crate) async fn offered(
     shared: &Arc<ServerContext>,
     title: &TitleInfo,
     titles: &[TitleInfo],
     link: &str,
-) -> Result<Result<CmafMasterEntries, Unsuitable>, SiteError> {
-    let mut made = CmafMasterEntries::default();
+) -> Result<CmafMasterEntries, PlanError> {
+    let mut entries = CmafMasterEntries::default();
     let mut why_not = "no such title";
     for other in titles {
-        let planned = match kept::planned(shared, other.id, &other.name).await {
-            // A rendition that was removed a moment ago.
-            Err(SiteError::NoTitle) if other.name != title.name => continue,
-            planned => planned?,
-        };
-        let plan = match &*planned {
+        let plan = match made::planned(shared, other.id, &other.name).await {
             Ok(plan) => plan,
-            Err(why) => {
+            // A rendition that was removed a moment ago.
+            Err(PlanError::Site(SiteError::NoTitle)) if other.name != title.name => continue,
+            Err(PlanError::Unsuitable(why)) => {
                 why_not = why;
                 continue;
             }
+            Err(error) => return Err(error),
         };
         let base = match other.name == title.name {
             true => "cmaf".to_owned(),
@@ -93,15 +93,16 @@ pub(crate) async fn offered(
         };
         let at = Addresses { base, link };
         // All renditions have the same audio, so only the audio of the best one is listed.
-        if made.variants.is_empty() {
-            made.audio_codecs = plan.tracks.iter().filter_map(|track| audio_codec(&track.config)).collect();
-            made.groups = audio_groups(plan, other, &at);
+        if entries.variants.is_empty() {
+            entries.audio_codecs =
+                plan.tracks.iter().filter_map(|track| audio_codec(&track.config)).collect();
+            entries.groups = audio_groups(&plan, other, &at);
         }
-        let (variants, still) = described(plan, &at, &made.groups);
-        made.variants.extend(variants.into_iter().map(|variant| (other.name.clone(), variant)));
-        made.stills.extend(still);
+        let (variants, still) = described(&plan, &at, &entries.groups);
+        entries.variants.extend(variants.into_iter().map(|variant| (other.name.clone(), variant)));
+        entries.stills.extend(still);
     }
-    Ok(if made.variants.is_empty() { Err(why_not) } else { Ok(made) })
+    if entries.variants.is_empty() { Err(PlanError::Unsuitable(why_not)) } else { Ok(entries) }
 }
 
 /// The codec of an audio track, as titles name it.
@@ -187,12 +188,8 @@ fn described(plan: &CmafPlan, at: &Addresses<'_>, groups: &[AudioGroup]) -> (Vec
 }
 
 /// Returns the plan of a title that is available in this form.
-pub(crate) async fn usable(shared: &Arc<ServerContext>, title: &TitleInfo) -> Result<Planned, Answer> {
-    let planned = kept::planned(shared, title.id, &title.name).await.map_err(|error| failed(&error))?;
-    match &*planned {
-        Err(why) => Err(Answer::error(404, why)),
-        Ok(_) => Ok(planned),
-    }
+pub(crate) async fn usable(shared: &Arc<ServerContext>, title: &TitleInfo) -> Result<Arc<CmafPlan>, Answer> {
+    made::planned(shared, title.id, &title.name).await.map_err(|why| not_planned(&why))
 }
 
 fn track_of(plan: &CmafPlan, found: &RouteMatch) -> Result<usize, Answer> {
@@ -205,27 +202,27 @@ pub(crate) async fn media_playlist(
     shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    (found, link): (&RouteMatch, &str),
+    found: &RouteMatch,
+    link: &str,
     are_stills: bool,
 ) -> Answer {
-    let planned = match usable(shared, title).await {
-        Ok(planned) => planned,
+    let plan = match usable(shared, title).await {
+        Ok(plan) => plan,
         Err(answer) => return answer,
     };
-    let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
-    let track = match track_of(plan, found) {
+    let track = match track_of(&plan, found) {
         Ok(track) => track,
         Err(answer) => return answer,
     };
     if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
         return Answer::error(404, "only pictures have a playlist of those that stand alone");
     }
-    let write = || Text::new(list(plan, title, track, link, are_stills));
+    let write = || Text::new(list(&plan, title, track, link, are_stills));
     let text = match link.is_empty() {
         true => plan.playlists[track][usize::from(are_stills)].get_or_init(write).clone(),
         false => write(), // for its holder alone
     };
-    playlist(request, Ok(text))
+    text.answer(request)
 }
 
 /// The text of a media playlist.
@@ -269,17 +266,18 @@ pub(crate) async fn piece(
     request: &Request,
     title: &TitleInfo,
     found: &RouteMatch,
-    (piece, seen, from): (TrackFile, &SeenBy, (SocketAddr, RequestId)),
+    piece: TrackFile,
+    seen: &SeenBy,
+    source: RequestSource,
 ) -> Answer {
     if found.version != version_of(title, rules()) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
     }
-    let planned = match usable(shared, title).await {
-        Ok(planned) => planned,
+    let plan = match usable(shared, title).await {
+        Ok(plan) => plan,
         Err(answer) => return answer,
     };
-    let Ok(plan) = &*planned else { return Answer::error(404, "the title has no segments in this form") };
-    let track = match track_of(plan, found) {
+    let track = match track_of(&plan, found) {
         Ok(track) => track,
         Err(answer) => return answer,
     };
@@ -291,28 +289,29 @@ pub(crate) async fn piece(
     let mut sending = None;
     if piece == TrackFile::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
-        let what = (number, at, plan.segments[number as usize].duration);
+        let length = plan.segments[number as usize].duration;
+        let segment = OrderedSegment { conn: source.id.conn, number, at, length };
         // The first track is the pictures, or the only sound.
         let sound = (track > 0).then(|| plan.tracks[track].rate);
-        match shared.may_fetch(request, title, seen, from, what, sound).await {
+        match shared.may_fetch(request, title, seen, source, segment, sound).await {
             Ok(counted) => sending = Some(counted),
             Err(why) => return not_sent(&why),
         }
     }
-    let made = match piece {
+    let bytes = match piece {
         TrackFile::Init => {
             let of = plan.parts[number as usize].tracks[track].as_ref();
             let language = plan.tracks[track].language.as_deref();
             Ok(of.map(|of| Bytes::from(boxes::init(&of.config, language))))
         }
         TrackFile::Segment => {
-            let made = kept::segments(shared, (title.id, &title.name), &planned, number).await;
-            made.map(|made| made.get(track).filter(|made| !made.is_empty()).cloned())
+            let all = made::segments(shared, title.id, &title.name, &plan, number).await;
+            all.map(|all| all.get(track).filter(|bytes| !bytes.is_empty()).cloned())
         }
-        TrackFile::Still if track == 0 => kept::still(shared, &title.name, &planned, number).await,
+        TrackFile::Still if track == 0 => made::still(shared, &title.name, &plan, number).await,
         TrackFile::Still => Ok(None),
     };
-    match made {
+    match bytes {
         Ok(Some(bytes)) => {
             let answer = answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes);
             match sending {
@@ -322,14 +321,6 @@ pub(crate) async fn piece(
         }
         Ok(None) => Answer::error(404, "the track has no such segment"),
         Err(why) => not_made(&why),
-    }
-}
-
-/// The answer where a segment was not made.
-pub(crate) fn not_made(why: &NotMade) -> Answer {
-    match why {
-        NotMade::Full => exhausted(),
-        NotMade::Site(error) => failed(error),
     }
 }
 

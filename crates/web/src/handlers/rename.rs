@@ -9,13 +9,13 @@ use hyper::body::{Body, Bytes};
 use millrace_store::volume::title_text;
 use tokio::time::timeout;
 
+use super::api::{self, TitleChange};
 use crate::answer::Answer;
-use crate::api::{self, TitleChange};
+use crate::context::ServerContext;
+use crate::failures::no_title;
 use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
-use crate::rights::{SeenBy, place};
 use crate::route::{self, RouteMatch};
-use crate::shared::{ServerContext, no_title};
 use crate::site::SiteError;
 
 /// The route of a change, if the request is one.
@@ -46,9 +46,7 @@ where
             SiteError::NoTitle => no_title(),
             SiteError::Unreadable(why) => Answer::error(500, &format!("the title cannot be changed: {why}")),
         })?;
-        let (site, gate) = (Arc::clone(&shared.site), Arc::clone(&shared.gate));
-        let seen = SeenBy { site, gate, visitor, place: place(&request.fields, peer) };
-        Ok(api::title(&seen, renamed))
+        Ok(api::title(&shared.seen_by(visitor, request, peer), renamed))
     };
     let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
     answer.with("X-Content-Type-Options", "nosniff")

@@ -1,51 +1,25 @@
-//! Caches the results for titles and segments, and makes the cues of a segment from the results for
-//! it and for those around it.
+//! The cues of a segment, made from the cached results for it and for the segments around it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use millrace_core::ids::TitleId;
-use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
+use millrace_core::limits::subtitles::{LONGEST_CUE_TICKS, MAX_SUBTITLE_TRACK_BYTES};
 use millrace_core::memory::scaled;
-use millrace_store::subtitles::Cue as TextCue;
-use millrace_store::volume::TitleInfo;
+use millrace_store::subtitles::{Cue as TextCue, Subtitles};
+use millrace_store::volume::{SubtitleTrack, TitleInfo};
 use millrace_ts::teletext::{Cue, PageContent, cues};
-use tokio::sync::Semaphore;
 
-use super::shown;
-use super::title::{self, Subtitled};
-use crate::cmaf::{NotMade, Recent, making};
+use crate::context::ServerContext;
 use crate::limits::{
-    LEAST_SUBTITLES_BYTES, MADE_READ_BYTES, MAX_SUBTITLE_UPLOADS, MAX_SUBTITLED_TITLES, SUBTITLES_CACHE_BYTES,
+    LEAST_SUBTITLES_BYTES, MADE_READ_BYTES, MAX_SUBTITLED_TITLES, SUBTITLE_TEXTS_BYTES, SUBTITLES_CACHE_BYTES,
 };
+use crate::making::{NotMade, making};
 use crate::memory::Hold;
-use crate::shared::ServerContext;
 use crate::site::SiteError;
-
-/// By track, the content shown and its start times.
-type All = Arc<[Vec<PageContent>]>;
-
-/// Caches for subtitles.
-#[derive(Debug)]
-pub(crate) struct SubtitleCache {
-    titles: Recent<TitleId, Option<Arc<Subtitled>>>,
-    shown: Recent<(TitleId, usize), All>,
-    /// The cues of stored tracks, by title and file.
-    pub(super) texts: Recent<(TitleId, String), Arc<[TextCue]>>,
-    /// Limits concurrent uploads of subtitles, whose bytes are in memory.
-    pub(super) uploads: Semaphore,
-}
-
-impl Default for SubtitleCache {
-    fn default() -> Self {
-        Self {
-            titles: Recent::default(),
-            shown: Recent::default(),
-            texts: Recent::default(),
-            uploads: Semaphore::new(MAX_SUBTITLE_UPLOADS),
-        }
-    }
-}
+use crate::subtitles::ShownPages;
+use crate::subtitles::shown::pages_in;
+use crate::subtitles::title::{Subtitled, look};
+use crate::subtitles::vtt::TimedText;
 
 /// The store's name for such a stream.
 const TELETEXT: &str = "teletext";
@@ -66,7 +40,7 @@ pub(super) async fn subtitled(
     let work = move |shared: &ServerContext| {
         let site = &*shared.site;
         let title = site.title(&title.name).filter(|now| now.id == title.id).ok_or(SiteError::NoTitle)?;
-        Ok(title::look(site, &title)?.map(Arc::new))
+        Ok(look(site, &title)?.map(Arc::new))
     };
     let found = cell.get_or_try_init(|| shared.reading(work)).await.cloned();
     drop(cell);
@@ -80,14 +54,14 @@ async fn shown(
     title: &TitleInfo,
     of: &Arc<Subtitled>,
     number: usize,
-) -> Result<All, NotMade> {
+) -> Result<ShownPages, NotMade> {
     let kept = &shared.subtitles.shown;
     let cell = kept.cell((title.id, number));
     let (of, name) = (Arc::clone(of), title.name.clone());
     // It reads one piece at a time.
     let bytes = MADE_READ_BYTES as u64;
     let work = move |shared: &ServerContext, _room: Hold| {
-        Ok(shown::shown(&of, &mut *shared.site.open(&name)?, number)?.into())
+        Ok(pages_in(&of, &mut *shared.site.open(&name)?, number)?.into())
     };
     let found = cell.get_or_try_init(|| making(shared, bytes, work)).await.cloned();
     drop(cell);
@@ -95,18 +69,19 @@ async fn shown(
     found
 }
 
-fn weight(all: &All) -> usize {
+fn weight(all: &ShownPages) -> usize {
     let of = |shown: &PageContent| 64 + shown.lines.iter().map(|line| 24 + line.len()).sum::<usize>();
     all.iter().flatten().map(of).sum::<usize>().max(LEAST_SUBTITLES_BYTES)
 }
 
 /// The cues of a track that are shown at some time of `period`, which is about that of a segment. They are the same whichever segment is asked for: players get one that
 /// is in two segments twice, and know it by its times.
-pub(super) async fn cues_of(
+pub(super) async fn page_cues(
     shared: &Arc<ServerContext>,
     title: &TitleInfo,
     of: &Arc<Subtitled>,
-    (track, number): (usize, usize),
+    track: usize,
+    number: usize,
     period: Range<i64>,
 ) -> Result<Vec<Cue>, NotMade> {
     let part = of.part(number);
@@ -130,4 +105,36 @@ pub(super) async fn cues_of(
     let mut found = cues(&list, of.time(part.end));
     found.retain(|cue| cue.start < period.end && cue.end > period.start);
     Ok(found)
+}
+
+/// The cues of a track that are visible during `period`, in ticks of the title.
+pub(super) async fn text_cues(
+    shared: &Arc<ServerContext>,
+    owner: &TitleInfo,
+    track: &SubtitleTrack,
+    period: Range<i64>,
+) -> Result<Vec<TimedText>, NotMade> {
+    let kept = &shared.subtitles.texts;
+    let cell = kept.cell((owner.id, track.file.clone()));
+    let (owner, file) = (owner.clone(), track.file.clone());
+    let work = move |shared: &ServerContext, _room: Hold| {
+        let text = shared.site.subtitles(&owner, &file)?;
+        let read = Subtitles::read(text.as_bytes(), 0);
+        Ok(read.map_err(|error| SiteError::Unreadable(format!("{file}: {error}")))?.cues.into())
+    };
+    let cues: Arc<[TextCue]> =
+        cell.get_or_try_init(|| making(shared, MAX_SUBTITLE_TRACK_BYTES as u64, work)).await?.clone();
+    drop(cell);
+    kept.trim(SUBTITLE_TEXTS_BYTES, |cues| {
+        let of = |cue: &TextCue| 96 + cue.settings.len() + cue.payload.len();
+        cues.iter().map(of).sum::<usize>().max(LEAST_SUBTITLES_BYTES)
+    });
+    let ticks = |ms: u64| i64::try_from(ms.saturating_mul(90)).unwrap_or(i64::MAX);
+    let timed = cues.iter().map(|TextCue { start_ms, end_ms, settings, payload }| TimedText {
+        start: ticks(*start_ms),
+        end: ticks(*end_ms),
+        settings: settings.clone(),
+        payload: payload.clone(),
+    });
+    Ok(timed.filter(|cue| cue.start < period.end && cue.end > period.start).collect())
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use millrace_store::volume::{ElementaryStream, TitleInfo};
 
-use super::answer::{Text, failed, playlist};
-use super::codecs::{Named, is_audio};
-use super::master::{self, Beside, SubtitleGroup, Variant};
+use super::cmaf::{self, CmafMasterEntries};
+use super::subtitles;
 use crate::answer::Answer;
-use crate::cmaf::{self, CmafMasterEntries};
+use crate::cmaf::PlanError;
+use crate::context::ServerContext;
+use crate::failures::not_planned;
+use crate::hls::codecs::{Named, is_audio};
+use crate::hls::master::{self, Beside, SubtitleGroup, Variant};
+use crate::hls::text::Text;
 use crate::request::Request;
-use crate::shared::ServerContext;
 use crate::site::SiteError;
-use crate::subtitles;
 
 /// The master playlist that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +61,12 @@ pub(crate) async fn master_playlist(
     shared: &Arc<ServerContext>,
     request: &Request,
     title: TitleInfo,
-    (wanted, link): (MasterForm, &str),
+    wanted: MasterForm,
+    link: &str,
 ) -> Answer {
     match text(shared, title, wanted, link).await {
-        Ok(Ok(text)) => playlist(request, Ok(text)),
-        Ok(Err(why)) => Answer::error(404, why),
-        Err(error) => failed(&error),
+        Ok(text) => text.answer(request),
+        Err(why) => not_planned(&why),
     }
 }
 
@@ -74,17 +76,18 @@ async fn text(
     title: TitleInfo,
     wanted: MasterForm,
     link: &str,
-) -> Result<Result<Text, cmaf::Unsuitable>, SiteError> {
+) -> Result<Text, PlanError> {
     let mut titles = shared.site.renditions(&title.name);
     if titles.is_empty() {
         titles.push(title.clone());
     }
     let mut made = None;
     if wanted == MasterForm::Made || !browsers_play_stored(&title.streams) {
-        match cmaf::offered(shared, &title, &titles, link).await? {
+        match cmaf::offered(shared, &title, &titles, link).await {
             Ok(found) => made = Some(found),
-            Err(why) if wanted == MasterForm::Made => return Ok(Err(why)),
-            Err(_) => {}
+            // Transport streams are left.
+            Err(PlanError::Unsuitable(_)) if wanted == MasterForm::Any => {}
+            Err(why) => return Err(why),
         }
     }
     let has_audio = title.streams.iter().any(|stream| is_audio(&stream.codec));
@@ -97,7 +100,7 @@ async fn text(
     let stored_subtitles = if made.is_some() { STORED_SUBTITLES } else { SUBTITLES };
     for (id, below, is_listed) in [(SUBTITLES, "cmaf/", made.is_some()), (stored_subtitles, "", is_stored)] {
         let members =
-            if is_listed { subtitles::listed(shared, &title, (below, link)).await? } else { Vec::new() };
+            if is_listed { subtitles::listed(shared, &title, below, link).await? } else { Vec::new() };
         if !members.is_empty() {
             groups.push(SubtitleGroup { id, members });
         }
@@ -106,15 +109,15 @@ async fn text(
     let work = move |shared: &ServerContext| {
         let mut list = List { made, groups, stored_subtitles, variants: Vec::new(), are_independent: true };
         for other in &titles {
-            match list.add(shared, other, (&title.name, &link), lacking.as_deref()) {
+            match list.add(shared, other, &title.name, &link, lacking.as_deref()) {
                 // The rendition has just been removed.
                 Err(SiteError::NoTitle) if other.name != title.name => {}
                 added => added?,
             }
         }
-        Ok(Ok(list.text()))
+        Ok(list.text())
     };
-    shared.reading(work).await
+    Ok(shared.reading(work).await?)
 }
 
 /// The entries of a master playlist.
@@ -138,7 +141,8 @@ impl List {
         &mut self,
         shared: &ServerContext,
         title: &TitleInfo,
-        (asked, link): (&str, &str),
+        asked: &str,
+        link: &str,
         lacking: Option<&[String]>,
     ) -> Result<(), SiteError> {
         let look = shared.looked_at.look(&*shared.site, title)?;

@@ -1,29 +1,24 @@
-//! Playlists and segments, asked for.
+//! HLS: the media playlist of a title, and its segments.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use hyper::body::Bytes;
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_store::volume::TitleInfo;
 
-use super::codecs::Described;
-use super::looked_at::TitleAnalysis;
-use super::playlist::{self, PlaylistContents};
 use crate::answer::{Answer, Body, MediaBody};
-use crate::conditions::{self, Version};
+use crate::conditions::Version;
+use crate::context::ServerContext;
+use crate::failures::failed;
 use crate::file::{MPEG_TS, content_tag, ranged, version_of};
+use crate::hls::TitleAnalysis;
+use crate::hls::codecs::Described;
+use crate::hls::playlist::{self, PlaylistContents};
+use crate::hls::segments::CUTS;
+use crate::hls::text::Text;
 use crate::request::{Request, RequestId};
 use crate::route::RouteMatch;
-use crate::shared::{ServerContext, no_title};
-use crate::site::{OrderedSegment, SiteError};
-
-/// What playlists are called (RFC 8216 section 4).
-pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
-
-/// Version of the rules for cutting titles. It is part of segments' addresses: a change of the
-/// rules must increment it, because everything with an address is kept for ever.
-pub(crate) const CUTS: u32 = 2;
+use crate::site::OrderedSegment;
 
 /// `/titles/NAME/media.m3u8`
 ///
@@ -57,13 +52,16 @@ pub(crate) async fn media_playlist(
     };
     let known = shared.looked_at.known(title.id);
     if let Some((look, streams)) = known.as_ref().and_then(|look| Some((look, look.known_streams()?))) {
-        return playlist(request, Ok(text(look, streams, &title)));
+        return text(look, streams, &title).answer(request);
     }
     let work = move |shared: &ServerContext| {
         let look = shared.looked_at.look(&*shared.site, &title)?;
         Ok(text(&look, look.streams(&*shared.site, &title)?, &title))
     };
-    playlist(request, shared.reading(work).await)
+    match shared.reading(work).await {
+        Ok(text) => text.answer(request),
+        Err(error) => failed(&error),
+    }
 }
 
 /// `/titles/NAME/hls/VERSION/NUMBER.ts`
@@ -134,38 +132,4 @@ pub(crate) async fn segment(
             }),
         }
     })
-}
-
-/// A playlist, ready to be sent; all who are sent it share its bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct Text {
-    pub(crate) bytes: Bytes,
-    pub(crate) tag: String,
-}
-
-impl Text {
-    pub(crate) fn new(text: String) -> Self {
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
-        Self { tag: format!("\"{:016x}\"", hasher.finish()), bytes: text.into() }
-    }
-}
-
-/// The response with a playlist.
-pub(crate) fn playlist(request: &Request, text: Result<Text, SiteError>) -> Answer {
-    let text = match text {
-        Ok(text) => text,
-        Err(error) => return failed(&error),
-    };
-    conditions::tagged(request, text.tag, || Answer::new(200, M3U8, text.bytes))
-}
-
-pub(crate) fn failed(error: &SiteError) -> Answer {
-    match error {
-        SiteError::NoTitle => no_title(),
-        SiteError::Unreadable(why) => {
-            tracing::debug!(%why, "HTTP: a title cannot be read");
-            Answer::error(500, "the title cannot be read at the moment")
-        }
-    }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::super::demux::Mark;
 use super::*;
-use crate::cmaf::sps::FieldSyntax;
+use crate::elementary::sps::FieldSyntax;
 
 fn nal(bytes: &[u8]) -> Vec<u8> {
     [&[0, 0, 1][..], bytes].concat()

@@ -1,7 +1,8 @@
 use super::super::audio::{self, Coding};
-use super::super::boxes::{self, Config};
+use super::super::config::Config;
 use super::super::video::{self, Syntax};
 use super::*;
+use crate::cmaf::boxes;
 
 /// A packet with this payload, filled up by an adaptation field.
 pub(crate) fn packet(pid: u16, counter: u8, starts: bool, payload: &[u8]) -> Vec<u8> {

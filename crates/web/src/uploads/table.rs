@@ -21,14 +21,13 @@ use super::asked::UploadRange;
 use super::incoming::{Closed, UploadSender, line};
 use super::pace::UploadThrottle;
 use crate::answer::{Answer, Body};
-use crate::api::json;
 use crate::conditions::has_tag;
 use crate::limits::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S};
-use crate::shared::ServerContext;
-use crate::site::NotTaken;
+use crate::site::{NotTaken, Site};
+use crate::totals::Totals;
 
 /// Result of an upload.
-pub(super) type UploadOutcome = Result<TitleInfo, NotTaken>;
+pub(crate) type UploadOutcome = Result<TitleInfo, NotTaken>;
 
 /// Position of an upload, also as the field of an answer (the name is from
 /// draft-ietf-httpbis-resumable-upload).
@@ -40,6 +39,9 @@ pub(crate) struct Uploads {
     /// Told when a thread has ended.
     ended: Condvar,
     pace: Mutex<UploadThrottle>,
+    /// How long an upload whose client has gone waits for it.
+    kept: Duration,
+    totals: Arc<Totals>,
 }
 
 #[derive(Default)]
@@ -67,13 +69,13 @@ struct UploadEntry {
 
 /// The owner of an upload: a user or, for other visitors, their address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(crate) struct Owner {
     visitor: Visitor,
     address: Option<IpAddr>,
 }
 
 impl Owner {
-    pub(super) fn new(visitor: &Visitor, peer: SocketAddr) -> Self {
+    pub(crate) fn new(visitor: &Visitor, peer: SocketAddr) -> Self {
         let address = match visitor {
             Visitor::User(_) => None,
             Visitor::Anybody | Visitor::Link(_) => Some(network_of(peer.ip())),
@@ -101,31 +103,33 @@ impl UploadTable {
 }
 
 /// The thread of an upload, as seen from outside.
-pub(super) struct UploadHandle {
+pub(crate) struct UploadHandle {
     line: UploadSender,
     /// Of the bytes received.
     hash: Box<blake3::Hasher>,
-    pub(super) outcome: oneshot::Receiver<UploadOutcome>,
+    pub(crate) outcome: oneshot::Receiver<UploadOutcome>,
 }
 
 /// An upload that a connection has. Dropped, it waits for another one; one that was not begun is forgotten.
-pub(super) struct Feed {
-    shared: Arc<ServerContext>,
+pub(crate) struct UploadFeed {
+    uploads: Arc<Uploads>,
     name: String,
     number: u64,
-    pub(super) received: u64,
-    pub(super) total: Option<u64>,
+    pub(crate) received: u64,
+    pub(crate) total: Option<u64>,
     /// Name of the file at its source.
     file_name: Option<String>,
     running: Option<UploadHandle>,
 }
 
 impl Uploads {
-    pub(crate) fn new(bits_per_s: u64) -> Self {
+    pub(crate) fn new(bits_per_s: u64, kept: Duration, totals: Arc<Totals>) -> Self {
         Self {
             table: Mutex::default(),
             ended: Condvar::new(),
             pace: Mutex::new(UploadThrottle::new(bits_per_s)),
+            kept,
+            totals,
         }
     }
 
@@ -134,7 +138,7 @@ impl Uploads {
     }
 
     /// Returns how long this many bytes must wait for those of others.
-    pub(super) fn pace(&self, bytes: usize) -> Duration {
+    pub(crate) fn pace(&self, bytes: usize) -> Duration {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner).take(Now::read().mono, bytes)
     }
 
@@ -151,6 +155,122 @@ impl Uploads {
         }
     }
 
+    /// Gives a connection the upload of this name: one that waits, if the request goes on with it, or a new one.
+    pub(crate) fn claim(
+        self: &Arc<Self>,
+        name: &str,
+        owner: &Owner,
+        asked: &UploadRange,
+        if_match: Option<&str>,
+    ) -> Result<UploadFeed, Answer> {
+        let mut table = self.lock();
+        if table.is_over {
+            return Err(Answer::error(503, "the server is ending"));
+        }
+        if let Some(entry) = table.entries.get_mut(name) {
+            let is_busy = entry.is_whole || entry.parked.is_none();
+            if entry.owner != *owner || is_busy {
+                let what = "a title of this name is being uploaded";
+                return Err(at(Answer::error(409, what), entry.received)
+                    .with("Retry-After", RETRY_AFTER_S.to_string()));
+            }
+            // Only a request without a range restarts an upload; the received bytes are not discarded
+            // for a range that does not match.
+            if !asked.is_rest {
+                return self.go_on(name, entry, asked, if_match);
+            }
+            entry.check(if_match)?;
+            // The partial upload is given up together with its thread.
+            table.entries.remove(name);
+        }
+        if asked.from > 0 {
+            return Err(at(
+                Answer::error(409, "nothing of this upload is here: begin with the first byte"),
+                0,
+            ));
+        }
+        if if_match.is_some() {
+            return Err(Answer::error(412, "there is no partial upload here for If-Match to match"));
+        }
+        if table.entries.len() >= MAX_UPLOADS && !table.make_room(owner) {
+            let answer = Answer::error(503, "too many uploads are under way");
+            return Err(answer.with("Retry-After", RETRY_AFTER_S.to_string()));
+        }
+        table.numbers += 1;
+        let (number, total) = (table.numbers, asked.total);
+        let entry = UploadEntry {
+            number,
+            owner: owner.clone(),
+            total,
+            received: 0,
+            begun: Now::read().mono,
+            is_whole: false,
+            parked: None,
+        };
+        table.entries.insert(name.to_owned(), entry);
+        let name = name.to_owned();
+        let file_name = asked.file_name.clone();
+        Ok(UploadFeed {
+            uploads: Arc::clone(self),
+            name,
+            number,
+            received: 0,
+            total,
+            file_name,
+            running: None,
+        })
+    }
+
+    fn go_on(
+        self: &Arc<Self>,
+        name: &str,
+        entry: &mut UploadEntry,
+        asked: &UploadRange,
+        if_match: Option<&str>,
+    ) -> Result<UploadFeed, Answer> {
+        if asked.from != entry.received {
+            let what = format!("{} bytes of this upload are here: go on with the next one", entry.received);
+            return Err(at(Answer::error(409, &what), entry.received));
+        }
+        let total = match (entry.total, asked.total) {
+            (Some(before), Some(now)) if before != now => {
+                return Err(Answer::error(
+                    409,
+                    &format!("this upload was said to have {before} bytes in all"),
+                ));
+            }
+            (before, now) => before.or(now),
+        };
+        entry.check(if_match)?;
+        entry.total = total;
+        let (received, running) = (entry.received, entry.parked.take());
+        let (name, number) = (name.to_owned(), entry.number);
+        // Its thread already has the file's name.
+        Ok(UploadFeed { uploads: Arc::clone(self), name, number, received, total, file_name: None, running })
+    }
+
+    /// `/api/v1/uploads`; `most_bytes` is the longest upload that is taken.
+    pub(crate) fn list(&self, most_bytes: u64) -> Listed {
+        let uploads = self.lock().entries.iter().map(|(name, entry)| shown(name, entry)).collect();
+        Listed { uploads, most_bytes }
+    }
+
+    /// `/titles/NAME`: how far an upload is.
+    pub(crate) fn state(&self, name: &str) -> Answer {
+        let table = self.lock();
+        let Some(entry) = table.entries.get(name) else {
+            return Answer::error(
+                404,
+                "no upload of this name is under way; a title that is there has its name with .ts behind it",
+            );
+        };
+        let answer = at(Answer::json(&shown(name, entry)), entry.received);
+        match entry.hash() {
+            Some(hash) => answer.with("ETag", tag(&hash)),
+            None => answer,
+        }
+    }
+
     fn forget(&self, name: &str, number: u64) {
         let mut table = self.lock();
         if table.entries.get(name).is_some_and(|entry| entry.number == number) {
@@ -161,87 +281,6 @@ impl Uploads {
     fn with<R>(&self, name: &str, number: u64, change: impl FnOnce(&mut UploadEntry) -> R) -> Option<R> {
         self.lock().entries.get_mut(name).filter(|entry| entry.number == number).map(change)
     }
-}
-
-/// Gives a connection the upload of this name: one that waits, if the request goes on with it, or a new one.
-pub(super) fn claim(
-    shared: &Arc<ServerContext>,
-    name: &str,
-    owner: &Owner,
-    asked: &UploadRange,
-    if_match: Option<&str>,
-) -> Result<Feed, Answer> {
-    let mut table = shared.uploads.lock();
-    if table.is_over {
-        return Err(Answer::error(503, "the server is ending"));
-    }
-    if let Some(entry) = table.entries.get_mut(name) {
-        let is_busy = entry.is_whole || entry.parked.is_none();
-        if entry.owner != *owner || is_busy {
-            let what = "a title of this name is being uploaded";
-            return Err(
-                at(Answer::error(409, what), entry.received).with("Retry-After", RETRY_AFTER_S.to_string())
-            );
-        }
-        // Only a request without a range restarts an upload; the received bytes are not discarded
-        // for a range that does not match.
-        if !asked.is_rest {
-            return go_on(shared, name, entry, asked, if_match);
-        }
-        entry.check(if_match)?;
-        // The partial upload is given up together with its thread.
-        table.entries.remove(name);
-    }
-    if asked.from > 0 {
-        return Err(at(Answer::error(409, "nothing of this upload is here: begin with the first byte"), 0));
-    }
-    if if_match.is_some() {
-        return Err(Answer::error(412, "there is no partial upload here for If-Match to match"));
-    }
-    if table.entries.len() >= MAX_UPLOADS && !table.make_room(owner) {
-        let answer = Answer::error(503, "too many uploads are under way");
-        return Err(answer.with("Retry-After", RETRY_AFTER_S.to_string()));
-    }
-    table.numbers += 1;
-    let (number, total) = (table.numbers, asked.total);
-    let entry = UploadEntry {
-        number,
-        owner: owner.clone(),
-        total,
-        received: 0,
-        begun: Now::read().mono,
-        is_whole: false,
-        parked: None,
-    };
-    table.entries.insert(name.to_owned(), entry);
-    let name = name.to_owned();
-    let file_name = asked.file_name.clone();
-    Ok(Feed { shared: Arc::clone(shared), name, number, received: 0, total, file_name, running: None })
-}
-
-fn go_on(
-    shared: &Arc<ServerContext>,
-    name: &str,
-    entry: &mut UploadEntry,
-    asked: &UploadRange,
-    if_match: Option<&str>,
-) -> Result<Feed, Answer> {
-    if asked.from != entry.received {
-        let what = format!("{} bytes of this upload are here: go on with the next one", entry.received);
-        return Err(at(Answer::error(409, &what), entry.received));
-    }
-    let total = match (entry.total, asked.total) {
-        (Some(before), Some(now)) if before != now => {
-            return Err(Answer::error(409, &format!("this upload was said to have {before} bytes in all")));
-        }
-        (before, now) => before.or(now),
-    };
-    entry.check(if_match)?;
-    entry.total = total;
-    let (received, running) = (entry.received, entry.parked.take());
-    let (name, number) = (name.to_owned(), entry.number);
-    // Its thread already has the file's name.
-    Ok(Feed { shared: Arc::clone(shared), name, number, received, total, file_name: None, running })
 }
 
 impl UploadEntry {
@@ -276,13 +315,9 @@ fn at(answer: Answer, received: u64) -> Answer {
     answer.with(OFFSET, received.to_string())
 }
 
-impl Feed {
-    pub(super) fn shared(&self) -> &Arc<ServerContext> {
-        &self.shared
-    }
-
+impl UploadFeed {
     /// Whether its thread runs.
-    pub(super) fn is_begun(&self) -> bool {
+    pub(crate) fn is_begun(&self) -> bool {
         self.running.is_some()
     }
 
@@ -290,15 +325,16 @@ impl Feed {
     ///
     /// # Errors
     /// The thread cannot be started, or too many threads of abandoned uploads still hang on a disk.
-    pub(super) fn begin(&mut self) -> io::Result<()> {
-        let (line, mut incoming) = line(self.shared.limits.upload_kept);
+    pub(crate) fn begin(&mut self, site: &Arc<dyn Site>) -> io::Result<()> {
+        let (line, mut incoming) = line(self.uploads.kept);
         let (done, outcome) = oneshot::channel();
-        let thread = Thread::begin(&self.shared, &self.name, self.number)?;
+        let thread = UploadThread::begin(&self.uploads, &self.name, self.number)?;
+        let site = Arc::clone(site);
         let file_name = self.file_name.take();
         let run = move || {
             let upload = UploadNames { name: &thread.name, file_name: file_name.as_deref() };
-            let taken = thread.shared.site.take_in(upload, &mut incoming);
-            thread.shared.totals.add(|c| match taken {
+            let taken = site.take_in(upload, &mut incoming);
+            thread.uploads.totals.add(|c| match taken {
                 Ok(_) => c.uploads += 1,
                 Err(_) => c.uploads_failed += 1,
             });
@@ -318,7 +354,7 @@ impl Feed {
     }
 
     /// Bytes have come: they go on as soon as there is room.
-    pub(super) async fn put(&mut self, bytes: Bytes) -> Result<(), Closed> {
+    pub(crate) async fn put(&mut self, bytes: Bytes) -> Result<(), Closed> {
         let count = bytes.len() as u64;
         let Some(running) = &mut self.running else { return Err(Closed) };
         running.line.put(bytes.clone()).await?;
@@ -326,27 +362,27 @@ impl Feed {
         running.hash.update(&bytes);
         self.received += count;
         let received = self.received;
-        self.shared.uploads.with(&self.name, self.number, |entry| entry.received = received);
-        self.shared.totals.add(|c| c.upload_bytes += count);
+        self.uploads.with(&self.name, self.number, |entry| entry.received = received);
+        self.uploads.totals.add(|c| c.upload_bytes += count);
         Ok(())
     }
 
     /// Ends a complete upload: it becomes a title, whether or not its client waits for the result.
-    pub(super) fn end(mut self) -> Option<oneshot::Receiver<UploadOutcome>> {
+    pub(crate) fn end(mut self) -> Option<oneshot::Receiver<UploadOutcome>> {
         let UploadHandle { line, outcome, .. } = self.running.take()?;
-        self.shared.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);
+        self.uploads.with(&self.name, self.number, |entry| entry.is_whole = true);
         line.end();
         Some(outcome)
     }
 
     /// Nothing is to become of it.
-    pub(super) fn give_up(mut self) {
+    pub(crate) fn give_up(mut self) {
         self.running = None;
-        self.shared.uploads.forget(&self.name, self.number);
+        self.uploads.forget(&self.name, self.number);
     }
 
     /// Its thread has ended before all had come: why.
-    pub(super) async fn why(mut self) -> NotTaken {
+    pub(crate) async fn why(mut self) -> NotTaken {
         let gone = || NotTaken::Unavailable("the upload was given up".to_owned());
         match self.running.take() {
             Some(running) => running.outcome.await.ok().and_then(Result::err).unwrap_or_else(gone),
@@ -355,51 +391,51 @@ impl Feed {
     }
 
     /// More is to come, by another request.
-    pub(super) fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self) -> Answer {
         at(Answer { status: 202, headers: Vec::new(), body: Body::Bytes(Bytes::new()) }, self.received)
             .with("Cache-Control", "no-store")
     }
 }
 
-impl Drop for Feed {
+impl Drop for UploadFeed {
     fn drop(&mut self) {
         let Some(running) = self.running.take() else {
             // It was not begun; or it is whole, or over, and its thread sees to the rest.
             let is_new = |entry: &mut UploadEntry| entry.received == 0 && !entry.is_whole;
-            if self.shared.uploads.with(&self.name, self.number, |entry| is_new(entry)) == Some(true) {
-                self.shared.uploads.forget(&self.name, self.number);
+            if self.uploads.with(&self.name, self.number, |entry| is_new(entry)) == Some(true) {
+                self.uploads.forget(&self.name, self.number);
             }
             return;
         };
-        self.shared.uploads.with(&self.name, self.number, move |entry| entry.parked = Some(running));
+        self.uploads.with(&self.name, self.number, move |entry| entry.parked = Some(running));
     }
 }
 
 /// The place of a thread: given back when it ends, however it does.
-struct Thread {
-    shared: Arc<ServerContext>,
+struct UploadThread {
+    uploads: Arc<Uploads>,
     name: String,
     number: u64,
 }
 
-impl Thread {
-    fn begin(shared: &Arc<ServerContext>, name: &str, number: u64) -> io::Result<Self> {
-        let mut table = shared.uploads.lock();
+impl UploadThread {
+    fn begin(uploads: &Arc<Uploads>, name: &str, number: u64) -> io::Result<Self> {
+        let mut table = uploads.lock();
         if table.threads >= MAX_UPLOAD_THREADS {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         table.threads += 1;
-        shared.totals.add(|c| c.uploads_now += 1);
-        Ok(Self { shared: Arc::clone(shared), name: name.to_owned(), number })
+        uploads.totals.add(|c| c.uploads_now += 1);
+        Ok(Self { uploads: Arc::clone(uploads), name: name.to_owned(), number })
     }
 }
 
-impl Drop for Thread {
+impl Drop for UploadThread {
     fn drop(&mut self) {
-        self.shared.uploads.forget(&self.name, self.number);
-        self.shared.uploads.lock().threads -= 1;
-        self.shared.totals.add(|c| c.uploads_now -= 1);
-        self.shared.uploads.ended.notify_all();
+        self.uploads.forget(&self.name, self.number);
+        self.uploads.lock().threads -= 1;
+        self.uploads.totals.add(|c| c.uploads_now -= 1);
+        self.uploads.ended.notify_all();
     }
 }
 
@@ -442,27 +478,5 @@ fn shown(name: &str, entry: &UploadEntry) -> Upload {
             Visitor::User(name) => Some(name.to_string()),
             Visitor::Anybody | Visitor::Link(_) => None,
         },
-    }
-}
-
-/// `/api/v1/uploads`
-pub(crate) fn list(shared: &ServerContext) -> Answer {
-    let uploads = shared.uploads.lock().entries.iter().map(|(name, entry)| shown(name, entry)).collect();
-    json(&Listed { uploads, most_bytes: shared.limits.upload_bytes })
-}
-
-/// `/titles/NAME`: how far an upload is.
-pub(crate) fn state(shared: &ServerContext, name: &str) -> Answer {
-    let table = shared.uploads.lock();
-    let Some(entry) = table.entries.get(name) else {
-        return Answer::error(
-            404,
-            "no upload of this name is under way; a title that is there has its name with .ts behind it",
-        );
-    };
-    let answer = at(json(&shown(name, entry)), entry.received);
-    match entry.hash() {
-        Some(hash) => answer.with("ETag", tag(&hash)),
-        None => answer,
     }
 }

@@ -11,14 +11,16 @@ use millrace_store::ingest::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 
 use crate::answer::Answer;
-use crate::cmaf::{NotMade, Recent};
 use crate::conditions;
+use crate::context::ServerContext;
+use crate::failures::{exhausted, no_title};
 use crate::limits::RETRY_AFTER_S;
+use crate::making::NotMade;
 use crate::memory::Exhausted;
 use crate::request::Request;
 use crate::route::ResourceKind;
-use crate::shared::{ServerContext, exhausted, no_title};
 use crate::site::PicturesState;
+use crate::subtitles::vtt::time;
 
 /// Answers for one of them. `link` stands behind the addresses that a viewer with a signed link is given.
 pub(crate) async fn answer(
@@ -70,9 +72,6 @@ pub(crate) async fn answer(
     }
     answer
 }
-
-/// Cached pictures. The key is whether it is the poster, and the hash of both pictures.
-pub(crate) type PictureCache = Recent<(bool, String), Bytes>;
 
 /// One of the two pictures, from the cache that all clients share.
 async fn kept(
@@ -130,11 +129,6 @@ fn vtt(about: &About, link: &str) -> String {
         );
     }
     text
-}
-
-/// A time as WebVTT has it (section 3.5).
-pub(crate) fn time(ms: u64) -> String {
-    format!("{:02}:{:02}:{:02}.{:03}", ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The bytes of one request: whether they are taken, and where they go.
+//! `PUT /titles/NAME`: whether the bytes of a request are taken, and where they go.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -10,26 +10,36 @@ use hyper::body::{Body, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::units::ByteLen;
-use millrace_rights::{Now, RequestOrigin, Visitor};
+use millrace_rights::{Now, Visitor};
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::asked::{UploadRange, check_name};
-use super::pace::Stall;
-use super::table::{Feed, Owner, UploadOutcome, claim};
+use super::api;
 use crate::answer::Answer;
-use crate::api;
+use crate::context::ServerContext;
 use crate::limits::{H2_LOOK, RETRY_AFTER_S};
-use crate::request::Request;
-use crate::rights::{SeenBy, place};
-use crate::route::{ResourceKind, RouteMatch};
-use crate::shared::ServerContext;
+use crate::request::{Method, Request};
+use crate::route::{self, RouteMatch};
 use crate::site::NotTaken;
-use crate::subtitles;
+use crate::uploads::{Owner, Stall, UploadFeed, UploadOutcome, UploadRange, check_name};
 
 /// A piece that is put into the queue: several fit into its room.
 const PIECE_BYTES: usize = UPLOAD_BUFFER_BYTES / 4;
+
+/// The answer to a PUT without a route. The last part of such a path is usually a file name, which
+/// curl appends after the slash.
+pub(crate) fn no_address(path: &str) -> Answer {
+    let name = path.strip_prefix("/titles/").filter(|name| !name.contains('/'));
+    let refused = name.and_then(|name| check_name(&route::decoded(name).unwrap_or_default()).err());
+    refused.unwrap_or_else(|| Answer::error(404, "nothing has this address"))
+}
+
+/// The address of an upload, if a request is one.
+pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
+    let found = if request.method == Method::Put { route::find(&request.path) } else { None };
+    found.filter(|found| found.route.methods().contains(&Method::Put))
+}
 
 /// Answers an upload. Its body is not touched, and so no client that waits for 100 (Continue) gets
 /// it, before it is clear that the upload may be accepted. `beat` is called whenever a part of it
@@ -46,16 +56,13 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    if found.route.kind == ResourceKind::SubtitleFile {
-        return subtitles::put(shared, request, found, peer, body, beat).await;
-    }
     let answer = async {
         let visitor = shared.let_in(request, found, peer).await?;
         let owner = Owner::new(&visitor, peer);
         let (feed, asked) = admit(shared, request, found, &owner, body.size_hint().exact()).await?;
-        let outcome = feed_all(feed, &asked, body, beat).await?;
+        let outcome = feed_all(shared, feed, &asked, body, beat).await?;
         let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
-        Ok(made(shared, (visitor, place(&request.fields, peer)), title))
+        Ok(made(shared, request, peer, visitor, title))
     };
     let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
     answer.with("X-Content-Type-Options", "nosniff")
@@ -83,7 +90,7 @@ async fn admit(
     found: &RouteMatch,
     owner: &Owner,
     length: Option<u64>,
-) -> Result<(Feed, UploadRange), Answer> {
+) -> Result<(UploadFeed, UploadRange), Answer> {
     let name = &found.name;
     check_name(name)?;
     let asked = UploadRange::read(&request.fields, length)?;
@@ -99,14 +106,14 @@ async fn admit(
         return Err(Answer::error(422, "nothing was uploaded"));
     }
     check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
-    let mut feed = claim(shared, name, owner, &asked, request.fields.if_match.as_deref())?;
+    let mut feed = shared.uploads.claim(name, owner, &asked, request.fields.if_match.as_deref())?;
     if !feed.is_begun() {
         let looking = Arc::clone(shared);
         let room = move || looking.site.can_take(asked.total);
         let room = tokio::task::spawn_blocking(room).await;
         let unknown = |_| Err(NotTaken::Unavailable("it cannot be seen whether there is room".to_owned()));
         room.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
-        feed.begin().map_err(|_| {
+        feed.begin(&shared.site).map_err(|_| {
             let what = "no thread can be had for the upload, or too many that were given up have not ended";
             Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string())
         })?;
@@ -127,7 +134,8 @@ fn check_size(shared: &ServerContext, bytes: u64) -> Result<(), Answer> {
 
 /// Takes the body to its end; all of the upload has come then.
 async fn feed_all<B>(
-    mut feed: Feed,
+    shared: &ServerContext,
+    mut feed: UploadFeed,
     asked: &UploadRange,
     body: &mut B,
     beat: &(dyn Fn() + Sync),
@@ -136,13 +144,13 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let mut stall = Stall::new(feed.shared().limits.upload_stall);
+    let mut stall = Stall::new(shared.limits.upload_stall);
     let end = asked.end();
     loop {
         let asked_at = Now::read().mono;
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         let Ok(frame) = timeout(stall.left(), frame).await else {
-            return Err(too_slow(&feed));
+            return Err(too_slow(shared));
         };
         let Some(frame) = frame else { break };
         // A client that has gone gets no answer.
@@ -151,7 +159,7 @@ where
         stall.came(Duration::from_nanos(Now::read().mono.ns_since(asked_at)), bytes.len());
         beat();
         let after = feed.received.saturating_add(bytes.len() as u64);
-        if let Err(answer) = check_size(feed.shared(), after) {
+        if let Err(answer) = check_size(shared, after) {
             feed.give_up();
             return Err(answer);
         }
@@ -160,7 +168,7 @@ where
         }
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES));
-            sleep(feed.shared().uploads.pace(piece.len())).await;
+            sleep(shared.uploads.pace(piece.len())).await;
             if feed.put(piece).await.is_err() {
                 return Err(refusal(&feed.why().await));
             }
@@ -173,8 +181,8 @@ where
     feed.end().ok_or_else(|| Answer::error(500, "the upload is not there any more"))
 }
 
-fn too_slow(feed: &Feed) -> Answer {
-    feed.shared().totals.add(|c| c.connections_too_slow += 1);
+fn too_slow(shared: &ServerContext) -> Answer {
+    shared.totals.add(|c| c.connections_too_slow += 1);
     Answer::error(408, "the upload comes too slowly; it can be gone on with")
 }
 
@@ -189,8 +197,14 @@ async fn wait(mut outcome: oneshot::Receiver<UploadOutcome>, beat: &(dyn Fn() + 
     }
 }
 
-fn made(shared: &Arc<ServerContext>, (visitor, place): (Visitor, RequestOrigin), title: TitleInfo) -> Answer {
-    let seen = SeenBy { site: Arc::clone(&shared.site), gate: Arc::clone(&shared.gate), visitor, place };
+fn made(
+    shared: &ServerContext,
+    request: &Request,
+    peer: SocketAddr,
+    visitor: Visitor,
+    title: TitleInfo,
+) -> Answer {
+    let seen = shared.seen_by(visitor, request, peer);
     let address = format!("/titles/{}.ts", title.name);
     Answer { status: 201, ..api::title(&seen, title) }.with("Location", address)
 }

@@ -5,37 +5,37 @@ use std::sync::Arc;
 use hyper::body::Bytes;
 use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
-use super::kept::{cues_of, subtitled};
-use super::text;
-use super::title::{SubtitlePage, Subtitled};
-use super::vtt::{self, TimedText};
+use super::super::cmaf;
+use super::cues::{page_cues, subtitled, text_cues};
 use crate::answer::{Answer, Body};
-use crate::cmaf;
+use crate::cmaf::CmafPlan;
 use crate::conditions::Version;
+use crate::context::ServerContext;
+use crate::failures::{failed, not_made};
 use crate::file::{content_tag, ranged, version_of};
-use crate::hls::answer::{CUTS, Text, failed, playlist};
 use crate::hls::language;
 use crate::hls::master::Subtitles;
 use crate::hls::playlist::{self as media, PlaylistContents, target_s};
-use crate::hls::segments::MediaSegment;
+use crate::hls::segments::{CUTS, MediaSegment};
+use crate::hls::text::Text;
 use crate::request::Request;
 use crate::route::{ResourceKind, RouteMatch};
-use crate::shared::ServerContext;
 use crate::site::SiteError;
+use crate::subtitles::text;
+use crate::subtitles::title::{SubtitlePage, Subtitled};
+use crate::subtitles::vtt::{self, StampOrigin, TimedText};
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
 /// other segments of the same title must increment it, because everything with an address is kept
 /// for ever.
 const MAKE: u32 = 1;
 
-/// What WebVTT is called (RFC 8216 section 3.5), and how it is written.
-pub(super) const VTT: &str = "text/vtt; charset=utf-8";
-
 /// The subtitles of a title for its master playlist; `below` is where their playlists are. `link` stands behind the addresses of a signed link.
 pub(crate) async fn listed(
     shared: &Arc<ServerContext>,
     title: &TitleInfo,
-    (below, link): (&str, &str),
+    below: &str,
+    link: &str,
 ) -> Result<Vec<Subtitles>, SiteError> {
     let owner = text::owner(&*shared.site, title);
     let has_text = !owner.subtitles.is_empty();
@@ -88,7 +88,7 @@ struct Form {
     /// The rules for its segments, as they stand in addresses.
     rules: String,
     /// The plan of fragmented MP4.
-    made: Option<cmaf::Planned>,
+    made: Option<Arc<CmafPlan>>,
 }
 
 impl Form {
@@ -101,13 +101,9 @@ impl Form {
         Ok(Self { rules: format!("{}.{MAKE}", cmaf::rules()), made: Some(made) })
     }
 
-    fn plan(&self) -> Option<&cmaf::CmafPlan> {
-        self.made.as_ref().and_then(|made| (**made).as_ref().ok())
-    }
-
     /// The segments as a playlist has them.
     fn segments(&self, of: &Subtitled) -> Vec<MediaSegment> {
-        self.plan().map_or_else(|| of.segments.clone(), |plan| plan.listed(0))
+        self.made.as_ref().map_or_else(|| of.segments.clone(), |plan| plan.listed(0))
     }
 }
 
@@ -116,7 +112,8 @@ pub(crate) async fn answer(
     shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    (found, link): (&RouteMatch, &str),
+    found: &RouteMatch,
+    link: &str,
 ) -> Answer {
     let owner = text::owner(&*shared.site, title);
     let of = match subtitled(shared, title, !owner.subtitles.is_empty()).await {
@@ -144,15 +141,15 @@ pub(crate) async fn answer(
     };
     match kind {
         ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
-            let text = list(title, &form.segments(&of), (found.track, &form.rules), link);
-            playlist(request, Ok(Text::new(text)))
+            let text = list(title, &form.segments(&of), found.track, &form.rules, link);
+            Text::new(text).answer(request)
         }
-        _ => segment(shared, request, title, (&of, track, &form), found).await,
+        _ => segment(shared, request, title, &of, track, &form, found).await,
     }
 }
 
 /// The media playlist of a track.
-fn list(title: &TitleInfo, segments: &[MediaSegment], (track, rules): (u16, &str), link: &str) -> String {
+fn list(title: &TitleInfo, segments: &[MediaSegment], track: u16, rules: &str, link: &str) -> String {
     let version = version_of(title, rules);
     let source = PlaylistContents {
         segments,
@@ -171,7 +168,9 @@ async fn segment(
     shared: &Arc<ServerContext>,
     request: &Request,
     title: &TitleInfo,
-    (of, track, form): (&Arc<Subtitled>, Chosen<'_>, &Form),
+    of: &Arc<Subtitled>,
+    track: Chosen<'_>,
+    form: &Form,
     found: &RouteMatch,
 ) -> Answer {
     let rules = &form.rules;
@@ -184,7 +183,7 @@ async fn segment(
     }
     // When the segment is shown, how much later its content is than among time stamps, and the
     // mapping between the two.
-    let (period, later, origin) = match form.plan() {
+    let (period, later, origin) = match &form.made {
         None => (of.time(number)..of.time(number + 1), 0, of.origin(number)),
         Some(plan) => {
             let byte = of.segments[number].bytes.start;
@@ -192,22 +191,22 @@ async fn segment(
             let span = plan.span(0, number);
             let begins = plan.span(0, plan.parts[plan.part_of(number)].segments.start).start;
             let local = begins.max(0).cast_unsigned() / 90;
-            (span.start - later..span.end - later, later, (local, local * 90))
+            (span.start - later..span.end - later, later, StampOrigin { local_ms: local, stamp: local * 90 })
         }
     };
     let cues = match track {
         Chosen::Page(page) => {
-            let cues = cues_of(shared, title, of, (page, number), period).await;
+            let cues = page_cues(shared, title, of, page, number, period).await;
             cues.map(|cues| cues.into_iter().map(TimedText::from).collect())
         }
-        Chosen::Text(owner, track) => text::cues_of(shared, owner, track, period).await,
+        Chosen::Text(owner, track) => text_cues(shared, owner, track, period).await,
     };
     let text = match cues {
         Ok(cues) => Bytes::from(vtt::write(&cues, later, origin)),
-        Err(why) => return cmaf::not_made(&why),
+        Err(why) => return not_made(&why),
     };
     let headers = vec![
-        ("Content-Type", VTT.to_owned()),
+        ("Content-Type", vtt::VTT.to_owned()),
         // The address names the content, so that this is so for ever.
         ("Cache-Control", "public, max-age=31536000, immutable".to_owned()),
     ];

@@ -35,7 +35,7 @@ pub(super) struct Incoming {
 
 /// The reader is gone.
 #[derive(Debug)]
-pub(super) struct Closed;
+pub(crate) struct Closed;
 
 pub(super) fn line(kept: Duration) -> (UploadSender, Incoming) {
     let (sender, pieces) = channel();

@@ -1,0 +1,77 @@
+//! Orders for bytes of titles: asks the server to send them, or to count a segment made here.
+
+use millrace_core::units::BitRate;
+use millrace_store::volume::TitleInfo;
+
+use crate::access::SeenBy;
+use crate::answer::{MediaBody, Sending};
+use crate::context::ServerContext;
+use crate::request::{Request, RequestSource};
+use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedSegment};
+
+/// Media that a request is answered with.
+#[derive(Debug)]
+pub(crate) struct MediaOrder {
+    pub(crate) media: MediaBody,
+    pub(crate) source: RequestSource,
+    /// The name that the viewer's program gives itself.
+    pub(crate) agent: Option<String>,
+}
+
+impl ServerContext {
+    /// Asks whether a viewer may have a segment that is made, and counts it as a viewer if so. The
+    /// return value reports the part of the segment taken.
+    pub(crate) async fn may_fetch(
+        &self,
+        request: &Request,
+        title: &TitleInfo,
+        seen: &SeenBy,
+        source: RequestSource,
+        segment: OrderedSegment,
+        sound: Option<BitRate>,
+    ) -> Result<Sending, DeliveryRefusal> {
+        let (done, told) = tokio::sync::oneshot::channel();
+        let RequestSource { peer, id } = source;
+        let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
+        let quota = seen.quota();
+        let (sending, over) = tokio::sync::oneshot::channel();
+        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done, over });
+        let may =
+            told.await.unwrap_or_else(|_| Err(DeliveryRefusal::Full("the server is ending".to_owned())));
+        may.map(|()| Sending::new(sending))
+    }
+
+    /// Hands an order to an engine to send, and returns the outcome.
+    pub(crate) async fn deliver(&self, socket: OrderSocket, order: MediaOrder) -> Delivery {
+        let (done, told) = tokio::sync::oneshot::channel();
+        let MediaOrder { media, source, agent } = order;
+        let RequestSource { peer, id } = source;
+        let MediaBody { title, bytes, before, ahead_ms, quota, segment } = media;
+        let (length, label) = (bytes.end - bytes.start, id.to_string());
+        let (quota, segment) = (quota.map(|quota| *quota), segment.map(|segment| *segment));
+        self.site.send(Order {
+            socket,
+            peer,
+            title,
+            bytes,
+            before,
+            ahead_ms,
+            label,
+            agent,
+            quota,
+            segment,
+            done,
+        });
+        // If the sender is dropped, the connection is gone.
+        let delivery = told.await.unwrap_or(Delivery::Broken);
+        self.totals.add(|c| {
+            c.media_orders += 1;
+            match &delivery {
+                Delivery::Sent { .. } => c.media_bytes += length,
+                Delivery::Refused { .. } => c.media_refused += 1,
+                Delivery::Broken => c.media_broken += 1,
+            }
+        });
+        delivery
+    }
+}

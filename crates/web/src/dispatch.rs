@@ -1,0 +1,222 @@
+//! Dispatches each request: checks access and calls the handler of its route.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hyper::body::{Body as HttpBody, Bytes};
+use millrace_core::text::Printable;
+
+use crate::access::SeenBy;
+use crate::answer::{Answer, Body};
+use crate::context::ServerContext;
+use crate::failures::{exhausted, no_title};
+use crate::handlers::cmaf::TrackFile;
+use crate::handlers::master::{self, MasterForm};
+use crate::handlers::{api, cmaf, events, hls, pictures, rename, status, subtitles, upload};
+use crate::memory::Exhausted;
+use crate::request::{Method, REQUESTS, Request, RequestSource};
+use crate::route::{self, ResourceKind, RouteMatch};
+use crate::{cors, file, metrics, openapi, page};
+
+/// Answers a request, which log lines call by its id; for HEAD without the body.
+pub(crate) async fn answer(shared: &Arc<ServerContext>, request: &Request, source: RequestSource) -> Answer {
+    let turn = shared.clients.turn(source.peer).await;
+    // This future is large, so it lives in the heap and only during a turn: connections that wait for one, or write
+    // to a client that does not read, do not hold it.
+    let answer = turn.take(Box::pin(find_answer(shared, request, source)).as_mut()).await;
+    let answer = counted(shared, answer, source.peer);
+    log_request(request, source, answer.status);
+    answer
+}
+
+/// Counts the bytes of a response while any of them are in memory. Replaces it by an error if
+/// memory is exhausted.
+fn counted(shared: &ServerContext, mut answer: Answer, peer: SocketAddr) -> Answer {
+    let counted = match std::mem::replace(&mut answer.body, Body::None) {
+        Body::Bytes(bytes) => shared.memory.sends(bytes, false, peer).map(Body::Bytes),
+        Body::Kept(bytes) => shared.memory.sends(bytes, true, peer).map(Body::Kept),
+        Body::Segment(bytes, sending) => {
+            shared.memory.sends(bytes, true, peer).map(|bytes| Body::Segment(bytes, sending))
+        }
+        other => Ok(other),
+    };
+    match counted {
+        Ok(body) => Answer { body, ..answer },
+        Err(Exhausted) => exhausted(),
+    }
+}
+
+async fn find_answer(shared: &Arc<ServerContext>, request: &Request, source: RequestSource) -> Answer {
+    let Some(found) = route::find(&request.path) else {
+        return nowhere(request);
+    };
+    let answer = match request.method {
+        Method::Get => answer_to(shared, request, &found, source).await,
+        Method::Head => answer_to(shared, request, &found, source).await.without_body(),
+        Method::Options => cors::preflight(found.route),
+        Method::Delete if found.route.methods().contains(&Method::Delete) => {
+            match shared.let_in(request, &found, source.peer).await {
+                Ok(_) if found.route.kind == ResourceKind::SubtitleFile => {
+                    subtitles::remove(shared, &found).await
+                }
+                Ok(_) => api::remove(shared, found.name).await,
+                Err(refused) => refused,
+            }
+        }
+        // Requests with a body do not come here.
+        Method::Put | Method::Delete | Method::Patch | Method::Other => {
+            let allow = found.route.allow();
+            Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
+        }
+    };
+    let answer = answer.with("X-Content-Type-Options", "nosniff");
+    if found.route.is_shared { cors::allow_all_origins(answer) } else { answer }
+}
+
+/// The answer for a path without a route.
+fn nowhere(request: &Request) -> Answer {
+    match request.method {
+        // Applies to the server as a whole (RFC 9110 section 9.3.7).
+        Method::Options if request.path == "*" => {
+            Answer::new(200, "text/plain", Bytes::new()).with("Allow", route::ALL_METHODS)
+        }
+        Method::Put => upload::no_address(&request.path),
+        _ => Answer::error(404, "nothing has this address"),
+    }
+}
+
+/// Answers clients that have access, and gives the reason to others.
+async fn answer_to(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    source: RequestSource,
+) -> Answer {
+    let visitor = match shared.let_in(request, found, source.peer).await {
+        Ok(visitor) => visitor,
+        Err(refused) => return refused,
+    };
+    let seen = shared.seen_by(visitor, request, source.peer);
+    let mut answer = look_up(shared, request, found, &seen, source).await;
+    if let Body::Media(media) = &mut answer.body {
+        media.quota = seen.quota().map(Box::new);
+    }
+    if shared.gate.is_private() { private(answer) } else { answer }
+}
+
+async fn look_up(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    seen: &SeenBy,
+    source: RequestSource,
+) -> Answer {
+    match found.route.kind {
+        ResourceKind::Page => return page::html(),
+        ResourceKind::Style => return page::style(),
+        ResourceKind::Script => return page::script(),
+        ResourceKind::Icon => return page::icon(),
+        ResourceKind::Player => return page::player(request),
+        ResourceKind::Playlist => return api::playlist(seen),
+        ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
+        ResourceKind::ApiStatus => return status::answer(shared).await,
+        ResourceKind::ApiEvents => return events::answer(shared, request.method),
+        ResourceKind::ApiUser => return api::user(seen),
+        ResourceKind::ApiDescription => return openapi::answer(request),
+        ResourceKind::ApiUploads => return Answer::json(&shared.uploads.list(shared.limits.upload_bytes)),
+        ResourceKind::Upload => return shared.uploads.state(&found.name),
+        ResourceKind::Metrics => return metrics::answer(&*shared.site),
+        ResourceKind::Live => return state("ok\n"),
+        ResourceKind::Ready if *shared.ends.borrow() => return Answer::error(503, "the server is ending"),
+        ResourceKind::Ready => return state("ready\n"),
+        _ => {}
+    }
+    let Some(title) = shared.site.title(&found.name) else { return no_title() };
+    let link = &seen.link();
+    match found.route.kind {
+        ResourceKind::File => file::answer(request, &title),
+        ResourceKind::Cmaf => master::master_playlist(shared, request, title, MasterForm::Made, link).await,
+        ResourceKind::Master => master::master_playlist(shared, request, title, MasterForm::Any, link).await,
+        ResourceKind::Media => hls::media_playlist(shared, request, title, link).await,
+        ResourceKind::CmafMedia => cmaf::media_playlist(shared, request, &title, found, link, false).await,
+        ResourceKind::CmafStills => cmaf::media_playlist(shared, request, &title, found, link, true).await,
+        ResourceKind::CmafInit => {
+            cmaf::piece(shared, request, &title, found, TrackFile::Init, seen, source).await
+        }
+        ResourceKind::CmafSegment => {
+            cmaf::piece(shared, request, &title, found, TrackFile::Segment, seen, source).await
+        }
+        ResourceKind::CmafStill => {
+            cmaf::piece(shared, request, &title, found, TrackFile::Still, seen, source).await
+        }
+        ResourceKind::Subtitles
+        | ResourceKind::SubtitleSegment
+        | ResourceKind::CmafSubtitles
+        | ResourceKind::CmafSubtitleSegment => subtitles::answer(shared, request, &title, found, link).await,
+        ResourceKind::SubtitleFile => subtitles::whole(shared, request, &title, found).await,
+        ResourceKind::Poster | ResourceKind::Sprites | ResourceKind::SpritesVtt => {
+            pictures::answer(shared, request, title, found.route.kind, link).await
+        }
+        ResourceKind::Segment => hls::segment(shared, request, title, found, source.id).await,
+        _ => api::title(seen, title),
+    }
+}
+
+/// Answers an upload. `beat` is called whenever a part of its body has arrived.
+pub(crate) async fn take_upload<B>(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    source: RequestSource,
+    body: &mut B,
+    beat: &(dyn Fn() + Sync),
+) -> Answer
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let answer = match found.route.kind {
+        ResourceKind::SubtitleFile => subtitles::put(shared, request, found, source.peer, body, beat).await,
+        _ => upload::take(shared, request, found, source.peer, body, beat).await,
+    };
+    log_request(request, source, answer.status);
+    answer
+}
+
+/// Answers a change to a title's description.
+pub(crate) async fn take_change<B>(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    source: RequestSource,
+    body: B,
+) -> Answer
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    let answer = rename::take(shared, request, found, source.peer, body).await;
+    log_request(request, source, answer.status);
+    answer
+}
+
+/// Logs one line per request, for users that enable it.
+fn log_request(request: &Request, source: RequestSource, status: u16) {
+    let RequestSource { peer, id } = source;
+    let (method, path) = (request.method.name(), Printable(&request.path));
+    tracing::debug!(target: REQUESTS, %id, "{id}: {method} {path} of {peer} answered with {status}");
+}
+
+/// Keeps it out of shared caches: they would give it to any client.
+fn private(mut answer: Answer) -> Answer {
+    for (name, value) in &mut answer.headers {
+        if *name == "Cache-Control" {
+            *value = value.replace("public", "private");
+        }
+    }
+    answer
+}
+
+/// Returns the response to a health check.
+fn state(text: &'static str) -> Answer {
+    Answer::new(200, "text/plain", text).with("Cache-Control", "no-store")
+}

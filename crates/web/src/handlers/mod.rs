@@ -1,0 +1,26 @@
+//! Handlers: each answers the requests of some routes. Access was checked before, unless the
+//! request has a body.
+//!
+//! | module | answers |
+//! | --- | --- |
+//! | `api` | `/api/v1`: the list of titles, and each title |
+//! | `status` | the state of the server |
+//! | `events` | events, for as long as a client reads them |
+//! | `master` | master playlists: the forms in which a title is offered |
+//! | `hls` | media playlists and segments of the transport stream |
+//! | `cmaf` | the same as fragmented MP4 |
+//! | `subtitles` | the same for subtitles; subtitles as files |
+//! | `pictures` | posters, and pictures for seeking |
+//! | `upload` | uploads of titles |
+//! | `rename` | changes of display names |
+
+pub(crate) mod api;
+pub(crate) mod cmaf;
+pub(crate) mod events;
+pub(crate) mod hls;
+pub(crate) mod master;
+pub(crate) mod pictures;
+pub(crate) mod rename;
+pub(crate) mod status;
+pub(crate) mod subtitles;
+pub(crate) mod upload;

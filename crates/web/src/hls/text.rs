@@ -1,0 +1,32 @@
+//! The text of a playlist, and the response with it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use hyper::body::Bytes;
+
+use crate::answer::Answer;
+use crate::conditions;
+use crate::request::Request;
+
+/// Media type of playlists (RFC 8216 section 4).
+pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
+
+/// A playlist, ready to be sent; all who are sent it share its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    pub(crate) bytes: Bytes,
+    pub(crate) tag: String,
+}
+
+impl Text {
+    pub(crate) fn new(text: String) -> Self {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        Self { tag: format!("\"{:016x}\"", hasher.finish()), bytes: text.into() }
+    }
+
+    /// The response with a playlist.
+    pub(crate) fn answer(self, request: &Request) -> Answer {
+        conditions::tagged(request, self.tag, || Answer::new(200, M3U8, self.bytes))
+    }
+}
