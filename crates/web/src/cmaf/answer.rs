@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use millrace_core::time::MediaTicks;
+use millrace_media::sps::Colour;
 use millrace_store::volume::TitleInfo;
 
 use super::audio::Coding;
 use super::boxes::{self, Config};
 use super::kept::{self, NotMade, Planned};
 use super::plan::{CmafPlan, CmafTrack, Unsuitable};
-use super::sps::Colour;
 use crate::answer::{Answer, Body};
 use crate::conditions::Version;
 use crate::file::{content_tag, ranged, version_of};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::LONGEST_CUE_TICKS;
 use millrace_core::memory::scaled;
-use millrace_store::subtitles::Cue as TextCue;
+use millrace_media::subtitles::Cue as TextCue;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{Cue, PageContent, cues};
 use tokio::sync::Semaphore;

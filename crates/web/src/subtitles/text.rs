@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
-use millrace_store::subtitles::{Cue, Subtitles};
+use millrace_media::subtitles::{Cue, Subtitles};
 use millrace_store::volume::{SubtitleTrack, TitleInfo};
 
 use super::vtt::TimedText;
