@@ -74,13 +74,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-stream",
-        ours: &[
-            "millrace-core",
-            "millrace-make",
-            "millrace-store",
-            "millrace-engine",
-            "millrace-offload",
-        ],
+        ours: &["millrace-core", "millrace-make", "millrace-store", "millrace-engine", "millrace-offload"],
         theirs: None,
         why: "the engine for other programs: a library without a protocol, a service or an executor",
     },
@@ -297,7 +291,9 @@ mod tests {
         store.uses.insert("millrace-make".into());
         let faults = check(&packages);
         assert_eq!(faults.len(), 1, "{faults:?}");
-        assert!(faults[0].contains("millrace-store -> millrace-make") && faults[0].contains("never how titles"));
+        assert!(
+            faults[0].contains("millrace-store -> millrace-make") && faults[0].contains("never how titles")
+        );
     }
 
     #[test]
