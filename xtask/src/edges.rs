@@ -35,7 +35,24 @@ const RULES: &[Rule] = &[
         theirs: Some(&["serde"]),
         why: "it judges streams that the others make: code shared with them would hide bugs in both; its teletext is apart from that",
     },
-    Rule { krate: "millrace-store", ours: &["millrace-core"], theirs: None, why: "knows disks, not viewers" },
+    Rule {
+        krate: "millrace-media",
+        ours: &["millrace-core"],
+        theirs: Some(&["crc-fast", "serde", "thiserror"]),
+        why: "formats only: bytes in, meaning out, so whatever it parses can be fuzzed without a file or a clock",
+    },
+    Rule {
+        krate: "millrace-store",
+        ours: &["millrace-core", "millrace-media"],
+        theirs: None,
+        why: "knows disks, not viewers, and never how titles are made",
+    },
+    Rule {
+        krate: "millrace-make",
+        ours: &["millrace-core", "millrace-media", "millrace-store"],
+        theirs: None,
+        why: "writes titles and runs ffmpeg; nothing that reads titles depends on it",
+    },
     Rule {
         krate: "millrace-engine",
         ours: &["millrace-core"],
@@ -57,7 +74,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-stream",
-        ours: &["millrace-core", "millrace-store", "millrace-engine", "millrace-offload"],
+        ours: &["millrace-core", "millrace-make", "millrace-store", "millrace-engine", "millrace-offload"],
         theirs: None,
         why: "the engine for other programs: a library without a protocol, a service or an executor",
     },
@@ -81,7 +98,14 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-web",
-        ours: &["millrace-core", "millrace-store", "millrace-rights", "millrace-tls", "millrace-ts"],
+        ours: &[
+            "millrace-core",
+            "millrace-media",
+            "millrace-store",
+            "millrace-rights",
+            "millrace-tls",
+            "millrace-ts",
+        ],
         theirs: None,
         why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
     },
@@ -96,6 +120,8 @@ const RULES: &[Rule] = &[
         ours: &[
             "millrace-core",
             "millrace-cli",
+            "millrace-media",
+            "millrace-make",
             "millrace-store",
             "millrace-engine",
             "millrace-netio",
@@ -113,6 +139,8 @@ const RULES: &[Rule] = &[
         ours: &[
             "millrace-core",
             "millrace-cli",
+            "millrace-media",
+            "millrace-make",
             "millrace-store",
             "millrace-offload",
             "millrace-client",
@@ -253,6 +281,18 @@ mod tests {
         assert!(
             faults[1].starts_with("millrace-engine -> millrace-store: allowed is millrace-core;"),
             "{faults:?}"
+        );
+    }
+
+    #[test]
+    fn check_of_store_that_depends_on_make_finds_the_fault() {
+        let mut packages = as_ruled();
+        let store = packages.iter_mut().find(|p| p.name == "millrace-store").unwrap();
+        store.uses.insert("millrace-make".into());
+        let faults = check(&packages);
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(
+            faults[0].contains("millrace-store -> millrace-make") && faults[0].contains("never how titles")
         );
     }
 

@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::format::members::MEMBERS_FILE;
 use crate::format::superblock::Superblock;
-use crate::ingest::pictures::PICTURES_DIR;
+use crate::pictures::PICTURES_DIR;
 use crate::repair::set::{Home, TitleSet};
 use crate::volume::dirs::{Dirs, id_of_name};
 use crate::volume::lock::StoreLock;

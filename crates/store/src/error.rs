@@ -230,7 +230,7 @@ fn catalogue_advice(error: &rusqlite::Error) -> &'static str {
 
 impl StoreError {
     /// For `map_err` at an I/O call.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { action, path: path.to_path_buf(), error }
     }
 
@@ -261,7 +261,7 @@ impl StoreError {
 
     /// Converts a write or a sync that failed: a full disk or an exhausted quota has an error of
     /// its own.
-    pub(crate) fn write(
+    pub fn write(
         action: &'static str,
         path: &Path,
         offset: u64,

@@ -5,6 +5,7 @@
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
+use millrace_media::ts_packet::PTS_MODULUS;
 
 use crate::limits::volume::MAX_CODEC_NAME_BYTES;
 
@@ -62,9 +63,6 @@ impl ClockPiece {
         Some(self.byte + along as u64)
     }
 }
-
-/// Values of a presentation time stamp: 33 bits at 90 kHz (ISO/IEC 13818-1 section 2.4.3.7).
-pub const PTS_MODULUS: u64 = 1 << 33;
 
 /// From here on the stream's presentation time stamps count from another origin. A recording has one of these; joined
 /// recordings have one for each part whose clock jumps.

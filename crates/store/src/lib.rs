@@ -8,7 +8,6 @@
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`members`] | the directories of a volume's members, and which of them are trusted |
-//! | [`subtitles`] | text that is shown with pictures: read, and kept as WebVTT |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
@@ -16,11 +15,9 @@
 //! | [`repair`] | rebuilds missing data of a member from the others |
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |
-//! | [`ingest`] | a title as people have it becomes a title |
-//! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
+//! | [`pictures`] | posters and sheets of small pictures, kept beside the titles |
 //! | [`disk`] | every operation that must survive a power cut, and readers that fail on order |
 //! | [`blocking`] | system calls on disks that may not answer, by threads that may be given up |
-//! | [`bits`], [`sps`] | bits of pictures' headers, and what H.264's sequence parameter sets say first |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
 //!
@@ -35,17 +32,14 @@
 //! | transformations | `docs/design/0028-transformations.md`, `crates/store/src/transform/mod.rs`, `crates/store/src/cache/derived.rs` |
 //! | the place for a live source | `docs/design/0021-growing-extents.md`, `crates/store/src/cache/live.rs` |
 //! | files on disk | `docs/ref/store-format.md`, `millrace inspect` |
-//! | making trick titles | `crates/store/src/trick/mod.rs`, `docs/design/0025-trick-titles.md` |
-//! | ladders of renditions | `crates/store/src/ingest/ladder/mod.rs`, `docs/design/0029-ladders.md` |
 //! | places of a stripe's units | `crates/store/src/stripes.rs` |
 //! | loss of a disk | `docs/design/0010-members.md`, `crates/store/src/cache/stripes/`, `crates/store/src/cache/health.rs` |
 //! | hanging disks | `crates/store/src/blocking.rs` |
-//! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/store/src/ingest/pictures/mod.rs`, `crates/server/src/cmds/serve/pictures.rs`, `crates/web/src/handlers/pictures.rs` |
-//! | subtitles as text | `docs/design/0044-subtitles.md`, `crates/store/src/subtitles/mod.rs`, `crates/ts/src/teletext/mod.rs`, `crates/web/src/subtitles/mod.rs`; where they come from: `crates/store/src/ingest/subtitles.rs`, `crates/server/src/library/sidecars.rs` |
+//! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/store/src/pictures/mod.rs`, `crates/make/src/pictures/mod.rs`, `crates/server/src/cmds/serve/pictures.rs`, `crates/web/src/handlers/pictures.rs` |
+//! | subtitles as text | `docs/design/0044-subtitles.md`, `crates/media/src/subtitles/mod.rs`, `crates/ts/src/teletext/mod.rs`, `crates/web/src/subtitles/mod.rs`; where they come from: `crates/make/src/ingest/subtitles.rs`, `crates/server/src/library/sidecars.rs` |
 #![deny(unsafe_code)]
 
 pub mod bell;
-pub mod bits;
 pub mod blocking;
 pub mod cache;
 pub mod check;
@@ -54,21 +48,17 @@ pub mod disk;
 pub mod error;
 pub mod format;
 pub mod index;
-pub mod ingest;
 pub mod inspect;
 pub mod limits;
 pub mod members;
 pub mod meta;
 pub mod packet_size;
+pub mod pictures;
 pub mod repair;
 pub mod scrub;
-pub mod sps;
 pub mod stripes;
-pub mod subtitles;
 pub mod sums;
 pub mod transform;
-pub mod trick;
-mod ts_write;
 pub mod volume;
 
 pub use error::StoreError;

@@ -1,4 +1,7 @@
 //! Contents of the tables: the programmes, and the streams of each.
+//!
+//! `millrace-media` parses the same tables for the store. These parsers stay separate on purpose: they
+//! judge streams that were made with the other ones.
 
 use std::collections::BTreeMap;
 

@@ -11,9 +11,9 @@ use millrace_rights::{
     RequestedAction, Visitor,
 };
 use millrace_store::index::TitleIndex;
-use millrace_store::ingest::UploadNames;
-use millrace_store::ingest::pictures::Pictures;
+use millrace_store::pictures::Pictures;
 use millrace_store::volume::TitleInfo;
+use millrace_store::volume::UploadNames;
 use tokio::sync::oneshot;
 
 use crate::answer::Answer;

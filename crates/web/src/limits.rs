@@ -110,15 +110,6 @@ pub const ACCESS_LOOKS: usize = 16;
 /// Bytes examined of each: parameter sets, captions and the beginning of the picture lie within 20
 /// ms of 20 Mb/s.
 pub const ACCESS_LOOK_BYTES: usize = 64 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
-/// Longest part of a unit of supplemental enhancement information that is examined: captions have
-/// at most 31 times three bytes, and an encoder's own text before them some hundred.
-pub const MAX_SEI_BYTES: usize = 4096;
-/// Longest part of a sequence parameter set that is looked at: those of real encoders are below 100 bytes, scaling lists make some of 700.
-pub const MAX_SPS_BYTES: usize = 1024;
-/// No picture is wider or higher: the highest levels of H.264 and H.265 end at 16,888.
-pub const MAX_PICTURE_SIDE: u32 = 1 << 15;
-/// Thousandths of pictures a second above which a rate is none of pictures: cameras for slow motion have 240.
-pub const MAX_PICTURE_RATE: u32 = 240_000;
 /// Titles whose cuts are kept: those that are watched by HLS. An hour has 600 segments of 64 bytes.
 pub const MAX_LOOKED_AT: usize = 256;
 /// Different tables of a title that are kept once: counters of PAT and PMT count to 16 each, often in step.
@@ -154,9 +145,6 @@ pub const MAX_PLANS: usize = 64;
 pub const MAX_PARAMETER_SETS: usize = 16;
 /// Longest frame of sound: ADTS has 13 bits for it, E-AC-3 needs 4,096 bytes.
 pub const MAX_SOUND_FRAME_BYTES: usize = 8 * 1024;
-/// Longest program config element of AAC without its comment: it has 385 bits when every count is
-/// at its maximum, and one byte for the comment's length.
-pub const MAX_PCE_BYTES: usize = 50;
 /// Bits a second of each channel that whoever fetches a sound alone counts at least: AAC's usual rate. Films begin with silence, which takes next to nothing.
 pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.

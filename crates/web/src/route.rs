@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use millrace_store::ingest::kinds::FILM_EXTENSIONS;
+use millrace_media::kinds::FILM_EXTENSIONS;
 
 use crate::request::Method;
 

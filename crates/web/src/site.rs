@@ -11,12 +11,12 @@ use std::sync::Arc;
 use millrace_core::counters::CounterSample;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
+use millrace_media::subtitles::SubtitleLabel;
 use millrace_rights::Quota;
 use millrace_store::index::TitleIndex;
-use millrace_store::ingest::UploadNames;
-use millrace_store::ingest::pictures::{About, Pictures};
-use millrace_store::subtitles::SubtitleLabel;
+use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
+use millrace_store::volume::UploadNames;
 use tokio::sync::oneshot;
 
 use crate::status::Status;

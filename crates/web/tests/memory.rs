@@ -18,7 +18,7 @@ use client::Client;
 use h2::{END_HEADERS, H2, HEADERS, INITIAL_WINDOW_SIZE, frame, get, hello, literal};
 use millrace_core::limits::web::MAX_H2_STREAMS;
 use millrace_rights::{Gate, Policy, RightsSnapshot};
-use millrace_store::ingest::pictures::Pictures;
+use millrace_store::pictures::Pictures;
 use millrace_tls::{Acceptor, Certificates, Trust};
 use millrace_web::limits::MAX_WEB_CONNECTIONS_PER_ADDRESS;
 use millrace_web::{Feed, PicturesState, Secure, Totals, WebConfig, WebHandle, WebLimits};

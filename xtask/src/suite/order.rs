@@ -13,7 +13,7 @@ pub(super) const LONG: &[&str] = &[
     "server/e2e_offload",
     "web/web",
     "web/memory",
-    "store/trick",
+    "make/trick",
     "server/client_fec",
     "server/e2e_egress",
     "server/e2e_link",
@@ -27,7 +27,7 @@ pub(super) const LONG: &[&str] = &[
     "client/st2022",
     "netio/route",
     "lab/tcp_linux",
-    "store/ingest_containers",
+    "make/ingest_containers",
 ];
 
 /// Not beside others, with the reason.
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn is_real_time_leaves_out_unit_tests_and_crates_without_a_clock() {
         assert!(is_real_time("server/e2e_serve") && is_real_time("netio/route"));
-        assert!(!["server/lib", "tcp/packetdrill", "store/trick", "doc tests"].into_iter().any(is_real_time));
+        assert!(!["server/lib", "tcp/packetdrill", "make/trick", "doc tests"].into_iter().any(is_real_time));
         assert!(REAL_TIME.iter().all(|folder| root().join("crates").join(folder).is_dir()));
     }
 

@@ -7,7 +7,7 @@ use crate::rust_text::RustText;
 /// Crates whose bounds stand there: those that are shipped, without the benchmarks.
 const SHIPPED: &[&str] = &[
     "core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload",
-    "web", "rights", "tls",
+    "web", "rights", "tls", "make", "media",
 ];
 
 /// Parts of a constant's name that say that it bounds something.
@@ -32,6 +32,7 @@ const GIVEN: &[(&str, &str, &str)] = &[
         "NETDEV_A_DEV_XDP_ZC_MAX_SEGS",
         "a number of the kernel's interface",
     ),
+    ("crates/media/src/psi.rs", "MAX_SECTION_BYTES", "ISO/IEC 13818-1 section 2.4.4.4"),
     ("crates/netio/src/netlink/socket.rs", "NLMSG_MIN_TYPE", "a number of the kernel's interface"),
     ("crates/netio/src/recv.rs", "MAX_DATAGRAM_BYTES", "the longest datagram of IP"),
     ("crates/netio/src/route/neighbour_table.rs", "HOP_LIMIT", "RFC 1700"),
@@ -42,7 +43,6 @@ const GIVEN: &[(&str, &str, &str)] = &[
     ("crates/netio/src/xdp/memory.rs", "MAX_DESCRIPTORS", "what the kernel takes in copy mode"),
     ("crates/netio/src/xdp/socket.rs", "MAX_TX_SKB_BUDGET", "a number of the kernel's interface"),
     ("crates/offload/src/background.rs", "LEAST_URGENT", "the lowest priority of a thread"),
-    ("crates/store/src/ingest/psi.rs", "MAX_SECTION_BYTES", "ISO/IEC 13818-1 section 2.4.4.4"),
     ("crates/store/src/stripes.rs", "MAX_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
     ("crates/store/src/stripes.rs", "MIN_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
     ("crates/tcp/src/cc/cubic.rs", "EPOCH_MAX", "half of what a tick's number can say"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant as StdInstant;
 
 use anyhow::Context;
-use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
 use crate::frame::{

@@ -10,11 +10,11 @@ use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, MEMBER_READ_BYTES};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell, Want};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, ReadBackend};
 use millrace_store::disk::{ReadFault, ReadFaults};
 use millrace_store::format::superblock::Geometry;
-use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
 use super::ingest::{make_media_file, tempdir};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as StdInstant};
 use anyhow::{Context, ensure};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
 use millrace_core::units::ByteLen;
-use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
 use super::ingest::tempdir;

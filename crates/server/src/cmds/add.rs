@@ -9,8 +9,8 @@ use clap::Args;
 use millrace_core::ids::TitleId;
 use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
-use millrace_store::ingest::ladder::{Ladder, LadderOptions};
-use millrace_store::ingest::{self, IngestOptions};
+use millrace_make::ingest::{self, IngestOptions};
+use millrace_make::ladder::{Ladder, LadderOptions};
 use millrace_store::packet_size::PacketSize;
 use millrace_store::volume::{SourceMatch, TitleInfo, Volume, is_usable, names_of_file, slug};
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use millrace_store::subtitles::{NotALabel, Sidecar, SubtitleLabel, Subtitles, read_file};
+use millrace_make::sidecar::{Sidecar, read_file};
+use millrace_media::subtitles::{NotALabel, SubtitleLabel, Subtitles};
 use millrace_store::volume::{NewSubtitles, Volume};
 
 use super::remote::{Remote, read_head};

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
-use millrace_store::ingest::{FfmpegBounds, IngestOptions, WebAudio};
+use millrace_make::ingest::{FfmpegBounds, IngestOptions, WebAudio};
 
 /// The ffmpeg program and the resources it may use.
 #[derive(Args, Clone, Debug)]

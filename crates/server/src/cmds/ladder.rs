@@ -8,8 +8,8 @@ use std::time::Instant as StdInstant;
 
 use millrace_core::rendition::{RenditionName, RenditionNameError};
 use millrace_core::units::ByteLen;
-use millrace_store::ingest::IngestOptions;
-use millrace_store::ingest::ladder::{self, Joining, Ladder, LadderMade, LadderOptions, LadderProgress};
+use millrace_make::ingest::IngestOptions;
+use millrace_make::ladder::{self, Joining, Ladder, LadderMade, LadderOptions, LadderProgress};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::progress::{IngestBar, bar, describe};

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::units::{BitRate, ByteLen};
-use millrace_store::ingest::{IngestProgress, IngestStage};
+use millrace_make::ingest::{IngestProgress, IngestStage};
 use millrace_store::volume::TitleInfo;
 
 /// One line that is redrawn on standard error, if that is a terminal and `quiet` is off.

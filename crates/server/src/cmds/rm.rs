@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use millrace_media::subtitles::SubtitleLabel;
 use millrace_store::StoreError;
-use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::Volume;
 
 use super::StoreArgs;

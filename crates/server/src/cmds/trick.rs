@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
-use millrace_store::trick::{self, TrickError, TrickProgress};
+use millrace_make::trick::{self, TrickError, TrickProgress};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;

@@ -3,9 +3,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant as RealInstant};
 
 use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::CacheConfig;
-use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_testkit::mux;
 
 use super::*;

@@ -1,15 +1,16 @@
 //! Files of subtitles that appear or change beside a film whose title is in the store already.
 //!
 //! Subtitle files that lie beside a film when it is added are added with it
-//! (`millrace_store::ingest`). This module watches the folders after that: a file that is new, or
+//! (`millrace_make::ingest`). This module watches the folders after that: a file that is new, or
 //! newer than the title's track with the same label, takes that track's place.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_store::ingest::identify;
-use millrace_store::subtitles::{Sidecar, Subtitles, is_subtitle_name, read_file, sidecars_of};
+use millrace_make::ingest::identify;
+use millrace_make::sidecar::{Sidecar, is_subtitle_name, read_file, sidecars_of};
+use millrace_media::subtitles::Subtitles;
 use millrace_store::volume::{NewSubtitles, SourceIdentity, TitleInfo, Volume};
 
 use super::open_titles::OpenTitles;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use millrace_store::ingest::kinds::{NamedKind, kind_of_name};
+use millrace_media::kinds::{NamedKind, kind_of_name};
 
 use crate::limits::control::{
     MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, RETRY_AT_FIRST, RETRY_AT_MOST, SETTLE, SETTLE_GROWN,

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::support::{Server, add, film, millrace, ok, play, run, volume};
-use millrace_store::trick::make_on_use;
+use millrace_make::trick::make_on_use;
 use millrace_store::volume::Volume;
 use serde_json::Value;
 

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
+use millrace_media::codec::StreamRole;
 use proptest::prelude::*;
 
 use super::*;
-use crate::volume::{ElementaryStream, Origin, SourceIdentity, StreamRole};
+use crate::volume::{ElementaryStream, Origin, SourceIdentity};
 
 fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
     let blake3 = blake3::hash(b"film").to_hex().to_string();

@@ -262,7 +262,9 @@ impl Transform for Chain {
         self.0.iter().any(|step| step.is_slow())
     }
     fn stamp_offset(&self) -> u64 {
-        self.0.iter().fold(0, |sum, step| (sum + step.stamp_offset()) % crate::index::PTS_MODULUS)
+        self.0
+            .iter()
+            .fold(0, |sum, step| (sum + step.stamp_offset()) % millrace_media::ts_packet::PTS_MODULUS)
     }
 }
 

@@ -12,12 +12,12 @@
 //! extent. Such a packet is left out: its PES packet is lost, and nothing has a wrong time.
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_media::ts_packet::PTS_MODULUS;
+use millrace_media::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket, read_stamp};
 
 use super::select::NULL_PACKET;
 use super::spec::{Continuity, RestampSpec};
 use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
-use crate::index::PTS_MODULUS;
-use crate::ingest::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket, read_stamp};
 
 /// PIDs below this are tables (ISO/IEC 13818-1 table 2-3).
 const FIRST_STREAM_PID: u16 = 0x10;

@@ -1,6 +1,6 @@
 use super::super::Transforms;
 use super::*;
-use crate::ingest::ts_packet::PesStart;
+use millrace_media::ts_packet::PesStart;
 use millrace_testkit::mux::{Adapt, Film, IDR, Mux, VIDEO, WRAP, film};
 
 fn restamp(spec: &str) -> Restamp {

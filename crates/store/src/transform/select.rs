@@ -11,13 +11,13 @@
 //! The change of a packet depends on its own contents alone.
 
 use millrace_core::limits::TS_PACKET_BYTES;
+use millrace_media::codec::{self, StreamKind};
+use millrace_media::psi::{self, PmtStream};
+use millrace_media::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket};
 
 use super::spec::{Choice, SelectSpec};
 use super::tables::{ProgramTable, StreamTables};
 use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
-use crate::ingest::codec::{self, StreamKind};
-use crate::ingest::psi::{self, PmtStream};
-use crate::ingest::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket};
 
 /// Payload of a TS packet without adaptation field.
 const PAYLOAD_BYTES: usize = TS_PACKET_BYTES - 4;
@@ -74,7 +74,7 @@ impl SelectPids {
             fates[usize::from(pid)] = PidAction::Drop;
         }
         // A PID with tables belongs to no stream, whatever a damaged table claims.
-        fates[usize::from(crate::ingest::ts_packet::PID_PAT)] = PidAction::Keep;
+        fates[usize::from(millrace_media::ts_packet::PID_PAT)] = PidAction::Keep;
         for program in &tables.programs {
             let clock = &mut fates[usize::from(program.pmt.pcr_pid) % PIDS];
             if *clock == PidAction::Drop {

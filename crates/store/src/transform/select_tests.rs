@@ -1,6 +1,6 @@
 use super::super::Transforms;
 use super::*;
-use crate::ingest::psi::SectionAssembler;
+use millrace_media::psi::SectionAssembler;
 use millrace_testkit::mux::{Adapt, Mux, PMT, VIDEO};
 
 const ENGLISH: u16 = 0x101;

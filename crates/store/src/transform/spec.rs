@@ -18,9 +18,9 @@ use super::tables::StreamTables;
 #[cfg(feature = "wasm")]
 use super::wasm::{WasmModule, WasmTransform};
 use super::{BindError, Transform};
-use crate::index::PTS_MODULUS;
-use crate::ingest::ts_packet::PID_NULL;
 use crate::limits::transform::{MAX_TRANSFORM_NAME, MAX_TRANSFORM_STEPS, MAX_TRANSFORM_TEXT, MAX_TRANSFORMS};
+use millrace_media::ts_packet::PID_NULL;
+use millrace_media::ts_packet::PTS_MODULUS;
 
 /// Which streams of a kind are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

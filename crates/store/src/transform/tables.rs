@@ -2,9 +2,9 @@
 
 use millrace_core::limits::TS_PACKET_BYTES;
 
-use crate::ingest::psi::{self, Pmt, SectionAssembler};
-use crate::ingest::ts_packet::{PID_PAT, TsPacket};
-use crate::limits::volume::MAX_PROGRAMS;
+use millrace_media::limits::MAX_PROGRAMS;
+use millrace_media::psi::{self, Pmt, SectionAssembler};
+use millrace_media::ts_packet::{PID_PAT, TsPacket};
 
 /// A program and its map table.
 #[derive(Debug)]

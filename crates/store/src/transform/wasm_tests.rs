@@ -1,7 +1,7 @@
 use super::super::select::NULL_PACKET;
 use super::super::{Derivation, StreamTables, Transforms};
 use super::*;
-use crate::ingest::ts_packet::TsPacket;
+use millrace_media::ts_packet::TsPacket;
 use millrace_testkit::mux::usual_film;
 
 const BLANK_PID: &str = include_str!("../../../../examples/wasm-blank-pid/blank_pid.wat");

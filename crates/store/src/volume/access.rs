@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::dirs::Dirs;
 use crate::format::members::MEMBERS_FILE;
-use crate::ingest::pictures::PICTURES_DIR;
+use crate::pictures::PICTURES_DIR;
 
 /// Bits of a mode that let users in who are neither owner nor of the group.
 const OTHERS: u32 = 0o007;

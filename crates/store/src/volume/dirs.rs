@@ -152,7 +152,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
 }
 
 /// Seconds since 1970 (UTC) by the machine's clock: only ever stored for people to read.
-pub(crate) fn unix_s() -> u64 {
+pub fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 

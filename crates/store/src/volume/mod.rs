@@ -41,6 +41,7 @@ mod data;
 mod derived;
 pub(crate) mod dirs;
 mod edit;
+mod ladder_dir;
 mod listing;
 pub(crate) mod lock;
 pub(crate) mod manifest_io;
@@ -84,17 +85,19 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 pub use catalogue::UnreadableTitle;
 pub use damaged::DAMAGED_FILE;
 pub use derived::{Derived, DerivedKind, Rendition};
-pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE};
+pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_s};
 pub use edit::TitleEdit;
+pub use ladder_dir::{LadderDir, PartialFile};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
 pub use media::MediaReader;
-pub use name::{is_usable, slug};
+pub use name::{UploadNames, is_usable, slug};
 pub use naming::{FileNames, is_good_tag, names_of_file, title_text};
+pub use on_use::reserve;
 pub use open::ParityFiles;
 pub use sources::{KnownSource, SourceMatch, Sources};
 pub(crate) use subtitles::drop_unnamed;
 pub use subtitles::{NewSubtitles, SubtitleTrack};
-pub use title::{DerivedFrom, ElementaryStream, Origin, SourceIdentity, StreamRole, TitleFiles, TitleInfo};
+pub use title::{DerivedFrom, ElementaryStream, Origin, SourceIdentity, TitleFiles, TitleInfo};
 pub use writer::{FinishTitle, Naming, TitleWriter};
 
 /// How many members must be there for a volume to be opened.

@@ -35,6 +35,15 @@ const PLAIN: [(&str, &str); 23] = [
 /// Begins names that have no usable character, or that could be taken for an id.
 const NAMELESS: &str = "film";
 
+/// The properties of an upload that are known before its first byte.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadNames<'a> {
+    /// Name of the title.
+    pub name: &'a str,
+    /// The file's name at its origin; the display name is derived from it.
+    pub file_name: Option<&'a str>,
+}
+
 /// The slug of a name as people write it: `Amélie (2001)` becomes `amelie-2001`.
 pub fn slug(wish: &str) -> String {
     let slug = usable(wish);

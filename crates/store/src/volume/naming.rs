@@ -7,7 +7,8 @@
 
 use std::path::{Component, Path};
 
-use crate::ingest::kinds::is_known_extension;
+use millrace_media::kinds::is_known_extension;
+
 use crate::limits::MAX_DISPLAY_NAME_BYTES;
 
 /// Words that number the parts of something, as file and folder names have them.

@@ -17,7 +17,12 @@ use super::{Volume, resize};
 use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::format::manifest::INDEX_FILE;
-use crate::ingest::reserve;
+use crate::limits::{DISK_RESERVE_BYTES, DISK_RESERVE_PARTS};
+
+/// Returns the space that must stay free on a disk of `disk_bytes` bytes.
+pub fn reserve(disk_bytes: u64) -> u64 {
+    DISK_RESERVE_BYTES.min(disk_bytes / DISK_RESERVE_PARTS)
+}
 
 impl Volume {
     /// Whether titles can be added now.
@@ -91,7 +96,7 @@ impl Volume {
     ///
     /// # Errors
     /// If no member answers, or it cannot make a file.
-    pub(crate) fn spool_file(&self) -> Result<File, StoreError> {
+    pub fn spool_file(&self) -> Result<File, StoreError> {
         let members = &self.inner.members;
         let rooms = self.room()?;
         let roomiest = members.usable().into_iter().zip(rooms).max_by_key(|(_, room)| *room);
@@ -127,5 +132,15 @@ impl Volume {
         });
         // Only one of them is written to.
         dates.max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserve_is_a_twentieth_of_disk_up_to_one_gibibyte() {
+        assert_eq!((reserve(200 << 20), reserve(8 << 40)), (10 << 20, 1 << 30));
     }
 }

@@ -30,7 +30,7 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::limits::MAX_MANIFEST_BYTES;
-use crate::limits::ladder::LADDER_KEPT_S;
+use crate::limits::volume::LADDER_KEPT_S;
 use crate::members::{MemberState, Members};
 
 /// Classification of an entry of `tmp`.

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
+use millrace_media::limits::MAX_SUBTITLE_TRACKS;
+use millrace_media::subtitles::SubtitleLabel;
 use serde::{Deserialize, Serialize};
 
 use super::dirs::{copy_new, read_whole, unix_s, write_new};
@@ -19,8 +21,6 @@ use crate::blocking::Timeout;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{FileEntry, Manifest, SUBTITLES_PREFIX, SUBTITLES_SUFFIX};
-use crate::limits::subtitles::MAX_SUBTITLE_TRACKS;
-use crate::subtitles::SubtitleLabel;
 
 const ACTION: &str = "changing subtitles";
 
@@ -48,7 +48,7 @@ pub struct NewSubtitles {
     pub label: SubtitleLabel,
     /// For people.
     pub name: Option<String>,
-    /// WebVTT ([`Subtitles::to_webvtt`](crate::subtitles::Subtitles::to_webvtt)).
+    /// WebVTT ([`Subtitles::to_webvtt`](millrace_media::subtitles::Subtitles::to_webvtt)).
     pub text: String,
     /// The file that it was made from, if it was one beside the film.
     pub source: Option<SourceIdentity>,

@@ -13,6 +13,7 @@ use millrace_core::rendition::RenditionName;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
+use millrace_media::codec::StreamRole;
 use serde::{Deserialize, Serialize};
 
 use super::derived::Derived;
@@ -146,32 +147,6 @@ pub struct ElementaryStream {
     /// The special audience that the tables announce, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<StreamRole>,
-}
-
-/// The audience of a stream that is not the main one of its kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StreamRole {
-    /// Narration for the visually impaired, alone or mixed with the main audio.
-    AudioDescription,
-    /// For the hard of hearing.
-    HearingImpaired,
-    /// Music and effects without dialogue.
-    CleanEffects,
-    /// Speech about the media.
-    Commentary,
-}
-
-impl StreamRole {
-    /// As JSON has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AudioDescription => "audio-description",
-            Self::HearingImpaired => "hearing-impaired",
-            Self::CleanEffects => "clean-effects",
-            Self::Commentary => "commentary",
-        }
-    }
 }
 
 /// Which file a title was made from. The same path, length and modification time mean the same title.

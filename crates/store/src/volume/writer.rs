@@ -149,7 +149,7 @@ impl TitleWriter {
     }
 
     /// Where it is written, one directory on each member.
-    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
+    pub fn dirs(&self) -> Vec<PathBuf> {
         self.workspace.paths().map(Path::to_path_buf).collect()
     }
 

@@ -1,6 +1,5 @@
 //! Arbitrary and mutated bytes against everything in the store that reads them.
 
 mod fuzz_format;
-mod fuzz_subtitles;
 #[cfg(feature = "wasm")]
 mod fuzz_wasm;

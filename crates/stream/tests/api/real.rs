@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{film, noise};
-use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_store::transform::{Derivation, PacketBlock, timeline_of};
 use millrace_store::volume::TitleInfo;
 use millrace_stream::{

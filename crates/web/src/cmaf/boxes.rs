@@ -240,7 +240,7 @@ fn avc_config(w: &mut BoxWriter, video: &VideoConfig) {
 /// ISO/IEC 14496-15 section 8.3.3.1.
 fn hevc_config(w: &mut BoxWriter, video: &VideoConfig) {
     let sps = video.sets_of(33).next().unwrap_or_default();
-    let head = millrace_store::bits::unescape(sps.get(2..).unwrap_or_default(), 13);
+    let head = millrace_media::bits::unescape(sps.get(2..).unwrap_or_default(), 13);
     let layers = head.first().copied().unwrap_or_default();
     w.u8(1);
     w.bytes(head.get(1..13).unwrap_or(&[0; 12]));

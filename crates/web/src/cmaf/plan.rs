@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
+use millrace_media::ts_packet::{PesStart, TsPacket};
 use millrace_store::index::{LayoutStream, TitleIndex};
-use millrace_store::ingest::ts_packet::{PesStart, TsPacket};
 use millrace_store::volume::TitleInfo;
 
 use super::tracks::{self, PartStream};

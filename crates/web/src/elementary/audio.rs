@@ -2,9 +2,9 @@
 
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
+use millrace_media::pce::{self, Pce};
 
 use super::demux::Elementary;
-use super::pce::{self, Pce};
 use crate::limits::{LEAST_SOUND_RATE, MAX_SOUND_FRAME_BYTES};
 
 /// Which coding.

@@ -1,7 +1,7 @@
 //! Elementary streams out of TS packets (ISO/IEC 13818-1 section 2.4.3): the bytes of each, and where its PES packets begin.
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_store::ingest::ts_packet::{PesStart, TsPacket};
+use millrace_media::ts_packet::{PesStart, TsPacket};
 
 /// Where a PES packet begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

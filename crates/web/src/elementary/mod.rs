@@ -5,8 +5,6 @@
 //! | --- | --- |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and audio frames, and their configuration |
-//! | `sps`, `sei` | parameter sets, supplemental information |
-//! | `pce` | program config elements of AAC |
 //! | `config` | which codecs are known, and the configuration of either kind |
 //! | `read` | reads bytes of a title a piece at a time |
 //! | `timeline` | the title's time of time stamps |
@@ -14,10 +12,7 @@
 pub(crate) mod audio;
 mod config;
 mod demux;
-mod pce;
 mod read;
-mod sei;
-mod sps;
 mod timeline;
 pub(crate) mod video;
 
@@ -25,7 +20,7 @@ pub(crate) use config::{Config, StreamFormat, config_of, is_audio, is_video};
 #[cfg(test)]
 pub(crate) use demux::packet;
 pub(crate) use demux::{Demux, Elementary};
+pub(crate) use millrace_media::sei::{REGISTERED_DATA, payloads as sei_payloads};
+pub(crate) use millrace_media::sps::{Colour, Pictures};
 pub(crate) use read::read;
-pub(crate) use sei::{REGISTERED_DATA, payloads as sei_payloads};
-pub(crate) use sps::{Colour, Pictures};
 pub(crate) use timeline::Timeline;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use millrace_core::limits::web::MAX_STAMP_DISTANCE_TICKS;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::time::MediaTicks;
-use millrace_store::index::{PTS_MODULUS, TitleIndex};
+use millrace_media::ts_packet::PTS_MODULUS;
+use millrace_store::index::TitleIndex;
 
 /// Ticks of 90 kHz from where the title's first picture or sound is shown.
 #[derive(Clone, Debug)]

@@ -5,12 +5,13 @@
 
 use std::ops::Range;
 
-use millrace_store::bits::{Bits, unescape};
+use millrace_media::bits::{Bits, unescape};
+use millrace_media::limits::MAX_SPS_BYTES;
+use millrace_media::sei;
+use millrace_media::sps::{self, Pictures};
 
 use super::demux::Elementary;
-use super::sei;
-use super::sps::{self, Pictures};
-use crate::limits::{MAX_PARAMETER_SETS, MAX_SPS_BYTES};
+use crate::limits::MAX_PARAMETER_SETS;
 
 /// Which syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

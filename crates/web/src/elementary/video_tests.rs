@@ -1,8 +1,8 @@
+use millrace_media::sps::FieldSyntax;
 use proptest::prelude::*;
 
 use super::super::demux::Mark;
 use super::*;
-use crate::elementary::sps::FieldSyntax;
 
 fn nal(bytes: &[u8]) -> Vec<u8> {
     [&[0, 0, 1][..], bytes].concat()

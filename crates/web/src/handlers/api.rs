@@ -250,7 +250,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
         stream_type: stream.stream_type,
         codec: stream.codec,
         language: stream.language,
-        role: stream.role.map(millrace_store::volume::StreamRole::name),
+        role: stream.role.map(millrace_media::codec::StreamRole::name),
     };
     let is_apart = title.streams.iter().any(|stream| StreamFormat::of(&stream.codec).is_some());
     let (pictures, addresses) = match site.pictures(&title) {

@@ -229,7 +229,7 @@ mod tests {
             2
         ];
         assert!(browsers_play_stored(&streams));
-        streams[0].role = Some(millrace_store::volume::StreamRole::AudioDescription);
+        streams[0].role = Some(millrace_media::codec::StreamRole::AudioDescription);
         assert!(!browsers_play_stored(&streams));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use millrace_core::limits::web::MEMORY_KEPT_PART;
-use millrace_store::ingest::pictures::{About, Pictures};
+use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 
 use crate::answer::Answer;

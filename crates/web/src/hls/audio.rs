@@ -1,7 +1,7 @@
 //! Audio renditions separate from the video (RFC 8216 section 4.3.4.1), in groups: a player that
 //! cannot decode all codecs of a variant skips the variant.
 
-use millrace_store::volume::StreamRole;
+use millrace_media::codec::StreamRole;
 
 use super::language;
 

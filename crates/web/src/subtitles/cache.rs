@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
-use millrace_store::subtitles::Cue;
+use millrace_media::subtitles::Cue;
 use millrace_ts::teletext::PageContent;
 use tokio::sync::Semaphore;
 

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_core::limits::TS_PACKET_BYTES;
-use millrace_store::index::{PTS_MODULUS, TitleIndex};
+use millrace_media::ts_packet::PTS_MODULUS;
+use millrace_store::index::TitleIndex;
 use millrace_store::volume::TitleInfo;
 use millrace_ts::teletext::{PageNumber, announced};
 

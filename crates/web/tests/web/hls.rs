@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use m3u8_rs::{MasterPlaylist, MediaPlaylist};
-use millrace_store::ingest::{IngestOptions, ingest};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_store::volume::{MediaReader, SubtitleTrack, Volume};
 use millrace_web::WebLimits;
 use tempfile::TempDir;

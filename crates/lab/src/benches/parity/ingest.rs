@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use millrace_make::ingest::{IngestOptions, ingest};
 use millrace_store::format::superblock::Geometry;
-use millrace_store::ingest::{IngestOptions, ingest};
 use millrace_store::volume::Volume;
 
 use crate::benches::ingest::{make_media_file, plain_copy, tempdir, timed};

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::units::{Count, HumanDuration};
+use millrace_make::ingest::{self, IngestError, IngestOptions, SourceFile};
+use millrace_media::kinds::may_be_film;
 use millrace_store::StoreError;
-use millrace_store::ingest::kinds::may_be_film;
-use millrace_store::ingest::{self, IngestError, IngestOptions, SourceFile};
 use millrace_store::volume::{KnownSource, SourceIdentity, SourceMatch, Sources, TitleEdit, Volume};
 
 use super::worker::Worker;

@@ -15,12 +15,12 @@ use millrace_core::ids::TitleId;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::{ByteLen, HumanDuration};
+use millrace_make::trick::{self, TrickError};
 use millrace_offload::background::yield_to_all;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::load::LoadSnapshot;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
-use millrace_store::trick::{self, TrickError};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::worker::Worker;

@@ -8,15 +8,15 @@ use clap::Args;
 use millrace_core::counters::Sheet;
 use millrace_core::limits::web::{DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE};
 use millrace_core::units::{BitRate, ByteLen};
+use millrace_make::ingest::{
+    Exceeded, IngestError, IngestOptions, IngestProgress, StreamError, ingest_stream,
+};
+use millrace_media::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
 use millrace_offload::background::yield_to_all;
 use millrace_offload::load::LoadSnapshot;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
-use millrace_store::ingest::{
-    Exceeded, IngestError, IngestOptions, IngestProgress, StreamError, UploadNames, ingest_stream,
-};
-use millrace_store::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
-use millrace_store::volume::{NewSubtitles, TitleInfo, Volume};
+use millrace_store::volume::{NewSubtitles, TitleInfo, UploadNames, Volume};
 use millrace_web::NotTaken;
 
 use super::rests::Rests;

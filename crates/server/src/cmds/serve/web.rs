@@ -13,15 +13,15 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::web::DEFAULT_MEMORY_BYTES;
 use millrace_core::units::ByteLen;
+use millrace_make::ingest::IngestOptions;
+use millrace_media::subtitles::SubtitleLabel;
 use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::index::TitleIndex;
-use millrace_store::ingest::pictures::Pictures;
-use millrace_store::ingest::{IngestOptions, UploadNames};
-use millrace_store::subtitles::SubtitleLabel;
-use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, Volume};
+use millrace_store::pictures::Pictures;
+use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
     Totals, TunnelConn, WebConfig, WebHandle, WebLimits,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::subtitles::{LONGEST_CUE_TICKS, MAX_SUBTITLE_TRACK_BYTES};
 use millrace_core::memory::scaled;
-use millrace_store::subtitles::{Cue as TextCue, Subtitles};
+use millrace_media::subtitles::{Cue as TextCue, Subtitles};
 use millrace_store::volume::{SubtitleTrack, TitleInfo};
 use millrace_ts::teletext::{Cue, PageContent, cues};
 

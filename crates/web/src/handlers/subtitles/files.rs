@@ -10,8 +10,8 @@ use std::time::Duration;
 use hyper::body::{Body as HttpBody, Bytes};
 use millrace_core::limits::subtitles::MAX_SUBTITLE_SOURCE_BYTES;
 use millrace_core::units::ByteLen;
+use millrace_media::subtitles::SubtitleLabel;
 use millrace_rights::Now;
-use millrace_store::subtitles::SubtitleLabel;
 use millrace_store::volume::TitleInfo;
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ fn label_of(found: &RouteMatch) -> Result<(SubtitleLabel, bool), Answer> {
     }
     let label = name
         .parse()
-        .map_err(|error: millrace_store::subtitles::NotALabel| Answer::error(400, &error.to_string()))?;
+        .map_err(|error: millrace_media::subtitles::NotALabel| Answer::error(400, &error.to_string()))?;
     Ok((label, ending == "vtt"))
 }
 
