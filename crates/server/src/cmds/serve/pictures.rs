@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
 use millrace_core::units::ByteLen;
-use millrace_offload::background::yield_to_all;
+use millrace_offload::thread_priority::yield_to_all;
 use millrace_store::ingest::pictures::{self, PictureFiles, Pictures, PicturesError};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_web::PicturesState;

@@ -8,8 +8,8 @@ use clap::Args;
 use millrace_core::counters::Sheet;
 use millrace_core::limits::web::{DEFAULT_UPLOAD_BYTES, DEFAULT_UPLOAD_RATE};
 use millrace_core::units::{BitRate, ByteLen};
-use millrace_offload::background::yield_to_all;
 use millrace_offload::load::LoadSnapshot;
+use millrace_offload::thread_priority::yield_to_all;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::ingest::{
