@@ -1,4 +1,4 @@
-//! The name by which control side and loop mean a connection of an offload engine.
+//! The name of a connection of an offload engine, for control side and loop.
 
 /// A connection of an engine, named for the thread that turns it ([`TcpStream::engine_socket`](crate::toe::TcpStream::engine_socket)). The name of one that is over names nothing, in no
 /// other engine of the program either.

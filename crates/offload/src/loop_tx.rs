@@ -163,7 +163,7 @@ impl LoopTx for KernelTx {
         KernelTx::counters(self)
     }
     fn tend(&mut self, _: Instant) -> bool {
-        // Every send takes back what the kernel is done with.
+        // Every send takes back the data that the kernel has sent.
         false
     }
     fn is_zero_copy(&self, _: &Dest) -> bool {

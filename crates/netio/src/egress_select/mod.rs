@@ -3,7 +3,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `plan` | classes of bursts, egress paths, and the path of each class |
-//! | `paths` | what the kernel's path and a device must do |
+//! | `paths` | traits of the kernel's path and of a device |
 //! | `streams` | a stream's way, and when it may change |
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |

@@ -150,7 +150,7 @@ impl Host {
     }
 
     /// Gives back buffers before a wait. Unlike [`with`](Self::with) it takes in no event: the caller would sleep on it.
-    fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         if let Some(state) = self.0.state.borrow_mut().as_mut() {
             state.give_back_all();
             if state.take_asked() {

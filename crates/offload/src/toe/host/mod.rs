@@ -3,7 +3,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `handle` | [`Host`]: calls that wait for the engine |
-//! | `home` | what hosts and the engine's handle share |
+//! | `home` | state shared by hosts and the engine's handle |
 //! | `state` | the host's view of its sockets and buffers; no waiting |
 //! | `bytes` | from receive buffers, and to chunks of the area |
 //! | `waiters` | tasks that wait for a socket |
