@@ -22,14 +22,14 @@
 //! | --- | --- |
 //! | counting packets in the kernel | `crates/netio/src/drop_probe/mod.rs`, `docs/design/0003-count-at-the-interface.md` |
 //! | frames past the kernel's sockets (AF_XDP) | `crates/netio/src/xdp/mod.rs`, `docs/guide/xdp.md` |
-//! | choice of the egress path | `crates/netio/src/best/mod.rs`, `docs/design/0007-egress-path.md` |
+//! | choice of the egress path | `crates/netio/src/egress_select/mod.rs`, `docs/design/0007-egress-path.md` |
 //! | the emulated network of tests | `crates/netio/src/link/mod.rs`, `docs/guide/link.md` |
 //! | choice of the engine, and ports that engines share | `docs/design/0018-several-engines.md`, `crates/netio/src/kernel/udp.rs`, `crates/server/src/service/moving.rs` |
 #![deny(unsafe_code)]
 
-pub mod best;
 pub mod bpf;
 pub mod drop_probe;
+pub mod egress_select;
 mod errno;
 pub mod error;
 pub mod features;

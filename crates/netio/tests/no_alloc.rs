@@ -13,7 +13,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{PacketRx, PacketTx, Payload, Protocol, SendOutcome, Transmit};
 use millrace_core::time::Instant as CoreInstant;
 use millrace_core::wire::frame::LinkHeader;
-use millrace_netio::best::{BestTx, EgressPath, EgressPlan, NewDevice, exchange};
+use millrace_netio::egress_select::{BestTx, EgressPath, EgressPlan, NewDevice, exchange};
 use millrace_netio::limits::RX_LOOK_NS;
 use millrace_netio::null::SliceBatch;
 use millrace_netio::route::{Hop, HopTable};

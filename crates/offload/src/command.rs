@@ -13,7 +13,7 @@ pub use millrace_engine::{
     FailReason, LeaseFailure, Numbering, Refusal, RunCut, RunEnd, RunMedia, RunSpec, StopReason, StreamEvent,
 };
 
-pub use crate::toe::EngineSocket;
+pub use crate::engine_socket::EngineSocket;
 
 /// A connection's socket, as it goes from the control side to a loop and back.
 #[derive(Debug)]

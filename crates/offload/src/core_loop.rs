@@ -5,202 +5,24 @@
 //!   commands ──► arrivals ──► leases ──► connections ──► receive ──► send (frame, pace, packet I/O) ──► departures ──► wants ──► events ──► idle
 //! ```
 
-use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS, RING_RECORDS};
-use millrace_core::pool::Lease;
-use millrace_core::seam::{Clock, Dest, PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::seam::{Clock, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
-use millrace_netio::best::{BestTx, XdpDevice};
-use millrace_netio::{KernelTx, TxCounters};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;
-use crate::again::{Again, WantedExtent};
 use crate::bell::EventBell;
-use crate::command::{Command, ConnSocket, Event};
+use crate::command::{Command, Event};
+use crate::extent_refetch::ExtentRefetch;
 use crate::idle::{IdlePolicy, Wait};
 use crate::limits::{BATCHES_PER_TURN, COMMANDS_PER_TURN, LEASES_PER_TURN, LINGER_NS};
 use crate::load::LoadMeter;
+use crate::loop_tx::LoopTx;
 use crate::reception::Reception;
-
-/// The egress path that a loop needs: packets, and connections whose writes it owns.
-pub trait LoopTx: PacketTx + Send {
-    /// Takes over the writes of a connection.
-    ///
-    /// # Errors
-    /// The table is full, or it has no way to such a socket.
-    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32>;
-    /// Queues control bytes at a frame boundary.
-    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32>;
-    /// Gives a connection back once the kernel has taken all that it was given; `false`: there is none.
-    fn return_conn(&mut self, conn: ConnId) -> bool;
-    /// A connection that is given back.
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)>;
-    /// Gives up a connection.
-    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket>;
-    /// Once a turn: sends what full connections could not take before, where they can be written again; whether any has to be
-    /// tried again by time.
-    fn flush_conns(&mut self) -> bool;
-    /// A connection that held packets back and can be written again, once for each time.
-    fn poll_conn_writable(&mut self) -> Option<ConnId>;
-    /// Readable when there is something for [`LoopTx::flush_conns`]; `None` while no connection is full.
-    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// A connection that broke, each once.
-    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)>;
-    /// Bytes that a connection was given and its peer has not acknowledged, if that is known.
-    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
-        let _ = conn;
-        None
-    }
-    /// Records that ICMP reports this address as unreachable: the next send to it gets this
-    /// outcome.
-    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
-        let _ = (dest, errno);
-    }
-    /// Returns whether packets taken for this destination are read until [`LoopTx::poll_done`]
-    /// reports that they are not any more. A path that keeps leases of its own
-    /// ([`millrace_core::seam::PayloadSource`]) need not.
-    fn lends(&self, dest: &Dest) -> bool {
-        let _ = dest;
-        false
-    }
-    /// A stream, and how many of the packets that it has taken of it, from the first on, it no longer reads ([`Engine::handle_done`]).
-    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
-        None
-    }
-    /// What its sockets have done.
-    fn counters(&self) -> &TxCounters;
-    /// Runs once a turn, before anything else: takes the packets that have arrived, takes back data
-    /// the devices have finished with and takes in news. Returns whether something is still in
-    /// flight, so that the loop must not sleep for long.
-    fn tend(&mut self, now: Instant) -> bool {
-        let _ = now;
-        false
-    }
-    /// Runs once a turn, after all sends: the data gathered leaves. Returns the work done by this
-    /// and [`LoopTx::tend`], where it should keep the loop from sleeping.
-    fn depart(&mut self, now: Instant) -> usize {
-        let _ = now;
-        0
-    }
-    /// The loop ends: shuts the connections that nothing else will end now, after the data queued
-    /// on them. Their owners wait for nothing more.
-    fn farewell(&mut self, now: Instant) {
-        let _ = now;
-    }
-    /// When it has something to do even if nothing happens.
-    fn next_due(&self, now: Instant) -> Option<Instant> {
-        let _ = now;
-        None
-    }
-    /// Readable when something has come in for [`LoopTx::tend`].
-    fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    /// Returns whether a request is pending: the last check before the loop sleeps.
-    fn is_asked(&self) -> bool {
-        false
-    }
-    /// An extent that it gave back and needs again, to be answered by [`LoopTx::supply`].
-    fn poll_wanted(&mut self) -> Option<WantedExtent> {
-        None
-    }
-    /// Supplies the extent, or reports that it is unavailable.
-    fn supply(&mut self, now: Instant, wanted: &WantedExtent, lease: Option<Lease>) {
-        let _ = (now, wanted, lease);
-    }
-}
-
-/// Stands for "the connection's backlog of control bytes is full" or "no such connection" in [`Event::ConnGone`].
-pub const ERRNO_NO_BUFFERS: i32 = libc::ENOBUFS;
-
-impl LoopTx for KernelTx {
-    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
-        // A connection of an offload engine that this loop does not turn.
-        let fd = socket.into_fd().ok_or(libc::EOPNOTSUPP)?;
-        KernelTx::add_conn(self, conn, fd).map_err(|_| ERRNO_NO_BUFFERS)
-    }
-    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
-        KernelTx::write_control(self, conn, bytes).map_err(|_| ERRNO_NO_BUFFERS)
-    }
-    fn return_conn(&mut self, conn: ConnId) -> bool {
-        KernelTx::return_conn(self, conn)
-    }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
-        KernelTx::poll_conn_returned(self).map(|(conn, fd)| (conn, fd.into()))
-    }
-    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
-        KernelTx::remove_conn(self, conn).map(ConnSocket::Kernel)
-    }
-    fn flush_conns(&mut self) -> bool {
-        KernelTx::flush_conns(self)
-    }
-    fn poll_conn_writable(&mut self) -> Option<ConnId> {
-        KernelTx::poll_conn_writable(self)
-    }
-    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
-        KernelTx::full_conns_fd(self)
-    }
-    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
-        KernelTx::poll_conn_gone(self)
-    }
-    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
-        KernelTx::backlog_bytes(self, conn)
-    }
-    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
-        KernelTx::note_unreachable(self, dest, errno);
-    }
-    fn counters(&self) -> &TxCounters {
-        KernelTx::counters(self)
-    }
-}
-
-impl<D: XdpDevice + Send> LoopTx for BestTx<KernelTx, D> {
-    fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
-        LoopTx::add_conn(self.kernel_mut(), conn, socket)
-    }
-    fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
-        LoopTx::write_control(self.kernel_mut(), conn, bytes)
-    }
-    fn return_conn(&mut self, conn: ConnId) -> bool {
-        self.kernel_mut().return_conn(conn)
-    }
-    fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
-        LoopTx::poll_conn_returned(self.kernel_mut())
-    }
-    fn remove_conn(&mut self, conn: ConnId) -> Option<ConnSocket> {
-        LoopTx::remove_conn(self.kernel_mut(), conn)
-    }
-    fn flush_conns(&mut self) -> bool {
-        self.kernel_mut().flush_conns()
-    }
-    fn poll_conn_writable(&mut self) -> Option<ConnId> {
-        self.kernel_mut().poll_conn_writable()
-    }
-    fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.kernel().full_conns_fd()
-    }
-    fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
-        self.kernel_mut().poll_conn_gone()
-    }
-    fn backlog_bytes(&self, conn: ConnId) -> Option<u64> {
-        self.kernel().backlog_bytes(conn)
-    }
-    fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
-        self.kernel_mut().note_unreachable(dest, errno);
-    }
-    fn counters(&self) -> &TxCounters {
-        self.kernel().counters()
-    }
-    fn tend(&mut self, _: Instant) -> bool {
-        BestTx::tend(self)
-    }
-}
 
 /// Everything one loop owns.
 pub struct CoreLoop<C, T> {
@@ -229,7 +51,7 @@ pub struct CoreLoop<C, T> {
     /// The ingress path, if there is one.
     pub reception: Option<Reception>,
     /// Extents that the egress path needs again.
-    again: Again,
+    refetch: ExtentRefetch,
     state: LoopState,
 }
 
@@ -278,7 +100,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             load,
             adaptive_burst,
             reception: None,
-            again: Again::default(),
+            refetch: ExtentRefetch::default(),
             state,
         }
     }
@@ -291,7 +113,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             if let Some(since) = self.state.stopping {
                 let is_over = self.engine.counters().open == 0 || now.ns_since(since) > LINGER_NS;
                 if work == 0 && is_over {
-                    self.tx.farewell(now);
+                    self.tx.shut_down(now);
                     self.load.publish(self.engine.counters(), self.tx.counters());
                     break self.publish_reception();
                 }
@@ -344,7 +166,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, run, result) = match command {
             Command::Open { stream: id, dest, quiet } => {
-                let lends = self.tx.lends(&dest);
+                let lends = self.tx.is_zero_copy(&dest);
                 (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends }))
             }
             Command::Play { stream, at, ahead_ms, run } => {
@@ -399,7 +221,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         let streams = self.engine.streams();
         for taken in 0..LEASES_PER_TURN {
             let Some(grant) = self.handle.poll() else { return taken };
-            let Some(grant) = self.again.answer(now, streams, grant, &mut self.tx, &mut self.handle) else {
+            let Some(grant) = self.refetch.answer(now, streams, grant, &mut self.tx, &mut self.handle) else {
                 continue;
             };
             let Grant { stream, run, extent, lease, .. } = grant;
@@ -473,7 +295,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             // It must reach the cache before a want of the same stream.
             return 0;
         }
-        let mut posted = self.again.post(now, self.engine.streams(), &mut self.tx, &mut self.handle);
+        let mut posted = self.refetch.post(now, self.engine.streams(), &mut self.tx, &mut self.handle);
         while let Some(want) = self.engine.poll_want() {
             if !self.handle.want(&want) {
                 self.engine.want_refused(&want);

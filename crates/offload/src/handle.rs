@@ -14,9 +14,10 @@ use crate::adaptive_burst::AdaptiveBurst;
 use crate::affinity;
 use crate::bell::EventBell;
 use crate::command::{Command, Event};
-use crate::core_loop::{CoreLoop, LoopTx};
+use crate::core_loop::CoreLoop;
 use crate::idle::IdlePolicy;
 use crate::load::{LoadMeter, LoopSheets};
+use crate::loop_tx::LoopTx;
 
 /// How an engine's thread runs.
 #[derive(Clone, Debug, Default)]

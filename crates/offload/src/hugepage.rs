@@ -120,7 +120,7 @@ impl Touching {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let touch_all = move || {
-            crate::background::yield_to_all();
+            crate::thread_priority::yield_to_all();
             let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
             for page in 0..pages {
                 if stopped.load(Ordering::Relaxed) || !touch(&arena, page) {

@@ -9,14 +9,15 @@
 //! | [`core_loop`] | the loop and its named phases: read this to understand the running system |
 //! | [`command`] | what crosses the boundary |
 //! | [`handle`] | the control side's end: start an engine, talk to it, stop it |
-//! | [`places`] | which places in an engine's tables are taken, for the control side |
+//! | [`slot_allocator`] | free slots of an engine's tables, for the control side |
 //! | [`idle`] | busy, adaptive, sleeping |
 //! | [`load`] | how busy the core is, in nanoseconds |
 //! | [`adaptive_burst`] | longer bursts when it is busy |
-//! | [`again`] | extents that an egress path gave back and needs again |
+//! | `extent_refetch` | re-requests extents that were released while a receiver was stalled |
+//! | [`loop_tx`] | the egress path that a loop needs, as traits |
 //! | [`reception`] | packets received by a device, passed to a sink |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
-//! | [`background`] | threads that give way to all others |
+//! | [`thread_priority`] | the lowest priority, for background threads |
 //! | [`hugepage`], [`heap`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 //!
 //! ## Where to read on
@@ -25,25 +26,27 @@
 //! | --- | --- |
 //! | one turn of the loop | `crates/offload/src/core_loop.rs`: one turn, its phases |
 //! | ports of the kernel's address for an engine | `docs/design/0035-offload-engine.md`, `crates/offload/src/toe/steered/mod.rs`, `crates/netio/src/xdp/steer/program.rs` |
-//! | media by our own TCP | `docs/design/0036-media-by-our-tcp.md`, `crates/offload/src/toe/egress.rs`, then `engine/lend.rs`; `apart.rs` where the engine has a thread of its own |
+//! | media by our own TCP | `docs/design/0036-media-by-our-tcp.md`, `crates/offload/src/toe/egress.rs`, then `engine/lend.rs`; `queue_pair_access.rs` where the engine has a thread of its own |
 //! | sockets of an offload engine for host threads | `docs/design/0035-offload-engine.md`, `crates/offload/src/toe/mod.rs`, then `engine/`, `host/`, `remote/` |
 #![deny(unsafe_code)]
 
 pub mod adaptive_burst;
 pub mod affinity;
-pub mod again;
-pub mod background;
 pub mod clock;
 pub mod command;
 pub mod core_loop;
+mod engine_socket;
+mod extent_refetch;
 pub mod handle;
 pub mod heap;
 pub mod hugepage;
 pub mod idle;
 pub mod limits;
 pub mod load;
-pub mod places;
+pub mod loop_tx;
 pub mod reception;
+pub mod slot_allocator;
+pub mod thread_priority;
 pub mod toe;
 
 /// Socket set-up for starting engines: the ports that they share, the egress paths made from them,
@@ -53,7 +56,7 @@ pub use millrace_netio::{
     bind_ports,
 };
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
-pub use millrace_netio::{best, features, probe, route, xdp};
+pub use millrace_netio::{egress_select, features, probe, route, xdp};
 
 /// The doorbell that wakes a sleeping loop, and its control side.
 pub use millrace_store::bell;

@@ -13,7 +13,7 @@ use millrace_engine::{
 };
 use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::handle::EngineHandle;
-use millrace_offload::places::EnginePlaces;
+use millrace_offload::slot_allocator::SlotAllocator;
 
 use crate::outcome::{Reason, RunError, RunRefusal};
 
@@ -111,7 +111,7 @@ struct Port<P> {
     link: P,
     /// For which there was no room.
     queue: VecDeque<Command>,
-    places: EnginePlaces,
+    places: SlotAllocator,
 }
 
 /// What all engines may do together.
@@ -142,7 +142,7 @@ impl<P: EnginePort> Calls<P> {
         let port = |link| Port {
             link,
             queue: VecDeque::new(),
-            places: EnginePlaces::new(bounds.streams, bounds.conns),
+            places: SlotAllocator::new(bounds.streams, bounds.conns),
         };
         Self {
             ports: links.into_iter().map(port).collect(),

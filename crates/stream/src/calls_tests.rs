@@ -1,6 +1,7 @@
 //! The calls, an engine's loop and a cache on a clock that advances on command.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -15,9 +16,10 @@ use millrace_engine::{Engine, EngineConfig, LeaseFailure};
 use millrace_offload::TxCounters;
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
-use millrace_offload::core_loop::{CoreLoop, LoopTx};
+use millrace_offload::core_loop::CoreLoop;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
+use millrace_offload::loop_tx::{LoopConnections, LoopTx, WithoutEngine};
 use millrace_store::cache::{Cache, CacheConfig};
 use proptest::prelude::*;
 
@@ -91,7 +93,7 @@ impl PacketTx for Sink {
     }
 }
 
-impl LoopTx for Sink {
+impl LoopConnections for Sink {
     fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Ok(())
     }
@@ -120,8 +122,26 @@ impl LoopTx for Sink {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         None
     }
+    fn backlog_bytes(&self, _: ConnId) -> Option<u64> {
+        None
+    }
+}
+
+impl WithoutEngine for Sink {}
+
+impl LoopTx for Sink {
     fn counters(&self) -> &TxCounters {
         &TxCounters::ZERO
+    }
+    fn note_unreachable(&mut self, _: SocketAddr, _: i32) {}
+    fn tend(&mut self, _: Instant) -> bool {
+        false
+    }
+    fn is_zero_copy(&self, _: &Dest) -> bool {
+        false
+    }
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
+        None
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     entry(Rule::Clock, "crates/lab/src/proc.rs", "the processor time that a benchmark has used"),
     entry(
         Rule::Clock,
-        "crates/netio/src/best/measure/interface.rs",
+        "crates/netio/src/egress_select/measure/interface.rs",
         "measures what a datagram costs, before anything is served",
     ),
     entry(
@@ -134,7 +134,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     ),
     entry(
         Rule::Unsafe,
-        "crates/offload/src/background.rs",
+        "crates/offload/src/thread_priority.rs",
         "the system call that sets the priority of a thread's reads, which rustix does not know",
     ),
     entry(Rule::Unsafe, "crates/offload/src/heap.rs", "a setting of the allocator (mallopt)"),

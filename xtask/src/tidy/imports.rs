@@ -15,8 +15,6 @@ const MOST: usize = 10;
 const COUNTS: &[(&str, usize)] = &[
     ("crates/client", 20),
     ("crates/lab", 20),
-    ("crates/netio", 12),
-    ("crates/offload", 27),
     ("crates/server", 42),
     ("crates/store", 69),
     ("crates/tcp", 27),

@@ -1,5 +1,6 @@
 //! Instructions in order, with labels for jumps.
 
+use super::error::AsmError;
 use super::insn::{Alu, Cond, Insn, Operand, Reg, Width, code};
 use super::map::AsMap;
 
@@ -21,33 +22,6 @@ pub enum Helper {
     SkbLoadBytes = 26,
     /// `R1` map of sockets or devices, `R2` key, `R3` flags: action of an XDP program.
     RedirectMap = 51,
-}
-
-/// The program cannot be assembled: a fault of the code that builds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AsmError {
-    /// A jump leads nowhere.
-    #[error("instruction {at}: jumps to label {label}, which was never placed")]
-    Unplaced {
-        /// Place of the jump.
-        at: usize,
-        /// Number of the label.
-        label: usize,
-    },
-    /// A jump leads too far.
-    #[error("instruction {at}: jumps {distance} instructions; at most 32767 are possible")]
-    TooFar {
-        /// Place of the jump.
-        at: usize,
-        /// How far.
-        distance: i64,
-    },
-    /// A label is in two places.
-    #[error("label {label} was placed twice")]
-    PlacedTwice {
-        /// Number of the label.
-        label: usize,
-    },
 }
 
 /// Puts a program together.

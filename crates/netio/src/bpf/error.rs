@@ -2,8 +2,6 @@
 
 use std::io;
 
-use super::asm::AsmError;
-
 /// A map, program or link could not be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
@@ -69,4 +67,31 @@ impl BpfError {
         };
         Self::Call { what: what.into(), source, remedy }
     }
+}
+
+/// The program cannot be assembled: a fault of the code that builds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AsmError {
+    /// A jump leads nowhere.
+    #[error("instruction {at}: jumps to label {label}, which was never placed")]
+    Unplaced {
+        /// Place of the jump.
+        at: usize,
+        /// Number of the label.
+        label: usize,
+    },
+    /// A jump leads too far.
+    #[error("instruction {at}: jumps {distance} instructions; at most 32767 are possible")]
+    TooFar {
+        /// Place of the jump.
+        at: usize,
+        /// How far.
+        distance: i64,
+    },
+    /// A label is in two places.
+    #[error("label {label} was placed twice")]
+    PlacedTwice {
+        /// Number of the label.
+        label: usize,
+    },
 }

@@ -19,8 +19,8 @@ mod map;
 mod program;
 mod sys;
 
-pub use asm::{AsmError, Assembler, Helper, Label};
-pub use error::BpfError;
+pub use asm::{Assembler, Helper, Label};
+pub use error::{AsmError, BpfError};
 pub use insn::{Alu, Cond, Insn, Operand, Reg, Width};
 pub use link::{InterfaceLink, interface_index};
 pub use map::{AsMap, Map, MappedArray, PerCpuArray, SocketMap};

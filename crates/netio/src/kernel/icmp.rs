@@ -18,7 +18,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use super::TxCounters;
+use super::counters::TxCounters;
 use super::held::ZeroCopyLeases;
 use super::table::AddrTable;
 use crate::limits::{ICMP_BATCH, ICMP_LIFETIME_BATCHES, MAX_ICMP_CALLS, MAX_ICMP_NEWS};

@@ -34,7 +34,7 @@ use millrace_core::seam::{ByteRange, SendOutcome};
 use millrace_core::shape::DatagramShape;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sockopt};
 
-use super::TxCounters;
+use super::counters::TxCounters;
 use super::pieces::{Pieces, Prefix};
 use super::watch::{Watched, WritabilityWatch};
 use crate::error::{ConnError, NetError};

@@ -25,7 +25,7 @@ use millrace_core::seam::SendOutcome;
 use millrace_core::shape::DatagramShape;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::TxCounters;
+use super::counters::TxCounters;
 use super::held::{ZeroCopy, ZeroCopyLeases};
 use super::icmp::{IcmpLog, hear_icmp, icmp_may_say, only_icmp_says, recverr};
 use super::table::AddrTable;

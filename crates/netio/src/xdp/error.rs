@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::Strategy;
+use super::strategy::Strategy;
 
 /// An AF_XDP device could not be made, or has died.
 #[derive(Debug, thiserror::Error)]

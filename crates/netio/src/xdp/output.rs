@@ -13,9 +13,9 @@ use millrace_core::shape::DatagramShape;
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 use millrace_core::wire::frame::Template;
 
-use super::Strategy;
 use super::ring::{Consumer, Desc, Producer};
 use super::socket::{Kick, XdpSocket};
+use super::strategy::Strategy;
 use super::umem::{CHUNK_BYTES, FrameKind, Frames, HeldLeases, address_of};
 
 /// Datagrams between the one that is copied and the one whose payload is asked for: a hot copy takes some 40 ns, a cache

@@ -1,7 +1,7 @@
 //! Packets through real sockets, AF_XDP and TUN devices, on loopback and between network namespaces.
 
-mod best_measure;
 mod drop_probe;
+mod egress_measure;
 mod features;
 mod gso_tun;
 mod link_tun;

@@ -25,17 +25,19 @@ use millrace_core::shape::{DatagramShape, Misshapen};
 use millrace_core::time::Instant;
 use millrace_netio::TxCounters;
 use millrace_tcp::send::{ExtentRange, HEAD_BYTES, SlotPart};
+use millrace_tcp::stack::WantedExtent;
 
-use super::apart::Apart;
-use super::behind::Behind;
 use super::device::Device;
 use super::engine::{Given, LoopConnection, LoopConnectionEvent};
+use super::engine_access::EngineAccess;
+use super::host::Sockets;
+use super::queue_pair_access::QueuePairAccess;
+use super::settings::EngineSettings;
 use super::thread::{Engine, Turning};
-use super::{EngineSettings, EngineSocket, Sockets};
-use crate::again::WantedExtent;
 use crate::bell::EventBell;
 use crate::command::ConnSocket;
-use crate::core_loop::LoopTx;
+use crate::engine_socket::EngineSocket;
+use crate::loop_tx::{LoopConnections, LoopEngine, LoopTx};
 
 /// A connection of the engine that the loop writes to.
 struct EgressConnection {
@@ -52,9 +54,9 @@ struct EgressConnection {
 pub struct EngineTx<T> {
     inner: T,
     /// `None`: there has been none, its device is gone, or its handle has stopped it.
-    engine: Option<Behind>,
+    engine: Option<EngineAccess>,
     /// The next one, which is taken when there is none.
-    next: Option<rtrb::Consumer<Behind>>,
+    next: Option<rtrb::Consumer<EngineAccess>>,
     conns: Box<[Option<EgressConnection>]>,
     /// How many of them there are.
     used: usize,
@@ -70,7 +72,7 @@ pub struct EngineTx<T> {
 
 /// Where engines are put for a loop to turn ([`EngineTx::with_seat`]).
 pub struct Seat {
-    producer: rtrb::Producer<Behind>,
+    producer: rtrb::Producer<EngineAccess>,
     bell: Arc<EventBell>,
 }
 
@@ -82,7 +84,7 @@ impl Seat {
     pub fn start(&mut self, settings: &EngineSettings, device: Box<dyn Device>) -> io::Result<Engine> {
         self.is_there()?;
         let (engine, turning) = Engine::in_loop(settings, device, Arc::clone(&self.bell))?;
-        self.put(Behind::Turned(turning))?;
+        self.put(EngineAccess::Inline(turning))?;
         Ok(engine)
     }
 
@@ -94,7 +96,7 @@ impl Seat {
     /// The engine is another process, or the pair's area is small; another engine waits already, or the loop has ended.
     pub fn take(&mut self, sockets: Sockets) -> io::Result<()> {
         self.is_there()?;
-        self.put(Behind::Apart(Apart::new(sockets)?))
+        self.put(EngineAccess::QueuePair(QueuePairAccess::new(sockets)?))
     }
 
     fn is_there(&self) -> io::Result<()> {
@@ -105,7 +107,7 @@ impl Seat {
         Ok(())
     }
 
-    fn put(&mut self, engine: Behind) -> io::Result<()> {
+    fn put(&mut self, engine: EngineAccess) -> io::Result<()> {
         self.producer.push(engine).map_err(|_| {
             let text = "another offload engine waits for the loop to turn it: stop that one before";
             io::Error::new(io::ErrorKind::ResourceBusy, text)
@@ -126,7 +128,7 @@ enum Got {
 impl<T: LoopTx> EngineTx<T> {
     /// Serves connections of `engine` beside what `inner` sends. Names of connections are below `conns`, whoever serves them.
     pub fn new(inner: T, engine: Turning, conns: usize) -> Self {
-        Self { engine: Some(Behind::Turned(engine)), ..Self::without(inner, conns) }
+        Self { engine: Some(EngineAccess::Inline(engine)), ..Self::without(inner, conns) }
     }
 
     fn without(inner: T, conns: usize) -> Self {
@@ -275,7 +277,7 @@ impl<T: LoopTx> EngineTx<T> {
 
 /// One entry on its way to the stack.
 struct Sending<'a> {
-    engine: &'a mut Behind,
+    engine: &'a mut EngineAccess,
     way: LoopConnection,
     now: Instant,
     counters: &'a mut TxCounters,
@@ -430,7 +432,7 @@ impl<T: LoopTx> PacketTx for EngineTx<T> {
     }
 }
 
-impl<T: LoopTx> LoopTx for EngineTx<T> {
+impl<T: LoopTx> LoopConnections for EngineTx<T> {
     fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
         let name = match socket {
             ConnSocket::Engine(name) => name,
@@ -474,7 +476,7 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
 
     fn poll_conn_returned(&mut self) -> Option<(ConnId, ConnSocket)> {
         while let Some(conn) = self.returned.pop_front() {
-            if let Some(socket) = LoopTx::remove_conn(self, conn) {
+            if let Some(socket) = LoopConnections::remove_conn(self, conn) {
                 return Some((conn, socket));
             }
         }
@@ -518,15 +520,65 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
             _ => self.inner.backlog_bytes(conn),
         }
     }
+}
 
+impl<T: LoopTx> LoopEngine for EngineTx<T> {
+    fn depart(&mut self, now: Instant) -> usize {
+        let mut work = self.inner.depart(now);
+        if let Some(engine) = &mut self.engine {
+            match engine.depart(now) {
+                Ok(done) => work += done,
+                Err(why) => self.end(why),
+            }
+        }
+        self.add_up();
+        work
+    }
+
+    fn shut_down(&mut self, now: Instant) {
+        self.inner.shut_down(now);
+        if let Some(engine) = &mut self.engine {
+            engine.shut_all(now);
+        }
+        self.depart(now);
+    }
+
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let own = self.engine.as_ref().and_then(|engine| engine.next_due(now));
+        let told = (!self.gone.is_empty() || !self.returned.is_empty()).then_some(now);
+        [own, told, self.inner.next_due(now)].into_iter().flatten().min()
+    }
+
+    fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.engine.as_ref().and_then(EngineAccess::readable)
+    }
+
+    fn is_asked(&self) -> bool {
+        let own = self.engine.as_ref().is_some_and(EngineAccess::is_asked);
+        let has_next = self.engine.is_none() && self.next.as_ref().is_some_and(|next| !next.is_empty());
+        own || has_next || self.inner.is_asked()
+    }
+
+    fn poll_wanted(&mut self) -> Option<WantedExtent> {
+        self.engine.as_mut()?.poll_wanted()
+    }
+
+    fn supply(&mut self, now: Instant, wanted: &WantedExtent, lease: Option<Lease>) {
+        if let Some(engine) = &mut self.engine {
+            engine.supply(wanted, lease.as_ref(), now);
+        }
+    }
+}
+
+impl<T: LoopTx> LoopTx for EngineTx<T> {
     fn note_unreachable(&mut self, dest: SocketAddr, errno: i32) {
         self.inner.note_unreachable(dest, errno);
     }
 
-    fn lends(&self, dest: &Dest) -> bool {
+    fn is_zero_copy(&self, dest: &Dest) -> bool {
         // The stack has leases of its own.
         let is_own = dest.conn().is_some_and(|conn| matches!(self.conns.get(conn.0 as usize), Some(Some(_))));
-        !is_own && self.inner.lends(dest)
+        !is_own && self.inner.is_zero_copy(dest)
     }
 
     fn poll_done(&mut self) -> Option<(StreamId, u64)> {
@@ -541,52 +593,6 @@ impl<T: LoopTx> LoopTx for EngineTx<T> {
         self.now = now;
         self.arrive(now);
         self.inner.tend(now)
-    }
-
-    fn depart(&mut self, now: Instant) -> usize {
-        let mut work = self.inner.depart(now);
-        if let Some(engine) = &mut self.engine {
-            match engine.depart(now) {
-                Ok(done) => work += done,
-                Err(why) => self.end(why),
-            }
-        }
-        self.add_up();
-        work
-    }
-
-    fn farewell(&mut self, now: Instant) {
-        self.inner.farewell(now);
-        if let Some(engine) = &mut self.engine {
-            engine.shut_all(now);
-        }
-        self.depart(now);
-    }
-
-    fn next_due(&self, now: Instant) -> Option<Instant> {
-        let own = self.engine.as_ref().and_then(|engine| engine.next_due(now));
-        let told = (!self.gone.is_empty() || !self.returned.is_empty()).then_some(now);
-        [own, told, self.inner.next_due(now)].into_iter().flatten().min()
-    }
-
-    fn incoming_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.engine.as_ref().and_then(Behind::readable)
-    }
-
-    fn is_asked(&self) -> bool {
-        let own = self.engine.as_ref().is_some_and(Behind::is_asked);
-        let has_next = self.engine.is_none() && self.next.as_ref().is_some_and(|next| !next.is_empty());
-        own || has_next || self.inner.is_asked()
-    }
-
-    fn poll_wanted(&mut self) -> Option<WantedExtent> {
-        self.engine.as_mut()?.poll_wanted()
-    }
-
-    fn supply(&mut self, now: Instant, wanted: &WantedExtent, lease: Option<Lease>) {
-        if let Some(engine) = &mut self.engine {
-            engine.supply(wanted, lease.as_ref(), now);
-        }
     }
 }
 

@@ -15,11 +15,11 @@ use millrace_core::wire::checksum::sum16;
 use super::*;
 use crate::bell::EventBell;
 use crate::limits::SEND_AHEAD_BYTES;
+use crate::loop_tx::WithoutEngine;
 use crate::toe::device::{Device, Inbound};
 use crate::toe::engine::Core;
-use crate::toe::host::{HostState, Interest};
+use crate::toe::host::{Home, HostState, Interest};
 use crate::toe::pair::pair;
-use crate::toe::thread::Home;
 use crate::toe::{CounterSheets, EngineSettings};
 
 const STEP_NS: u64 = 50_000;
@@ -81,7 +81,7 @@ impl PacketTx for RecordingPath {
     }
 }
 
-impl LoopTx for RecordingPath {
+impl LoopConnections for RecordingPath {
     fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Err(libc::EOPNOTSUPP)
     }
@@ -109,8 +109,26 @@ impl LoopTx for RecordingPath {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         None
     }
+    fn backlog_bytes(&self, _: ConnId) -> Option<u64> {
+        None
+    }
+}
+
+impl WithoutEngine for RecordingPath {}
+
+impl LoopTx for RecordingPath {
     fn counters(&self) -> &TxCounters {
         const { &<TxCounters as millrace_core::counters::Group>::ZERO }
+    }
+    fn note_unreachable(&mut self, _: SocketAddr, _: i32) {}
+    fn tend(&mut self, _: Instant) -> bool {
+        false
+    }
+    fn is_zero_copy(&self, _: &Dest) -> bool {
+        false
+    }
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
+        None
     }
 }
 
@@ -301,7 +319,7 @@ impl EgressRig {
     fn engine(&mut self) -> &mut Core {
         match (&mut self.apart, &mut self.tx.engine) {
             (Some((core, _)), _) => core,
-            (None, Some(Behind::Turned(engine))) => &mut engine.core,
+            (None, Some(EngineAccess::Inline(engine))) => &mut engine.core,
             _ => panic!("the engine is gone"),
         }
     }
@@ -909,7 +927,7 @@ fn loop_end_closes_connections_of_its_engine() {
             rig.tx.add_conn(CONN, rig.name.into()).unwrap();
             rig.write_control(b"the last reply");
         }
-        rig.tx.farewell(rig.now);
+        rig.tx.shut_down(rig.now);
         let mut has_ended = false;
         for _ in 0..100 {
             rig.now = rig.now.plus_ns(STEP_NS);
@@ -921,5 +939,5 @@ fn loop_end_closes_connections_of_its_engine() {
 }
 
 /// An engine with a thread of its own, as its host's loop sees it.
-#[path = "apart_tests.rs"]
+#[path = "queue_pair_access_tests.rs"]
 mod apart;

@@ -12,7 +12,7 @@ use millrace_tcp::conn::{ConnectionState, TcpCounters};
 use millrace_tcp::ip::IpCounters;
 use millrace_tcp::ports::PortSet;
 
-use super::{GateCounters, ToeCounters};
+use super::counters::{GateCounters, ToeCounters};
 
 /// The counters of an engine, as they were at most a turn ago; also when it has ended.
 #[derive(Clone, Default)]

@@ -2,29 +2,27 @@
 //! turns it beside its other work ([`EngineTx`](super::EngineTx)).
 
 use std::io;
-use std::net::IpAddr;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use millrace_core::limits::toe::{MAX_PAIRS, MAX_SLEEP_NS};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_tcp::conn::TcpCounters;
-use millrace_tcp::ports::PortSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::capture::Captured;
+use super::counters::ToeCounters;
 use super::device::Device;
 use super::engine::Core;
-use super::host::{Host, HostState};
+use super::host::{Home, Host, HostState};
 use super::pair::{EngineEnd, PairSettings, pair};
 use super::remote::{self, Access, Gate, GateCommand, GatePort, GateSettings, RemotePort};
+use super::settings::EngineSettings;
 use super::status::CounterSheets;
-use super::{EngineSettings, ToeCounters};
 use crate::affinity;
 use crate::bell::EventBell;
 use crate::clock::{MonotonicClock, wall_offset_ns};
@@ -32,67 +30,6 @@ use crate::clock::{MonotonicClock, wall_offset_ns};
 /// Engines of this program until now: each has a number, so that a connection's name is not
 /// mistaken for one of the next engine.
 static ENGINES: AtomicU32 = AtomicU32::new(0);
-
-/// What hosts and the handle share; the engine's thread never looks at the list.
-pub(super) struct Home {
-    pub(super) bell: Arc<EventBell>,
-    pub(super) addresses: Vec<(IpAddr, u8)>,
-    /// The ports that the engine has of them; `None`: all, they are its own.
-    pub(super) ports: Option<PortSet>,
-    free: Mutex<Vec<HostState>>,
-    stop: AtomicBool,
-    /// The socket to the engine, if it is another process. It learns by its end that the host is gone.
-    pub(super) link: Option<OwnedFd>,
-    /// Why an engine without a thread of its own has ended.
-    end: OnceLock<String>,
-}
-
-impl Home {
-    pub(super) fn new(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, free: Vec<HostState>) -> Self {
-        let (free, stop) = (Mutex::new(free), AtomicBool::new(false));
-        Self { bell, addresses, ports: None, free, stop, link: None, end: OnceLock::new() }
-    }
-
-    /// That of the one host of an engine that is another process.
-    pub(super) fn elsewhere(bell: Arc<EventBell>, addresses: Vec<(IpAddr, u8)>, link: OwnedFd) -> Self {
-        Self { link: Some(link), ..Self::new(bell, addresses, Vec::new()) }
-    }
-
-    /// The same, with ports of addresses that are the kernel's.
-    pub(super) fn with_ports(self, ports: Option<PortSet>) -> Self {
-        Self { ports, ..self }
-    }
-
-    /// Whether its handle has stopped it.
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    /// Its handle wants no more of it.
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.bell.ring();
-    }
-
-    /// Why it has ended that had no thread.
-    pub(super) fn end(&self) -> Option<&str> {
-        self.end.get().map(String::as_str)
-    }
-
-    /// Whoever turned it has given it up.
-    pub(super) fn ended(&self, why: String) {
-        let _ = self.end.set(why);
-    }
-
-    /// Takes back the pair of a host's thread that has no more use for it. Data of closed
-    /// connections may still be in flight.
-    pub(super) fn take_back(&self, state: HostState) {
-        // Another process gives its pair back by hanging up.
-        if self.link.is_none() {
-            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(state);
-        }
-    }
-}
 
 /// A running engine. It ends when this is dropped; threads that wait for it are notified.
 pub struct Engine {
@@ -225,7 +162,7 @@ impl Engine {
     /// # Errors
     /// All are taken.
     pub fn attach(&self) -> io::Result<Host> {
-        let state = self.home.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let state = self.home.take_free();
         let none = || {
             let text =
                 "every queue pair of the offload engine is taken: drop a host, or start it with more pairs";

@@ -1,6 +1,6 @@
 //! When an engine's thread wakes.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 

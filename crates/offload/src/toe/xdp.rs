@@ -20,8 +20,8 @@ use millrace_tcp::ip;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::EngineSettings;
 use super::device::{Device, Inbound};
+use super::settings::EngineSettings;
 
 /// Longest IP packet of an engine behind such a device.
 pub(super) const MAX_MTU: u32 = (XDP_RAW_FRAME_BYTES - ETHERNET_HEADER_BYTES - VLAN_TAG_BYTES) as u32;

@@ -1,19 +1,20 @@
 //! A loop that sleeps goes on when a full connection can be written again.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::{Stage, WithoutConns};
-use millrace_core::ids::ConnId;
-use millrace_core::seam::{PacketTx, SendOutcome, TransmitBatch};
+use millrace_core::ids::{ConnId, StreamId};
+use millrace_core::seam::{Dest, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::MediaTicks;
 use millrace_netio::null::NullTx;
 use millrace_offload::TxCounters;
 use millrace_offload::bell::EventBell;
 use millrace_offload::command::{Command, ConnSocket};
-use millrace_offload::core_loop::LoopTx;
+use millrace_offload::loop_tx::{LoopConnections, LoopTx, WithoutEngine};
 
 /// A loop that is woken only by the limit of its sleep takes three times [`TIMEOUT`] for this many
 /// looks.
@@ -33,16 +34,13 @@ impl PacketTx for Full {
     }
 }
 
-impl LoopTx for Full {
+impl LoopConnections for Full {
     fn flush_conns(&mut self) -> bool {
         self.looks.fetch_add(1, Ordering::Relaxed);
         false
     }
     fn full_conns_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.writable.fd())
-    }
-    fn counters(&self) -> &TxCounters {
-        LoopTx::counters(&self.others)
     }
     fn add_conn(&mut self, conn: ConnId, socket: ConnSocket) -> Result<(), i32> {
         self.others.add_conn(conn, socket)
@@ -64,6 +62,27 @@ impl LoopTx for Full {
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         self.others.poll_conn_gone()
+    }
+    fn backlog_bytes(&self, _: ConnId) -> Option<u64> {
+        None
+    }
+}
+
+impl WithoutEngine for Full {}
+
+impl LoopTx for Full {
+    fn counters(&self) -> &TxCounters {
+        LoopTx::counters(&self.others)
+    }
+    fn note_unreachable(&mut self, _: SocketAddr, _: i32) {}
+    fn tend(&mut self, _: millrace_core::time::Instant) -> bool {
+        false
+    }
+    fn is_zero_copy(&self, _: &Dest) -> bool {
+        false
+    }
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
+        None
     }
 }
 

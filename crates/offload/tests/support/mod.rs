@@ -1,6 +1,7 @@
 //! A title on disk, a cache over it and a loop on top, for tests of the whole way.
 #![allow(unreachable_pub)]
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, ConnSocket, Dest, Event, Numbering, RunMedia, RunSpec};
-use millrace_offload::core_loop::{CoreLoop, LoopTx};
+use millrace_offload::core_loop::CoreLoop;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
+use millrace_offload::loop_tx::{LoopConnections, LoopTx, WithoutEngine};
 use millrace_store::cache::{Cache, CacheConfig};
 use millrace_store::index::TitleIndex;
 use millrace_store::volume::{FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
@@ -39,10 +41,7 @@ impl<T: PacketTx> PacketTx for WithoutConns<T> {
     }
 }
 
-impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
-    fn counters(&self) -> &TxCounters {
-        &TxCounters::ZERO
-    }
+impl<T: PacketTx + Send> LoopConnections for WithoutConns<T> {
     fn add_conn(&mut self, _: ConnId, _: ConnSocket) -> Result<(), i32> {
         Err(0)
     }
@@ -68,6 +67,27 @@ impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
         None
     }
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
+        None
+    }
+    fn backlog_bytes(&self, _: ConnId) -> Option<u64> {
+        None
+    }
+}
+
+impl<T: PacketTx + Send> WithoutEngine for WithoutConns<T> {}
+
+impl<T: PacketTx + Send> LoopTx for WithoutConns<T> {
+    fn counters(&self) -> &TxCounters {
+        &TxCounters::ZERO
+    }
+    fn note_unreachable(&mut self, _: SocketAddr, _: i32) {}
+    fn tend(&mut self, _: Instant) -> bool {
+        false
+    }
+    fn is_zero_copy(&self, _: &Dest) -> bool {
+        false
+    }
+    fn poll_done(&mut self) -> Option<(StreamId, u64)> {
         None
     }
 }

@@ -20,8 +20,8 @@ use millrace_tcp::send::ExtentRange;
 use millrace_tcp::stack::{CallError, Stack, WantedExtent};
 
 use super::{Core, NONE, SocketConnection, SocketId, SocketUse};
+use crate::engine_socket::EngineSocket;
 use crate::limits::{LOW_DESCRIPTORS, PENDING_SHARE_BYTES};
-use crate::toe::EngineSocket;
 
 /// Bytes of a connection that may wait for their first transmission: the same limit as for a loop's
 /// connections of the kernel.

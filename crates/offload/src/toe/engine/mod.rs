@@ -43,10 +43,11 @@ pub(super) use self::lend::{Given, LoopConnection, LoopConnectionEvent};
 use self::remote::Leaving;
 use self::send::Descriptors;
 pub(super) use self::survey::Survey;
+use super::counters::ToeCounters;
 use super::device::{Device, Inbound};
 use super::pair::{EngineEnd, PairSettings};
 use super::record::HostEvent;
-use super::{EngineSettings, ToeCounters};
+use super::settings::EngineSettings;
 use crate::limits::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 
 /// Stands for no buffer, descriptor or connection.

@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::handle::{Host, Until};
+use super::state::HostState;
+use super::stream::TcpStream;
 use super::waiters::Interest;
-use super::{Host, HostState, TcpStream, Until};
 use crate::limits::DEFAULT_BACKLOG;
 
 /// A listener. It stays on the thread of its [`Host`]; when dropped, it closes: connections not yet

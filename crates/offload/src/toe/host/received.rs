@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 
 use millrace_core::shared::Words;
 
-use super::state::ReceivedPiece;
+use super::handle::Host;
+use super::state::{HostState, ReceivedPiece};
+use super::stream::TcpStream;
 use super::waiters::Interest;
-use super::{Host, HostState, TcpStream};
 
 /// Bytes that have come, in the buffer in which they came ([`TcpStream::read_lent`]). Dropped, it gives the buffer back: until then it counts as one of
 /// those that the connection may have unread (`PairSettings::receive_share`), also when that is closed.

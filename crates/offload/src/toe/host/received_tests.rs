@@ -10,9 +10,9 @@ use millrace_core::shared::Region;
 use super::*;
 use crate::bell::EventBell;
 use crate::toe::PairSettings;
+use crate::toe::host::home::Home;
 use crate::toe::pair::{EngineEnd, HostEnd, Layout};
 use crate::toe::record::{Fault, HostEvent, HostRequest};
-use crate::toe::thread::Home;
 
 /// A connection and the engine's end of its pair; `is_shared`: in memory that another process might have.
 fn stream(is_shared: bool) -> (EngineEnd, Host, TcpStream) {

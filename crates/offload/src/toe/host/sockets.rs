@@ -11,11 +11,14 @@ use std::time::Duration;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
-use super::{Host, HostState, Readiness};
+use super::handle::Host;
+use super::home::Home;
+use super::ready::Readiness;
+use super::state::HostState;
 use crate::bell::EventBell;
+use crate::engine_socket::EngineSocket;
+use crate::toe::pair::PairSettings;
 use crate::toe::record::Choice;
-use crate::toe::thread::Home;
-use crate::toe::{EngineSocket, PairSettings};
 
 /// The sockets of a queue pair, for a layer that has locks and waits of its own: a library between programs and their sockets, an executor. Numbers
 /// are those that its calls have given and that are not closed; any other number panics.

@@ -10,8 +10,8 @@ use std::task::Waker;
 use super::ready::ReadyQueue;
 use super::waiters::{Interest, Waiters};
 use crate::bell::EventBell;
+use crate::engine_socket::EngineSocket;
 use crate::limits::EXTENTS_UNDER_WAY;
-use crate::toe::EngineSocket;
 use crate::toe::pair::{HostEnd, PairSettings};
 use crate::toe::record::{Choice, Fault, GIVEN_AT_ONCE, HostEvent, HostRequest};
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
+use super::handle::{Host, Until};
 use super::waiters::Interest;
-use super::{Host, Until};
-use crate::toe::EngineSocket;
+use crate::engine_socket::EngineSocket;
 use crate::toe::record::Choice;
 
 /// A connection. It stays on the thread of its [`Host`]; when dropped, it closes: written data is

@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll, Waker};
 
-use super::Host;
+use super::handle::Host;
 use super::state::{HostState, stopped};
 
 /// The event that a task waits for.

@@ -12,12 +12,11 @@ use rustix::net::{
     SocketType, recvmsg, socket_with, sockopt,
 };
 
+use super::channel::{host_side, send};
 use super::message::{GateMessage, Refusal, Welcome};
-use super::{host_side, send};
 use crate::limits::{HANDSHAKE_NS, MAX_HANDSHAKE_BYTES, MAX_SHOWN_CONNECTIONS};
-use crate::toe::host::{Host, HostState};
+use crate::toe::host::{Home, Host, HostState};
 use crate::toe::status::{ConnectionStatus, EngineStatus};
-use crate::toe::thread::Home;
 
 /// Returns a queue pair, for this thread, of the engine that listens at `path`
 /// ([`Engine::serve`](crate::toe::Engine::serve)). Its sockets are the same as those of an engine

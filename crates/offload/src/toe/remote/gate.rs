@@ -22,14 +22,15 @@ use rustix::net::{
     recv, socket_with,
 };
 
+use super::channel::{engine_side, send};
 use super::client::dial;
 use super::message::{GateMessage, Refusal, Welcome};
 use super::ports::{GateCommand, GatePort, Returned};
 use super::report::Page;
-use super::{engine_side, send};
 use crate::bell::EventBell;
 use crate::clock::MonotonicClock;
 use crate::limits::{HANDSHAKE_NS, MAX_CALLERS, MAX_HANDSHAKE_BYTES};
+use crate::toe::counters::GateCounters;
 use crate::toe::engine::Survey;
 use crate::toe::pair::{EngineEnd, PairSettings};
 use crate::toe::status::{CounterSheets, EngineStatus, HostStatus};
@@ -54,26 +55,6 @@ impl Access {
 
     fn is_own_only(&self) -> bool {
         self.uids.is_empty() && self.gids.is_empty()
-    }
-}
-
-millrace_core::counters! {
-    /// Counts of events at an engine's socket.
-    pub struct GateCounters {
-        /// Programs that have connected.
-        sum callers,
-        /// Queue pairs handed to other processes.
-        sum hosts_joined,
-        /// Hosts whose end was noticed: they have closed their socket, or have died.
-        sum hosts_left,
-        /// Hosts now.
-        gauge hosts,
-        /// Programs that may not connect.
-        sum not_allowed,
-        /// Programs that found every pair taken, or no memory for one.
-        sum no_pair,
-        /// Programs that sent nothing in time, or anything that is no message.
-        sum bad_callers,
     }
 }
 

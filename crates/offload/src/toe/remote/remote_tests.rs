@@ -1,21 +1,25 @@
 //! An engine that serves other programs, and what these can do to it: both sides are in this process here, but share only what two processes would.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_core::random::SplitMix;
 use millrace_core::shared::ENTRY_WORDS;
 
+use super::channel::{host_side, send};
 use super::client::{answer, ask, dial};
 use super::message::GateMessage;
 use super::report::Page;
 use super::*;
+use crate::bell::EventBell;
 use crate::limits::{DEFAULT_BACKLOG, HANDSHAKE_NS, MAX_CALLERS};
 use crate::toe::host::HostState;
+use crate::toe::pair::{ENGINE_SLEEPS, PairSettings};
 use crate::toe::{
     ConnectionState, ConnectionStatus, Device, Engine, EngineSettings, HostStatus, Inbound, Owner,
     TcpListener, TcpStream,

@@ -41,8 +41,8 @@ pub use self::held::ports_given_out;
 use self::held::{PortReservation, no_connections};
 use self::stations::{Mac, Stations};
 use self::ways::{SteeredPacketKind, Ways, Where};
-use super::EngineSettings;
 use super::device::{Device, Inbound};
+use super::settings::EngineSettings;
 use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
 
 /// Room for an Ethernet header and all before the payload.

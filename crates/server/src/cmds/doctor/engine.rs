@@ -4,7 +4,7 @@
 use std::io;
 
 use millrace_core::limits::MAX_XDP_RAW_QUEUES;
-use millrace_offload::best::measure::TargetInterface;
+use millrace_offload::egress_select::measure::TargetInterface;
 use millrace_offload::features::{DeviceFeatures, XdpFeatures};
 use millrace_offload::probe::{Finding, Survey};
 use millrace_offload::toe::XdpDevice;

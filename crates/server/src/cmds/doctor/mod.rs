@@ -8,8 +8,8 @@ mod serving;
 use std::process::ExitCode;
 
 use clap::Args;
-use millrace_offload::best::measure::TargetInterface;
-use millrace_offload::best::{Class, EgressPath};
+use millrace_offload::egress_select::measure::TargetInterface;
+use millrace_offload::egress_select::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::probe::{Finding, Survey};
 use serde_json::{Value, json};
@@ -211,7 +211,7 @@ impl InterfaceMeasurement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_offload::best::measure::CostTable;
+    use millrace_offload::egress_select::measure::CostTable;
 
     fn report() -> DoctorReport {
         let mut table = CostTable::default();

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use millrace_core::limits::XDP_ASIDE_EXTENTS;
 use millrace_core::pool::ExtentArena;
-use millrace_offload::best::measure::TargetInterface;
-use millrace_offload::best::{DeviceEvent, DeviceIndex, DeviceSide, DeviceSupervisor, EgressPlan, Opener};
+use millrace_offload::egress_select::measure::TargetInterface;
+use millrace_offload::egress_select::{
+    DeviceEvent, DeviceIndex, DeviceSide, DeviceSupervisor, EgressPlan, Opener,
+};
 use millrace_offload::route::RouteWatch;
 use millrace_offload::xdp::{Strategy, XdpConfig, XdpTx};
 

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use millrace_offload::best::measure::{CostTable, TargetInterface};
-use millrace_offload::best::{Class, EgressPath};
+use millrace_offload::egress_select::measure::{CostTable, TargetInterface};
+use millrace_offload::egress_select::{Class, EgressPath};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 use serde::{Deserialize, Serialize};

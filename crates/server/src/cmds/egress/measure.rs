@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::{EXTENT_BYTES, XDP_ASIDE_EXTENTS};
 use millrace_core::pool::ExtentArena;
-use millrace_offload::best::measure::{CostTable, Effort, TargetInterface, measure};
+use millrace_offload::egress_select::measure::{CostTable, Effort, TargetInterface, measure};
 use millrace_offload::hugepage::PageRegion;
 use millrace_offload::route::HopTable;
 use millrace_offload::xdp::{Strategy, XdpConfig, XdpTx};

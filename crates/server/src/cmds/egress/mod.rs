@@ -17,8 +17,8 @@ use std::path::Path;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use millrace_offload::best::measure::TargetInterface;
-use millrace_offload::best::{Class, DeviceClass, EgressPath, EgressPlan, MAX_DEVICES};
+use millrace_offload::egress_select::measure::TargetInterface;
+use millrace_offload::egress_select::{Class, DeviceClass, EgressPath, EgressPlan, MAX_DEVICES};
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::ensure;
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::MAX_OWN_PORTS;
-use millrace_offload::best::measure::TargetInterface;
+use millrace_offload::egress_select::measure::TargetInterface;
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::toe::{Device, EngineSettings, PortSet, TunDevice, XdpDevice, XdpPorts};
 use millrace_offload::xdp::XdpRawConfig;

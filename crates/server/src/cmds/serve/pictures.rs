@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_core::ids::TitleId;
 use millrace_core::units::ByteLen;
 use millrace_make::pictures::{self, PicturesError};
-use millrace_offload::background::yield_to_all;
+use millrace_offload::thread_priority::yield_to_all;
 use millrace_store::pictures::{PictureFiles, Pictures};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_web::PicturesState;

@@ -142,7 +142,7 @@ mod tests {
     use millrace_core::seam::RxCounters;
     use millrace_engine::EngineCounters;
     use millrace_offload::TxCounters;
-    use millrace_offload::best::{ChoiceCounters, PathCounters};
+    use millrace_offload::egress_select::{ChoiceCounters, PathCounters};
     use millrace_offload::load::LoadSnapshot;
     use millrace_offload::toe::{GateCounters, IpCounters, TcpCounters, ToeCounters};
     use millrace_rights::RightsCounters;

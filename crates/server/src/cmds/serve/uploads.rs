@@ -12,8 +12,8 @@ use millrace_make::ingest::{
     Exceeded, IngestError, IngestOptions, IngestProgress, StreamError, ingest_stream,
 };
 use millrace_media::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
-use millrace_offload::background::yield_to_all;
 use millrace_offload::load::LoadSnapshot;
+use millrace_offload::thread_priority::yield_to_all;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::volume::{NewSubtitles, TitleInfo, UploadNames, Volume};

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::task::coop::poll_proceed;
 
-use super::{Reactor, TcpStream};
+use super::reactor::Reactor;
+use super::stream::TcpStream;
 use crate::toe::host;
 
 /// A listener; when dropped, it closes: connections not yet accepted are reset.

@@ -11,8 +11,11 @@ use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::poll_proceed;
 use millrace_core::pool::Lease;
 
-use super::Reactor;
-use crate::toe::{EngineSocket, ExtentRange, Received, host};
+use millrace_tcp::send::ExtentRange;
+
+use super::reactor::Reactor;
+use crate::engine_socket::EngineSocket;
+use crate::toe::host::{self, Received};
 
 /// A connection; when dropped, it closes: written data is still sent, and if some received data was
 /// not read the peer gets a reset.

@@ -7,38 +7,38 @@ use millrace_core::ids::ConnId;
 use millrace_core::pool::Lease;
 use millrace_core::time::Instant;
 use millrace_tcp::send::ExtentRange;
+use millrace_tcp::stack::WantedExtent;
 
-use super::EngineSocket;
-use super::apart::Apart;
 use super::engine::{Given, LoopConnection, LoopConnectionEvent};
+use super::queue_pair_access::QueuePairAccess;
 use super::thread::Turning;
-use crate::again::WantedExtent;
+use crate::engine_socket::EngineSocket;
 
 /// See the module. Few are made, and none is moved once it is there.
 #[expect(clippy::large_enum_variant, reason = "a loop has one of them, in its place")]
-pub(super) enum Behind {
+pub(super) enum EngineAccess {
     /// One thread: calls.
-    Turned(Turning),
+    Inline(Turning),
     /// Two threads: requests and events.
-    Apart(Apart),
+    QueuePair(QueuePairAccess),
 }
 
-impl Behind {
+impl EngineAccess {
     /// Runs the first half of a turn: takes in packets and events.
     ///
     /// # Errors
     /// Why it is over.
     pub(super) fn arrive(&mut self, now: Instant) -> Result<(), String> {
         match self {
-            Self::Turned(engine) if engine.home.is_stopping() => Err("it was stopped".into()),
-            Self::Turned(engine) => {
+            Self::Inline(engine) if engine.home.is_stopping() => Err("it was stopped".into()),
+            Self::Inline(engine) => {
                 engine.turn_gate(now);
                 engine
                     .core
                     .arrive(&mut *engine.device, now)
                     .map_err(|error| format!("its device failed: {error}"))
             }
-            Self::Apart(apart) => apart.arrive(),
+            Self::QueuePair(pair) => pair.arrive(),
         }
     }
 
@@ -48,17 +48,17 @@ impl Behind {
     /// Why it is over.
     pub(super) fn depart(&mut self, now: Instant) -> Result<usize, String> {
         match self {
-            Self::Turned(engine) => match engine.core.depart(&mut *engine.device, now) {
+            Self::Inline(engine) => match engine.core.depart(&mut *engine.device, now) {
                 Ok(()) => Ok(engine.publish() as usize),
                 Err(error) => Err(format!("its device failed: {error}")),
             },
-            Self::Apart(apart) => Ok(apart.depart()),
+            Self::QueuePair(pair) => Ok(pair.depart()),
         }
     }
 
     /// Records the end and its reason, for later queries.
     pub(super) fn ended(&self, why: String) {
-        if let Self::Turned(engine) = self {
+        if let Self::Inline(engine) = self {
             engine.home.ended(why);
         }
     }
@@ -66,42 +66,42 @@ impl Behind {
     /// The loop ends.
     pub(super) fn shut_all(&mut self, now: Instant) {
         match self {
-            Self::Turned(engine) => engine.core.shut_all(now),
-            Self::Apart(apart) => apart.shut_all(),
+            Self::Inline(engine) => engine.core.shut_all(now),
+            Self::QueuePair(pair) => pair.shut_all(),
         }
     }
 
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         match self {
-            Self::Turned(engine) => {
+            Self::Inline(engine) => {
                 let is_blind = engine.device.readable().is_none();
                 if is_blind || engine.core.has_news() { Some(now) } else { engine.next_due(now) }
             }
-            Self::Apart(apart) => apart.has_news().then_some(now),
+            Self::QueuePair(pair) => pair.has_news().then_some(now),
         }
     }
 
     /// Readable when something has come in.
     pub(super) fn readable(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Turned(engine) => engine.device.readable(),
-            Self::Apart(apart) => Some(apart.readable()),
+            Self::Inline(engine) => engine.device.readable(),
+            Self::QueuePair(pair) => Some(pair.readable()),
         }
     }
 
     pub(super) fn is_asked(&self) -> bool {
         match self {
-            Self::Turned(engine) => {
+            Self::Inline(engine) => {
                 engine.core.has_requests() || engine.home.is_stopping() || engine.is_asked()
             }
-            Self::Apart(apart) => apart.has_events(),
+            Self::QueuePair(pair) => pair.has_events(),
         }
     }
 
     pub(super) fn poll_news(&mut self) -> Option<LoopConnectionEvent> {
         match self {
-            Self::Turned(engine) => engine.core.poll_news(),
-            Self::Apart(apart) => apart.poll_news(),
+            Self::Inline(engine) => engine.core.poll_news(),
+            Self::QueuePair(pair) => pair.poll_news(),
         }
     }
 
@@ -114,15 +114,15 @@ impl Behind {
         now: Instant,
     ) -> Result<LoopConnection, i32> {
         match self {
-            Self::Turned(engine) => engine.core.lend(name, conn, now),
-            Self::Apart(apart) => apart.lend(name, conn),
+            Self::Inline(engine) => engine.core.lend(name, conn, now),
+            Self::QueuePair(pair) => pair.lend(name, conn),
         }
     }
 
     pub(super) fn take_back(&mut self, way: LoopConnection) {
         match self {
-            Self::Turned(engine) => engine.core.take_back(way),
-            Self::Apart(apart) => apart.take_back(way),
+            Self::Inline(engine) => engine.core.take_back(way),
+            Self::QueuePair(pair) => pair.take_back(way),
         }
     }
 
@@ -136,8 +136,8 @@ impl Behind {
         now: Instant,
     ) -> Given {
         match self {
-            Self::Turned(engine) => engine.core.give_framed(way, head, lease, range, now),
-            Self::Apart(apart) => apart.give_framed(way, head, lease, range),
+            Self::Inline(engine) => engine.core.give_framed(way, head, lease, range, now),
+            Self::QueuePair(pair) => pair.give_framed(way, head, lease, range),
         }
     }
 
@@ -150,16 +150,16 @@ impl Behind {
         now: Instant,
     ) -> Given {
         match self {
-            Self::Turned(engine) => engine.core.give_range(way, lease, range, now),
-            Self::Apart(apart) => apart.give_framed(way, &[], lease, range),
+            Self::Inline(engine) => engine.core.give_range(way, lease, range, now),
+            Self::QueuePair(pair) => pair.give_framed(way, &[], lease, range),
         }
     }
 
     /// Bytes that are copied, all of them or none.
     pub(super) fn give_copied(&mut self, way: LoopConnection, parts: &[&[u8]], now: Instant) -> Given {
         match self {
-            Self::Turned(engine) => engine.core.give_copied(way, parts, now),
-            Self::Apart(apart) => apart.give_copied(way, parts),
+            Self::Inline(engine) => engine.core.give_copied(way, parts, now),
+            Self::QueuePair(pair) => pair.give_copied(way, parts),
         }
     }
 
@@ -172,28 +172,28 @@ impl Behind {
         now: Instant,
     ) -> Result<(), i32> {
         match self {
-            Self::Turned(engine) => engine.core.give_control(way, bytes, now),
-            Self::Apart(apart) => apart.give_control(way, bytes),
+            Self::Inline(engine) => engine.core.give_control(way, bytes, now),
+            Self::QueuePair(pair) => pair.give_control(way, bytes),
         }
     }
 
     pub(super) fn backlog_bytes(&self, way: LoopConnection) -> Option<u64> {
         match self {
-            Self::Turned(engine) => engine.core.backlog_bytes(way),
-            Self::Apart(apart) => apart.backlog_bytes(way),
+            Self::Inline(engine) => engine.core.backlog_bytes(way),
+            Self::QueuePair(pair) => pair.backlog_bytes(way),
         }
     }
 
     /// An extent that a connection gave back, and needs again. A host's ranges stay leased until they are acknowledged.
     pub(super) fn poll_wanted(&mut self) -> Option<WantedExtent> {
         match self {
-            Self::Turned(engine) => engine.core.poll_wanted(),
-            Self::Apart(_) => None,
+            Self::Inline(engine) => engine.core.poll_wanted(),
+            Self::QueuePair(_) => None,
         }
     }
 
     pub(super) fn supply(&mut self, wanted: &WantedExtent, lease: Option<&Lease>, now: Instant) {
-        if let Self::Turned(engine) = self {
+        if let Self::Inline(engine) = self {
             engine.core.supply(wanted, lease, now);
         }
     }

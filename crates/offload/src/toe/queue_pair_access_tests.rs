@@ -51,7 +51,7 @@ impl EgressRig {
             connections.push((sockets.engine_socket(here), [here, there]));
         }
         (rig.name, rig.sockets) = connections[0];
-        rig.tx.engine = Some(Behind::Apart(Apart::new(sockets).unwrap()));
+        rig.tx.engine = Some(EngineAccess::QueuePair(QueuePairAccess::new(sockets).unwrap()));
         (rig, connections)
     }
 
@@ -135,7 +135,7 @@ fn news_of_a_connection_that_was_given_up_do_not_reach_the_next_one_of_its_name(
     }
     // Its end has arrived here, and has not been reported.
     rig.tx.tend(rig.now);
-    let Some(Behind::Apart(apart)) = &rig.tx.engine else { panic!("no engine") };
+    let Some(EngineAccess::QueuePair(apart)) = &rig.tx.engine else { panic!("no engine") };
     assert!(apart.has_news());
     rig.tx.remove_conn(CONN).unwrap();
     (rig.name, rig.sockets) = (second, sockets);
@@ -158,7 +158,7 @@ fn loop_end_or_pair_drop_closes_connections_after_sent_data() {
         }
         match is_dropped {
             true => rig.tx.engine = None,
-            false => rig.tx.farewell(rig.now),
+            false => rig.tx.shut_down(rig.now),
         }
         let mut has_ended = false;
         for _ in 0..100 {
@@ -271,6 +271,6 @@ fn pair_settings_without_space_for_replies_are_refused() {
     let (_engine, state) = core(&settings);
     let home = Arc::new(Home::new(Arc::new(EventBell::new().unwrap()), Vec::new(), Vec::new()));
     let sockets = Sockets::new(Host::new(state, home)).unwrap();
-    let error = Apart::new(sockets).err().unwrap().to_string();
+    let error = QueuePairAccess::new(sockets).err().unwrap().to_string();
     assert!(error.contains("65536 bytes") && error.contains("choose send_buffers"), "{error}");
 }

@@ -4,7 +4,7 @@ use millrace_core::ids::StreamId;
 use millrace_core::seam::{SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::DatagramShape;
 
-use super::{KernelPath, XdpDevice};
+use super::paths::{KernelPath, XdpDevice};
 use crate::kernel::KernelTx;
 use crate::xdp::XdpTx;
 

@@ -20,11 +20,12 @@ use millrace_core::wire::frame::LinkHeader;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::contest::{Contender, Effort, contest};
+use super::error::MeasureError;
 use super::sample::SamplePackets;
 use super::table::CostTable;
 use super::target::TargetInterface;
-use crate::best::XdpDevice;
-use crate::best::plan::EgressPath;
+use crate::egress_select::paths::XdpDevice;
+use crate::egress_select::plan::EgressPath;
 use crate::kernel::{KernelTx, KernelTxConfig, UdpPair};
 use crate::limits::{MEASURED_EXTENTS, SETTLE_NS};
 use crate::netlink::{Family, Netlink, NetlinkRequest};
@@ -45,47 +46,6 @@ const NLM_F_CREATE_EXCL: u16 = 0x600;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NUD_PERMANENT: u16 = 0x80;
-
-/// An interface cannot be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum MeasureError {
-    /// No interface has this name.
-    #[error("{interface}: no such interface in this network namespace; there are: {names}")]
-    NoInterface {
-        /// The name.
-        interface: String,
-        /// The names that there are.
-        names: String,
-    },
-    /// The kernel needs a source address.
-    #[error(
-        "{interface}: no IPv4 address; give it one (ip address add ADDRESS/PREFIX dev {interface}), or choose an egress path with --backend"
-    )]
-    NoAddress {
-        /// Its name.
-        interface: String,
-    },
-    /// All networks for documentation are in use here.
-    #[error(
-        "{interface}: this host has addresses in all three networks that are reserved for documentation (RFC 5737), so no unused address is left"
-    )]
-    NoTarget {
-        /// Its name.
-        interface: String,
-    },
-    /// Something was refused.
-    #[error("{interface}: cannot {what}: {source}; {remedy}")]
-    Call {
-        /// The interface.
-        interface: String,
-        /// The attempted operation.
-        what: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-        /// What to do.
-        remedy: &'static str,
-    },
-}
 
 /// Results of measuring the egress paths of an interface.
 #[derive(Clone, Debug)]

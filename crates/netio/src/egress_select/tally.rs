@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::MAX_DEVICES;
 use super::plan::EgressPath;
+use crate::limits::MAX_DEVICES;
 
 /// Counts that one thread writes.
 #[derive(Debug, Default)]

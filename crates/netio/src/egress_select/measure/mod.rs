@@ -12,13 +12,15 @@
 //! slow link does not make a path look dear.
 
 mod contest;
+mod error;
 mod interface;
 mod sample;
 mod table;
 mod target;
 
 pub use self::contest::{Contender, Effort, contest};
-pub use self::interface::{EgressMeasurement, MeasureError, OpenXdp, measure};
+pub use self::error::MeasureError;
+pub use self::interface::{EgressMeasurement, OpenXdp, measure};
 pub use self::sample::{SampleBatch, SamplePackets};
 pub use self::table::CostTable;
 pub use self::target::TargetInterface;

@@ -6,7 +6,7 @@ use millrace_core::seam::{SendOutcome, TransmitBatch};
 
 use super::sample::SamplePackets;
 use super::table::CostTable;
-use crate::best::plan::{Class, EgressPath};
+use crate::egress_select::plan::{Class, EgressPath};
 use crate::limits::{LEAST_ROUNDS, MOST_ROUNDS, SLOT_DATAGRAMS};
 
 /// One way, ready to send.
@@ -99,7 +99,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::best::plan::EgressPlan;
+    use crate::egress_select::plan::EgressPlan;
     use millrace_core::pool::{ExtentArena, HeapRegion};
 
     /// Costs a given time per burst and per datagram, on a clock that it moves itself.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use millrace_core::seam::{PacketTx, SendOutcome, Transmit, TransmitBatch};
 
 use super::*;
-use crate::best::exchange;
+use crate::egress_select::exchange;
 
 /// A device with a name, alive or not.
 struct Named(u32, bool);

@@ -3,7 +3,7 @@
 //! full connection is reported when it takes data again.
 //!
 //! ```text
-//!   loop ──► EngineTx ──► Apart ══ requests, ranges of extents ══► engine's thread ─► stack ─► device
+//!   loop ──► EngineTx ──► QueuePairAccess ══ requests, ranges of extents ══► engine's thread ─► stack ─► device
 //!                              ◄═ counts, events ═══════════════
 //! ```
 //!
@@ -19,8 +19,9 @@ use millrace_core::pool::Lease;
 use millrace_tcp::send::ExtentRange;
 
 use super::engine::{Given, LoopConnection, LoopConnectionEvent};
+use super::host::Sockets;
 use super::record::Fault;
-use super::{EngineSocket, Sockets};
+use crate::engine_socket::EngineSocket;
 
 /// A connection that the loop writes to.
 #[derive(Clone, Copy)]
@@ -32,13 +33,13 @@ struct QueuePairConnection {
 }
 
 /// See the module.
-pub(super) struct Apart {
+pub(super) struct QueuePairAccess {
     sockets: Sockets,
     lent: Box<[Option<QueuePairConnection>]>,
     news: VecDeque<LoopConnectionEvent>,
 }
 
-impl Drop for Apart {
+impl Drop for QueuePairAccess {
     fn drop(&mut self) {
         self.sockets.close_all();
     }
@@ -55,7 +56,7 @@ fn errno_of(fault: Option<Fault>) -> i32 {
     }
 }
 
-impl Apart {
+impl QueuePairAccess {
     /// # Errors
     /// An engine of another process, which takes no extents; an area too small for the data a
     /// connection may be given at once.
@@ -75,7 +76,7 @@ impl Apart {
     }
 
     /// Readable when the engine has something to report. Request this whenever the loop is about to
-    /// sleep: events that have arrived by then are found by [`Apart::has_events`], and no ring that
+    /// sleep: events that have arrived by then are found by [`QueuePairAccess::has_events`], and no ring that
     /// is still in flight wakes it twice.
     pub(super) fn readable(&self) -> BorrowedFd<'_> {
         self.sockets.await_events();
@@ -87,7 +88,7 @@ impl Apart {
         self.sockets.has_events() || self.sockets.is_stopped()
     }
 
-    /// Whether there is something for [`Apart::poll_news`] or [`Apart::arrive`].
+    /// Whether there is something for [`QueuePairAccess::poll_news`] or [`QueuePairAccess::arrive`].
     pub(super) fn has_news(&self) -> bool {
         !self.news.is_empty() || self.has_events()
     }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use super::exchange::{DeviceSide, NewDevice};
+use super::paths::XdpDevice;
 use super::plan::EgressPlan;
-use super::{MAX_DEVICES, XdpDevice};
-use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS};
+use crate::limits::{DEVICE_LOOK_EVERY, FIRST_WAIT_LOOKS, LONGEST_WAIT_LOOKS, MAX_DEVICES};
 
 /// Opens the device for a loop and a slot, and returns when to use it. `Err`: why it cannot be
 /// opened now.

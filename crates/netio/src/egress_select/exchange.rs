@@ -3,8 +3,8 @@
 //! Opening and closing a device waits for the kernel, so the loop does neither: it takes devices that are open and gives
 //! back those that have failed.
 
-use super::MAX_DEVICES;
 use super::plan::EgressPlan;
+use crate::limits::MAX_DEVICES;
 
 /// A device for the loop.
 #[derive(Debug)]

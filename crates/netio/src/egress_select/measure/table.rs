@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::best::plan::{Class, EgressPath, EgressPlan};
+use crate::egress_select::plan::{Class, EgressPath, EgressPlan};
 
 /// Another way must be this much cheaper than the kernel's, as a fraction, to be taken: less is within the noise of a
 /// measurement, and the kernel's way has queues, firewalls and counters that its users know.

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `plan` | classes of bursts, egress paths, and the path of each class |
+//! | `paths` | traits of the kernel's path and of a device |
 //! | `streams` | a stream's way, and when it may change |
 //! | `view` | a part of a batch that looks like a batch |
 //! | `exchange` | devices that come and go while the loop runs |
@@ -24,6 +25,7 @@
 mod device;
 mod exchange;
 pub mod measure;
+mod paths;
 mod plan;
 mod streams;
 mod supervisor;
@@ -31,12 +33,12 @@ mod tally;
 mod view;
 
 pub use crate::limits::MAX_DEVICES;
-use millrace_core::ids::StreamId;
 use millrace_core::limits::MAX_BATCH_BURSTS;
 use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit, TransmitBatch};
 use millrace_core::shape::DatagramShape;
 
 pub use self::exchange::{DeviceSide, LoopSide, NewDevice, exchange};
+pub use self::paths::{KernelPath, XdpDevice};
 pub use self::plan::{Class, DeviceClass, EgressPath, EgressPlan};
 pub use self::streams::SWITCH_AFTER;
 use self::streams::StreamRouteTable;
@@ -44,37 +46,6 @@ pub use self::supervisor::{DeviceEvent, DeviceIndex, DeviceSupervisor, Opener};
 pub use self::tally::{ChoiceCounters, PathCounters, Tally, WayCounts};
 use self::view::{View, bits};
 use crate::null::taken;
-
-/// A device that sends for one interface, and not for everybody.
-///
-/// Entries of one stream in one batch must not overtake each other: after an entry that was not
-/// taken whole, the device takes nothing more of the same stream in this batch.
-pub trait XdpDevice: PacketTx {
-    /// Asks for the memory that [`XdpDevice::can_send`] will need for this stream.
-    fn expect(&self, stream: StreamId) {
-        let _ = stream;
-    }
-    /// Whether it can send this entry now: the viewer is behind its interface, every datagram fits.
-    fn can_send(&mut self, transmit: &Transmit<'_>, shape: &DatagramShape<'_>) -> bool;
-    /// Whether it will never send again: its interface is gone or down.
-    fn has_failed(&self) -> bool;
-    /// Why, if it has.
-    fn failure(&self) -> Option<String>;
-    /// Takes back everything that the kernel is done with, and processes news; returns whether
-    /// something is still under way.
-    fn tend(&mut self) -> bool;
-}
-
-/// The way that is always there.
-pub trait KernelPath: PacketTx {
-    /// Like [`PacketTx::send`], but the kernel may read the datagrams where they lie.
-    fn send_zero_copy(&mut self, batch: &dyn TransmitBatch, outcomes: &mut [SendOutcome]);
-    /// Takes back everything that the kernel has read; returns whether it still reads something.
-    /// For use when nothing is being sent.
-    fn reap(&mut self) -> bool {
-        false
-    }
-}
 
 /// A device and when to use it.
 struct DeviceSlot<D> {
@@ -422,5 +393,5 @@ impl<K: KernelPath, D: XdpDevice> PacketTx for BestTx<K, D> {
 }
 
 #[cfg(test)]
-#[path = "best_tests.rs"]
+#[path = "egress_select_tests.rs"]
 mod tests;

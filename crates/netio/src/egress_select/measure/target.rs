@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::interface::MeasureError;
+use super::error::MeasureError;
 use crate::netlink::{Attributes, Family, Netlink, NetlinkRequest, bytes_of, u32_of};
 
 const RTM_GETLINK: u16 = 18;

@@ -1,36 +1,36 @@
-//! Extents that an egress path gave back while a viewer did not read, and needs again when he does (`docs/design/0036-media-by-our-tcp.md`).
-//!
-//! They are asked for under names of their own, behind those of the engine's streams: to the cache each is one more stream that wants one extent.
+//! Re-requests extents whose lease was released while a receiver was stalled
+//! (`docs/design/0036-media-by-our-tcp.md`). Uses cache stream ids above those of the engine's
+//! streams: to the cache, each such extent is a stream of its own.
 
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::AGAIN_PLACES;
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 use millrace_store::cache::{CacheHandle, Grant};
-pub use millrace_tcp::stack::WantedExtent;
+use millrace_tcp::stack::WantedExtent;
 
-use crate::core_loop::LoopTx;
+use crate::loop_tx::LoopEngine;
 
 /// Extents that were requested again and have not been answered.
 #[derive(Default)]
-pub(crate) struct Again {
+pub(crate) struct ExtentRefetch {
     places: [Option<WantedExtent>; AGAIN_PLACES],
     /// How often each slot was used: a late answer matches none.
     generations: [u32; AGAIN_PLACES],
-    /// One that found no room in the ring.
+    /// A request that found no room in the ring.
     held: Option<WantedExtent>,
     /// A stream that the cache must forget, if there was no room for the message.
     leaving: Option<StreamId>,
 }
 
-impl Again {
+impl ExtentRefetch {
     /// Requests the extents needed, while slots are free. `streams`: the number of streams of the
     /// engine. Returns the number of requests made.
     pub(crate) fn post(
         &mut self,
         now: Instant,
         streams: usize,
-        tx: &mut impl LoopTx,
+        tx: &mut impl LoopEngine,
         handle: &mut CacheHandle,
     ) -> usize {
         let mut posted = 0;
@@ -71,7 +71,7 @@ impl Again {
         now: Instant,
         streams: usize,
         grant: Grant,
-        tx: &mut impl LoopTx,
+        tx: &mut impl LoopEngine,
         handle: &mut CacheHandle,
     ) -> Option<Grant> {
         let Some(place) = (grant.stream.index as usize).checked_sub(streams) else { return Some(grant) };

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::support::*;
 use millrace_core::pool::ExtentArena;
-use millrace_netio::best::measure::{
+use millrace_netio::egress_select::measure::{
     Effort, EgressMeasurement, MeasureError, OpenXdp, TargetInterface, measure,
 };
-use millrace_netio::best::{Class, EgressPath};
+use millrace_netio::egress_select::{Class, EgressPath};
 use millrace_netio::route::HopTable;
 use millrace_netio::xdp::{XdpConfig, XdpTx};
 

@@ -4,7 +4,7 @@ use millrace_core::ids::{ConnId, StreamId};
 
 /// Places of one engine.
 #[derive(Debug)]
-pub struct EnginePlaces {
+pub struct SlotAllocator {
     streams: Places,
     /// How often each stream slot has been used: a late record for an earlier use matches no
     /// stream.
@@ -46,7 +46,7 @@ impl Places {
     }
 }
 
-impl EnginePlaces {
+impl SlotAllocator {
     /// All free.
     pub fn new(streams: usize, conns: usize) -> Self {
         Self { streams: Places::new(streams), generations: Vec::new(), conns: Places::new(conns) }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_generations_differ() {
-        let mut places = EnginePlaces::new(2, 1);
+        let mut places = SlotAllocator::new(2, 1);
         let (a, b) = (places.take_stream().unwrap(), places.take_stream().unwrap());
         assert_eq!((a.index, b.index, places.take_stream(), places.stream_room()), (0, 1, None, 0));
         places.give_back_stream(a);
