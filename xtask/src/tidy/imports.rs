@@ -17,7 +17,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/lab", 20),
     ("crates/netio", 12),
     ("crates/offload", 27),
-    ("crates/server", 42),
+    ("crates/server", 22),
     ("crates/store", 69),
     ("crates/tcp", 27),
     ("crates/web", 28),

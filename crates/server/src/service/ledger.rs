@@ -1,4 +1,4 @@
-//! What addresses hold.
+//! The use of the server by each address.
 
 /// What one address holds.
 #[derive(Clone, Copy, Debug, Default)]

@@ -25,6 +25,8 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | `state` | the state that all of them share |
+//! | `keys`, `run`, `speed`, `shown`, `request`, `output`, `parity`, `presentation` | plain types, below all that acts on them |
 //! | [`ports`] | the library as a trait |
 //! | [`config`] | settings and their defaults |
 //! | [`stream`] | one viewer's stream, and where it stands |
@@ -40,11 +42,11 @@
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `scale` | other speeds: the media sent in place of the title, and faster delivery |
 //! | `unread` | which of those could not be read, and are left out for a while |
-//! | [`rendition`] | other bit rates: which one is sent, and going over to another |
+//! | [`rendition`], `switching` | other bit rates: which one is sent, and going over to another |
 //! | [`adapt`], `adapting` | when the server changes that by itself |
 //! | `queued` | runs that follow without a break |
-//! | [`fetch`] | viewers of segments that are made beside the engines |
-//! | `fec` | parity beside the title: wishes, grants, the streams that carry it |
+//! | `fetch` | viewers of segments that are made beside the engines |
+//! | `matrix`, `fec`, `fec_wanted` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | events of the engines |
 //! | `conns` | connections that streams are made on, or go through |

@@ -1,4 +1,4 @@
-//! What the service has to have done.
+//! Commands, connections and events that the service hands to its caller.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! The renditions of a title: which of them a stream gets, and which its viewer wishes
 //! (`docs/design/0030-renditions.md`).
 //!
-//! Two places among the renditions say all: `sent` and `wanted`. Whatever begins a run sees to it
-//! that `sent` becomes `wanted` (`switching`).
+//! `sent` and `wanted` are two places among the renditions: at each beginning of a run
+//! (`switching`), `sent` becomes `wanted`.
 
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;

@@ -1,4 +1,4 @@
-//! A viewer's request for a stream, and what it gets.
+//! Requests of viewers for a stream, and the answers to them.
 
 use millrace_core::time::MediaTicks;
 use millrace_rights::Quota;

@@ -1,4 +1,4 @@
-//! The service: its owners of state, and what every part of it needs.
+//! The state of the service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
