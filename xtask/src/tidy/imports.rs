@@ -15,7 +15,7 @@ const MOST: usize = 10;
 const COUNTS: &[(&str, usize)] = &[
     ("crates/client", 20),
     ("crates/lab", 20),
-    ("crates/server", 42),
+    ("crates/server", 22),
     ("crates/store", 69),
     ("crates/tcp", 27),
 ];

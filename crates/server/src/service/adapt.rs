@@ -14,6 +14,8 @@
 //! falls behind shows the capacity of its path: it has taken everything except the amount it fell
 //! behind by. A viewer by UDP is judged by its receiver reports, never by one alone.
 
+use std::fmt;
+
 use millrace_core::time::Instant;
 
 use crate::limits::adapt::{
@@ -30,6 +32,29 @@ pub enum Trouble {
     Loss,
     /// The engine no longer serves all.
     Overload,
+}
+
+/// Why a stream changes its rendition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its viewer wants it.
+    Viewer,
+    /// The server sends less.
+    Trouble(Trouble),
+    /// The server tries more.
+    Recovered,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Viewer => "as its viewer wishes",
+            Self::Trouble(Trouble::SlowReader) => "because its viewer reads too slowly",
+            Self::Trouble(Trouble::Loss) => "because its viewer reports loss",
+            Self::Trouble(Trouble::Overload) => "because the engine is overloaded",
+            Self::Recovered => "because all has been well for a while",
+        })
+    }
 }
 
 /// The change of bit rate that the measurements call for.

@@ -3,15 +3,16 @@
 
 use millrace_core::time::{Instant, NS_PER_S};
 
-use super::Service;
-use super::adapt::{AdaptDecision, Trouble};
-use super::admit::StreamRequest;
+use super::adapt::{AdaptDecision, Cause, Trouble};
+use super::keys::StreamKey;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
-use super::rendition::{Cause, Renditions};
-use super::room::StreamPlacement;
-use super::stream::{DeliveryState, PlaybackStream, StreamKey};
+use super::rendition::Renditions;
+use super::request::{StreamPlacement, StreamRequest};
+use super::run::DeliveryState;
+use super::state::Service;
+use super::stream::PlaybackStream;
 use crate::limits::adapt::RENDITION_STALE_NS;
 
 impl PlaybackStream {

@@ -6,66 +6,19 @@ use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
-use millrace_rights::Quota;
 
-use super::Service;
-use super::conns::ConnKey;
 use super::event::ServiceEvent;
-use super::fec::{FecWish, Granted};
-use super::fetch::FetchedSegment;
+use super::fec::Granted;
+use super::keys::{ConnKey, StreamKey, StreamPath, ports_of};
 use super::measured::demand_of;
 use super::ports::{NeededPart, OpenError, TitleEntry};
 use super::refusal::{FecRefusal, Refusal};
-use super::rendition::{RenditionWish, Renditions};
-use super::room::StreamPlacement;
-use super::scale::Speed;
-use super::stream::{DeliveryState, EndReason, PlaybackStream, StreamKey, StreamPath, ports_of};
-
-/// A viewer's request.
-#[derive(Debug)]
-pub struct StreamRequest {
-    /// Whether it has a stream already.
-    pub which: Which,
-    /// The viewer: packets by UDP go to its address, and it is that which room is counted for.
-    pub viewer: std::net::SocketAddr,
-    /// The connection of the request.
-    pub conn: Option<ConnKey>,
-    /// The title.
-    pub entry: TitleEntry,
-    /// How packets are to reach the viewer.
-    pub path: StreamPath,
-    /// The requested FEC beside them.
-    pub fec: FecWish,
-    /// The requested rendition; `None`: not specified.
-    pub rendition: Option<RenditionWish>,
-    /// What its user may have.
-    pub quota: Option<Quota>,
-    /// It is one segment of many: its viewer holds room, from one to the next.
-    pub segment: Option<FetchedSegment>,
-}
-
-/// The stream that is asked for.
-#[derive(Debug)]
-pub enum Which {
-    /// One more.
-    New {
-        /// What log lines call it.
-        label: String,
-        /// The name that the viewer's program gives itself.
-        agent: Option<String>,
-    },
-    /// This one, which does not play: it keeps its name and its place in the title, and gets another path.
-    Moved(StreamKey),
-}
-
-/// A stream that may play when there is room.
-#[derive(Debug)]
-pub struct Admitted {
-    /// Its name.
-    pub stream: StreamKey,
-    /// Whether it gets FEC; `None`: not specified.
-    pub fec: Option<Result<(), FecRefusal>>,
-}
+use super::rendition::Renditions;
+use super::request::{Admitted, StreamPlacement, StreamRequest, Which};
+use super::run::DeliveryState;
+use super::speed::Speed;
+use super::state::Service;
+use super::stream::{EndReason, PlaybackStream};
 
 /// The resources taken for a stream.
 struct StreamGrant {

@@ -10,12 +10,12 @@ use std::ops::Range;
 use millrace_core::time::Instant;
 use millrace_offload::command::{Command, Numbering, RunMedia as Sent, RunSpec};
 
-use super::Service;
-use super::conns::ConnKey;
+use super::keys::{ConnKey, StreamKey, StreamPath};
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
-use super::scale::Speed;
-use super::stream::{ActiveRun, DeliveryState, Stop, StreamKey, StreamPath};
+use super::run::{ActiveRun, DeliveryState, Stop};
+use super::speed::Speed;
+use super::state::Service;
 
 /// Null packets stand in for whatever is missing, so that every byte keeps its place.
 const SPARE: u8 = u8::MAX;
@@ -117,7 +117,7 @@ mod tests {
     use millrace_core::wire::rtp::Timeline;
 
     use super::super::ports::{AccessPoint, AccessPoints};
-    use super::super::seek::Presentation;
+    use super::super::presentation::Presentation;
     use super::*;
 
     struct Nowhere;

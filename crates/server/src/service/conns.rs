@@ -1,6 +1,5 @@
 //! Connections, whatever is spoken on them: how many there may be, the streams made on each, and the engine that writes to it.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_core::address::network_of;
@@ -9,20 +8,12 @@ use millrace_core::time::Instant;
 use millrace_offload::command::Command;
 
 use super::event::ServiceEvent;
+use super::keys::{ConnKey, StreamKey, StreamPath};
+use super::ledger::Usage;
+use super::output::Output;
 use super::refusal::{ConnRefusal, Refusal};
-use super::stream::{EndReason, StreamKey, StreamPath};
-use super::{Output, Service, Usage};
-
-/// A connection, for as long as the server runs: never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnKey(pub u64);
-
-impl fmt::Display for ConnKey {
-    /// As log lines call it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn-{}", self.0)
-    }
-}
+use super::state::Service;
+use super::stream::EndReason;
 
 /// One connection.
 pub(super) struct ConnRecord {
@@ -186,7 +177,7 @@ impl Service {
             let id = self.slots[engine].places.take_conn().ok_or(Refusal::EngineConnections)?;
             conn.attached = Some((engine, id));
             self.by_conn.insert((engine, id), key);
-            self.outputs.push_back(Output::Attach { conn: key, engine, id });
+            self.outputs.push(Output::Attach { conn: key, engine, id });
         }
         Ok(())
     }
@@ -226,7 +217,7 @@ impl Service {
         if let Some((engine, conn)) = conn.leaving {
             self.command(engine, Command::ConnReturn { conn });
         }
-        self.outputs.push_back(Output::Hold { conn: key });
+        self.outputs.push(Output::Hold { conn: key });
     }
 
     /// An engine writes to the connection no longer: the next one does. If it did not have it, it had lost it.
@@ -251,7 +242,7 @@ impl Service {
         self.by_conn.remove(&(engine, id));
         self.slots[engine].places.give_back_conn(id);
         if let Some((engine, id)) = attached {
-            self.outputs.push_back(Output::Attach { conn: key, engine, id });
+            self.outputs.push(Output::Attach { conn: key, engine, id });
         }
         for stream in self.streams_through(key) {
             self.go_on_moved(now, stream);

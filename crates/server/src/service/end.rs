@@ -3,29 +3,18 @@
 use std::net::IpAddr;
 
 use millrace_core::address::network_of;
-use millrace_core::ids::TitleRef;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
-use super::Service;
 use super::event::{ServiceEvent, Totals};
-use super::scale::Speed;
-use super::stream::{ActiveRun, DeliveryState, EndReason, PlaybackStream, StreamKey, StreamPath, ports_of};
+use super::keys::{StreamKey, StreamPath, ports_of};
+use super::run::{ActiveRun, DeliveryState};
+use super::speed::Speed;
+use super::state::Service;
+use super::stream::{EndReason, PlaybackStream};
+use super::streams::Closing;
 use crate::limits::ENGINE_ANSWER_TIMEOUT_NS;
-
-/// A place that its engine was ordered to clear: it is taken, and its title open, until the engine
-/// reports that it is clear.
-pub(super) struct Closing {
-    pub(super) title: TitleRef,
-    /// Titles made from it that are open beside it.
-    pub(super) made: Vec<TitleRef>,
-    /// The title's name, for reports on its runs still to come; `None`: FEC, which has no such
-    /// reports.
-    pub(super) name: Option<String>,
-    /// What to tell then; `None` if the stream goes on in another place.
-    pub(super) ended: Option<ServiceEvent>,
-}
 
 impl Service {
     /// Ends the stream: its name is forgotten now, its place when the engine has let go. If the

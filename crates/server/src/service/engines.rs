@@ -7,11 +7,13 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, StreamEvent};
 
-use super::Service;
-use super::end::Closing;
 use super::event::{ServiceEvent, Totals};
-use super::queued::{Missed, QueuedChange};
-use super::stream::{DeliveryState, EndReason, StreamKey, StreamPath};
+use super::keys::{StreamKey, StreamPath};
+use super::queued::Missed;
+use super::run::{DeliveryState, QueuedChange};
+use super::state::Service;
+use super::stream::EndReason;
+use super::streams::Closing;
 
 impl Service {
     /// One event. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.

@@ -9,12 +9,12 @@ use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 
-use super::conns::ConnKey;
-use super::fec::FecMode;
+use super::adapt::Cause;
+use super::keys::{ConnKey, StreamKey};
+use super::matrix::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
-use super::rendition::Cause;
-use super::scale::Speed;
-use super::stream::{EndReason, ReportedLoss, StreamKey};
+use super::speed::Speed;
+use super::stream::{EndReason, ReportedLoss};
 use crate::admission::AdmissionNotice;
 
 /// One thing that happened.

@@ -24,29 +24,15 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
-use super::Service;
-use super::admit::{StreamRequest, Which};
 use super::event::{ServiceEvent, Totals};
 use super::ports::TitleEntry;
 use super::quota::{CountedViewer, Player};
 use super::refusal::Refusal;
-use super::room::Sender;
+use super::request::{FetchedSegment, Sender, StreamRequest, Which};
+use super::state::Service;
 use super::stream::EndReason;
 use crate::admission::Demand;
 use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
-
-/// A segment of a title.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FetchedSegment {
-    /// The connection of the request, under the name that its owner gives it.
-    pub conn: u64,
-    /// Which one.
-    pub number: u32,
-    /// Where in the title it begins.
-    pub at: MediaTicks,
-    /// Its length.
-    pub length: MediaTicks,
-}
 
 /// A request for a segment.
 #[derive(Clone, Copy, Debug)]

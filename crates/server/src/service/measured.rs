@@ -2,10 +2,10 @@
 
 use millrace_core::time::Instant;
 
-use super::Service;
 use super::event::ServiceEvent;
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
+use super::state::Service;
 use super::stream::PlaybackStream;
 use crate::admission::{Demand, EngineFigures, Full};
 

@@ -17,10 +17,11 @@
 use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::Instant;
 
-use super::Service;
-use super::conns::ConnKey;
-use super::scale::SubstituteTitle;
-use super::stream::{DeliveryState, PlannedRun, PlaybackStream, StreamKey, StreamPath};
+use super::keys::{ConnKey, StreamKey, StreamPath};
+use super::run::{DeliveryState, PlannedRun};
+use super::shown::SubstituteTitle;
+use super::state::Service;
+use super::stream::PlaybackStream;
 use crate::admission::Demand;
 
 /// Where a stream is to move: one more opening of its title, and a place in the other engine.

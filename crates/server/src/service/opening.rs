@@ -18,10 +18,10 @@ use std::os::fd::BorrowedFd;
 
 use millrace_core::time::Instant;
 
-use super::Service;
-use super::conns::ConnKey;
+use super::keys::ConnKey;
 use super::ports::{NeededPart, OpenError};
 use super::refusal::Refusal;
+use super::state::Service;
 use crate::limits::{MAX_OPENINGS, OPENING_NS};
 
 /// The openings under way, and the requests that wait for them.

@@ -9,16 +9,16 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::{Timeline, sequence_of};
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
-use super::Service;
-use super::conns::ConnKey;
 use super::event::{Playing, ServiceEvent};
+use super::keys::{ConnKey, StreamKey};
 use super::ports::{AccessPoint, NeededPart};
 use super::refusal::Refusal;
-use super::scale::{ShownEntry, Speed};
+use super::run::{ActiveRun, DeliveryState, PendingPlan, PlannedRun, Start, Stop};
 use super::seek::{self, From, Sought, Span};
-use super::stream::{
-    ActiveRun, DeliveryState, PendingPlan, PlannedRun, PlaybackStream, Start, Stop, StreamKey,
-};
+use super::shown::ShownEntry;
+use super::speed::Speed;
+use super::state::Service;
+use super::stream::PlaybackStream;
 
 /// A viewer's request to play a stream.
 #[derive(Clone, Copy, Debug, Default)]

@@ -13,8 +13,8 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
-use super::FecMatrix;
-use super::seek::Presentation;
+use super::matrix::FecMatrix;
+use super::presentation::Presentation;
 use crate::admission::CacheFigures;
 
 /// A title as the control plane sees it.

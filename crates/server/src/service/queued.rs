@@ -4,36 +4,12 @@
 //! is. Requests made meanwhile follow when the queued run has taken over.
 
 use millrace_core::ids::RunSerial;
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::Instant;
 use millrace_offload::command::{FailReason, RunEnd};
 
-use super::Service;
-use super::rendition::Cause;
-use super::stream::{ActiveRun, DeliveryState, Stop, StreamKey};
-
-/// A run that the engine has been ordered to switch to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
-    /// The engine's name for it.
-    pub(super) run: RunSerial,
-    /// Its first packet, in the entry that it sends.
-    pub(super) from: u32,
-    /// The place of this packet in the title.
-    pub(super) time: MediaTicks,
-    /// Where it ends.
-    pub(super) stop: Stop,
-    /// Its purpose.
-    pub(super) next: QueuedChange,
-}
-
-/// How a queued run differs from the one before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueuedChange {
-    /// What its viewer can repair.
-    Fec,
-    /// Its place among the renditions of the title.
-    Rendition(usize, Cause),
-}
+use super::keys::StreamKey;
+use super::run::{ActiveRun, DeliveryState, Queued, QueuedChange};
+use super::state::Service;
 
 /// Why a queued run will not be.
 #[derive(Clone, Copy, Debug)]

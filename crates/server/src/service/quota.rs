@@ -9,8 +9,8 @@ use std::sync::Arc;
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
-use super::Service;
 use super::refusal::{FecRefusal, Refusal};
+use super::state::Service;
 use super::stream::PlaybackStream;
 use crate::limits::control::VIEWERS_OF_PLAYER;
 

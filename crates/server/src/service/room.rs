@@ -12,37 +12,20 @@ use millrace_core::address::network_of;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
-use super::Service;
-use super::admit::StreamRequest;
 use super::config::RateBasis;
 use super::event::ServiceEvent;
-use super::fec::FecMode;
 use super::fetch::Fetch;
+use super::keys::StreamKey;
+use super::matrix::FecMode;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
 use super::quota::CountedViewer;
 use super::refusal::{FecRefusal, Refusal};
-use super::stream::{EndReason, PlaybackStream, StreamKey};
+use super::request::{Sender, StreamPlacement, StreamRequest};
+use super::state::Service;
+use super::stream::{EndReason, PlaybackStream};
 use crate::admission::{Demand, InUse};
 use crate::limits::SESSION_TABLE_HIGH_PERCENT;
-
-/// The engine and the bit rate of a stream that can be admitted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StreamPlacement {
-    pub(super) engine: usize,
-    pub(super) rate: u64,
-    /// The viewer that holds room for it, if it is a segment.
-    pub(super) fetcher: Option<u64>,
-}
-
-/// Who would send something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
-    /// This engine, with the load to send; `None` if no engine has a free place.
-    Engine(Option<usize>, Demand),
-    /// None.
-    Web,
-}
 
 /// What would be played more.
 #[derive(Clone, Copy, Debug)]

@@ -12,123 +12,19 @@ use std::cmp::Ordering;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::scale::Scale;
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::Instant;
 use millrace_offload::command;
 
-use super::Service;
-use super::conns::ConnKey;
 use super::event::ServiceEvent;
-use super::fec::FecMode;
+use super::keys::{ConnKey, StreamKey};
+use super::matrix::FecMode;
 use super::ports::{AccessPoint, NeededPart, TitleEntry};
 use super::refusal::Refusal;
-use super::stream::{DeliveryState, PlaybackStream, Stop, StreamKey};
-use crate::limits::{MAX_SPEED_PERMILLE, MIN_SPEED_PERMILLE};
-
-/// How fast packets are delivered, in thousandths of real time: what RTSP calls Speed (RFC 2326 section 12.35).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Speed(u16);
-
-impl Speed {
-    /// As fast as they are watched.
-    pub const NORMAL: Self = Self(1_000);
-
-    /// Returns the nearest available speed.
-    pub fn nearest(permille: u64) -> Self {
-        let slowest = u64::from(MIN_SPEED_PERMILLE);
-        Self(permille.clamp(slowest, u64::from(MAX_SPEED_PERMILLE)) as u16)
-    }
-
-    /// In thousandths of real time.
-    pub const fn permille(self) -> u16 {
-        self.0
-    }
-
-    /// Whether it is as fast as they are watched.
-    pub const fn is_normal(self) -> bool {
-        self.0 == Self::NORMAL.0
-    }
-
-    /// Returns by how much this speed increases a rate in bits a second.
-    fn more_of(self, rate: u64) -> u64 {
-        rate.saturating_mul(u64::from(self.0.saturating_sub(1_000))) / 1_000
-    }
-}
-
-impl Default for Speed {
-    fn default() -> Self {
-        Self::NORMAL
-    }
-}
-
-/// Speeds of delivery that are tried, the fastest first, where the one that is wished cannot be admitted.
-const LOWER_SPEEDS: [Speed; 3] = [Speed(3_000), Speed(2_000), Speed(1_500)];
-
-/// A title that was made of a stream's own, at another speed or bit rate, open for it.
-#[derive(Debug)]
-pub(super) struct SubstituteTitle {
-    pub(super) entry: TitleEntry,
-    pub(super) title: TitleRef,
-}
-
-/// A stream's title and the entry sent for it at one speed.
-#[derive(Clone, Copy)]
-pub(super) struct ShownEntry<'a> {
-    /// The title that the viewer watches.
-    title: &'a TitleEntry,
-    /// The entry that is sent: the same, or one made from it.
-    pub(super) sent: &'a TitleEntry,
-}
-
-impl<'a> ShownEntry<'a> {
-    pub(super) fn new(title: &'a TitleEntry, sent: &'a TitleEntry) -> Self {
-        Self { title, sent }
-    }
-
-    fn scale(self) -> Scale {
-        self.sent.scale
-    }
-
-    /// The shown time of a media time.
-    pub(super) fn shown_time(self, media: MediaTicks) -> MediaTicks {
-        if self.scale().is_normal() { media } else { self.scale().shown_time(media, self.title.duration) }
-    }
-
-    /// The media time at which a shown time is.
-    fn media_time(self, shown: MediaTicks) -> MediaTicks {
-        if self.scale().is_normal() { shown } else { self.scale().own_time(shown, self.title.duration) }
-    }
-
-    /// Returns the access point for a shown time, in the entry that is sent.
-    pub(super) fn access(self, shown: MediaTicks) -> AccessPoint {
-        self.sent.access.access_at_or_before(self.media_time(shown))
-    }
-
-    /// Where it ends by itself: with the title, or backwards with its beginning.
-    pub(super) fn end(self) -> Stop {
-        let time = if self.scale().is_reverse() { MediaTicks(0) } else { self.title.end() };
-        Stop { packet: self.sent.packets, time }
-    }
-
-    /// The packet before which a span that ends at a shown time stops.
-    pub(super) fn stop_at(self, time: MediaTicks) -> Stop {
-        let end = self.end();
-        let is_end = if self.scale().is_reverse() { time <= end.time } else { time >= end.time };
-        if is_end {
-            return end;
-        }
-        Stop { packet: self.sent.access.packet_at(self.media_time(time)).min(end.packet), time }
-    }
-
-    /// Returns the shown time once `seen` of the sent entry has been seen from `from` on.
-    pub(super) fn after(self, from: MediaTicks, seen: MediaTicks, stop: Stop) -> MediaTicks {
-        let moved = self.scale().speeded(seen).0;
-        if self.scale().is_reverse() {
-            MediaTicks(from.0.saturating_sub(moved)).max(stop.time)
-        } else {
-            MediaTicks(from.0.saturating_add(moved)).min(stop.time)
-        }
-    }
-}
+use super::run::DeliveryState;
+use super::shown::{ShownEntry, SubstituteTitle};
+use super::speed::{LOWER_SPEEDS, Speed};
+use super::state::Service;
+use super::stream::PlaybackStream;
 
 /// How far a speed is from the one that is wished: the ratio of the two. Of two that are equally far the one that is not normal is nearer:
 /// something else was wished.

@@ -2,11 +2,15 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleId;
 use millrace_core::packet::WireLayout;
+use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::*;
-use crate::service::{AccessPoints, Presentation};
+use crate::service::ports::{AccessPoint, AccessPoints, TitleEntry};
+use crate::service::presentation::Presentation;
+use crate::service::run::Stop;
+use crate::service::shown::ShownEntry;
 
 /// 400 packets a second, an access point every second.
 struct Even;

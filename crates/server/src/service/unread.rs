@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use millrace_core::time::Instant;
 use millrace_offload::command::FailReason;
 
-use super::Service;
 use super::event::ServiceEvent;
+use super::keys::StreamKey;
 use super::ports::OpenError;
 use super::rendition::Renditions;
-use super::stream::StreamKey;
+use super::state::Service;
+use super::stream::PlaybackStream;
 use crate::limits::trick::{MAX_UNREAD, UNREAD_NS};
 
 /// The last ones, the oldest first: their names, and when a viewer reached the unreadable part.
@@ -66,7 +67,7 @@ impl Service {
     /// Records that a title could not be opened when no request is refused for it: if it is a
     /// rendition, the server wanted it, and would want it again the next second.
     pub(super) fn note_unopened(&mut self, now: Instant, title: String, error: &OpenError) {
-        let is_made = |stream: &super::PlaybackStream| stream.renditions.have_made(&title);
+        let is_made = |stream: &PlaybackStream| stream.renditions.have_made(&title);
         if *error == OpenError::Full || !self.streams.values().any(is_made) {
             return;
         }

@@ -29,6 +29,18 @@ pub enum FecMode {
     All,
 }
 
+/// The FEC that a viewer asks for beside its title.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FecWish {
+    /// The request does not mention FEC.
+    #[default]
+    Silent,
+    /// The value is meaningless.
+    Unclear,
+    /// This much.
+    Mode(FecMode),
+}
+
 /// The track of the first parity.
 pub const TRACK_XOR: u8 = 1;
 /// The track of the further parities.

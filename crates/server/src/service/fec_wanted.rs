@@ -2,11 +2,13 @@
 
 use millrace_core::time::Instant;
 
-use super::{FecChange, FecMode, Service, StreamKey};
-use crate::service::conns::ConnKey;
-use crate::service::ports::NeededPart;
-use crate::service::refusal::{FecRefusal, Refusal};
-use crate::service::stream::PlaybackStream;
+use super::event::FecChange;
+use super::keys::{ConnKey, StreamKey};
+use super::matrix::FecMode;
+use super::ports::NeededPart;
+use super::refusal::{FecRefusal, Refusal};
+use super::state::Service;
+use super::stream::PlaybackStream;
 
 impl Service {
     /// Switches a stream's FEC over because its viewer wants it, by a request on this connection: to this mode, or the most below it that
@@ -49,7 +51,7 @@ impl Service {
     }
 
     /// No track is kept open for companions to come.
-    pub(in crate::service) fn release_tracks(&mut self, key: StreamKey) {
+    pub(super) fn release_tracks(&mut self, key: StreamKey) {
         let fec = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut());
         for title in fec.map(|fec| std::mem::take(&mut fec.kept_open)).unwrap_or_default() {
             self.library.close(title);

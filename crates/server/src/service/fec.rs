@@ -8,76 +8,23 @@
 //! another run behind the current one: the viewer sees neither a gap nor other packet numbers.
 //! Where that cannot be done in time, the run ends and another one begins, some milliseconds later.
 
-mod matrix;
-mod wanted;
-
 use std::net::IpAddr;
 use std::ops::Range;
 
-use millrace_core::ids::{StreamId, TitleRef};
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::wire::rtp::Timeline;
-use millrace_offload::command::{self, Command, Numbering, RunCut, RunSpec};
+use millrace_offload::command::{Command, Numbering, RunCut, RunSpec};
 
-pub use matrix::{FecMatrix, FecMode, TRACK_RS, TRACK_XOR, port_offset};
-
-use super::Service;
-use super::end::Closing;
 use super::event::{FecChange, ServiceEvent};
-use super::ports::{CachedParity, TitleEntry};
-use super::queued::{Queued, QueuedChange};
+use super::keys::{StreamKey, StreamPath};
+use super::matrix::{FecMatrix, FecMode, FecWish, TRACK_RS, port_offset};
+use super::parity::{Companion, Fec};
+use super::ports::TitleEntry;
 use super::refusal::FecRefusal;
-use super::stream::{ActiveRun, DeliveryState, PlannedRun, PlaybackStream, StreamKey, StreamPath};
+use super::run::{ActiveRun, DeliveryState, PlannedRun, Queued, QueuedChange};
+use super::state::Service;
+use super::stream::PlaybackStream;
+use super::streams::Closing;
 use crate::limits::QUEUE_AHEAD_NS;
-
-/// A companion accepts any number of holes: missing packets are not sent.
-const SPARE_ANY: u8 = u8::MAX;
-
-/// The FEC that a viewer asks for beside its title.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FecWish {
-    /// The request does not mention FEC.
-    #[default]
-    Silent,
-    /// The value is meaningless.
-    Unclear,
-    /// This much.
-    Mode(FecMode),
-}
-
-/// FEC of a stream that was asked for with it.
-#[derive(Debug)]
-pub(super) struct Fec {
-    pub(super) matrix: FecMatrix,
-    /// What `on` means.
-    pub(super) on: FecMode,
-    /// The mode that is, or is about to be, sent.
-    pub(super) mode: FecMode,
-    /// Bits a second of the stream's rate that are FEC.
-    rate: u64,
-    companions: Vec<Companion>,
-    /// The viewer has got, or will get, all packets from this one on.
-    since: u32,
-    /// Packets of a run of media that has not begun: the companions have yet to be played. `true`: only those that do not play, because
-    /// the run continues another.
-    next_run: Option<(Range<u32>, bool)>,
-    /// The companions must change once the media stream stops; `true`: and it resumes afterwards.
-    change: Option<bool>,
-    /// Why it has to play without; not yet reported to the viewer.
-    left_out: Option<String>,
-    /// Tracks that are kept open for companions to come: they were open when the switch was granted, and it may take a moment.
-    kept_open: Vec<TitleRef>,
-}
-
-/// A stream of parity.
-#[derive(Clone, Copy, Debug)]
-struct Companion {
-    track: u8,
-    stream: StreamId,
-    media: command::RunMedia,
-    /// Its play command has been sent.
-    played: bool,
-}
 
 /// What becomes of a wish for FEC.
 #[derive(Debug)]
@@ -88,13 +35,6 @@ pub(super) enum Granted {
     Possible { matrix: FecMatrix, mode: FecMode },
     /// It is not available.
     Refused(FecRefusal),
-}
-
-fn companion(entry: &TitleEntry, track: u8, stream: StreamId, opened: CachedParity) -> Companion {
-    let CachedParity { title, packets, layout } = opened;
-    let timeline = Timeline { ssrc: 0, ..entry.timeline };
-    let media = command::RunMedia { title, packets, timeline, layout, spare: SPARE_ANY };
-    Companion { track, stream, media, played: false }
 }
 
 impl PlaybackStream {
@@ -148,7 +88,7 @@ impl PlaybackStream {
         self.fec.as_ref().map(|fec| fec.on)
     }
 
-    fn companions(&self) -> impl Iterator<Item = &Companion> + use<'_> {
+    pub(super) fn companions(&self) -> impl Iterator<Item = &Companion> + use<'_> {
         self.fec.iter().flat_map(|fec| &fec.companions)
     }
 
@@ -247,7 +187,7 @@ impl Service {
         for track in missing {
             let opened = match self.library.open_track(&entry, track) {
                 Ok(opened) => match self.place_for(engine, opened.title) {
-                    Some(place) => Ok(companion(&entry, track, place, opened)),
+                    Some(place) => Ok(Companion::new(&entry, track, place, opened)),
                     None => Err(FecRefusal::EngineStreams),
                 },
                 Err(error) => {
@@ -527,7 +467,7 @@ impl Service {
         self.tell_fec(key, FecChange::Switched, Some(why));
     }
 
-    fn tell_fec(&mut self, key: StreamKey, change: FecChange, trouble: Option<String>) {
+    pub(super) fn tell_fec(&mut self, key: StreamKey, change: FecChange, trouble: Option<String>) {
         if let Some(stream) = self.streams.get(&key) {
             let (session, title) = (stream.label.to_string(), stream.entry.name.clone());
             let mode = stream.fec_mode();
