@@ -158,6 +158,9 @@ pub const MAX_UPLOADS: usize = 8;
 /// Threads of uploads, including those of abandoned uploads that have not ended yet. Ending takes
 /// milliseconds unless a disk hangs.
 pub const MAX_UPLOAD_THREADS: usize = 2 * MAX_UPLOADS;
+/// Failed uploads whose cause is kept for clients that lost their connection: some for each that
+/// can be under way. A cause is a sentence of a few hundred bytes.
+pub const MAX_UPLOAD_FAILURES: usize = 8 * MAX_UPLOADS;
 /// What uploads may bring at once after they brought nothing: 20 ms at the usual rate.
 pub const UPLOAD_BURST_BYTES: u64 = 1 << 20;
 /// How long a client may keep an upload waiting beyond what its bytes are good for ([`LEAST_UPLOAD_RATE`]): as others that do not take their replies.

@@ -150,7 +150,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         }
         ResourceKind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
         ResourceKind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
-        ResourceKind::Upload => of_json(reference::<Upload>(schemas), &[404]),
+        ResourceKind::Upload => of_json(reference::<Upload>(schemas), &[404, 410]),
         ResourceKind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),
         ResourceKind::ApiEvents => {
             Told { schema: Some(reference::<SiteEvent>(schemas)), ..of(&[EVENT_STREAM], Plain, &[503]) }

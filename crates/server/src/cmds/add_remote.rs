@@ -203,6 +203,8 @@ impl One<'_> {
         let (head, text) = self.ask(&self.address)?;
         let state = match head.status {
             404 => None,
+            // Left by an earlier upload of this name, of another file perhaps.
+            410 if !self.is_begun => None,
             200 => {
                 let unknown =
                     || format!("{}: the answer is not that of a Millrace server", self.remote.place());

@@ -33,9 +33,56 @@ pub(super) struct RmArgs {
     remote: RemoteArgs,
 }
 
-/// Has a running server remove them.
-fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
-    remote.sign_in()?;
+/// What titles are removed from.
+enum RemovalTarget {
+    Server(Remote),
+    Store(Volume),
+}
+
+impl RemovalTarget {
+    /// The named titles.
+    fn titles(&self, args: &RmArgs) -> anyhow::Result<Vec<String>> {
+        match self {
+            Self::Server(remote) => titles_on(args, remote),
+            Self::Store(volume) => titles_in(args, volume),
+        }
+    }
+
+    /// Removes the subtitles with this label from a title; returns `false` if it has none, or does
+    /// not exist.
+    fn remove_subtitles(&self, name: &str, label: &SubtitleLabel) -> anyhow::Result<bool> {
+        match self {
+            Self::Server(remote) => {
+                Ok(is_name(name) && remote.remove(&format!("titles/{name}/subtitles/{label}.vtt"))?)
+            }
+            Self::Store(volume) => match volume.find(name)? {
+                Some(title) => Ok(volume.remove_subtitles(title.id, label)?),
+                None => Ok(false),
+            },
+        }
+    }
+}
+
+/// Removes the subtitles with this label from every title; fails if a title has none.
+fn remove_subtitles(args: &RmArgs, label: &SubtitleLabel, from: &RemovalTarget) -> anyhow::Result<ExitCode> {
+    let mut missing = 0;
+    for name in &from.titles(args)? {
+        match from.remove_subtitles(name, label)? {
+            false => {
+                eprintln!(
+                    "millrace: {name}: no such title, or it has no subtitles {label}; see: millrace ls --json"
+                );
+                missing += 1;
+            }
+            true if args.quiet => {}
+            true => println!("removed subtitles {label} of {name}"),
+        }
+    }
+    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes titles by way of a running server; fails if one is not there.
+fn remove_from_server(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     let mut missing = 0;
     for name in &titles_on(args, remote)? {
         let is_there = is_name(name) && remote.remove(&format!("api/v1/titles/{name}"))?;
@@ -46,45 +93,6 @@ fn run_remote(args: &RmArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
             }
             true if args.quiet => {}
             true => println!("removed {name}"),
-        }
-    }
-    Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Removes the subtitles with this label from every title; fails if a title has none.
-fn remove_subtitles(
-    args: &RmArgs,
-    label: &SubtitleLabel,
-    remote: Option<&Remote>,
-) -> anyhow::Result<ExitCode> {
-    remote.map_or(Ok(()), Remote::sign_in)?;
-    let volume = if remote.is_none() { Some(args.store.open()?) } else { None };
-    let titles = match (remote, &volume) {
-        (Some(remote), _) => titles_on(args, remote)?,
-        (None, Some(volume)) => titles_in(args, volume)?,
-        (None, None) => Vec::new(),
-    };
-    let mut missing = 0;
-    for name in &titles {
-        let is_removed = match (remote, &volume) {
-            (Some(remote), _) => {
-                is_name(name) && remote.remove(&format!("titles/{name}/subtitles/{label}.vtt"))?
-            }
-            (None, Some(volume)) => match volume.find(name)? {
-                Some(title) => volume.remove_subtitles(title.id, label)?,
-                None => false,
-            },
-            (None, None) => false,
-        };
-        match is_removed {
-            false => {
-                eprintln!(
-                    "millrace: {name}: no such title, or it has no subtitles {label}; see: millrace ls --json"
-                );
-                missing += 1;
-            }
-            true if args.quiet => {}
-            true => println!("removed subtitles {label} of {name}"),
         }
     }
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -107,18 +115,10 @@ fn titles_in(args: &RmArgs, volume: &Volume) -> anyhow::Result<Vec<String>> {
     })
 }
 
-/// Removes every title that there is; fails if one is not there.
-pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
-    let remote = args.remote.named_or_store(&args.store)?;
-    if let Some(label) = &args.subtitles {
-        return remove_subtitles(args, label, remote.as_ref());
-    }
-    if let Some(remote) = remote {
-        return run_remote(args, &remote);
-    }
-    let volume = args.store.open()?;
+/// Removes titles from a store; fails if one is not there.
+fn remove_from_store(args: &RmArgs, volume: &Volume) -> anyhow::Result<ExitCode> {
     let mut missing = 0;
-    for name in &titles_in(args, &volume)? {
+    for name in &titles_in(args, volume)? {
         let title = volume.find(name)?;
         // A title that cannot be read has no name; by its id it can be removed all the same.
         let id = title.as_ref().map(|title| title.id).or_else(|| name.parse().ok());
@@ -137,4 +137,20 @@ pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes every title that there is; fails if one is not there.
+pub(super) fn run(args: &RmArgs) -> anyhow::Result<ExitCode> {
+    let from = match args.remote.named_or_store(&args.store)? {
+        Some(remote) => {
+            remote.sign_in()?;
+            RemovalTarget::Server(remote)
+        }
+        None => RemovalTarget::Store(args.store.open()?),
+    };
+    match (&args.subtitles, &from) {
+        (Some(label), from) => remove_subtitles(args, label, from),
+        (None, RemovalTarget::Server(remote)) => remove_from_server(args, remote),
+        (None, RemovalTarget::Store(volume)) => remove_from_store(args, volume),
+    }
 }

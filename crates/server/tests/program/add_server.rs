@@ -190,6 +190,30 @@ fn upload_over_broken_connections_resumes_without_resending() {
     }
 }
 
+/// The file is sent once, although the response with the cause never comes.
+#[test]
+fn failed_conversion_behind_broken_connection_is_final() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::start(dir.path(), &[]);
+    let source = dir.path().join("film.mkv");
+    // Matroska by its first bytes; the rest cannot be converted.
+    let mut bytes = vec![0x1a, 0x45, 0xdf, 0xa3];
+    bytes.resize(2_000_000, 0x55);
+    std::fs::write(&source, &bytes).unwrap();
+    let proxy = Proxy::start(site.address, bytes.len() as u64, true);
+    let done = begin(&source, &proxy.page, &[]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(proxy.cuts.load(Ordering::Relaxed) >= 2 && said.contains("trying again"), "{said}");
+    assert!(said.contains("the upload became no title: "), "{said}");
+    assert!(!said.contains("from the beginning"), "{said}");
+    // The record does not stand in the way of another file of this name.
+    let film = film(dir.path(), "film.ts", 4);
+    ok(&["add", film.to_str().unwrap(), "--server", &site.page]);
+    let once = bytes.len() as u64 + std::fs::metadata(&film).unwrap().len();
+    assert_eq!(site.upload_bytes(once), once, "the file came again");
+}
+
 /// Not one byte goes to an untrusted server, at the beginning or in the middle.
 #[test]
 fn upload_to_server_with_untrusted_certificate_is_aborted() {

@@ -1,6 +1,6 @@
 //! The uploads that are under way, each with its name, its thread, and the connection that has it, if one has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::incoming::{Closed, UploadSender, line};
 use super::pace::UploadThrottle;
 use crate::answer::{Answer, Body};
 use crate::conditions::has_tag;
-use crate::limits::{MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S};
+use crate::limits::{MAX_UPLOAD_FAILURES, MAX_UPLOAD_THREADS, MAX_UPLOADS, RETRY_AFTER_S};
 use crate::site::{NotTaken, Site};
 use crate::totals::Totals;
 
@@ -53,6 +53,15 @@ struct UploadTable {
     threads: usize,
     /// No more are taken.
     is_over: bool,
+    /// Uploads that became no title, oldest first: a client whose connection broke learns here
+    /// that sending the file again is of no use.
+    failures: VecDeque<UploadFailure>,
+}
+
+struct UploadFailure {
+    name: String,
+    cause: NotTaken,
+    at: Instant,
 }
 
 struct UploadEntry {
@@ -196,6 +205,7 @@ impl Uploads {
             let answer = Answer::error(503, "too many uploads are under way");
             return Err(answer.with("Retry-After", RETRY_AFTER_S.to_string()));
         }
+        table.failures.retain(|failure| failure.name != name);
         table.numbers += 1;
         let (number, total) = (table.numbers, asked.total);
         let entry = UploadEntry {
@@ -255,10 +265,17 @@ impl Uploads {
         Listed { uploads, most_bytes }
     }
 
-    /// `/titles/NAME`: how far an upload is.
+    /// `/titles/NAME`: how far an upload is, or why it became no title.
     pub(crate) fn state(&self, name: &str) -> Answer {
         let table = self.lock();
         let Some(entry) = table.entries.get(name) else {
+            let kept_ns = u64::try_from(self.kept.as_nanos()).unwrap_or(u64::MAX);
+            let now = Now::read().mono;
+            let is_recent =
+                |failure: &&UploadFailure| failure.name == name && now.ns_since(failure.at) < kept_ns;
+            if let Some(failure) = table.failures.iter().find(is_recent) {
+                return Answer::error(410, &format!("the upload became no title: {}", failure.cause));
+            }
             return Answer::error(
                 404,
                 "no upload of this name is under way; a title that is there has its name with .ts behind it",
@@ -340,7 +357,10 @@ impl UploadFeed {
             });
             match &taken {
                 Ok(title) => tracing::info!("{}: uploaded", title.name),
-                Err(error) => tracing::info!("{}: the upload became no title: {error}", thread.name),
+                Err(error) => {
+                    tracing::info!("{}: the upload became no title: {error}", thread.name);
+                    thread.record_failure(error);
+                }
             }
             // The name is free before the outcome is reported.
             drop(thread);
@@ -427,6 +447,21 @@ impl UploadThread {
         table.threads += 1;
         uploads.totals.add(|c| c.uploads_now += 1);
         Ok(Self { uploads: Arc::clone(uploads), name: name.to_owned(), number })
+    }
+
+    /// Keeps the cause for clients that lost their connection. An upload that was given up or
+    /// replaced has no such client, and one that failed for now may be repeated.
+    fn record_failure(&self, cause: &NotTaken) {
+        let mut table = self.uploads.lock();
+        let is_current = table.entries.get(&self.name).is_some_and(|entry| entry.number == self.number);
+        if !is_current || matches!(cause, NotTaken::Unavailable(_)) {
+            return;
+        }
+        if table.failures.len() >= MAX_UPLOAD_FAILURES {
+            table.failures.pop_front();
+        }
+        let failure = UploadFailure { name: self.name.clone(), cause: cause.clone(), at: Now::read().mono };
+        table.failures.push_back(failure);
     }
 }
 
