@@ -53,7 +53,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/preload/", 5),
     ("crates/rights/", 0),
     ("crates/server/", 18),
-    ("crates/store/", 21),
+    ("crates/store/", 19),
     ("crates/stream/", 4),
     ("crates/tcp/", 5),
     ("crates/tls/", 0),
