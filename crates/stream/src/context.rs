@@ -146,7 +146,7 @@ type Begin = (u32, u16);
 /// let film = engine.transport_stream("film.ts".as_ref())?;
 /// let control = peer.try_clone()?;
 /// let mut stream = StreamContext::new(Transport::tcp(peer), &film)?;
-/// stream.start_at(Place::Access(std::time::Duration::from_secs(60))).control(&control)?;
+/// stream.start_at(SourcePosition::Access(std::time::Duration::from_secs(60))).control(&control)?;
 /// let outcome = engine.run(&mut stream)?; // until the film ends or the peer says something
 /// # Ok(())
 /// # }
