@@ -50,7 +50,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// How far an upload is, and whether a connection has it; `None`: there is none.
 fn state(address: SocketAddr, name: &str) -> Option<(u64, bool)> {
     let answer = Client::to(address).get(&format!("/titles/{name}"));
-    if answer.status == 404 {
+    // 410: it became no title.
+    if matches!(answer.status, 404 | 410) {
         return None;
     }
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -444,6 +445,9 @@ fn upload_too_long_or_invalid_is_refused_midway() {
         until("nothing is left of it", || state(address, name).is_none());
         assert_eq!(taken(&site, name).is_some(), status == 201, "{name}");
     }
+    let bad = Client::to(address).get("/titles/bad");
+    assert_eq!(bad.status, 410, "{bad:?}");
+    assert!(bad.text().contains("the upload became no title"), "{bad:?}");
     assert_eq!(totals.read().uploads_failed, 3);
     assert_eq!(put(address, "/titles/none", "Content-Length: 0\r\n", b"").response(false).status, 422);
 }
