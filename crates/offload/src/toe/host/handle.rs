@@ -80,7 +80,8 @@ impl Host {
 
     /// Makes [`Host::readiness`] quiet until the next event; must be called before each wait for
     /// it. True: something has happened already: try the sockets, and do not wait. Tasks that wait
-    /// for one of the sockets concerned are woken ([`TcpStream::poll_readable`] and the like).
+    /// for one of the sockets concerned are woken ([`super::stream::TcpStream::poll_readable`] and
+    /// the like).
     pub fn arm(&self) -> bool {
         self.0.bell.clear();
         self.0.bell.announce_sleep();
