@@ -119,6 +119,12 @@ struct Proxy {
 
 impl Proxy {
     fn start(to: SocketAddr, cut_at: u64, is_let_go: bool) -> Self {
+        Self::start_hiding(to, cut_at, is_let_go, u64::MAX)
+    }
+
+    /// As [`Self::start`]; cuts each connection instead of passing on an answer to more than
+    /// `hide_from` bytes.
+    fn start_hiding(to: SocketAddr, cut_at: u64, is_let_go: bool, hide_from: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let page = format!("http://{address}/");
@@ -130,13 +136,12 @@ impl Proxy {
                     continue;
                 }
                 let server = TcpStream::connect(to).unwrap();
-                let (mut back, mut client_back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                std::thread::spawn(move || {
-                    let _ = std::io::copy(&mut back, &mut client_back);
-                    let _ = client_back.shutdown(Shutdown::Write);
-                });
+                let (back, client_back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                let passed = Arc::new(AtomicU64::new(0));
+                let seen = Arc::clone(&passed);
+                std::thread::spawn(move || pass_back(back, client_back, &seen, hide_from));
                 let (cuts, let_go) = (Arc::clone(&counted), Arc::clone(&let_go));
-                std::thread::spawn(move || pass_on(client, server, cut_at, &cuts, &let_go));
+                std::thread::spawn(move || pass_on(client, server, cut_at, &passed, &cuts, &let_go));
             }
         });
         Self { page, address, cuts, is_let_go }
@@ -147,14 +152,36 @@ impl Proxy {
     }
 }
 
-fn pass_on(mut client: TcpStream, mut server: TcpStream, cut_at: u64, cuts: &AtomicU64, let_go: &AtomicBool) {
-    let (mut bytes, mut passed) = (vec![0; 16 << 10], 0);
+fn pass_back(mut server: TcpStream, mut client: TcpStream, passed: &AtomicU64, hide_from: u64) {
+    let mut bytes = vec![0; 16 << 10];
+    while let Ok(count @ 1..) = server.read(&mut bytes) {
+        if passed.load(Ordering::Relaxed) > hide_from {
+            let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+            return;
+        }
+        if client.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Write);
+}
+
+fn pass_on(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    cut_at: u64,
+    passed: &AtomicU64,
+    cuts: &AtomicU64,
+    let_go: &AtomicBool,
+) {
+    let mut bytes = vec![0; 16 << 10];
     while let Ok(count @ 1..) = client.read(&mut bytes) {
+        // Before they are written: the answer to them must find the sum.
+        let sum = passed.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
         if server.write_all(&bytes[..count]).is_err() {
             break;
         }
-        passed += count as u64;
-        if passed >= cut_at && cuts.fetch_add(1, Ordering::Relaxed) == 0 {
+        if sum >= cut_at && cuts.fetch_add(1, Ordering::Relaxed) == 0 {
             until("it is cut", LIMIT, || let_go.load(Ordering::Relaxed));
             break;
         }
@@ -200,12 +227,12 @@ fn failed_conversion_behind_broken_connection_is_final() {
     let mut bytes = vec![0x1a, 0x45, 0xdf, 0xa3];
     bytes.resize(2_000_000, 0x55);
     std::fs::write(&source, &bytes).unwrap();
-    let proxy = Proxy::start(site.address, bytes.len() as u64, true);
+    let proxy = Proxy::start_hiding(site.address, u64::MAX, true, bytes.len() as u64);
     let done = begin(&source, &proxy.page, &[]).wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(proxy.cuts.load(Ordering::Relaxed) >= 2 && said.contains("trying again"), "{said}");
-    // The cause is in the answer to the last part of the file, or is asked for later.
+    assert!(said.contains("trying again"), "{said}");
+    assert!(said.contains("the upload became no title: "), "{said}");
     assert!(said.contains("not a readable media file"), "{said}");
     assert!(!said.contains("from the beginning"), "{said}");
     // The record does not stand in the way of another file of this name.
