@@ -2,6 +2,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
+//! | `counters` | counts of this egress path |
 //! | `udp` | pairs of ports, and several sockets on one pair |
 //! | `udp_socket` | one UDP socket for all viewers: batches, GSO, whose fault an error is |
 //! | `icmp` | ICMP messages about viewers |

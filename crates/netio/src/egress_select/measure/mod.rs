@@ -6,6 +6,7 @@
 //! | `contest` | the measuring: ways in turn, in short slots, medians |
 //! | `sample` | the bursts that are sent |
 //! | `target` | the properties of an interface |
+//! | `error` | failures of a measurement |
 //! | `interface` | the real egress paths of one interface, and why no host is disturbed |
 //!
 //! The measured quantity is processor time of the sending thread, because this limits a server; a
