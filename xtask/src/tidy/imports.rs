@@ -18,7 +18,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/netio", 12),
     ("crates/offload", 27),
     ("crates/server", 42),
-    ("crates/store", 69),
+    ("crates/store", 58),
     ("crates/tcp", 27),
     ("crates/web", 28),
 ];
