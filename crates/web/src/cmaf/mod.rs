@@ -18,8 +18,6 @@
 //! | `timeline` | the title's time of time stamps |
 //! | `demux` | elementary streams out of TS packets |
 //! | `video`, `audio` | pictures and audio frames, and the configuration for decoders |
-//! | `sps`, `sei` | parameter sets, supplemental information |
-//! | `pce` | program config elements of AAC |
 //! | `make` | one segment of all tracks |
 //! | `boxes` | writes the file format |
 //! | `kept` | plans and segments in memory, each made once |
