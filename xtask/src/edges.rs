@@ -120,7 +120,6 @@ const RULES: &[Rule] = &[
         ours: &[
             "millrace-core",
             "millrace-cli",
-            "millrace-media",
             "millrace-make",
             "millrace-store",
             "millrace-engine",

@@ -1,4 +1,4 @@
-//! Bounds of what is read of transport streams, pictures, audio headers and subtitles.
+//! Bounds of the parsers of transport streams, pictures, audio headers and subtitles.
 
 use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 

@@ -48,6 +48,8 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/core/", 4),
     ("crates/engine/", 3),
     ("crates/lab/", 8),
+    ("crates/make/", 2),
+    ("crates/media/", 0),
     ("crates/netio/", 11),
     ("crates/offload/", 5),
     ("crates/preload/", 5),
