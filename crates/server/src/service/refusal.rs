@@ -107,10 +107,10 @@ pub enum Refusal {
     /// The disks of the title do not answer, or not in time.
     #[error("the title's disks do not respond")]
     TimedOut,
-    /// Too many titles are open in the cache (the log names the title).
+    /// Too many titles are open in the cache (the log names it).
     #[error("the title cannot be played now")]
     TooManyTitles,
-    /// The title's files are damaged (the log says how).
+    /// The title's files are damaged (the reason is in the log).
     #[error("the title cannot be played now")]
     Broken,
     /// There is no such stream, or no such connection, any more.
@@ -255,7 +255,7 @@ pub enum FecRefusal {
     /// The stream's engine has no free place.
     #[error("the engine has no free stream")]
     EngineStreams,
-    /// The parity's files are damaged (the log says how).
+    /// The parity's files are damaged (the reason is in the log).
     #[error("the title's parity cannot be read now")]
     Broken,
     /// The rendition to send is not the title itself.
