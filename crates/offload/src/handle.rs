@@ -18,6 +18,7 @@ use crate::core_loop::CoreLoop;
 use crate::idle::IdlePolicy;
 use crate::load::{LoadMeter, LoopSheets};
 use crate::loop_tx::LoopTx;
+use crate::thread_priority;
 
 /// How an engine's thread runs.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,7 @@ impl EngineHandle {
             std::thread::Builder::new().name(format!("engine-{}", thread.number)).spawn(move || {
                 let pinned = thread.cpu.map_or(Ok(()), affinity::pin_to);
                 let go = pinned.is_ok();
+                thread_priority::wake_promptly();
                 let tid = rustix::thread::gettid().as_raw_nonzero().get();
                 if ready.send(pinned.map(|()| tid)).is_err() || !go {
                     return;

@@ -17,7 +17,7 @@
 //! | [`loop_tx`] | the egress path that a loop needs, as traits |
 //! | [`reception`] | packets received by a device, passed to a sink |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
-//! | [`thread_priority`] | the lowest priority, for background threads |
+//! | [`thread_priority`] | short slices for engines, the lowest priority for background threads |
 //! | [`hugepage`], [`heap`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
 //!
 //! ## Where to read on

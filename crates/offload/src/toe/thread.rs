@@ -26,6 +26,7 @@ use super::status::CounterSheets;
 use crate::affinity;
 use crate::bell::EventBell;
 use crate::clock::{MonotonicClock, wall_offset_ns};
+use crate::thread_priority::wake_promptly;
 
 /// Engines of this program until now: each has a number, so that a connection's name is not
 /// mistaken for one of the next engine.
@@ -62,6 +63,7 @@ impl Engine {
         let (begins, begun) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("toe".into()).spawn(move || {
             cpu.map_or(Ok(()), affinity::pin_to)?;
+            wake_promptly();
             // Whoever starts it waits for this.
             let _ = begins.send(());
             turning.run()
