@@ -212,6 +212,8 @@ pub enum PicturesState {
     Made(Arc<About>),
     /// They are still to be made.
     Waiting,
+    /// They cannot be made now, for this reason, and are tried again.
+    Delayed(String),
     /// There will be none, for this reason.
     Never(String),
 }

@@ -256,7 +256,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
     let (pictures, addresses) = match site.pictures(&title) {
         PicturesState::Made(about) => ("made".to_owned(), Some(pictures::addresses(&title.name, &about))),
         PicturesState::Waiting => ("waiting".to_owned(), None),
-        PicturesState::Never(why) => (why, None),
+        PicturesState::Delayed(why) | PicturesState::Never(why) => (why, None),
     };
     let (poster, sprites) = addresses.unzip();
     let owner = text::owner(site, &title);

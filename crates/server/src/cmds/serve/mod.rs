@@ -12,6 +12,7 @@ mod maker;
 mod members;
 mod pictures;
 mod rests;
+mod retry_timer;
 pub(crate) mod rights;
 mod run;
 pub(crate) mod stats;
