@@ -6,6 +6,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::counters::CounterSample;
@@ -96,6 +97,11 @@ pub trait Site: Send + Sync + 'static {
     /// There is no such title, or the subtitles cannot be removed.
     fn remove_subtitles(&self, _name: &str, _label: &SubtitleLabel) -> Result<bool, SiteError> {
         Err(SiteError::NoTitle)
+    }
+
+    /// Whether the server serves all of this directory: its name does not distinguish titles.
+    fn is_served_folder(&self, _folder: &Path) -> bool {
+        false
     }
 
     /// Returns the state of a title's poster and pictures for seeking. From memory; a call makes

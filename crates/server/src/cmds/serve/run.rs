@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, absolute};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -246,11 +246,7 @@ fn librarian(
     Librarian {
         volume,
         open_titles,
-        folders: args
-            .folders
-            .iter()
-            .map(|folder| absolute(folder).unwrap_or_else(|_| folder.clone()))
-            .collect(),
+        folders: args.absolute_folders(),
         follow_symlinks: args.follow_symlinks,
         settle: args.settle.0,
         deleted_files: args.deleted_files,
