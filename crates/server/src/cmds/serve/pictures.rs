@@ -318,6 +318,8 @@ impl PicturesMaker {
         let before = self.pause.as_ref();
         if before.is_none_or(|pause| pause.cause != cause) {
             tracing::warn!("pictures for the page: none can be kept now, retrying: {error}");
+        } else {
+            tracing::debug!("pictures for the page: none can be kept yet: {error}");
         }
         let why = match error.is_no_space() {
             true => "the disk of the pictures is full; they are made when it has space again",
@@ -325,5 +327,33 @@ impl PicturesMaker {
         };
         let retry = RetryTimer::after_failure(before.map(|pause| pause.retry), MonotonicClock.now());
         self.pause = Some(PicturesPause { retry, cause, why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn album_state_of_delayed_titles_tells_why_until_they_are_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let album = Album::of(&Volume::open_or_create(dir.path()).unwrap());
+        let [unreadable, other] = [1, 2].map(|number| TitleId([number; 16]));
+        assert_eq!(album.state(unreadable), PicturesState::Waiting);
+        let mut version = album.version();
+        let mut is_changed = || std::mem::replace(&mut version, album.version()) != album.version();
+        // Only the first failure of a title is logged.
+        assert!(album.retry_title(unreadable, Instant(0)) && !album.retry_title(unreadable, Instant(0)));
+        assert!(matches!(album.state(unreadable), PicturesState::Delayed(why) if why.contains("read")));
+        assert_eq!((album.state(other), is_changed()), (PicturesState::Waiting, true));
+        album.delay(Some("the disk is full".to_owned()));
+        assert_eq!(album.state(other), PicturesState::Delayed("the disk is full".to_owned()));
+        assert!(is_changed());
+        album.delay(Some("the disk is full".to_owned()));
+        assert!(!is_changed(), "lists are made again for nothing");
+        album.know(unreadable, PicturesState::Never("no pictures".to_owned()));
+        album.delay(None);
+        assert_eq!(album.state(unreadable), PicturesState::Never("no pictures".to_owned()));
+        assert_eq!((album.state(other), is_changed()), (PicturesState::Waiting, true));
     }
 }
