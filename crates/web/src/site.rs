@@ -100,9 +100,7 @@ pub trait Site: Send + Sync + 'static {
     }
 
     /// Whether the server serves all of this directory: its name does not distinguish titles.
-    fn is_served_folder(&self, _folder: &Path) -> bool {
-        false
-    }
+    fn is_served_folder(&self, folder: &Path) -> bool;
 
     /// Returns the state of a title's poster and pictures for seeking. From memory; a call makes
     /// pending pictures be made sooner.
