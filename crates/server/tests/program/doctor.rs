@@ -42,7 +42,7 @@ fn doctor_reports_checks_as_text_and_json() {
     }
 }
 
-/// Checks of what is not there fail, and name the remedy.
+/// Checks of missing programs fail, and name the remedy.
 #[test]
 fn doctor_without_ffmpeg_reports_that_it_is_missing() {
     let dir = tempfile::tempdir().unwrap();
