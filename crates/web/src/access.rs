@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::counters::CounterSample;
@@ -256,6 +257,10 @@ impl Site for SeenBy {
 
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
         self.site.read(name, from, out)
+    }
+
+    fn is_served_folder(&self, folder: &Path) -> bool {
+        self.site.is_served_folder(folder)
     }
 
     fn pictures(&self, title: &TitleInfo) -> PicturesState {

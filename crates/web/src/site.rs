@@ -6,6 +6,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::counters::CounterSample;
@@ -97,6 +98,9 @@ pub trait Site: Send + Sync + 'static {
     fn remove_subtitles(&self, _name: &str, _label: &SubtitleLabel) -> Result<bool, SiteError> {
         Err(SiteError::NoTitle)
     }
+
+    /// Whether the server serves all of this directory: its name does not distinguish titles.
+    fn is_served_folder(&self, folder: &Path) -> bool;
 
     /// Returns the state of a title's poster and pictures for seeking. From memory; a call makes
     /// pending pictures be made sooner.
@@ -212,6 +216,8 @@ pub enum PicturesState {
     Made(Arc<About>),
     /// They are still to be made.
     Waiting,
+    /// They cannot be made now, for this reason, and are tried again.
+    Delayed(String),
     /// There will be none, for this reason.
     Never(String),
 }

@@ -1,4 +1,4 @@
-// What people do on the page: search, click, seek, change the quality, use keys alone, look at it in a narrow window, upload a film.
+// What people do on the page: search, click, seek, change the quality, use keys alone, look at it in a narrow window, upload a film, delete it.
 import { join } from 'node:path';
 import { checkAccess, tellAccess } from './axe.mjs';
 import { browser, check, checkNumbers, checkSought, choose, figures, hasReached, pageUrl, PATIENCE_MS, pictures, picturesTo, title, video } from './common.mjs';
@@ -140,6 +140,10 @@ async function look(page) {
     check(await page.locator('#server summary').isVisible(), 'the page does not show how its server is');
     check(found.overhang <= 0, `a window of ${size.width} scrolls sideways by ${found.overhang}`);
     check(found.isDark === (scheme === 'dark') && found.contrast >= 7, `${scheme}: ${JSON.stringify(found)}`);
+    const crowded = await page.locator('#controls button').evaluateAll((all) => all
+      .filter((button) => !button.getAttribute('aria-label') || button.scrollWidth > button.clientWidth)
+      .map((button) => button.id));
+    check(crowded.length === 0, `${size.width} wide: controls without a name, or too narrow for what they show: ${crowded.join(', ')}`);
     await checkAccess(page, `${wanted}, ${size.width} wide`);
     if (pictures) await page.screenshot({ path: join(pictures, `${name}.png`), fullPage: size === NARROW });
   }
@@ -161,6 +165,31 @@ async function uploadFile(page) {
   figures.push('a film uploaded');
 }
 
+// Deletion asks first, and keeps the title unless it is confirmed.
+async function removeFile(page) {
+  const shown = `Up Ladén ${browser}`;
+  const uploaded = page.locator('#titles button', { has: page.getByText(shown, { exact: true }) });
+  await uploaded.click();
+  const ask = page.getByRole('button', { name: 'Delete…' });
+  const dialog = page.getByRole('dialog', { name: `Delete “${shown}”?` });
+  await ask.click();
+  await dialog.waitFor();
+  check(await focused(page) === 'keep', `of the dialog ${await focused(page)} has the focus`);
+  await checkAccess(page, 'the question before a deletion');
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'hidden' });
+  check(await page.locator('#player').isVisible(), 'Escape closes the player behind the dialog');
+  await ask.dblclick();
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  const isThere = (await page.request.get(new URL('api/v1/titles', pageUrl).href)).json().then(({ titles }) => titles.some(({ title }) => title === shown));
+  check(await isThere, 'a title was deleted without a confirmation');
+  await ask.click();
+  await dialog.getByRole('button', { name: 'Delete permanently' }).click();
+  await page.locator('#player').waitFor({ state: 'hidden' });
+  await uploaded.waitFor({ state: 'detached' });
+  figures.push('a title deleted, after a question');
+}
+
 export async function checkPage(page) {
   await page.goto(pageUrl);
   await choose(page).waitFor();
@@ -175,6 +204,7 @@ export async function checkPage(page) {
   await useKeys(page);
   await look(page);
   await uploadFile(page);
+  await removeFile(page);
   await page.locator('details:not([open]) > summary').evaluateAll((all) => all.forEach((one) => one.click()));
   await checkAccess(page, 'everything unfolded');
   tellAccess();

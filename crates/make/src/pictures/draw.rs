@@ -38,8 +38,9 @@ pub(super) struct Artist<'a> {
 impl Artist<'_> {
     /// An empty film, for pictures of streams of this type. There is one at a time.
     pub(super) fn film(&self, kind: u8) -> Result<SlideshowFile, PicturesError> {
-        let path = self.files.work_file(self.id)?;
-        let file = File::create(&path).map_err(|error| StoreError::write("create", &path, 0, 0, error))?;
+        let path = self.files.work_file(self.id).map_err(PicturesError::NotKept)?;
+        let file = File::create(&path)
+            .map_err(|error| PicturesError::NotKept(StoreError::write("create", &path, 0, 0, error)))?;
         let entry = StreamEntry { pid: PICTURES_PID, stream_type: kind, descriptors: Vec::new() };
         let tables = Tables::new(1, TABLE_PID, 0, PICTURES_PID, &[entry]);
         Ok(SlideshowFile {
@@ -146,7 +147,7 @@ impl SlideshowFile {
         let count = self.packets.out.len();
         let written = self.file.write_all(&self.packets.out);
         let failed = |error| StoreError::write("write", &self.path, self.bytes as u64, count as u64, error);
-        written.map_err(failed)?;
+        written.map_err(failed).map_err(PicturesError::NotKept)?;
         self.bytes += count;
         self.packets.out.clear();
         Ok(())

@@ -42,9 +42,12 @@ pub enum PicturesError {
     /// The caller asked to stop.
     #[error("given up")]
     Cancelled,
-    /// The title cannot be read, or the pictures cannot be kept.
+    /// The title cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The directory of the pictures cannot be written to, for this title or any other.
+    #[error(transparent)]
+    NotKept(StoreError),
 }
 
 /// Makes the pictures of a title. Files that ffmpeg reads lie among `files` meanwhile. `rest` is called between two steps.

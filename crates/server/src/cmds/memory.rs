@@ -6,6 +6,7 @@
 //! and a configuration that cannot fit is refused with an error.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use millrace_core::limits::{DEFAULT_CACHE_BYTES, EXTENT_BYTES, MIN_CACHE_BYTES};
@@ -22,8 +23,39 @@ use crate::limits::{
 pub(crate) struct MemoryLimit {
     pub(crate) bytes: u64,
     pub(crate) source: String,
-    /// It limits address space, whether or not memory backs it.
-    is_of_addresses: bool,
+    kind: MemoryLimitKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemoryLimitKind {
+    ControlGroup,
+    /// RLIMIT_AS, which limits address space, whether or not memory backs it.
+    AddressSpace,
+    /// RLIMIT_DATA, which limits private writable address space likewise.
+    DataSize,
+    Machine,
+}
+
+impl MemoryLimit {
+    /// What raises the limit.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self.kind {
+            MemoryLimitKind::ControlGroup => {
+                "raise the limit of the container or unit (docker -m, MemoryMax=)"
+            }
+            MemoryLimitKind::AddressSpace => {
+                "raise the limit (ulimit -v unlimited; in a systemd unit: LimitAS=infinity)"
+            }
+            MemoryLimitKind::DataSize => {
+                "raise the limit (ulimit -d unlimited; in a systemd unit: LimitDATA=infinity)"
+            }
+            MemoryLimitKind::Machine => "use a machine with more memory",
+        }
+    }
+
+    fn is_of_addresses(&self) -> bool {
+        matches!(self.kind, MemoryLimitKind::AddressSpace | MemoryLimitKind::DataSize)
+    }
 }
 
 impl fmt::Display for MemoryLimit {
@@ -62,9 +94,10 @@ pub(crate) fn plan(limits: &[MemoryLimit], cache: Option<u64>) -> anyhow::Result
     let needed = cache_bytes.saturating_add(SERVER_BASE_BYTES);
     if let Some(limit) = limits.iter().find(|limit| limit.bytes < needed) {
         anyhow::bail!(
-            "--cache: {} of cache and {} for everything else do not fit into the memory that this process may have: {limit}; raise that limit, or choose a smaller --cache (at least {})",
+            "--cache: {} of cache and {} for everything else do not fit into the memory that this process may have: {limit}; {}, or choose a smaller --cache (at least {})",
             ByteLen(cache_bytes),
             ByteLen(SERVER_BASE_BYTES),
+            limit.remedy(),
             ByteLen(MIN_CACHE_BYTES)
         );
     }
@@ -79,7 +112,28 @@ pub(crate) fn address_bytes(streams_per_engine: usize, engines: u8) -> u64 {
 
 /// The lowest limit on address space, if there is one.
 pub(crate) fn address_limit(limits: &[MemoryLimit]) -> Option<&MemoryLimit> {
-    limits.iter().filter(|limit| limit.is_of_addresses).min_by_key(|limit| limit.bytes)
+    limits.iter().filter(|limit| limit.is_of_addresses()).min_by_key(|limit| limit.bytes)
+}
+
+/// Explains why address space could not be reserved. A limit of a control group cannot be the
+/// cause: it counts memory in use, and the kernel kills the process that exceeds it.
+pub(crate) fn cannot_reserve(bytes: u64, limits: &[MemoryLimit], error: &io::Error) -> String {
+    let bytes = ByteLen(bytes);
+    match address_limit(limits) {
+        Some(limit) => format!(
+            "memory: cannot reserve {bytes} of address space beside {} in use: the limit is {limit}; {}, or choose a smaller --cache or fewer --engines",
+            ByteLen(address_bytes_in_use()),
+            limit.remedy()
+        ),
+        None => format!("memory: cannot reserve {bytes} of address space: {error}"),
+    }
+}
+
+/// Reads the size of this process's address space; 0 if it cannot be read.
+fn address_bytes_in_use() -> u64 {
+    let statm = read_text(Path::new("/proc/self/statm")).unwrap_or_default();
+    let pages = statm.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
 }
 
 fn limits_below(root: &Path) -> Vec<MemoryLimit> {
@@ -147,7 +201,7 @@ impl<'a> GroupMount<'a> {
             // Without a limit, version 2 reports "max", which is no number, and version 1 the
             // largest number of pages, in bytes.
             let source = format!("control group: {}", Path::new(self.at).join(&file).display());
-            (bytes < 1 << 60).then_some(MemoryLimit { bytes, source, is_of_addresses: false })
+            (bytes < 1 << 60).then_some(MemoryLimit { bytes, source, kind: MemoryLimitKind::ControlGroup })
         });
         limits.min_by_key(|limit| limit.bytes)
     }
@@ -155,12 +209,15 @@ impl<'a> GroupMount<'a> {
 
 /// Parses `/proc/self/limits` (proc_pid_limits(5)).
 fn resource_limits(text: &str) -> impl Iterator<Item = MemoryLimit> {
-    let limit = |(name, source): (&str, &str)| {
+    let limit = |(name, source, kind): (&str, &str, MemoryLimitKind)| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         let bytes = line.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(MemoryLimit { bytes, source: source.to_owned(), is_of_addresses: true })
+        Some(MemoryLimit { bytes, source: source.to_owned(), kind })
     };
-    let names = [("Max address space", "ulimit -v"), ("Max data size", "ulimit -d")];
+    let names = [
+        ("Max address space", "ulimit -v", MemoryLimitKind::AddressSpace),
+        ("Max data size", "ulimit -d", MemoryLimitKind::DataSize),
+    ];
     names.map(limit).into_iter().flatten()
 }
 
@@ -171,7 +228,7 @@ fn machine(text: &str) -> Option<MemoryLimit> {
     Some(MemoryLimit {
         bytes: kib.saturating_mul(1024),
         source: "all memory of this machine".to_owned(),
-        is_of_addresses: false,
+        kind: MemoryLimitKind::Machine,
     })
 }
 
@@ -261,11 +318,50 @@ mod tests {
         });
     }
 
+    fn limit(mib: u64, source: &str, kind: MemoryLimitKind) -> MemoryLimit {
+        MemoryLimit { bytes: mib << 20, source: source.to_owned(), kind }
+    }
+
+    #[test]
+    fn cannot_reserve_names_address_limit_and_its_remedy() {
+        let error = io::Error::from_raw_os_error(libc::ENOMEM);
+        let group = limit(100, "control group: a/memory.max", MemoryLimitKind::ControlGroup);
+        let data = limit(300, "ulimit -d", MemoryLimitKind::DataSize);
+        let addresses = limit(200, "ulimit -v", MemoryLimitKind::AddressSpace);
+        let limits = [group, data, addresses];
+        let text = cannot_reserve(1 << 30, &limits, &error);
+        assert!(text.starts_with("memory: cannot reserve 1GiB of address space beside "), "{text}");
+        assert!(address_bytes_in_use() > 1 << 20, "{text}");
+        let remedy = " in use: the limit is 200MiB (ulimit -v); \
+                      raise the limit (ulimit -v unlimited; in a systemd unit: LimitAS=infinity), \
+                      or choose a smaller --cache or fewer --engines";
+        assert!(text.ends_with(remedy), "{text}");
+        let text = cannot_reserve(1 << 30, &limits[..2], &error);
+        assert!(text.contains("300MiB (ulimit -d); raise the limit (ulimit -d unlimited;"), "{text}");
+        let text = cannot_reserve(1 << 30, &limits[..1], &error);
+        assert!(text.contains("Cannot allocate memory") && !text.contains("limit is"), "{text}");
+    }
+
+    #[test]
+    fn plan_that_cannot_fit_names_remedy_of_its_limit() {
+        for (source, kind, remedy) in [
+            ("control group: memory.max", MemoryLimitKind::ControlGroup, "MemoryMax="),
+            ("ulimit -v", MemoryLimitKind::AddressSpace, "ulimit -v unlimited"),
+            ("ulimit -d", MemoryLimitKind::DataSize, "ulimit -d unlimited"),
+        ] {
+            let error = plan(&[limit(256, source, kind)], Some(256 << 20)).unwrap_err().to_string();
+            assert!(error.contains(&format!("256MiB ({source}); ")), "{error}");
+            assert!(error.contains(remedy) && error.contains("a smaller --cache"), "{error}");
+            let others = ["MemoryMax=", "ulimit -v unlimited", "ulimit -d unlimited"];
+            for other in others.into_iter().filter(|other| *other != remedy) {
+                assert!(!error.contains(other), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn plan_of_small_limit_takes_a_quarter_and_what_cannot_fit_is_an_error() {
-        let limit = |mib: u64| {
-            [MemoryLimit { bytes: mib << 20, source: "control group".to_owned(), is_of_addresses: false }]
-        };
+        let limit = |mib: u64| [limit(mib, "control group", MemoryLimitKind::ControlGroup)];
         let cache = |mib: u64| plan(&limit(mib), None).map(|plan| plan.cache_bytes >> 20);
         assert_eq!(cache(4096).unwrap(), 256);
         assert_eq!(plan(&[], None).unwrap(), MemoryPlan { cache_bytes: 256 << 20, share_permille: 1000 });

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{fails, ok};
+use crate::support::{fails, millrace, ok};
 use millrace_lab::netns::TwoHosts;
 use serde_json::Value;
 
@@ -40,6 +40,27 @@ fn doctor_reports_checks_as_text_and_json() {
     for need in report["offload_engine"]["needs"].as_array().unwrap() {
         assert_eq!(need["remedy"].is_null(), need["works"].as_bool().unwrap(), "{need}");
     }
+}
+
+/// Checks of missing programs fail, and name the remedy.
+#[test]
+fn doctor_without_ffmpeg_reports_that_it_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let mut command = millrace();
+    let done = command.args(["doctor", "--json"]).env("PATH", "").env("MILLRACE_STORE", &store).output();
+    let report: Value = serde_json::from_slice(&done.unwrap().stdout).unwrap();
+    let of = |name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name}: {report}"))
+    };
+    for name in ["ffmpeg", "ffprobe"] {
+        assert_eq!(of(name)["works"], false, "{report}");
+        assert!(of(name)["detail"].as_str().unwrap().contains("cannot be started"), "{report}");
+        assert!(of(name)["remedy"].as_str().unwrap().contains("--ffmpeg PROGRAM"), "{report}");
+    }
+    let space = of("space")["detail"].as_str().unwrap();
+    assert!(space.ends_with(&format!(" free for {}", store.display())), "{space}");
 }
 
 /// Returns doctor's report on an offload engine at an interface of the first of two hosts.

@@ -385,3 +385,26 @@ fn add_with_a_name_that_is_taken_replaces_or_leaves_or_adds() {
     assert_eq!(ok(&["title", "film", "--store", store]).trim(), "Der Film");
     assert!(support::fails(&["title", "film", " ", "--store", store]).contains("display name"));
 }
+
+/// The name of the served folder is the same for all titles at its top, so it is left out.
+#[test]
+fn api_folder_of_title_at_top_of_served_folder_is_null() {
+    let site = Site::new();
+    site.put("top.ts", 1);
+    site.put("Season 1/below.ts", 2);
+    let mut server = site.serve(&[]);
+    site.wait_for("both titles", |titles| titles.len() == 2);
+    let folder = |name: &str| {
+        let mut connection = std::net::TcpStream::connect(server.page()).unwrap();
+        let (_, body) = support::http::get(&mut connection, &format!("/api/v1/titles/{name}"), "");
+        serde_json::from_slice::<serde_json::Value>(&body).unwrap()["folder"].clone()
+    };
+    // The server lists a title soon after it is in the store.
+    let end = Instant::now() + TIMEOUT;
+    while folder("below") != "Season 1" {
+        assert!(Instant::now() < end, "{}", folder("below"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(folder("top"), serde_json::Value::Null);
+    assert!(server.interrupt());
+}

@@ -7,8 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use crate::support::real_disks::{FailingDisk, ReadOnlyView, Tmpfs, missing};
-use crate::support::{Server, fails, film, millrace, ok, play, run};
+use crate::support::real_disks::{FailingDisk, ReadOnlyView, Tmpfs, missing, until};
+use crate::support::{Server, fails, film, http, millrace, ok, play, run};
 
 /// What commands say, once, about a catalogue that they cannot write.
 const IN_MEMORY: &str = "the catalogue cannot be written";
@@ -232,4 +232,51 @@ fn store_mounted_read_only_can_be_read_but_not_changed() {
     std::fs::remove_file(&catalogue).unwrap();
     assert!(works(&["ls", "--store", shown]).contains('b'));
     assert_eq!(std::fs::read_dir(&store).unwrap().count(), 3);
+}
+
+/// With a full disk, the server reports once that pictures cannot be kept, and makes them when there
+/// is space again.
+#[test]
+fn pictures_on_full_disk_are_made_once_it_has_space() {
+    if let Some(why) = missing(&["mount", "umount", "ffmpeg"]) {
+        eprintln!("skipped: mounting a tmpfs needs root: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(&dir.path().join("disk"), "16m");
+    let store = disk.at.join("store");
+    for number in 0..4 {
+        let source = film(dir.path(), &format!("t{number}.ts"), 2);
+        ok(&["add", "--quiet", source.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    }
+    fill(&disk.at);
+    let mut command = millrace();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--cache", "32MiB", "--store"]).arg(&store);
+    command.env("MILLRACE_LOG", "info,millrace_server::cmds::serve::pictures=debug");
+    let mut server = Server::spawn(command);
+    let address = server.page();
+    let states = || {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        let (_, body) = http::get(&mut connection, "/api/v1/titles", "");
+        let list: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let titles = list["titles"].as_array().unwrap().clone();
+        titles.iter().map(|title| title["pictures"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let limit = std::time::Duration::from_secs(120);
+    until("all titles tell that the disk is full", limit, || {
+        states().iter().all(|state| state.contains("the disk of the pictures is full"))
+    });
+    server.wait_for("none can be kept yet", limit);
+    std::fs::remove_file(disk.at.join("ballast-0")).unwrap();
+    // A removed title may have freed space, so that the server does not wait for its next attempt.
+    ok(&["rm", "t0", "--store", store.to_str().unwrap()]);
+    until("all pictures are made", limit, || {
+        let states = states();
+        states.len() == 3 && states.iter().all(|state| state == "made")
+    });
+    assert!(server.interrupt());
+    let lines = server.said("pictures for the page: ");
+    let of = |level: &str| lines.iter().filter(|line| line.contains(level)).collect::<Vec<_>>();
+    let ([warning], [info]) = (&of(" WARN ")[..], &of(" INFO ")[..]) else { panic!("{lines:?}") };
+    assert!(warning.contains("no space left on the disk") && info.contains("again"), "{lines:?}");
 }

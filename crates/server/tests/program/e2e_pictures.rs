@@ -147,6 +147,28 @@ fn pictures_are_kept_and_go_with_their_title() {
     assert!(server.interrupt());
 }
 
+/// Titles beyond the space for pictures get theirs when others are removed.
+#[test]
+fn title_without_space_for_pictures_gets_them_once_another_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for (name, secs) in [("one", 6), ("two", 7)] {
+        add(&film(dir.path(), &format!("{name}.ts"), secs), &store);
+    }
+    // The first pictures that are made are more than that.
+    let (mut server, address) = site(&store, &["--picture-space", "1KiB"]);
+    let state = |name: &str| title(address, name)["pictures"].as_str().unwrap_or_default().to_owned();
+    let has_first =
+        |made: &str, other: &str| state(made) == "made" && state(other).contains("--picture-space");
+    until("one has pictures, the other no space", LIMIT, || {
+        has_first("one", "two") || has_first("two", "one")
+    });
+    let (made, other) = if state("one") == "made" { ("one", "two") } else { ("two", "one") };
+    ok(&["rm", made, "--store", store.to_str().unwrap()]);
+    until("the other has pictures too", LIMIT, || state(other) == "made");
+    assert!(server.interrupt());
+}
+
 /// What ffmpeg does with a hostile title is bounded; here it is one that hangs. The server ends all the same, and so does ffmpeg.
 #[test]
 fn ffmpeg_that_hangs_is_terminated_at_server_shutdown() {

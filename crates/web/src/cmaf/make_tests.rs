@@ -436,6 +436,7 @@ fn gaps_between_known_times_are_filled_evenly() {
     assert_eq!(decode_times(&[Some(0), Some(9), Some(3)], 0, 20), [0, 9, 10, 20]);
     // Those that reach into the next segment stay before it, if there is room.
     assert_eq!(decode_times(&[Some(0), Some(9), Some(3)], 0, 6), [0, 2, 4, 6]);
+    assert_eq!(decode_times(&[Some(0), Some(6)], 0, 6), [0, 3, 6], "as late as the next segment");
     assert_eq!(decode_times(&[Some(0), Some(9), Some(3)], 0, 2), [0, 9, 10, 11]);
     assert_eq!(decode_times(&[], 7, 9), [7]);
 }

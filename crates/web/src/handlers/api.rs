@@ -222,11 +222,11 @@ pub(crate) fn playlist(seen: &SeenBy) -> Answer {
 /// Media type of an M3U playlist that is not HLS.
 pub(crate) const M3U: &str = "audio/x-mpegurl; charset=utf-8";
 
-/// Name of the directory that the title's source file was in.
-fn folder_of(title: &TitleInfo) -> Option<String> {
+/// Name of the directory that the title's source file was in; none for the top of a served folder.
+fn folder_of(site: &dyn Site, title: &TitleInfo) -> Option<String> {
     let path = &title.source.path;
-    let folder = path.parent().filter(|_| path.is_absolute())?.file_name()?;
-    Some(title_text(&folder.to_string_lossy())).filter(|folder| !folder.is_empty())
+    let folder = path.parent().filter(|folder| path.is_absolute() && !site.is_served_folder(folder))?;
+    Some(title_text(&folder.file_name()?.to_string_lossy())).filter(|folder| !folder.is_empty())
 }
 
 /// `/api/v1/titles/NAME`
@@ -256,7 +256,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
     let (pictures, addresses) = match site.pictures(&title) {
         PicturesState::Made(about) => ("made".to_owned(), Some(pictures::addresses(&title.name, &about))),
         PicturesState::Waiting => ("waiting".to_owned(), None),
-        PicturesState::Never(why) => (why, None),
+        PicturesState::Delayed(why) | PicturesState::Never(why) => (why, None),
     };
     let (poster, sprites) = addresses.unzip();
     let owner = text::owner(site, &title);
@@ -270,7 +270,7 @@ fn of(site: &dyn Site, title: TitleInfo) -> Title {
     };
     Title {
         title: title.display_name(),
-        folder: folder_of(&title),
+        folder: folder_of(site, &title),
         subtitles: owner.subtitles.iter().map(track).collect(),
         poster,
         sprites,

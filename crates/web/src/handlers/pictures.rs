@@ -39,6 +39,9 @@ pub(crate) async fn answer(
             return Answer::error(404, "the pictures of this title have not been made yet")
                 .with("Retry-After", RETRY_AFTER_S.to_string());
         }
+        PicturesState::Delayed(why) => {
+            return Answer::error(404, &why).with("Retry-After", RETRY_AFTER_S.to_string());
+        }
         PicturesState::Never(why) => return Answer::error(404, &why),
     };
     let (version, name) = (version(&about), title.name.clone());

@@ -1,6 +1,23 @@
 
 // --- controls of the player ---
 
+// Outlines of the icons, in a square of 24.
+const SPEAKER = 'M3 9h4l5-5v16l-5-5H3z';
+const ICONS = {
+  Play: 'M7 4l13 8-13 8z',
+  Pause: 'M6 4h4v16H6zM14 4h4v16h-4z',
+  Mute: SPEAKER + 'M15 8.5a4.5 4.5 0 0 1 0 7zM15 5a8 8 0 0 1 0 14v-2a6 6 0 0 0 0-10z',
+  Unmute: SPEAKER + 'M15 9.4L16.4 8l2.1 2.1L20.6 8 22 9.4l-2.1 2.1 2.1 2.1-1.4 1.4-2.1-2.1-2.1 2.1-1.4-1.4 2.1-2.1z',
+  'Full screen': 'M4 4h6v2H6v4H4zM14 4h6v6h-2V6h-4zM4 14h2v4h4v2H4zM18 14h2v6h-6v-2h4z',
+  'Exit full screen': 'M8 4h2v6H4V8h4zM14 4h2v4h4v2h-6zM4 14h6v6H8v-4H4zM14 14h6v2h-4v4h-2z',
+};
+
+function showIcon(id, name) {
+  at(id).querySelector('path').setAttribute('d', ICONS[name]);
+  at(id).setAttribute('aria-label', name);
+  at(id).title = name;
+}
+
 function playOrPause() {
   const video = at('video');
   if (video.paused || video.ended) video.play().catch(() => {});
@@ -15,15 +32,12 @@ function wholeScreen() {
   else if (video.webkitEnterFullscreen) video.webkitEnterFullscreen();
 }
 
-function showPlaying() {
-  const { paused } = at('video');
-  at('pause').textContent = paused ? '▶' : '❚❚';
-  at('pause').setAttribute('aria-label', paused ? 'Play' : 'Pause');
-}
+const showPlaying = () => showIcon('pause', at('video').paused ? 'Play' : 'Pause');
+const showWhole = () => showIcon('whole', document.fullscreenElement ? 'Exit full screen' : 'Full screen');
 
 function showVolume() {
   const { muted, volume } = at('video');
-  at('mute').textContent = muted ? 'Unmute' : 'Mute';
+  showIcon('mute', muted ? 'Unmute' : 'Mute');
   at('volume').value = muted ? 0 : volume;
 }
 
@@ -52,3 +66,7 @@ function stir() {
 }
 for (const event of ['pointermove', 'keydown', 'focusin']) at('stage').addEventListener(event, stir);
 document.addEventListener('fullscreenchange', stir);
+document.addEventListener('fullscreenchange', showWhole);
+showPlaying();
+showVolume();
+showWhole();

@@ -20,6 +20,7 @@ const ORDERS = {
 // The titles that match, in order. Only those in and near the viewport have elements: there may be
 // 10,000.
 let found = [];
+let watched = {};
 const tiles = new Map();
 const ROWS_BEYOND = 2;
 
@@ -28,16 +29,23 @@ function tile(title, share) {
   const button = element('button');
   button.type = 'button';
   button.dataset.name = title.name;
-  const folder = element('span', title.folder);
-  folder.className = 'folder';
+  const part = (className, ...parts) => {
+    const made = element('span');
+    made.className = className;
+    made.append(...parts);
+    return made;
+  };
   const poster = posterOf(title);
+  poster.append(part('length', seconds(title.duration_s)));
+  const words = part('words', element('strong', title.title), part('soft', title.folder), part('soft', format(title)));
+  button.append(poster, words);
   if (share !== undefined) {
-    const bar = element('span');
-    bar.className = 'watched';
-    bar.style.width = Math.round(100 * share) + '%';
-    poster.append(bar);
+    const percent = Math.round(100 * share) + '%';
+    const done = part('');
+    done.style.width = percent;
+    poster.append(part('watched', done));
+    words.append(part('unseen', percent + ' watched'));
   }
-  button.append(poster, element('strong', title.title), folder, element('span', about(title)));
   button.addEventListener('click', () => { location.hash = encodeURIComponent(title.name); });
   item.append(button);
   return item;
@@ -53,6 +61,10 @@ function show() {
     : found.length + ' of ' + titles.length + ' titles';
   tiles.clear();
   at('titles').replaceChildren();
+  // The name of a folder helps only where there are several.
+  const isFlat = new Set(titles.map((title) => title.folder)).size < 2;
+  for (const id of ['titles', 'resumed']) at(id).classList.toggle('flat', isFlat);
+  watched = marks();
   showResumed(words.length > 0);
   showWindow();
 }
@@ -89,7 +101,7 @@ function showWindow() {
 function tileAt(n) {
   const title = found[n];
   if (!tiles.has(title.name)) {
-    const item = tile(title);
+    const item = tile(title, shareOf(title));
     item.setAttribute('aria-setsize', String(found.length));
     item.setAttribute('aria-posinset', String(n + 1));
     tiles.set(title.name, item);
@@ -145,12 +157,15 @@ function saveMark() {
   }
 }
 
+// The share of a title that was watched; undefined for one that was not begun.
+const shareOf = (title) => (watched[title.id] ? watched[title.id].at / title.duration_s : undefined);
+
 function showResumed(isSearching) {
-  const all = marks();
+  const all = watched;
   const begun = titles.filter((title) => all[title.id]).sort((a, b) => all[b.id].when - all[a.id].when).slice(0, RESUMED_SHOWN);
   at('resume').hidden = isSearching || !begun.length;
   at('resumed').replaceChildren(...begun.map((title) => {
-    const item = tile(title, all[title.id].at / title.duration_s);
+    const item = tile(title, shareOf(title));
     item.firstElementChild.addEventListener('click', () => { goOnAt = all[title.id].at; });
     return item;
   }));
@@ -189,7 +204,6 @@ function offerManagement(title) {
   at('manage').hidden = !mayManage;
   at('new-title').value = title.title;
   at('managed').textContent = '';
-  at('remove').textContent = 'Delete…';
 }
 
 // The error message of a change, for display; empty if it succeeded.
@@ -224,13 +238,16 @@ at('manage').addEventListener('submit', async (event) => {
   at('playing').textContent = title;
   load();
 });
-// The first press asks for confirmation, the second one deletes.
-at('remove').addEventListener('click', async () => {
-  if (at('remove').textContent === 'Delete…') {
-    at('remove').textContent = 'Delete permanently';
-    return;
-  }
-  at('remove').textContent = 'Delete…';
+// A dialog asks first. Its first button, which has the focus, keeps the title.
+at('remove').addEventListener('click', () => {
+  at('of-removal').textContent = 'Delete “' + playing.title.title + '”?';
+  at('removal').showModal();
+});
+at('keep').addEventListener('click', () => at('removal').close());
+at('remove-now').addEventListener('click', async (event) => {
+  // The second click of a double click on "Delete…" may land here.
+  if (event.detail > 1) return;
+  at('removal').close();
   if (!await change({ method: 'DELETE' })) return;
   close();
   load();

@@ -25,10 +25,12 @@ function seconds(total) {
 
 const megabits = (rate) => (rate / 1e6).toFixed(1) + ' Mb/s';
 
-function about(title) {
+function format(title) {
   const codecs = [...new Set(title.streams.map((stream) => stream.codec))].join(', ');
-  return [seconds(title.duration_s), megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
+  return [megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
 }
+
+const about = (title) => [seconds(title.duration_s), title.folder, format(title)].filter(Boolean).join(' · ');
 
 // --- elements ---
 
@@ -523,7 +525,7 @@ addEventListener('keydown', (event) => {
   if (event.key === '/' && !isTyped) {
     event.preventDefault();
     at('search').focus();
-  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement) {
+  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement && !at('removal').open) {
     close();
   }
 });

@@ -58,6 +58,7 @@ fn missing_pictures_return_404_with_reason() {
     let (_web, address, _) = serve(&site, WebLimits::default());
     for (state, said, retry) in [
         (PicturesState::Waiting, "waiting", true),
+        (PicturesState::Delayed("no space now".to_owned()), "no space now", true),
         (PicturesState::Never("no ffmpeg here".to_owned()), "no ffmpeg here", false),
     ] {
         *site.pictures.lock().unwrap() = Some(state);

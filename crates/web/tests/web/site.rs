@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
@@ -218,7 +218,7 @@ fn serve_on(
 pub(crate) fn serve_by_tls(
     site: &Arc<MadeUp>,
     limits: WebLimits,
-    dir: &std::path::Path,
+    dir: &Path,
 ) -> (WebHandle, SocketAddr, Arc<Totals>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (dir.join("cert.pem"), dir.join("key.pem"));
@@ -281,6 +281,10 @@ impl Site for MadeUp {
         let bytes = film.bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or_else(|| SiteError::Unreadable("beyond the end".to_owned()))?);
         Ok(())
+    }
+
+    fn is_served_folder(&self, folder: &Path) -> bool {
+        folder == Path::new("/served")
     }
 
     fn subtitles(&self, _title: &TitleInfo, _file: &str) -> Result<String, SiteError> {

@@ -8,7 +8,7 @@ use millrace_offload::probe::{Finding, Survey, survey};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, getrlimit};
 
-use crate::cmds::memory;
+use crate::cmds::memory::{self, MemoryLimit};
 
 /// Each viewer by TCP needs two descriptors; `serve` admits 5000 viewers by default. The rest is
 /// for the files of open titles: up to six for each member of the volume, and three for each parity
@@ -150,7 +150,7 @@ fn memory_limit() -> Finding {
         "memory-limit",
         found,
         "the whole default cache and other budgets, which need 1 GiB",
-        "raise the limit of the container or unit (docker -m, MemoryMax=), or ulimit -v; or set --cache",
+        memory::lowest(&limits).map_or("choose a smaller --cache", MemoryLimit::remedy),
     )
 }
 

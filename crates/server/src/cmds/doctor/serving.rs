@@ -1,6 +1,7 @@
 //! What `serve` and `add` need beside the kernel: ffmpeg, hls.js, ports, space for titles.
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -17,7 +18,8 @@ const LITTLE_SPACE_BYTES: u64 = 4 << 30;
 
 /// All checks.
 pub(super) fn all() -> Vec<Finding> {
-    vec![program("ffmpeg"), program("ffprobe"), hls_js(), ports(), space()]
+    let http = DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS;
+    vec![program("ffmpeg"), program("ffprobe"), hls_js(), ports(&DEFAULT_PORTS, http), space()]
 }
 
 /// The version that a program prints first.
@@ -59,15 +61,14 @@ fn is_free(port: u16) -> Result<(), std::io::Error> {
     TcpListener::bind(all).or_else(|_| TcpListener::bind(SocketAddr::from(([0; 4], port)))).map(drop)
 }
 
-fn ports() -> Finding {
+/// `serve` needs one of each: it takes the first that is free.
+fn ports(rtsp: &[u16], mut http: Range<u16>) -> Finding {
     let of = |port: u16| match is_free(port) {
         Ok(()) => format!("{port} is free"),
         Err(error) => format!("{port}: {error}"),
     };
-    let detail = DEFAULT_PORTS.into_iter().chain([DEFAULT_HTTP_PORT]).map(of).collect::<Vec<_>>().join("; ");
-    let mut of_http = DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS;
-    let is_room = DEFAULT_PORTS.into_iter().any(|port| is_free(port).is_ok())
-        && of_http.any(|port| is_free(port).is_ok());
+    let detail = rtsp.iter().copied().chain([http.start]).map(of).collect::<Vec<_>>().join("; ");
+    let is_room = rtsp.iter().any(|port| is_free(*port).is_ok()) && http.any(|port| is_free(port).is_ok());
     finding(
         "ports",
         if is_room { Ok(detail) } else { Err(detail) },
@@ -82,16 +83,18 @@ fn free_bytes(path: &Path) -> Option<u64> {
     rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
+fn space_for(dir: &Path, free: Option<u64>) -> CheckResult {
+    let Some(free) = free else {
+        return Err(format!("{}: cannot determine the free space", dir.display()));
+    };
+    let detail = format!("{} free for {}", ByteLen(free), dir.display());
+    if free < LITTLE_SPACE_BYTES { Err(detail) } else { Ok(detail) }
+}
+
 fn space() -> Finding {
     let found = match StoreArgs::of_environment().dir() {
         Err(error) => Err(error.to_string()),
-        Ok(dir) => match free_bytes(&dir) {
-            None => Err(format!("{}: cannot determine the free space", dir.display())),
-            Some(free) => {
-                let detail = format!("{} free for {}", ByteLen(free), dir.display());
-                if free < LITTLE_SPACE_BYTES { Err(detail) } else { Ok(detail) }
-            }
-        },
+        Ok(dir) => space_for(&dir, free_bytes(&dir)),
     };
     finding(
         "space",
@@ -115,6 +118,30 @@ mod tests {
     fn port_in_use_is_not_free() {
         let listener = TcpListener::bind("[::]:0").unwrap();
         assert!(is_free(listener.local_addr().unwrap().port()).is_err());
+    }
+
+    #[test]
+    fn ports_need_a_free_one_for_rtsp_and_for_http() {
+        let taken = [(); 2].map(|()| TcpListener::bind("[::]:0").unwrap());
+        let [rtsp, http] = taken.each_ref().map(|listener| listener.local_addr().unwrap().port());
+        // A port that was free a moment ago.
+        let free = {
+            let listener = TcpListener::bind("[::]:0").unwrap();
+            listener.local_addr().unwrap().port()
+        };
+        let works = |rtsp: &[u16], http: Range<u16>| ports(rtsp, http).works;
+        assert!(works(&[rtsp, free], free..free + 1));
+        assert!(!works(&[rtsp], free..free + 1) && !works(&[free], http..http + 1));
+        let Finding { detail, .. } = ports(&[rtsp, free], http..http + 1);
+        assert!(detail.contains(&format!("{rtsp}: ")) && detail.contains(&format!("{free} is free")));
+    }
+
+    #[test]
+    fn hls_js_and_space_are_as_they_are_found() {
+        assert_eq!(hls_js().works, millrace_web::HAS_HLS_JS);
+        let of = |free| space_for(Path::new("/films"), free);
+        assert_eq!(of(Some(LITTLE_SPACE_BYTES)).unwrap(), "4GiB free for /films");
+        assert!(of(Some(LITTLE_SPACE_BYTES - 1)).is_err() && of(None).is_err());
     }
 
     #[test]

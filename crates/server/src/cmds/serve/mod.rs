@@ -12,6 +12,7 @@ mod maker;
 mod members;
 mod pictures;
 mod rests;
+mod retry_timer;
 pub(crate) mod rights;
 mod run;
 pub(crate) mod stats;
@@ -295,6 +296,12 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl ServeArgs {
+    /// The served folders, as titles record where their sources lie.
+    fn absolute_folders(&self) -> Vec<PathBuf> {
+        let absolute = |folder: &PathBuf| std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        self.folders.iter().map(absolute).collect()
+    }
+
     /// The volume, made if there is none.
     pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
         self.store.open_any_or_create()

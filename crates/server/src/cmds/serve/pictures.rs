@@ -2,20 +2,26 @@
 //! titles first, then the newest. It gives way to all others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::TitleId;
+use millrace_core::seam::Clock;
+use millrace_core::time::Instant;
 use millrace_core::units::ByteLen;
 use millrace_make::pictures::{self, PicturesError};
+use millrace_offload::clock::MonotonicClock;
 use millrace_offload::thread_priority::yield_to_all;
+use millrace_store::StoreError;
 use millrace_store::pictures::{PictureFiles, Pictures};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_web::PicturesState;
 
 use super::ServeArgs;
 use super::rests::Rests;
+use super::retry_timer::RetryTimer;
 use super::worker::Worker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
@@ -29,10 +35,14 @@ pub(super) struct Album {
 #[derive(Default)]
 struct AlbumState {
     titles: HashMap<TitleId, PicturesState>,
+    /// Titles that could not be read, and when they are tried again.
+    unreadable: HashMap<TitleId, RetryTimer>,
     /// Requested titles, the latest at the back.
     wanted: VecDeque<TitleId>,
     /// Why no more are made at all.
     never: Option<String>,
+    /// Why none are made now.
+    delayed: Option<String>,
     /// Incremented when the result of [`Album::state`] may have changed for a title.
     version: u64,
 }
@@ -62,7 +72,10 @@ impl Album {
             }
             state.wanted.push_back(id);
         }
-        PicturesState::Waiting
+        if state.unreadable.contains_key(&id) {
+            return PicturesState::Delayed("the title cannot be read at the moment".to_owned());
+        }
+        state.delayed.clone().map_or(PicturesState::Waiting, PicturesState::Delayed)
     }
 
     /// A number that changes whenever a result of [`Album::state`] does.
@@ -73,7 +86,27 @@ impl Album {
     fn know(&self, id: TitleId, known: PicturesState) {
         let mut state = self.lock();
         state.titles.insert(id, known);
+        state.unreadable.remove(&id);
         state.version += 1;
+    }
+
+    /// Has a title that could not be read tried again later. Returns whether this is its first
+    /// failure.
+    fn retry_title(&self, id: TitleId, now: Instant) -> bool {
+        let mut state = self.lock();
+        let before = state.unreadable.get(&id).copied();
+        state.unreadable.insert(id, RetryTimer::after_failure(before, now));
+        state.version += 1;
+        before.is_none()
+    }
+
+    /// Records why no pictures are made now; `None`: they are made.
+    fn delay(&self, why: Option<String>) {
+        let mut state = self.lock();
+        if state.delayed != why {
+            state.delayed = why;
+            state.version += 1;
+        }
     }
 
     /// Records why no more pictures are made.
@@ -106,6 +139,18 @@ pub(super) struct PicturesMaker {
     rests: Rests,
     /// Limit for the pictures of all titles.
     space: ByteLen,
+    pause: Option<PicturesPause>,
+    /// The titles there were when last looked at.
+    there: HashSet<TitleId>,
+}
+
+/// Nothing is made because the directory of the pictures cannot be written to: the other titles
+/// would fail as well.
+struct PicturesPause {
+    retry: RetryTimer,
+    cause: Discriminant<StoreError>,
+    /// The cause for viewers, who need not know paths.
+    why: &'static str,
 }
 
 impl PicturesMaker {
@@ -119,7 +164,10 @@ impl PicturesMaker {
         let album = Arc::new(Album::of(volume));
         let (volume, open_titles) = (Arc::clone(volume), Arc::clone(open_titles));
         let (ffmpeg, space) = (args.ffmpeg.program.clone(), args.picture_space);
-        (Arc::clone(&album), Self { volume, open_titles, album, ffmpeg, rests, space })
+        (
+            Arc::clone(&album),
+            Self { volume, open_titles, album, ffmpeg, rests, space, pause: None, there: HashSet::new() },
+        )
     }
 
     /// Starts the thread.
@@ -141,7 +189,8 @@ impl PicturesMaker {
             let titles = self.open_titles.titles();
             self.forget(&titles, &mut held);
             self.find(&titles, &mut held);
-            match self.next(titles) {
+            let next = if self.may_work(&held) { self.next(titles) } else { None };
+            match next {
                 Some(title) => {
                     if let Some(state) = self.make(&title, &mut held, stop) {
                         self.album.know(title.id, state);
@@ -152,9 +201,25 @@ impl PicturesMaker {
         }
     }
 
-    /// Titles that are gone take their pictures with them.
-    fn forget(&self, titles: &[TitleInfo], held: &mut HashMap<TitleId, u64>) {
+    /// Whether pictures of another title may be made now. If not, records why.
+    fn may_work(&self, held: &HashMap<TitleId, u64>) -> bool {
+        let space = self.space;
+        if held.values().sum::<u64>() >= space.0 {
+            let why = format!("the pictures of other titles take {space} (--picture-space)");
+            self.album.delay(Some(why));
+            return false;
+        }
+        self.album.delay(self.pause.as_ref().map(|pause| pause.why.to_owned()));
+        self.pause.as_ref().is_none_or(|pause| pause.retry.is_due(MonotonicClock.now()))
+    }
+
+    /// Titles that are gone take their pictures with them, and free space for those of others.
+    fn forget(&mut self, titles: &[TitleInfo], held: &mut HashMap<TitleId, u64>) {
         let there: HashSet<TitleId> = titles.iter().map(|title| title.id).collect();
+        let is_gone = self.there.iter().any(|id| !there.contains(id));
+        if let (Some(pause), true) = (&mut self.pause, is_gone) {
+            pause.retry.expire(MonotonicClock.now());
+        }
         held.retain(|id, _| {
             let stays = there.contains(id);
             if !stays {
@@ -164,7 +229,10 @@ impl PicturesMaker {
         });
         let mut state = self.album.lock();
         state.titles.retain(|id, _| there.contains(id));
+        state.unreadable.retain(|id, _| there.contains(id));
         state.wanted.retain(|id| there.contains(id));
+        drop(state);
+        self.there = there;
     }
 
     /// Whose pictures are looked for next.
@@ -173,10 +241,14 @@ impl PicturesMaker {
         if state.never.is_some() {
             return None;
         }
-        let AlbumState { titles: known, wanted, .. } = &mut *state;
-        wanted.retain(|id| !known.contains_key(id));
+        let AlbumState { titles: known, unreadable, wanted, .. } = &mut *state;
+        let now = MonotonicClock.now();
+        let may_be_made = |id: &TitleId| {
+            !known.contains_key(id) && unreadable.get(id).is_none_or(|retry| retry.is_due(now))
+        };
+        wanted.retain(may_be_made);
         let first = wanted.front().copied();
-        let unknown = titles.into_iter().filter(|title| !known.contains_key(&title.id));
+        let unknown = titles.into_iter().filter(|title| may_be_made(&title.id));
         unknown.max_by_key(|title| (Some(title.id) == first, title.added_unix_s))
     }
 
@@ -200,19 +272,19 @@ impl PicturesMaker {
         held: &mut HashMap<TitleId, u64>,
         stop: &AtomicBool,
     ) -> Option<PicturesState> {
-        let space = self.space;
-        if held.values().sum::<u64>() >= space.0 {
-            return Some(PicturesState::Never(format!(
-                "the pictures of other titles take {space} (--picture-space)"
-            )));
-        }
         let Self { volume, album, ffmpeg, rests, .. } = self;
         let mut rest = || while !stop.load(Ordering::Relaxed) && !rests.may_go_on() {};
         let made = pictures::make(volume, title, ffmpeg, &album.files, stop, &mut rest);
-        let made = made.and_then(|made| Ok((album.files.keep(title.id, &made)?, made)));
+        let made = made.and_then(|made| {
+            let bytes = album.files.keep(title.id, &made).map_err(PicturesError::NotKept)?;
+            Ok((bytes, made))
+        });
         match made {
             Ok((bytes, made)) => {
                 held.insert(title.id, bytes);
+                if self.pause.take().is_some() {
+                    tracing::info!("pictures for the page: they can be made again");
+                }
                 tracing::debug!("{}: {} pictures for seeking", title.name, made.about.times_ms.len());
                 Some(PicturesState::Made(Arc::new(made.about)))
             }
@@ -222,16 +294,66 @@ impl PicturesMaker {
                 album.give_up(error.to_string());
                 None
             }
+            Err(PicturesError::NotKept(error)) => {
+                self.pause_for(&error);
+                None
+            }
             Err(PicturesError::Store(error)) => {
-                tracing::info!("{}: no pictures for the page: {error}", title.name);
-                Some(PicturesState::Never(
-                    "the title cannot be read, or its pictures cannot be kept, at the moment".to_owned(),
-                ))
+                if album.retry_title(title.id, MonotonicClock.now()) {
+                    tracing::info!("{}: no pictures for the page yet: {error}; retrying", title.name);
+                }
+                None
             }
             Err(error) => {
                 tracing::info!("{}: no pictures for the page: {error}", title.name);
                 Some(PicturesState::Never(error.to_string()))
             }
         }
+    }
+
+    /// Stops all work for a while. This is reported once, until pictures were made again or there is
+    /// another cause.
+    fn pause_for(&mut self, error: &StoreError) {
+        let cause = discriminant(error);
+        let before = self.pause.as_ref();
+        if before.is_none_or(|pause| pause.cause != cause) {
+            tracing::warn!("pictures for the page: none can be kept now, retrying: {error}");
+        } else {
+            tracing::debug!("pictures for the page: none can be kept yet: {error}");
+        }
+        let why = match error.is_no_space() {
+            true => "the disk of the pictures is full; they are made when it has space again",
+            false => "the pictures cannot be kept at the moment",
+        };
+        let retry = RetryTimer::after_failure(before.map(|pause| pause.retry), MonotonicClock.now());
+        self.pause = Some(PicturesPause { retry, cause, why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn album_state_of_delayed_titles_tells_why_until_they_are_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let album = Album::of(&Volume::open_or_create(dir.path()).unwrap());
+        let [unreadable, other] = [1, 2].map(|number| TitleId([number; 16]));
+        assert_eq!(album.state(unreadable), PicturesState::Waiting);
+        let mut version = album.version();
+        let mut is_changed = || std::mem::replace(&mut version, album.version()) != album.version();
+        // Only the first failure of a title is logged.
+        assert!(album.retry_title(unreadable, Instant(0)) && !album.retry_title(unreadable, Instant(0)));
+        assert!(matches!(album.state(unreadable), PicturesState::Delayed(why) if why.contains("read")));
+        assert_eq!((album.state(other), is_changed()), (PicturesState::Waiting, true));
+        album.delay(Some("the disk is full".to_owned()));
+        assert_eq!(album.state(other), PicturesState::Delayed("the disk is full".to_owned()));
+        assert!(is_changed());
+        album.delay(Some("the disk is full".to_owned()));
+        assert!(!is_changed(), "lists are made again for nothing");
+        album.know(unreadable, PicturesState::Never("no pictures".to_owned()));
+        album.delay(None);
+        assert_eq!(album.state(unreadable), PicturesState::Never("no pictures".to_owned()));
+        assert_eq!((album.state(other), is_changed()), (PicturesState::Waiting, true));
     }
 }

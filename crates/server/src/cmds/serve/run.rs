@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, absolute};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ use super::worker::Worker;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
 use crate::admission::AdmissionConfig;
 use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
-use crate::cmds::memory::{self, MemoryPlan};
+use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
 use crate::cmds::terminal::LogFormat;
 use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
@@ -246,11 +246,7 @@ fn librarian(
     Librarian {
         volume,
         open_titles,
-        folders: args
-            .folders
-            .iter()
-            .map(|folder| absolute(folder).unwrap_or_else(|_| folder.clone()))
-            .collect(),
+        folders: args.absolute_folders(),
         follow_symlinks: args.follow_symlinks,
         settle: args.settle.0,
         deleted_files: args.deleted_files,
@@ -313,16 +309,15 @@ fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
             f64::from(plan.share_permille) / 10.0
         );
     }
-    if let Some(limit) = memory::address_limit(&limits) {
+    if memory::address_limit(&limits).is_some() {
         let bytes = plan.cache_bytes + memory::address_bytes(streams_per_engine(args), args.engines);
-        PageRegion::new(bytes).map(drop).with_context(|| {
-            format!(
-                "memory: {} of addresses are needed, and the limit is {limit}; raise it, or choose a smaller --cache or fewer --engines",
-                ByteLen(bytes)
-            )
-        })?;
+        reserve(bytes, &limits)?;
     }
     Ok(plan)
+}
+
+fn reserve(bytes: u64, limits: &[MemoryLimit]) -> anyhow::Result<PageRegion> {
+    PageRegion::new(bytes).map_err(|error| anyhow::anyhow!(memory::cannot_reserve(bytes, limits, &error)))
 }
 
 fn start_cache(
@@ -333,7 +328,7 @@ fn start_cache(
     faults: ReadFaults,
 ) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
     let aside = Devices::aside_extents(egress, u32::from(args.engines));
-    let region = PageRegion::new(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64)?;
+    let region = reserve(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64, &memory::limits())?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
     let backend = match args.read {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -84,6 +85,7 @@ pub(super) struct Web {
     rtsp_port: u16,
     /// How uploads are converted.
     ingest: IngestOptions,
+    folders: Vec<PathBuf>,
 }
 
 impl Web {
@@ -122,6 +124,7 @@ impl Web {
             loops,
             rtsp_port,
             ingest,
+            folders: args.absolute_folders(),
         })
     }
 
@@ -167,7 +170,18 @@ impl Web {
         hosts: &Hosts,
     ) -> anyhow::Result<Option<WebHandle>> {
         let Self {
-            listener, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, ingest, ..
+            listener,
+            carrier,
+            secure,
+            orders,
+            limits,
+            feed,
+            totals,
+            loops,
+            rtsp_port,
+            ingest,
+            folders,
+            ..
         } = self;
         let listeners: Vec<_> = listener.into_iter().collect();
         let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
@@ -200,6 +214,7 @@ impl Web {
             registry: Arc::clone(registry),
             indexes: Mutex::default(),
             rtsp_port,
+            folders,
         };
         let config = WebConfig { listeners, carrier, secure, limits, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
@@ -258,6 +273,8 @@ struct ServerSite {
     /// Those that were asked for last.
     indexes: Mutex<VecDeque<(TitleId, Arc<TitleIndex>)>>,
     rtsp_port: u16,
+    /// The served folders, absolute.
+    folders: Vec<PathBuf>,
 }
 
 impl ServerSite {
@@ -317,6 +334,10 @@ impl Site for ServerSite {
     fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
         let reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
         Ok(Box::new(OpenTitle(reader)))
+    }
+
+    fn is_served_folder(&self, folder: &Path) -> bool {
+        self.folders.iter().any(|served| served == folder)
     }
 
     fn pictures(&self, title: &TitleInfo) -> PicturesState {

@@ -224,17 +224,19 @@ impl Catalogue {
         Ok(())
     }
 
-    /// A row that is still true, found with one look at its manifest; else found after a refresh.
+    /// A row that is still true, found with one look at its manifest. A title that is not found may
+    /// have come since: then only titles that have come or gone are looked at, because a look at all
+    /// of them would make each name that is free the more expensive the more titles there are.
     fn find(
         &mut self,
         query: impl Fn(&mut Db) -> rusqlite::Result<Option<CatalogueRow>>,
     ) -> Result<Option<TitleInfo>, StoreError> {
         match self.with_db(&query)? {
             Some(row) if self.stamp_of(row.info.id) == Some(row.stamp) => return Ok(Some(row.info)),
+            Some(_) => self.refresh()?,
             None if self.nothing_new() => return Ok(None),
-            _ => {}
+            None => self.catch_up()?,
         }
-        self.refresh()?;
         Ok(self.with_db(&query)?.map(|row| row.info))
     }
 

@@ -7,6 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::super::Stamp;
 use super::super::db::Db;
 use super::*;
+use crate::volume::dirs::Dirs;
 use crate::volume::{Origin, PlacedOn};
 
 fn row(number: u8) -> CatalogueRow {
@@ -154,4 +155,20 @@ fn open_maps_no_file_and_converts_a_catalogue_in_wal_mode_with_its_log() {
     let mode = rusqlite::Connection::open(&copy).unwrap();
     let mode: String = mode.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
     assert_eq!(mode, "delete");
+}
+
+/// `add` looks up a free name for each file: that must not look at all other titles again.
+#[test]
+fn look_up_of_absent_title_examines_only_titles_that_came_or_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = crate::volume::Volume::open_or_create(dir.path()).unwrap();
+    let mut catalogue = Catalogue::open(&volume.inner.members).unwrap();
+    let broken = Dirs::new(dir.path()).title(TitleId([9; 16]));
+    fs::create_dir_all(&broken).unwrap();
+    fs::write(broken.join("manifest.mrm"), b"not a manifest").unwrap();
+    assert_eq!(catalogue.by_name("film").unwrap(), None);
+    assert_eq!(catalogue.by_id(TitleId([7; 16])).unwrap(), None);
+    assert_eq!(catalogue.unreadable.len(), 0, "all titles were looked at");
+    catalogue.refresh().unwrap();
+    assert_eq!(catalogue.unreadable.len(), 1);
 }
