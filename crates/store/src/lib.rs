@@ -8,6 +8,7 @@
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`members`] | the directories of a volume's members, and which of them are trusted |
+//! | `member_set` | sets of members, and of positions in a stripe |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
@@ -50,6 +51,7 @@ pub mod format;
 pub mod index;
 pub mod inspect;
 pub mod limits;
+mod member_set;
 pub mod members;
 pub mod meta;
 pub mod packet_size;

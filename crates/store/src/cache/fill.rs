@@ -19,6 +19,7 @@ use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
 use super::source::{Geometry, OpenTitle, TitleSource};
 use super::stripes::Decoder;
+use crate::member_set::MemberSet;
 use crate::sums::congruent;
 
 /// The data read differs from the data stored.
@@ -165,13 +166,14 @@ impl Builder {
         }
         let known = self.crcs.load(&geometry.crc_packets, staged.crcs.into_iter());
         if !known && !order.thorough && staged.crcs.is_some() {
-            return Built::More { wrong: 0 };
+            return Built::More { wrong: MemberSet::EMPTY };
         }
         let sums_only = !known && title.1.source().has_crcs();
         let built = self.build(title, geometry, (order.extent, thorough), staged, extent);
         let unrecorded =
             LeftOut::among(geometry.first_packet, self.recorded.iter().map(|recorded| !recorded));
-        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong: 0 };
+        let wrong = MemberSet::EMPTY;
+        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong };
         match built {
             Ok(content) => match LeftOut::of(content.first_packet, &self.metas) {
                 None => Built::Done(filled(content)),
@@ -181,7 +183,7 @@ impl Builder {
                 }
             },
             Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
-            Err(Damaged) => Built::More { wrong: 0 },
+            Err(Damaged) => Built::More { wrong: MemberSet::EMPTY },
         }
     }
 

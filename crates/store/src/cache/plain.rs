@@ -76,7 +76,7 @@ impl TitleKind for Plain {
         if !geometry.sums.is_empty() && source.sums().is_none() {
             return Err(ReadFailure::OutOfRange);
         }
-        let in_blocks = members.pieces != 0;
+        let in_blocks = !members.pieces.is_empty();
         let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
         let data = split_at_borders(geometry.read, piece);
         let direct = title.may_direct() && files.direct.is_some();

@@ -23,6 +23,7 @@ use super::playheads::Ns;
 use super::stripes::{MemberFiles, ParityTrack, Striped, TitleFile};
 use crate::blocking::BlockingCalls;
 use crate::limits::MAX_RUN_EXTENTS;
+use crate::member_set::MemberSet;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
@@ -398,10 +399,9 @@ impl OpenTitle {
         self.kind.members().map(|members| members.table.take_refusals()).unwrap_or_default()
     }
 
-    /// Returns the members, by slot in the volume as bits, that did not answer when their files
-    /// were opened since the last call.
-    pub(super) fn take_silent(&self) -> u32 {
-        self.kind.members().map_or(0, |members| members.table.take_silent())
+    /// Returns the members that did not answer when their files were opened since the last call.
+    pub(super) fn take_silent(&self) -> MemberSet {
+        self.kind.members().map(|members| members.table.take_silent()).unwrap_or_default()
     }
 
     /// Members that may be lost; 0 also if it has none.

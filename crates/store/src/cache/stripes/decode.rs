@@ -12,8 +12,9 @@ use super::needs::{media_records, parity_records};
 use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
-use crate::cache::order::{Role, bit};
+use crate::cache::order::Role;
 use crate::limits::cache::CODES_KEPT;
+use crate::member_set::PositionSet;
 use crate::stripes::StripeLayout;
 
 /// Decodes stripes; keeps its scratch memory and the plans.
@@ -42,8 +43,8 @@ pub(in crate::cache) struct Decoded<'a> {
     first_stripe: u32,
     /// Bytes that were restored.
     pub(super) bytes: u64,
-    /// Positions whose bytes did not have their sums, as bits.
-    pub(super) wrong_positions: u32,
+    /// Positions whose bytes did not have their sums.
+    pub(super) wrong_positions: PositionSet,
     /// Whether the CRCs of the title were known: correct packets then match them.
     pub(super) crcs_known: bool,
 }
@@ -70,7 +71,7 @@ struct Pass<'a> {
     needed: Range<usize>,
     results: Results<'a>,
     bytes: u64,
-    wrong_positions: u32,
+    wrong_positions: PositionSet,
 }
 
 impl Decoder {
@@ -90,7 +91,8 @@ impl Decoder {
         load_crcs(&mut self.parity_crcs, of_parity, results, Role::ParityCrcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
-        let mut pass = Pass { stripes, touched, needed, results, bytes: 0, wrong_positions: 0 };
+        let wrong_positions = PositionSet::EMPTY;
+        let mut pass = Pass { stripes, touched, needed, results, bytes: 0, wrong_positions };
         self.take_data(&mut pass);
         self.restore(&mut pass);
         let Pass { touched, bytes, wrong_positions, .. } = pass;
@@ -132,7 +134,9 @@ impl Decoder {
                     self.present[codewords + column] |= 1 << unit;
                 } else {
                     room.fill(0);
-                    pass.wrong_positions |= if is_right.is_some() { bit(position as u16) } else { 0 };
+                    if is_right.is_some() {
+                        pass.wrong_positions.insert(position as u16);
+                    }
                 }
             }
         }
@@ -184,7 +188,7 @@ impl Decoder {
                     present |= 1 << (k + p);
                     *place = bytes;
                 }
-                Some(false) => pass.wrong_positions |= bit(position),
+                Some(false) => pass.wrong_positions.insert(position),
                 None => {}
             }
         }

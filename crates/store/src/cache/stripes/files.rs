@@ -9,8 +9,8 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::Instant;
 
 use crate::blocking::{BlockingCalls, Timeout};
-use crate::cache::order::bit;
 use crate::limits::cache::{FILE_RETRY_NS, REOPEN_NS};
+use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
 /// A file that a title has on a member.
@@ -92,8 +92,8 @@ struct FileTableState {
     files: Vec<[TitleFileState; FILES]>,
     /// Slots of members with a file that could not be opened since the last query, and the cause.
     refusals: Vec<(u16, i32)>,
-    /// Slots of members that did not answer when a file was opened since the last query, as bits.
-    silent: u32,
+    /// Members that did not answer when a file was opened since the last query.
+    silent: MemberSet,
 }
 
 /// The open files of one title.
@@ -183,7 +183,7 @@ impl FileTable {
         // A member that does not answer is asked again as its blocking calls allow.
         let place = &mut files[kind as usize];
         *place = TitleFileState::Nothing;
-        let opened = opened.inspect_err(|_| *silent |= bit(members.slot(position)));
+        let opened = opened.inspect_err(|_| silent.insert(members.slot(position)));
         match opened.map_err(|_| None)? {
             Ok((file, direct, may_wait)) => {
                 let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch, since: now };
@@ -210,9 +210,8 @@ impl FileTable {
         std::mem::take(&mut self.lock().refusals)
     }
 
-    /// Returns the slots of members that did not answer when files were opened since the last call,
-    /// as bits.
-    pub(in crate::cache) fn take_silent(&self) -> u32 {
+    /// Returns the members that did not answer when files were opened since the last call.
+    pub(in crate::cache) fn take_silent(&self) -> MemberSet {
         std::mem::take(&mut self.lock().silent)
     }
 

@@ -118,7 +118,7 @@ impl TitleKind for ParityTrack {
 
     /// Media may have left with holes that nothing else repairs.
     fn is_missed(&self, order: &Order) -> bool {
-        order.left_out.count_ones() as usize > self.stripes.tolerance()
+        order.left_out.len() > self.stripes.tolerance()
     }
 
     /// It is whole again when its members are.

@@ -1,7 +1,8 @@
 //! The results of an order, unit by unit.
 
-use crate::cache::order::{Order, Role, SpanOrder, SpanResult, bit};
+use crate::cache::order::{Order, Role, SpanOrder, SpanResult};
 use crate::limits::MAX_MEMBERS;
+use crate::member_set::PositionSet;
 
 /// The spans of an order and what became of them.
 #[derive(Clone, Copy)]
@@ -45,21 +46,23 @@ impl<'a> Results<'a> {
         self.all().find_map(|(_, result)| result.err())
     }
 
-    /// Positions that were asked for media or parity and gave nothing, not even records, as bits. One with bad sectors gives
+    /// Positions that were asked for media or parity and gave nothing, not even records. One with bad sectors gives
     /// something; `slot`: that of a position in the volume.
-    pub(super) fn silent_positions(self, slot: impl Fn(usize) -> u16) -> u32 {
+    pub(super) fn silent_positions(self, slot: impl Fn(usize) -> u16) -> PositionSet {
         let gives = |member: Option<u16>| {
             self.all()
                 .any(|(span, result)| span.member == member && result.is_ok_and(|came| !came.is_empty()))
         };
-        self.order.spans.iter().fold(0, |silent, span| match span.role {
-            Role::Data { position } | Role::Parity { position }
-                if silent & bit(position) == 0 && !gives(Some(slot(position.into()))) =>
+        let mut silent = PositionSet::EMPTY;
+        for span in &self.order.spans {
+            if let Role::Data { position } | Role::Parity { position } = span.role
+                && !silent.contains(position)
+                && !gives(Some(slot(position.into())))
             {
-                silent | bit(position)
+                silent.insert(position);
             }
-            _ => silent,
-        })
+        }
+        silent
     }
 
     /// The data of each position, to be taken unit by unit: only where each position has one span.

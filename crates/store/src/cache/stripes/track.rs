@@ -27,8 +27,9 @@ use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
+use crate::cache::order::{Built, Filled, Order, Role, SpanResult};
 use crate::cache::source::{OpenTitle, ParitySource};
+use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
 /// Repair capacity for an extent of a track with holes: only for viewers to whom none of it is
@@ -118,7 +119,7 @@ fn unit_of(stripes: &StripeLayout, stripe: u32, parity: usize) -> (Role, u64) {
 /// No good copy of the records has come.
 fn without_records(order: &Order, results: Results<'_>) -> Built {
     match (order.thorough, results.first_error()) {
-        (false, _) => Built::More { wrong: 0 },
+        (false, _) => Built::More { wrong: MemberSet::EMPTY },
         (true, Some(errno)) => Built::failed(ReadFailure::Io(errno)),
         (true, None) => Built::failed(ReadFailure::Checksum),
     }
@@ -153,7 +154,7 @@ pub(super) fn assemble(
     let mut crcs = Crcs::default();
     let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
     if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
-        return Built::More { wrong: 0 };
+        return Built::More { wrong: MemberSet::EMPTY };
     }
     let sums_only = source.has_crcs() && !are_known;
     let (timeline, duration) = (source.timeline(), source.duration());
@@ -164,7 +165,7 @@ pub(super) fn assemble(
     let layout = title.layout();
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
-    let (mut holes, mut wrong) = (false, 0);
+    let (mut holes, mut wrong) = (false, MemberSet::EMPTY);
     // In track 1 all columns of a stripe come from one unit.
     let mut unit = (u32::MAX, unit_of(&stripes, first_stripe, 0));
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
@@ -183,7 +184,7 @@ pub(super) fn assemble(
         holes |= fill.lost;
         if fill.wrong {
             let position = stripes.position_of(stripe, stripes.k() + parity);
-            wrong |= bit(source.slot(position));
+            wrong.insert(source.slot(position));
         }
     }
     let content = ExtentContent {

@@ -12,10 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use millrace_core::ids::TitleId;
 
+use super::Catalogue;
 use super::db::{CatalogueRow, Check};
-use super::{Catalogue, Slots};
 use crate::error::StoreError;
 use crate::format::crc32c;
+use crate::member_set::MemberSet;
 use crate::volume::derived::MARK;
 use crate::volume::dirs::id_of_name;
 use crate::volume::manifest_io::find_manifest;
@@ -275,8 +276,8 @@ impl Catalogue {
     }
 
     /// The titles whose directories are on any member, each once, and the members whose could be listed.
-    fn ids_of_titles(&self) -> Result<(Vec<TitleId>, Slots), StoreError> {
-        let (mut ids, mut listed, mut failed) = (Vec::new(), Slots::default(), None);
+    fn ids_of_titles(&self) -> Result<(Vec<TitleId>, MemberSet), StoreError> {
+        let (mut ids, mut listed, mut failed) = (Vec::new(), MemberSet::EMPTY, None);
         for (slot, dirs) in self.usable() {
             let id_of = |entry: fs::DirEntry| id_of_name(&entry.file_name());
             let entries = fs::read_dir(&dirs.titles);
@@ -285,7 +286,7 @@ impl Catalogue {
             match found {
                 Ok(found) => {
                     ids.extend(found.into_iter().flatten());
-                    listed.add(slot);
+                    listed.insert(slot as u16);
                 }
                 Err(error) => failed = Some(StoreError::io("list", &dirs.titles)(error)),
             }
@@ -293,8 +294,8 @@ impl Catalogue {
         ids.sort_unstable();
         ids.dedup();
         match failed {
-            Some(error) if listed == Slots::default() => Err(error),
-            None if listed == Slots::default() => Err(self.nothing_there()),
+            Some(error) if listed.is_empty() => Err(error),
+            None if listed.is_empty() => Err(self.nothing_there()),
             _ => Ok((ids, listed)),
         }
     }
