@@ -29,7 +29,7 @@
 //! | topic | read |
 //! | --- | --- |
 //! | from disk to memory | `crates/store/src/cache/mod.rs` |
-//! | kinds of titles, and the place for another | `docs/design/0015-sources.md`, `crates/store/src/cache/kind.rs` |
+//! | kinds of titles, and the place for another | `docs/design/0015-sources.md`, `crates/store/src/cache/source.rs` |
 //! | transformations | `docs/design/0028-transformations.md`, `crates/store/src/transform/mod.rs`, `crates/store/src/cache/derived.rs` |
 //! | the place for a live source | `docs/design/0021-growing-extents.md`, `crates/store/src/cache/live.rs` |
 //! | files on disk | `docs/ref/store-format.md`, `millrace inspect` |

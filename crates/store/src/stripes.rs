@@ -305,6 +305,26 @@ impl StripeLayout {
         at(stripes.start.min(end_stripe))..at(end_stripe)
     }
 
+    /// First record and number of records of the title of these self.
+    pub(crate) fn media_records(&self, touched: &Range<u32>) -> (u32, u32) {
+        let at = |stripe: u32| u64::from(stripe) * u64::from(self.stripe_packets());
+        let clip = |packet: u64| packet.min(u64::from(self.packets())) as u32;
+        let first = clip(at(touched.start));
+        (first, clip(at(touched.end)) - first)
+    }
+
+    /// First record and number of records of the parity of these self.
+    pub(crate) fn parity_records(&self, touched: &Range<u32>) -> (u32, u32) {
+        let at = |stripe: u32| u32::try_from(self.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
+        (at(touched.start), at(touched.end) - at(touched.start))
+    }
+
+    /// The stripes that packets of a track belong to.
+    pub(crate) fn track_stripes(&self, track: u8, packets: &Range<u32>) -> Range<u32> {
+        let in_stripe = (self.spread().parities(track).len() as u32 * self.unit_packets()).max(1);
+        packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(self.stripes())
+    }
+
     /// The layout of default-size packets in extents: whole stripes, where there are stripes to speak of.
     pub fn layout(&self, layout: WireLayout) -> WireLayout {
         if self.members > 1 && layout.packet_bytes() == DEFAULT_PACKET_BYTES {

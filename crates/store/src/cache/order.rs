@@ -1,5 +1,5 @@
 //! The reads for one extent, and their results: the seam between the code that knows where a
-//! title's bytes are ([`TitleKind`](super::kind::TitleKind)) and the code that reads.
+//! title's bytes are ([`TitleKind`](super::source::TitleKind)) and the code that reads.
 //!
 //! ```text
 //!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built
@@ -22,9 +22,8 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
+use super::aligned::ALIGN;
 use super::handle::ReadFailure;
-use super::plain::PlainFiles;
-use super::source::ALIGN;
 use crate::member_set::{MemberSet, PositionSet};
 
 /// The content of a span. A *position* is the place of a member among the members of its title.
@@ -73,7 +72,17 @@ enum FileOf {
     /// Shared by all spans of a member's file.
     Own(Arc<File>),
     /// One of those that a title without members holds open, and whether it is read directly.
-    Plain(Arc<PlainFiles>, Role, bool),
+    Plain(Arc<dyn RoleFiles>, Role, bool),
+}
+
+/// The open files of a title without members.
+pub(super) trait RoleFiles: Send + Sync {
+    /// Whether beginning to read may wait for their disk.
+    fn may_wait(&self) -> bool;
+
+    /// Returns the file to read a span with this role from. For data, this is the file that
+    /// bypasses the page cache if `direct` is set and there is one.
+    fn file(&self, role: Role, direct: bool) -> &File;
 }
 
 impl SpanFile {
@@ -83,7 +92,7 @@ impl SpanFile {
     }
 
     /// The data, metadata, range sums or CRCs of a title without members.
-    pub(super) fn of_plain(files: Arc<PlainFiles>, role: Role, direct: bool) -> Self {
+    pub(super) fn of_plain(files: Arc<dyn RoleFiles>, role: Role, direct: bool) -> Self {
         let may_wait = files.may_wait();
         Self { of: FileOf::Plain(files, role, direct), may_wait }
     }

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::super::super::ReadBackend;
 use super::super::super::handle::{self, CacheHandle};
 use super::super::super::health::{GOOD_PROBES, MemberFault};
-use super::super::super::stripes::TitleFile;
+use super::super::super::member_files::TitleFile;
 use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::super::ManagerParts;
 use super::*;

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use millrace_core::time::Instant;
 
+use super::config::ReadBackend;
+use super::error::CacheError;
 use super::order::{Order, SpanResult};
-use super::{CacheError, ReadBackend};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 use crate::member_set::MemberSet;

@@ -2,13 +2,12 @@
 
 use millrace_core::ids::TitleRef;
 
-use super::files::FileTable;
 use super::{media, needs, track};
-use crate::cache::fill::Builder;
+use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
-use crate::cache::kind::{TitleKind, TitleMembers};
+use crate::cache::member_files::FileTable;
 use crate::cache::order::{Built, MemberView, Order, SpanResult};
-use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleSource};
+use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource};
 use crate::stripes::StripeLayout;
 
 /// Media.

@@ -6,12 +6,11 @@ use std::ops::Range;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::Instant;
 
-use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
 use super::spare::{Missing, demanded};
 use crate::cache::handle::ReadFailure;
-use crate::cache::kind::TitleMembers;
+use crate::cache::member_files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
 use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder};
-use crate::cache::source::{Geometry, OpenTitle};
+use crate::cache::source::{Geometry, OpenTitle, TitleMembers};
 use crate::limits::cache::GAP_BYTES;
 use crate::member_set::PositionSet;
 use crate::meta::{CrcFile, MetaFile};
@@ -238,7 +237,7 @@ impl Maker<'_> {
         self.records(&geometry)?;
         self.stripe_records(&touched, touched.end)?;
         if self.title.source().has_crcs() {
-            let (first, packets) = media_records(&self.stripes, &touched);
+            let (first, packets) = self.stripes.media_records(&touched);
             self.crcs(TitleFile::Crcs, Role::Crcs, CrcFile::block_range(first, packets));
         }
         Ok(())
@@ -309,9 +308,9 @@ impl Maker<'_> {
 
     /// Records of all packets of stripes `touched.start..to`, as far as there are, and of the parity of the stripes touched.
     fn stripe_records(&mut self, touched: &Range<u32>, to: u32) -> Result<(), ReadFailure> {
-        let (first, packets) = media_records(&self.stripes, &(touched.start..to));
+        let (first, packets) = self.stripes.media_records(&(touched.start..to));
         self.copies(TitleFile::StripeMeta, Role::StripeMeta, MetaFile::block_range(first, packets))?;
-        let (first, packets) = parity_records(&self.stripes, touched);
+        let (first, packets) = self.stripes.parity_records(touched);
         self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))?;
         if self.title.source().has_crcs() {
             self.crcs(TitleFile::ParityCrcs, Role::ParityCrcs, CrcFile::block_range(first, packets));
@@ -357,7 +356,7 @@ impl Maker<'_> {
     fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
         let units = self.stripes.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
-        let touched = track_stripes(&self.stripes, track, &touched);
+        let touched = self.stripes.track_stripes(track, &touched);
         // Media is sent with holes that its viewers repair from this parity. As for media, members
         // that are only avoided are asked as soon as the others do not make up for them.
         let out = self.lost | self.avoided;
@@ -394,26 +393,6 @@ impl Maker<'_> {
             self.push(position, TitleFile::Parity, Role::Parity { position }, bytes);
         }
     }
-}
-
-/// First record and number of records of the title of these stripes.
-pub(super) fn media_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
-    let at = |stripe: u32| u64::from(stripe) * u64::from(stripes.stripe_packets());
-    let clip = |packet: u64| packet.min(u64::from(stripes.packets())) as u32;
-    let first = clip(at(touched.start));
-    (first, clip(at(touched.end)) - first)
-}
-
-/// First record and number of records of the parity of these stripes.
-pub(super) fn parity_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
-    let at = |stripe: u32| u32::try_from(stripes.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
-    (at(touched.start), at(touched.end) - at(touched.start))
-}
-
-/// The stripes that packets of a track belong to.
-pub(super) fn track_stripes(stripes: &StripeLayout, track: u8, packets: &Range<u32>) -> Range<u32> {
-    let in_stripe = (stripes.spread().parities(track).len() as u32 * stripes.unit_packets()).max(1);
-    packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(stripes.stripes())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use millrace_core::pool::ExtentContent;
 use proptest::prelude::*;
 
 use super::sample::{StripeSample, StripeSource, geometry};
-use crate::cache::fill::Builder;
+use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, MAX_SPANS, MemberView, Order, Role};
 use crate::cache::source::OpenTitle;

@@ -22,10 +22,9 @@ use millrace_core::wire::fec::{
 };
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
 
-use super::needs::{media_records, parity_records, track_stripes};
-use super::records::{Records, load_crcs};
-use super::results::Results;
 use crate::cache::crcs::Crcs;
+use crate::cache::decode::records::{Records, load_crcs};
+use crate::cache::decode::results::Results;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, Order, Role, SpanResult};
 use crate::cache::source::{OpenTitle, ParitySource};
@@ -140,19 +139,19 @@ pub(super) fn assemble(
     else {
         return Built::failed(ReadFailure::OutOfRange);
     };
-    let touched = track_stripes(&stripes, track, &packets);
+    let touched = stripes.track_stripes(track, &packets);
     let results = Results::new(order, results);
     let (mut media, mut parity) = (Records::default(), Records::default());
-    let of_media = media_records(&stripes, &(touched.start..touched.end + 1));
+    let of_media = stripes.media_records(&(touched.start..touched.end + 1));
     let mut is_whole = media.read(of_media, results, Role::StripeMeta);
-    is_whole &= parity.read(parity_records(&stripes, &touched), results, Role::ParityMeta);
+    is_whole &= parity.read(stripes.parity_records(&touched), results, Role::ParityMeta);
     let came = [Role::StripeMeta, Role::ParityMeta].iter().all(|role| results.of(*role).next().is_some());
     if !(is_whole || order.all && came) {
         return without_records(order, results);
     }
     media.make_up(of_media.0, |packet| source.time_of_media(packet));
     let mut crcs = Crcs::default();
-    let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
+    let are_known = load_crcs(&mut crcs, stripes.parity_records(&touched), results, Role::ParityCrcs);
     if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
         return Built::More { wrong: MemberSet::EMPTY };
     }

@@ -1,4 +1,4 @@
-use super::super::sample::{StripeSample, StripeSource, geometry};
+use super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
