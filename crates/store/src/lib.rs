@@ -13,6 +13,8 @@
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
+//! | `dirs`, `naming` | the names in a store directory, and the names of titles |
+//! | `grid` | some stripes in memory, and what the code restores of them |
 //! | [`repair`] | rebuilds missing data of a member from the others |
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |
@@ -45,15 +47,18 @@ pub mod blocking;
 pub mod cache;
 pub mod check;
 mod crcs;
+mod dirs;
 pub mod disk;
 pub mod error;
 pub mod format;
+mod grid;
 pub mod index;
 pub mod inspect;
 pub mod limits;
 mod member_set;
 pub mod members;
 pub mod meta;
+mod naming;
 pub mod packet_size;
 pub mod pictures;
 pub mod repair;

@@ -271,7 +271,7 @@ impl Manager {
         if let Some(begun) = self.probe
             && now.ns_since(begun) >= SLOW_READ_NS
             // Else it has been answered and waits to be taken.
-            && self.reader.unanswered(now, place).members != 0
+            && !self.reader.unanswered(now, place).members.is_empty()
         {
             self.probe = None;
             self.monitor.given_up(begun, &self.reader.give_up(place));

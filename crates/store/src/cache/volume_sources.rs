@@ -13,12 +13,12 @@ use millrace_core::wire::rtp::Timeline;
 use super::member_files::{MemberFiles, TitleFile};
 use super::source::{ParitySource, PlainSource, SourceKind, TitleSource, TrackId};
 use crate::blocking::BlockingCalls;
+use crate::dirs::Dirs;
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
 use crate::members::Members;
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
-use crate::volume::dirs::Dirs;
 use crate::volume::{ParityFiles, TitleFiles};
 
 /// The title.

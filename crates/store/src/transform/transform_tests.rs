@@ -2,6 +2,7 @@ use millrace_core::ids::TitleRef;
 use millrace_core::limits::EXTENT_BYTES;
 use millrace_core::time::MediaTicks;
 
+use super::super::{Failure, Transforms, TsBytes};
 use super::*;
 use millrace_testkit::mux::usual_film;
 

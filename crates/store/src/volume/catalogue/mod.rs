@@ -27,25 +27,17 @@ use std::time::{Instant, SystemTime};
 use millrace_core::ids::TitleId;
 
 use self::db::{CatalogueRow, Check, Db};
-use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
+use super::listing::{ListedAt, ListedTitle, Listing, PlacedOn, UnreadableTitle};
 use super::manifest_io::find_manifest;
-use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
+use crate::dirs::{Dirs, VOLUME_FILE, id_of_name};
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
+use crate::format::title_info::TitleInfo;
 use crate::limits::MAX_MEMBERS;
 use crate::limits::volume::{LIST_AGAIN, MTIME_STEP};
 use crate::member_set::MemberSet;
 use crate::members::Members;
-
-/// A directory below `titles` that holds no readable title.
-#[derive(Debug)]
-pub struct UnreadableTitle {
-    /// The title.
-    pub id: TitleId,
-    /// Why it cannot be read.
-    pub error: StoreError,
-}
 
 /// Tells one version of a file from another: a manifest is only ever replaced whole, so its inode changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

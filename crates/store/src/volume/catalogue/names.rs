@@ -14,14 +14,15 @@ use millrace_core::ids::TitleId;
 
 use super::Catalogue;
 use super::db::{CatalogueRow, Check};
+use crate::dirs::id_of_name;
 use crate::error::StoreError;
 use crate::format::crc32c;
+use crate::format::derived::Derived;
+use crate::format::derived::MARK;
+use crate::format::title_info::{SourceIdentity, TitleInfo};
 use crate::member_set::MemberSet;
-use crate::volume::derived::MARK;
-use crate::volume::dirs::id_of_name;
 use crate::volume::manifest_io::find_manifest;
-use crate::volume::name::FreeName;
-use crate::volume::{Derived, SourceIdentity, TitleInfo, name};
+use crate::volume::name::{self, FreeName};
 
 /// One title in brief, as the index has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
