@@ -12,6 +12,7 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
+use super::aligned::ALIGN;
 use super::builder::Builder;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::handle::ReadFailure;

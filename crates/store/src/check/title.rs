@@ -1,17 +1,14 @@
 //! The guarantees of one title: its files, its records, and their consistency with each other.
 
-use std::path::{Path, PathBuf};
-
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use millrace_core::packet::PacketMeta;
-use millrace_core::time::MediaTicks;
 
 use super::report::{Depth, cause, is_one_of, list};
 use super::title_check::{Records, TitleCheck, at, remedy};
 use super::{content, crcs, parity, range_sums};
 use crate::dirs::read_whole;
-use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, Manifest, meta_file};
+use crate::format::manifest::{INDEX_FILE, MANIFEST_FILE, meta_file};
 use crate::index::{TIME_STEP_PACKETS, TitleIndex};
 use crate::meta::MetaFile;
 use crate::volume::{open_index, open_meta};

@@ -3,8 +3,7 @@
 //!
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
-use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,7 @@
 //! The list of members on the disks: read by [`crate::members`], written here.
 
+use std::path::Path;
+
 use super::lock::StoreLock;
 use crate::dirs::{Dirs, rename, sync_dir};
 use crate::disk::Disk;
