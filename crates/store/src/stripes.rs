@@ -331,7 +331,7 @@ impl StripeLayout {
         at(stripes.start.min(end_stripe))..at(end_stripe)
     }
 
-    /// First record and number of records of the title of these self.
+    /// First record and number of records of the title of these stripes.
     pub(crate) fn media_records(&self, touched: &Range<u32>) -> (u32, u32) {
         let at = |stripe: u32| u64::from(stripe) * u64::from(self.stripe_packets());
         let clip = |packet: u64| packet.min(u64::from(self.packets())) as u32;
@@ -339,7 +339,7 @@ impl StripeLayout {
         (first, clip(at(touched.end)) - first)
     }
 
-    /// First record and number of records of the parity of these self.
+    /// First record and number of records of the parity of these stripes.
     pub(crate) fn parity_records(&self, touched: &Range<u32>) -> (u32, u32) {
         let at = |stripe: u32| u32::try_from(self.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
         (at(touched.start), at(touched.end) - at(touched.start))
