@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use millrace_core::ids::TitleId;
+
 use super::catalogue::Catalogue;
 use super::lock::StoreLock;
 use super::name::slug;

@@ -320,7 +320,7 @@ fn give_up_of_hung_read_sets_it_aside_until_completion() {
             order.spans.retain(|span| span.member != Some(1));
             reader.begin(NOW, 0, &order);
             assert_eq!(wait_done(&mut *reader, &wake), 0);
-            disks.check(&order, &reader.results(0), 0, 0);
+            disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         }
         assert_eq!((reader.aside_bytes(), reader.next_late()), (aside, None));
         faults.set(1, ReadFault::None);
@@ -328,7 +328,7 @@ fn give_up_of_hung_read_sets_it_aside_until_completion() {
         assert_eq!((reader.aside_bytes(), reader.next_done()), (0, None));
         reader.begin(NOW, 1, &order);
         assert_eq!(wait_done(&mut *reader, &wake), 1);
-        disks.check(&order, &reader.results(1), 0, 0);
+        disks.check(&order, &reader.results(1), MemberSet::EMPTY, 0);
     }
 }
 
@@ -373,7 +373,7 @@ fn read_with_injected_delay_completes_after_that_delay() {
             reader.wait(now, Some(Duration::from_millis(1)));
         }
         assert!(reader.name() == "threads" || now.0 > NOW.0 + 2_000_000);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         faults.set_all(&[]);
         wake.awake();
     }
@@ -489,12 +489,12 @@ fn run_of_consecutive_extents_is_one_read_per_file() {
             let mut done: Vec<_> = (0..4).map(|_| wait_done(&mut *reader, &wake)).collect();
             done.sort_unstable();
             assert_eq!(done, [0, 1, 2, 3]);
-            (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
+            (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), MemberSet::EMPTY, 0));
             // One place continues by itself while the others keep their data.
             reader.begin(NOW, 2, &disks.order(round));
             assert_eq!(wait_done(&mut *reader, &wake), 2);
-            disks.check(&disks.order(round), &reader.results(2), 0, 0);
-            disks.check(&run[3], &reader.results(3), 0, 0);
+            disks.check(&disks.order(round), &reader.results(2), MemberSet::EMPTY, 0);
+            disks.check(&run[3], &reader.results(3), MemberSet::EMPTY, 0);
         }
     }
 }
@@ -553,7 +553,7 @@ fn give_up_of_shared_read_sets_it_aside_at_the_last_place() {
         faults.set(1, ReadFault::None);
         assert_eq!(wait_for(&mut *reader, &wake, |reader| reader.next_late()), owed[0]);
         assert_eq!((reader.aside_bytes(), reader.next_done()), (0, None));
-        disks.check(&again, &reader.results(0), 0, 0);
+        disks.check(&again, &reader.results(0), MemberSet::EMPTY, 0);
     }
 }
 
@@ -569,7 +569,7 @@ fn shared_read_given_up_by_one_place_completes_for_others() {
         reader.give_up(0);
         faults.set(1, ReadFault::None);
         assert_eq!(wait_done(&mut *reader, &wake), 1);
-        disks.check(&run[1], &reader.results(1), 0, 0);
+        disks.check(&run[1], &reader.results(1), MemberSet::EMPTY, 0);
         assert_eq!((reader.next_done(), reader.next_late(), reader.aside_bytes()), (None, None, 0));
     }
 }
@@ -581,15 +581,16 @@ fn give_up_of_completed_read_reports_done_once() {
     for (mut reader, wake) in readers(1) {
         let order = disks.order(0);
         reader.begin(NOW, 0, &order);
-        let all_here = |reader: &mut dyn ExtentReader| (reader.unanswered(NOW, 0).members == 0).then_some(());
+        let all_here =
+            |reader: &mut dyn ExtentReader| reader.unanswered(NOW, 0).members.is_empty().then_some(());
         wait_for(&mut *reader, &wake, all_here);
         assert_eq!(reader.give_up(0), vec![]);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         // The place is taken at once, and only the end of the new order is reported.
         let order = disks.order(1);
         reader.begin(NOW, 0, &order);
         assert_eq!(wait_done(&mut *reader, &wake), 0);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         assert_eq!(reader.next_done(), None, "{}", reader.name());
     }
 }
@@ -620,6 +621,6 @@ fn run_with_extent_absent_on_member_is_still_one_read() {
         for _ in 0..4 {
             wait_done(&mut *reader, &wake);
         }
-        (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
+        (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), MemberSet::EMPTY, 0));
     }
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::super::sample::{StripeSample, geometry, metas_of};
 use super::super::tests::Bench;
 use crate::cache::order::{Built, Filled, MemberView, Role};
+use crate::member_set::MemberSet;
 
 const PACKET: usize = 1316;
 /// k, m, members, unit. The last stripes are short, and the second's columns are not all used.

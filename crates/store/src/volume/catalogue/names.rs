@@ -125,8 +125,9 @@ impl Catalogue {
     pub(crate) fn catch_up(&mut self) -> Result<(), StoreError> {
         let (there, listed) = self.ids_of_titles()?;
         let (new, unseen) = self.with_names(|names| names.compare(&there))?;
+        let is_looked_at = |members| !(listed & MemberSet::below(members)).is_empty();
         let gone: Vec<TitleId> =
-            unseen.into_iter().filter(|&(_, members)| listed.has_any_of(members)).map(|(id, _)| id).collect();
+            unseen.into_iter().filter(|&(_, members)| is_looked_at(members)).map(|(id, _)| id).collect();
         let row = |id: TitleId| {
             let stamp = self.stamp_of(id)?;
             find_manifest(&self.members, id).ok().map(|(_, manifest)| CatalogueRow::new(manifest, stamp))
