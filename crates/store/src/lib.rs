@@ -14,7 +14,7 @@
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
 //! | `dirs`, `naming` | the names in a store directory, and the names of titles |
-//! | `grid` | some stripes in memory, and what the code restores of them |
+//! | `grid` | some stripes in memory, restored by the code where data is missing or wrong |
 //! | [`repair`] | rebuilds missing data of a member from the others |
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |

@@ -31,7 +31,7 @@
 //! | `decode` | stripes with missing or wrong data |
 //! | `builder`, `fill` | scratch memory; from file bytes to wire layout, summed on the way |
 //! | `crcs` | the CRCs of an extent's parts |
-//! | `config`, `error` | the settings, and why something cannot be done |
+//! | `config`, `error` | the settings and the errors |
 //! | `handle`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more. Packets that still do not

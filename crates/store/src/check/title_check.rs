@@ -1,4 +1,4 @@
-//! One title being checked, and what the checks of its files share.
+//! One title being checked, and helpers for the checks of its files.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The state that all clones of a volume share, and what every change of it begins with.
+//! The state that all clones of a volume share, and the checks before every change.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
