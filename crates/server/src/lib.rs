@@ -29,7 +29,7 @@
 //! | trick titles made on use, and their removal | `crates/server/src/library/on_use/mod.rs`, `crates/server/src/cmds/serve/maker.rs`, `docs/design/0032-made-on-use.md` |
 //! | log, counters and request ids | `docs/guide/metrics.md`, `crates/server/src/service/event.rs`, `crates/server/src/control/counters.rs`, `titles.rs` |
 //! | settings and the sources of their values | `crates/server/src/cmds/settings/mod.rs`, `docs/ref/config.md` |
-//! | files of a folder as titles, also when they move or change | `docs/guide/ingest.md`, `crates/server/src/cmds/serve/librarian.rs`, `crates/server/src/library/watch.rs`, `crates/store/src/volume/sources.rs`; their names: `crates/store/src/volume/naming.rs`, `name.rs` |
+//! | files of a folder as titles, also when they move or change | `docs/guide/ingest.md`, `crates/server/src/cmds/serve/librarian.rs`, `crates/server/src/library/watch.rs`, `crates/store/src/volume/sources.rs`; their names: `crates/store/src/naming.rs`, `crates/store/src/volume/name.rs` |
 //! | quotas of a user, and the webhook | `crates/server/src/service/quota.rs`, `crates/rights/src/advice.rs`, `crates/web/src/webhook.rs` |
 //! | viewers of segments | `docs/design/0038-web.md`, `crates/server/src/service/fetch.rs` |
 //! | the start of the server | `crates/server/src/cmds/serve/run.rs` |

@@ -8,27 +8,27 @@ mod crcs;
 mod members;
 mod parity;
 mod range_sums;
+mod report;
 mod stripes;
 mod title;
+mod title_check;
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
 use self::members::PresentMember;
-use self::title::TitleCheck;
+pub use self::report::{CheckProgress, Depth, Finding, Severity};
+use self::report::{CheckReport, cause, list};
+use self::title_check::TitleCheck;
 use crate::blocking::{Timeout, send_to};
+use crate::dirs::{Dirs, PICTURES_DIR, id_of_name};
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
 use crate::format::members::MEMBERS_FILE;
-use crate::format::superblock::Superblock;
-use crate::pictures::PICTURES_DIR;
 use crate::repair::set::{Home, TitleSet};
-use crate::volume::dirs::{Dirs, id_of_name};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::read_manifest;
 use crate::volume::recover::{TmpEntry, look_at_tmp};
@@ -39,40 +39,6 @@ use crate::volume::{
 /// Prefix of the files that hold users and their rights: `rights.sqlite`, the temporary files of
 /// SQLite beside it, and `rights.recorded`.
 const RIGHTS: &str = "rights.";
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Nothing is lost: rubbish, or something that repairs itself.
-    Warning,
-    /// A title or the store is damaged.
-    Error,
-}
-
-/// A promise of the format that does not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// Which promise, by its name in `docs/ref/store-format.md`.
-    pub promise: &'static str,
-    /// Where.
-    pub path: PathBuf,
-    /// The fault.
-    pub what: String,
-    /// What to do.
-    pub remedy: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
-        write!(f, "{severity}: {}: {} [{}]; {}", self.path.display(), self.what, self.promise, self.remedy)
-    }
-}
 
 /// Every promise by its name, in the order in which they are checked.
 pub const PROMISES: [&str; 42] = [
@@ -119,77 +85,6 @@ pub const PROMISES: [&str; 42] = [
     "parity_sums_are_of_the_parity",
     "parity_is_of_the_data",
 ];
-
-/// How much is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// Structure: every record, every length, every block of metadata. Seconds for a large store.
-    Quick,
-    /// Every byte too: the BLAKE3 of every file and every packet's sum against its metadata. As long as the disks take.
-    Full,
-}
-
-/// How far a check is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckProgress {
-    /// Name of the title being checked.
-    pub title: String,
-    /// Titles checked.
-    pub titles_done: usize,
-    /// Titles there are.
-    pub titles_total: usize,
-    /// Bytes of data files checked; stays 0 in a quick check.
-    pub bytes_done: u64,
-    /// Bytes of data files there are to check.
-    pub bytes_total: u64,
-}
-
-/// The findings up to now, and the callback for progress.
-struct CheckReport<'a> {
-    findings: Vec<Finding>,
-    progress: CheckProgress,
-    tell: &'a mut dyn FnMut(&CheckProgress),
-}
-
-impl CheckReport<'_> {
-    fn add(
-        &mut self,
-        severity: Severity,
-        promise: &'static str,
-        path: &Path,
-        what: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) {
-        let path = path.to_path_buf();
-        self.findings.push(Finding {
-            severity,
-            promise,
-            path,
-            what: what.to_string(),
-            remedy: remedy.into(),
-        });
-    }
-
-    fn warning(
-        &mut self,
-        promise: &'static str,
-        path: &Path,
-        what: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) {
-        self.add(Severity::Warning, promise, path, what, remedy);
-    }
-
-    fn error(
-        &mut self,
-        promise: &'static str,
-        path: &Path,
-        what: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) {
-        self.add(Severity::Error, promise, path, what, remedy);
-    }
-}
 
 /// Checks the volume that the store in `dir` is a member of; `tell` hears how far it is. Findings come in the order of the
 /// promises, those of members one after the other. `Err` only if `dir` cannot be looked at at all. Other processes may work
@@ -358,28 +253,6 @@ fn check_stripes(members: &[PresentMember], manifest: &Manifest, report: &mut Ch
     }
 }
 
-fn superblock_is_readable(dirs: &Dirs, report: &mut CheckReport<'_>) -> Option<Superblock> {
-    match read_superblock(dirs) {
-        Ok(block) => Some(block),
-        Err(error) => {
-            let remedy = "restore volume.mrv from a backup; the titles themselves are not affected";
-            report.error("superblock_is_readable", &dirs.superblock(), cause(&error), remedy);
-            None
-        }
-    }
-}
-
-fn geometry_is_supported(dirs: &Dirs, block: &Superblock, report: &mut CheckReport<'_>) {
-    if let Err(error) = block.geometry.check_supported("superblock") {
-        report.error(
-            "geometry_is_supported",
-            &dirs.superblock(),
-            error,
-            "use the version that made this volume",
-        );
-    }
-}
-
 fn store_holds_only_its_files(dirs: &Dirs, report: &mut CheckReport<'_>) -> Result<(), StoreError> {
     let promise = "store_holds_only_its_files";
     for sub in [&dirs.tmp, &dirs.titles] {
@@ -530,33 +403,4 @@ fn catalogue_agrees(
         }
         report.warning(promise, &path, format!("title {id} is in it and not in the store"), remedy);
     }
-}
-
-/// Names and paths in a directory, in order.
-fn list(dir: &Path) -> Result<Vec<(std::ffi::OsString, PathBuf)>, StoreError> {
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
-        let entry = entry.map_err(StoreError::io("list", dir))?;
-        entries.push((entry.file_name(), entry.path()));
-    }
-    entries.sort();
-    Ok(entries)
-}
-
-/// The error without the path that the finding has already.
-fn cause(error: &StoreError) -> String {
-    match error {
-        StoreError::Format { error, .. } => error.to_string(),
-        StoreError::Meta { error, .. } => error.to_string(),
-        StoreError::Sums { error, .. } => error.to_string(),
-        StoreError::Damaged { what, .. } => what.clone(),
-        StoreError::NotAStore { .. } => "is missing".to_owned(),
-        StoreError::Io { action, error, .. } => format!("cannot {action} it: {error}"),
-        other => other.to_string(),
-    }
-}
-
-/// Whether a name in a title's directory is one of `names`.
-fn is_one_of(name: &OsStr, names: &[&str]) -> bool {
-    names.iter().any(|n| OsStr::new(n) == name)
 }

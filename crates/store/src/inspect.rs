@@ -18,6 +18,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use serde_json::{Map, Value, json};
 
+use crate::dirs::read_whole;
 use crate::error::StoreError;
 use crate::format::frame::{self, FRAME_BYTES, FileFrame, FileKind};
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
@@ -27,7 +28,6 @@ use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::format::{FormatError, index as index_format};
 use crate::index::TIME_STEP_PACKETS;
 use crate::limits::{MAX_INDEX_BYTES, MAX_MANIFEST_BYTES};
-use crate::volume::dirs::read_whole;
 use crate::volume::{TITLES_DIR, VOLUME_FILE};
 
 /// A structure as it was found. `Display` prints it for people.

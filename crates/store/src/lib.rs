@@ -8,10 +8,13 @@
 //! | [`sums`] | the range sum index: the sum of any range of bytes, for every packet size at once |
 //! | [`packet_size`] | the packet sizes that have names |
 //! | [`members`] | the directories of a volume's members, and which of them are trusted |
+//! | `member_set` | sets of members, and of positions in a stripe |
 //! | [`stripes`] | where the units of a title's stripes lie on the members of its volume |
 //! | [`transform`] | a title's packets changed when an extent is filled |
 //! | [`volume`] | [`volume::Volume`]: titles come in whole, are found, are removed; nothing is ever half visible |
 //! | [`check`] | `fsck`: every promise of the format, one function each |
+//! | `dirs`, `naming` | the names in a store directory, and the names of titles |
+//! | `grid` | some stripes in memory, restored by the code where data is missing or wrong |
 //! | [`repair`] | rebuilds missing data of a member from the others |
 //! | [`scrub`] | every byte read, silent corruption found and repaired |
 //! | [`inspect`] | every structure on disk as text and as JSON |
@@ -28,7 +31,7 @@
 //! | topic | read |
 //! | --- | --- |
 //! | from disk to memory | `crates/store/src/cache/mod.rs` |
-//! | kinds of titles, and the place for another | `docs/design/0015-sources.md`, `crates/store/src/cache/kind.rs` |
+//! | kinds of titles, and the place for another | `docs/design/0015-sources.md`, `crates/store/src/cache/source.rs` |
 //! | transformations | `docs/design/0028-transformations.md`, `crates/store/src/transform/mod.rs`, `crates/store/src/cache/derived.rs` |
 //! | the place for a live source | `docs/design/0021-growing-extents.md`, `crates/store/src/cache/live.rs` |
 //! | files on disk | `docs/ref/store-format.md`, `millrace inspect` |
@@ -44,14 +47,18 @@ pub mod blocking;
 pub mod cache;
 pub mod check;
 mod crcs;
+mod dirs;
 pub mod disk;
 pub mod error;
 pub mod format;
+mod grid;
 pub mod index;
 pub mod inspect;
 pub mod limits;
+mod member_set;
 pub mod members;
 pub mod meta;
+mod naming;
 pub mod packet_size;
 pub mod pictures;
 pub mod repair;

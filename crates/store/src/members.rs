@@ -17,12 +17,12 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use self::look::{DirectoryFindings, TitlesDirState};
 pub(crate) use self::look::{hint, read_record};
 use crate::blocking::{BlockingCalls, BlockingCallsByDir, TimedOut, Timeout};
+use crate::dirs::Dirs;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::MembersRecord;
 pub use crate::format::members::{MemberEntry, MemberState};
 use crate::format::superblock::Geometry;
-use crate::volume::dirs::Dirs;
 
 /// The members of a volume; shared by everything that works with it, and brought up to date by [`Members::refresh`].
 #[derive(Debug)]

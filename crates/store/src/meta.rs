@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::PacketMeta;
 
+use crate::dirs::write_out;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::FormatError;
@@ -19,7 +20,6 @@ pub use crate::format::meta::{
 use crate::format::meta::{open_block, seal_block};
 use crate::format::sums::SUMS_BLOCK_BYTES;
 use crate::limits::META_WINDOW_BYTES;
-use crate::volume::dirs::write_out;
 
 /// Most bytes one read of [`MetaFile::read`] asks for, and what [`MetaWriter`] gathers before it writes.
 const WINDOW_BYTES: usize = META_WINDOW_BYTES;

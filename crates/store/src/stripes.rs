@@ -28,7 +28,6 @@ use millrace_core::limits::{
 use millrace_core::packet::WireLayout;
 use millrace_core::units::Count;
 
-use crate::format::superblock::Geometry;
 use crate::limits::MAX_MEMBERS;
 
 /// Fewest data units in a stripe that ST 2022-1 takes (D is 4 to 20).
@@ -38,7 +37,34 @@ const MAX_FEC_DATA_UNITS: u16 = 20;
 /// Data units in a stripe of a volume with one member, whose parity is for the network only: an eighth more on the disk.
 const ALONE_DATA_UNITS: u16 = 8;
 
+/// How the stripes of a volume are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Data units in a stripe.
+    pub k: u16,
+    /// Parity units in a stripe.
+    pub m: u16,
+    /// Media packets in a unit ("U").
+    pub unit_packets: u32,
+    /// Members of the volume.
+    pub members: u16,
+}
+
 impl Geometry {
+    /// One member, no parity. Units are as long as ST 2022-1 columns may be.
+    pub const SINGLE: Self = Self { k: 1, m: 0, unit_packets: MAX_UNIT_PACKETS, members: 1 };
+
+    /// Stripes that hold `packets` media packets.
+    pub fn stripes(&self, packets: u32) -> u64 {
+        let stripe = u64::from(self.k.max(1)) * u64::from(self.unit_packets.max(1));
+        u64::from(packets).div_ceil(stripe)
+    }
+
+    /// Whether a title is one plain file on one member, as in volumes of older versions.
+    pub fn is_single(&self) -> bool {
+        (self.k, self.m, self.members) == (1, 0, 1)
+    }
+
     /// Chooses a layout of stripes for `members` members that tolerates the loss of `tolerance` of
     /// them. If possible, the parity is also column FEC as in ST 2022-1; to make that possible, a
     /// member may have several units of a stripe. With one member no loss can be tolerated:
@@ -303,6 +329,26 @@ impl StripeLayout {
         let end_stripe = stripes.end.min(self.stripes());
         let at = |stripe| self.units_before(position, stripe, false) * self.unit_bytes() as u64;
         at(stripes.start.min(end_stripe))..at(end_stripe)
+    }
+
+    /// First record and number of records of the title of these stripes.
+    pub(crate) fn media_records(&self, touched: &Range<u32>) -> (u32, u32) {
+        let at = |stripe: u32| u64::from(stripe) * u64::from(self.stripe_packets());
+        let clip = |packet: u64| packet.min(u64::from(self.packets())) as u32;
+        let first = clip(at(touched.start));
+        (first, clip(at(touched.end)) - first)
+    }
+
+    /// First record and number of records of the parity of these stripes.
+    pub(crate) fn parity_records(&self, touched: &Range<u32>) -> (u32, u32) {
+        let at = |stripe: u32| u32::try_from(self.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
+        (at(touched.start), at(touched.end) - at(touched.start))
+    }
+
+    /// The stripes that packets of a track belong to.
+    pub(crate) fn track_stripes(&self, track: u8, packets: &Range<u32>) -> Range<u32> {
+        let in_stripe = (self.spread().parities(track).len() as u32 * self.unit_packets()).max(1);
+        packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(self.stripes())
     }
 
     /// The layout of default-size packets in extents: whole stripes, where there are stripes to speak of.

@@ -16,7 +16,6 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/client", 20),
     ("crates/lab", 20),
     ("crates/server", 22),
-    ("crates/store", 58),
     ("crates/tcp", 27),
 ];
 

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::source::ALIGN;
+/// Alignment of direct reads, in memory, in the file and in length: the page size, at least every block size.
+pub(super) const ALIGN: usize = 4096;
 
 /// Zeroed memory aligned to pages. It is not inherited by child processes: a page that a direct read is writing to
 /// must not become copy-on-write by a fork.

@@ -10,11 +10,10 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
-use super::fill::Builder;
+use super::builder::Builder;
 use super::handle::ReadFailure;
-use super::kind::{TitleKind, TitleMembers};
 use super::order::{Built, MemberView, Order, SpanResult};
-use super::source::{OpenTitle, SourceKind, TitleSource, TrackId};
+use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleMembers, TitleSource, TrackId};
 use crate::sums::DeriveError;
 use crate::transform::{Derivation, timeline_of};
 
@@ -55,7 +54,7 @@ impl TitleSource for DerivedTitle {
         TrackId::Derived(self.derivation.number())
     }
     fn kind(self: Box<Self>) -> SourceKind {
-        SourceKind::Derived(self)
+        SourceKind::Own(OwnKind::new(self))
     }
     fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
         self.parent.source().meta_range(first, count)

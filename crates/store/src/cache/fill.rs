@@ -14,11 +14,12 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::copy_sum16;
 use millrace_core::wire::rtp::Timeline;
 
-use super::crcs::Crcs;
+use super::builder::{Builder, Joined};
+use super::decode::records::make_up;
 use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
 use super::source::{Geometry, OpenTitle, TitleSource};
-use super::stripes::Decoder;
+use crate::member_set::MemberSet;
 use crate::sums::congruent;
 
 /// The data read differs from the data stored.
@@ -45,13 +46,6 @@ impl Staged<'_> {
     fn has(&self, bytes: &Range<u64>) -> bool {
         self.missing.iter().all(|missing| missing.end <= bytes.start || bytes.end <= missing.start)
     }
-}
-
-/// Data that came block by block, joined.
-#[derive(Default)]
-struct Joined {
-    bytes: Vec<u8>,
-    missing: Vec<Range<u64>>,
 }
 
 impl Joined {
@@ -93,17 +87,6 @@ pub(super) fn write_header(room: &mut [u8], timeline: &Timeline, packet: u32, ti
     if !room.is_empty() {
         room.copy_from_slice(&timeline.header(packet, time).emit());
     }
-}
-
-/// Builds extents; keeps its scratch memory.
-#[derive(Default)]
-pub(super) struct Builder {
-    pub(super) metas: Vec<PacketMeta>,
-    pub(super) crcs: Crcs,
-    pub(super) decoder: Decoder,
-    /// Whether each packet of a title without members has a readable record; empty: they all have.
-    recorded: Vec<bool>,
-    joined: Joined,
 }
 
 impl Builder {
@@ -165,13 +148,14 @@ impl Builder {
         }
         let known = self.crcs.load(&geometry.crc_packets, staged.crcs.into_iter());
         if !known && !order.thorough && staged.crcs.is_some() {
-            return Built::More { wrong: 0 };
+            return Built::More { wrong: MemberSet::EMPTY };
         }
         let sums_only = !known && title.1.source().has_crcs();
         let built = self.build(title, geometry, (order.extent, thorough), staged, extent);
         let unrecorded =
             LeftOut::among(geometry.first_packet, self.recorded.iter().map(|recorded| !recorded));
-        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong: 0 };
+        let wrong = MemberSet::EMPTY;
+        let filled = |content| Filled { content, decoded_bytes: 0, sums_only, unrecorded, wrong };
         match built {
             Ok(content) => match LeftOut::of(content.first_packet, &self.metas) {
                 None => Built::Done(filled(content)),
@@ -181,7 +165,7 @@ impl Builder {
                 }
             },
             Err(Damaged) if order.thorough => Built::failed(ReadFailure::Checksum),
-            Err(Damaged) => Built::More { wrong: 0 },
+            Err(Damaged) => Built::More { wrong: MemberSet::EMPTY },
         }
     }
 
@@ -307,29 +291,6 @@ pub(super) fn read_each(
 fn part<'a>(came: &'a [u8], start: u64, bytes: &Range<u64>) -> &'a [u8] {
     let within = |at: u64| at.saturating_sub(start) as usize;
     came.get(within(bytes.start)..within(bytes.end)).unwrap_or(&[])
-}
-
-/// Makes up the records that are not there: no sum, no flags, and the time that the index gives, between the times around them.
-pub(super) fn make_up(
-    time_of: impl Fn(u32) -> MediaTicks,
-    first: u32,
-    metas: &mut [PacketMeta],
-    recorded: &[bool],
-) {
-    let mut before = MediaTicks(0);
-    for ((packet, meta), recorded) in (first..).zip(&mut *metas).zip(recorded) {
-        if !recorded {
-            *meta = PacketMeta::new(0, 0, time_of(packet).max(before));
-        }
-        before = meta.time();
-    }
-    let mut after = MediaTicks(PacketMeta::MAX_TICKS);
-    for (meta, recorded) in metas.iter_mut().zip(recorded).rev() {
-        if !recorded {
-            *meta = PacketMeta::new(0, 0, meta.time().min(after));
-        }
-        after = meta.time();
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ use crate::limits::cache::{ERROR_POINTS, PAROLE_NS, POINT_NS, PROBE_GAP_NS, SUSP
 pub(super) use crate::limits::cache::{FIRST_PROBE_NS, GOOD_PROBES, HUNG_NS, MAX_PROBE_NS};
 use millrace_core::time::Instant;
 
-use super::order::{MemberView, bit};
+use super::order::MemberView;
+use crate::member_set::MemberSet;
 use crate::members::Members;
 
 /// The volume's view of a member.
@@ -246,13 +247,15 @@ impl Health {
     /// are asked.
     pub(super) fn view(&self, now: Instant) -> MemberView {
         let mut view = MemberView { now, ..MemberView::default() };
-        for (number, member) in (0..).map(bit).zip(&self.members) {
+        for (number, member) in (0..).zip(&self.members) {
             match member.health() {
                 MemberHealth::Healthy => {}
-                MemberHealth::Slow | MemberHealth::Failing if !member.hangs(now.0) => view.avoid |= number,
-                MemberHealth::Slow | MemberHealth::Failing => view.hung |= number,
-                MemberHealth::Stale => view.stale |= number,
-                MemberHealth::Missing => view.lost |= number,
+                MemberHealth::Slow | MemberHealth::Failing if !member.hangs(now.0) => {
+                    view.avoid.insert(number)
+                }
+                MemberHealth::Slow | MemberHealth::Failing => view.hung.insert(number),
+                MemberHealth::Stale => view.stale.insert(number),
+                MemberHealth::Missing => view.lost.insert(number),
             }
         }
         view.lost |= view.hung | view.stale;
@@ -294,10 +297,10 @@ impl Health {
         self.members.iter().filter_map(MemberHistory::probe_at).min().map(Instant)
     }
 
-    /// Members that owe answers to reads that were given up, as bits.
-    pub(super) fn owing(&self) -> u32 {
+    /// Members that owe answers to reads that were given up.
+    pub(super) fn owing(&self) -> MemberSet {
         let owing = (0..).zip(&self.members).filter(|(_, member)| member.stuck > 0);
-        owing.fold(0, |owing, (number, _)| owing | bit(number))
+        owing.map(|(number, _)| number).collect()
     }
 
     /// How a member is.

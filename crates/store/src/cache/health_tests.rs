@@ -10,11 +10,11 @@ fn at(ns: u64) -> Instant {
 
 /// Whether a member is asked like any other.
 fn may(view: MemberView, member: u16) -> bool {
-    (view.lost | view.avoid) & bit(member) == 0
+    !(view.lost | view.avoid).contains(member)
 }
 
 fn avoided(view: MemberView, member: u16) -> bool {
-    view.lost & bit(member) == 0 && view.avoid & bit(member) != 0
+    !view.lost.contains(member) && view.avoid.contains(member)
 }
 
 #[test]
@@ -102,7 +102,8 @@ fn view_separates_lost_stale_hung_and_avoided_members() {
     health.stuck(2, at(0));
     health.note(at(0), 3, MemberFault::Late);
     let view = health.view(at(HUNG_NS));
-    assert_eq!((view.lost, view.stale, view.hung, view.avoid), (0b0111, 0b0010, 0b0100, 0b1000));
+    let sets = (view.lost, view.stale, view.hung, view.avoid);
+    assert_eq!(sets, ([0, 1, 2].into(), [1].into(), [2].into(), [3].into()));
 }
 
 /// Each answer comes late, and there is always one that has not come: slow, but it does not hang.

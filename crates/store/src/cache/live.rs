@@ -23,13 +23,13 @@ use millrace_core::wire::checksum::copy_sum16;
 use millrace_core::wire::rtp::Timeline;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::fill::{Builder, write_header};
+use super::builder::Builder;
+use super::fill::write_header;
 use super::handle::ReadFailure;
-use super::kind::TitleKind;
 use super::order::{Built, MemberView, Order, SpanResult};
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::StreamKey;
-use super::source::{OpenTitle, SourceKind, TitleSource, TrackId};
+use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleSource, TrackId};
 use crate::bell::EventBell;
 
 /// A title that is still being written. All its packets have their full size.
@@ -85,7 +85,7 @@ impl TitleSource for LiveTitle {
         TrackId::Live
     }
     fn kind(self: Box<Self>) -> SourceKind {
-        SourceKind::Live(self)
+        SourceKind::Own(OwnKind::new(self))
     }
 }
 

@@ -27,7 +27,9 @@ use self::damage::DamageBook;
 use self::flights::Flight;
 use self::member_monitor::MemberMonitor;
 use self::transforms::Transformer;
-use super::fill::Builder;
+use super::builder::Builder;
+use super::config::CacheConfig;
+use super::error::CacheError;
 use super::handle::{Ask, ManagerEnd};
 use super::live::Feed;
 use super::order::{Order, SpanOrder};
@@ -35,7 +37,6 @@ use super::policy::Policy;
 use super::read::{self, ExtentReader};
 use super::source::OpenTitle;
 use super::stats::CacheCounters;
-use super::{CacheConfig, CacheError};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
 use crate::limits::cache::{ASKS_PER_TURN, FILLS_PER_TURN, GATHER};
@@ -270,7 +271,7 @@ impl Manager {
         if let Some(begun) = self.probe
             && now.ns_since(begun) >= SLOW_READ_NS
             // Else it has been answered and waits to be taken.
-            && self.reader.unanswered(now, place).members != 0
+            && !self.reader.unanswered(now, place).members.is_empty()
         {
             self.probe = None;
             self.monitor.given_up(begun, &self.reader.give_up(place));

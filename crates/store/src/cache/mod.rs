@@ -17,16 +17,21 @@
 //! | `policy` | its decisions, as a state machine without I/O |
 //! | `playheads`, `plan`, `extent_table`, `evict` | the viewers' positions; the reads to make; the content of the extents; eviction |
 //! | `streams`, `titles` | the two tables of names |
-//! | `source` | the parts needed of a title; the place of an extent's bytes |
-//! | `kind`, `plain` | the differences between the kinds of titles; titles that are whole in one file |
+//! | `source` | the parts needed of a title; the differences between the kinds of titles; the place of an extent's bytes |
+//! | `open` | from a source to an open title of its kind |
+//! | `volume_sources` | titles of a volume as sources |
+//! | `plain` | titles that are whole in one file |
 //! | `derived` | titles that are transformed when an extent is filled ([`crate::transform`]) |
 //! | `live` | titles that are still being written: the way in for their media |
 //! | `order` | the reads for an extent, and their results |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
-//! | `stripes` | titles on several members, parity: what to read, decoding, FEC datagrams |
-//! | `fill` | from file bytes to wire layout, summed on the way |
+//! | `member_files` | the files of a title on its members, opened when needed |
+//! | `stripes` | titles on several members, parity: what to read, FEC datagrams |
+//! | `decode` | stripes with missing or wrong data |
+//! | `builder`, `fill` | scratch memory; from file bytes to wire layout, summed on the way |
 //! | `crcs` | the CRCs of an extent's parts |
+//! | `config`, `error` | the settings and the errors |
 //! | `handle`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more. Packets that still do not
@@ -39,18 +44,23 @@
 #![deny(unsafe_code)]
 
 mod aligned;
+mod builder;
+mod config;
 mod crcs;
+mod decode;
 mod derived;
+mod error;
 mod evict;
 mod extent_table;
 mod fill;
 mod handle;
 mod health;
-mod kind;
 mod live;
 mod manager;
+mod member_files;
 #[cfg(test)]
 mod naive;
+mod open;
 mod order;
 mod plain;
 mod plan;
@@ -64,28 +74,26 @@ mod stats;
 mod streams;
 mod stripes;
 mod titles;
+mod volume_sources;
 
-use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::{
-    DEFAULT_MAX_DAMAGED_PERMILLE, MAX_LIVE_EXTENTS, MAX_OPEN_TITLES, MAX_READS_IN_FLIGHT, MEMBER_READ_BYTES,
-    MIN_LIVE_EXTENTS,
-};
+use millrace_core::limits::MAX_READS_IN_FLIGHT;
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell};
 
+pub use self::config::{CacheConfig, ReadBackend};
 pub use self::derived::DerivedTitle;
+pub use self::error::CacheError;
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
+pub use self::member_files::{MemberFiles, TitleFile};
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
-pub use self::stripes::{MemberFiles, TitleFile};
-use crate::limits::{MAX_FEEDERS, PREFETCH_NS};
 
 use self::health::Standing;
 use self::manager::{Manager, ManagerCommand, ManagerParts};
@@ -100,102 +108,6 @@ use crate::meta::MetaError;
 use crate::sums::DeriveError;
 use crate::transform::Derivation;
 use crate::volume::TitleFiles;
-
-/// How extents are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadBackend {
-    /// io_uring where it is allowed, else threads.
-    #[default]
-    Auto,
-    /// io_uring; starting fails where it is not allowed.
-    Uring,
-    /// A few threads.
-    Threads,
-}
-
-/// Settings of a cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheConfig {
-    /// Media time that is read ahead of each playhead; 0: only requested extents are read.
-    pub prefetch_ns: u64,
-    /// Reads in flight, 1 to [`MAX_READS_IN_FLIGHT`].
-    pub reads_in_flight: usize,
-    /// Bytes that each member of a title is asked for at a time, on average, as far as extents that follow one another are wanted:
-    /// at most [`MAX_RUN_EXTENTS`](crate::limits::MAX_RUN_EXTENTS) are read together. 0: each is read by itself.
-    pub read_bytes: usize,
-    /// How to read.
-    pub backend: ReadBackend,
-    /// Packets of a thousand that may be damaged beyond repair in
-    /// [`DAMAGE_WINDOW_EXTENTS`](crate::limits::DAMAGE_WINDOW_EXTENTS) extents of a title: this
-    /// many are left out of leased extents. Beyond this limit, streams that want the extent get an
-    /// error; with 0, always.
-    pub max_damaged_permille: u32,
-}
-
-impl Default for CacheConfig {
-    fn default() -> Self {
-        Self {
-            prefetch_ns: PREFETCH_NS,
-            reads_in_flight: MAX_READS_IN_FLIGHT,
-            read_bytes: MEMBER_READ_BYTES,
-            backend: ReadBackend::Auto,
-            max_damaged_permille: DEFAULT_MAX_DAMAGED_PERMILLE,
-        }
-    }
-}
-
-/// The cache cannot do this.
-#[derive(Debug, thiserror::Error)]
-pub enum CacheError {
-    /// A setting is out of range.
-    #[error("cache: {0} reads in flight; allowed are 1 to {MAX_READS_IN_FLIGHT}")]
-    ReadsInFlight(usize),
-    /// The arena has no extents.
-    #[error(
-        "cache: its memory holds no extent of {} bytes; give it more",
-        millrace_core::limits::EXTENT_BYTES
-    )]
-    NoMemory,
-    /// io_uring was requested and is not available.
-    #[error("cache: io_uring: {0}; allow it (kernel.io_uring_disabled, seccomp) or read with threads")]
-    Uring(#[source] io::Error),
-    /// Threads, memory or descriptors were refused.
-    #[error("cache: cannot start: {0}; raise the limits of this process")]
-    Resources(#[source] io::Error),
-    /// Viewers are at as many places of titles as the memory carries.
-    #[error("cache: its viewers are at {used} places of titles and its memory carries {max}; give it more")]
-    NoRoom {
-        /// Places at which viewers are.
-        used: u64,
-        /// Places that the memory carries.
-        max: u64,
-    },
-    /// The table of titles is full.
-    #[error("cache: {MAX_OPEN_TITLES} titles are open; close one first")]
-    TooManyTitles,
-    /// A live title cannot hold this many extents.
-    #[error("cache: a live title holds {MIN_LIVE_EXTENTS} to {MAX_LIVE_EXTENTS} extents, not {0}")]
-    LiveExtents(usize),
-    /// Live titles may have half of the memory.
-    #[error(
-        "cache: a live title of {most} extents, and {left} are left for live titles; give it more memory or hold less"
-    )]
-    NoRoomForLive {
-        /// Extents of the title.
-        most: usize,
-        /// Extents that are left.
-        left: usize,
-    },
-    /// The table of feeders is full.
-    #[error("cache: {MAX_FEEDERS} live titles are open; close one first")]
-    TooManyFeeders,
-    /// A live title has one feeder.
-    #[error("cache: this live title is open and has its feeder; close it first")]
-    HasFeeder,
-    /// The manager thread is gone.
-    #[error("cache: its manager thread has ended; restart the server")]
-    Stopped,
-}
 
 /// A title whose files are open, those for the cache's own reads too. Making one asks its disks, each for a bounded time; handing it over
 /// ([`Cache::open_ready`]) asks none.

@@ -1,5 +1,5 @@
 //! The reads for one extent, and their results: the seam between the code that knows where a
-//! title's bytes are ([`TitleKind`](super::kind::TitleKind)) and the code that reads.
+//! title's bytes are ([`TitleKind`](super::source::TitleKind)) and the code that reads.
 //!
 //! ```text
 //!   order(extent, spare, members, thorough) ──► Order { spans } ──► (read) ──► build(order, results) ──► Built
@@ -22,9 +22,9 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
+use super::aligned::ALIGN;
 use super::handle::ReadFailure;
-use super::plain::PlainFiles;
-use super::source::ALIGN;
+use crate::member_set::{MemberSet, PositionSet};
 
 /// The content of a span. A *position* is the place of a member among the members of its title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,17 @@ enum FileOf {
     /// Shared by all spans of a member's file.
     Own(Arc<File>),
     /// One of those that a title without members holds open, and whether it is read directly.
-    Plain(Arc<PlainFiles>, Role, bool),
+    Plain(Arc<dyn RoleFiles>, Role, bool),
+}
+
+/// The open files of a title without members.
+pub(super) trait RoleFiles: Send + Sync {
+    /// Whether beginning to read may wait for their disk.
+    fn may_wait(&self) -> bool;
+
+    /// Returns the file to read a span with this role from. For data, this is the file that
+    /// bypasses the page cache if `direct` is set and there is one.
+    fn file(&self, role: Role, direct: bool) -> &File;
 }
 
 impl SpanFile {
@@ -82,7 +92,7 @@ impl SpanFile {
     }
 
     /// The data, metadata, range sums or CRCs of a title without members.
-    pub(super) fn of_plain(files: Arc<PlainFiles>, role: Role, direct: bool) -> Self {
+    pub(super) fn of_plain(files: Arc<dyn RoleFiles>, role: Role, direct: bool) -> Self {
         let may_wait = files.may_wait();
         Self { of: FileOf::Plain(files, role, direct), may_wait }
     }
@@ -175,29 +185,29 @@ pub(super) struct Order {
     pub(super) in_blocks: bool,
     /// What to read: at most [`MAX_SPANS`].
     pub(super) spans: Vec<SpanOrder>,
-    /// Slots of members whose files are not there or cannot be opened, as bits: they were not ordered.
-    pub(super) absent: u32,
-    /// Positions that are not read although they hold something of the stripes, as bits.
-    pub(super) left_out: u32,
+    /// Members whose files are not there or cannot be opened: they were not ordered.
+    pub(super) absent: MemberSet,
+    /// Positions that are not read although they hold something of the stripes.
+    pub(super) left_out: PositionSet,
 }
 
-/// Which members may be asked, by slot in the volume. All but `now` and `all` are bits by slot.
+/// Which members may be asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MemberView {
     /// Not asked: gone, stale, hanging, or they have failed for this very extent.
-    pub(super) lost: u32,
+    pub(super) lost: MemberSet,
     /// Of these, those that hang: the last to be asked.
-    pub(super) hung: u32,
+    pub(super) hung: MemberSet,
     /// Of these, those that are there but behind: asked for data and parity, which their stored sums prove, when `all` are.
-    pub(super) stale: u32,
+    pub(super) stale: MemberSet,
     /// Asked only if it does not work without them: those suspended for late answers, errors or wrong bytes.
-    pub(super) avoid: u32,
+    pub(super) avoid: MemberSet,
     /// A larger read of these has failed for this extent: when `all` are asked, each packet is read by itself. A title without
     /// members counts as member 0 and is read block by block.
-    pub(super) pieces: u32,
+    pub(super) pieces: MemberSet,
     /// These did not have the expected data: their files are opened again if they have been open
     /// for a while. They may have been repaired.
-    pub(super) reopen: u32,
+    pub(super) reopen: MemberSet,
     /// All members that are not lost are asked for everything: anything still missing is
     /// unavailable.
     pub(super) all: bool,
@@ -223,7 +233,8 @@ pub(super) enum Effort {
 impl Order {
     /// Nothing yet.
     pub(super) fn empty(extent: u32, spare: u8) -> Self {
-        let (thorough, all, in_blocks, absent, left_out) = (false, false, false, 0, 0);
+        let (thorough, all, in_blocks) = (false, false, false);
+        let (absent, left_out) = (MemberSet::EMPTY, PositionSet::EMPTY);
         Self { extent, spare, thorough, all, in_blocks, spans: Vec::new(), absent, left_out }
     }
 
@@ -241,13 +252,8 @@ impl MemberView {
     /// Also without this member.
     #[cfg(test)]
     pub(super) fn without(self, member: u16) -> Self {
-        Self { lost: self.lost | bit(member), ..self }
+        Self { lost: self.lost | MemberSet::of(member), ..self }
     }
-}
-
-/// The bit of a slot or position; 0 beyond the last.
-pub(super) fn bit(number: u16) -> u32 {
-    1u32.checked_shl(u32::from(number)).unwrap_or(0)
 }
 
 /// A built extent.
@@ -262,8 +268,8 @@ pub(super) struct Filled {
     pub(super) sums_only: bool,
     /// Packets whose records are damaged, in every copy if there are several. Those that it holds all the same are proved by their CRCs.
     pub(super) unrecorded: Option<LeftOut>,
-    /// Slots of members whose bytes did not have their stored sums, as bits.
-    pub(super) wrong: u32,
+    /// Members whose bytes did not have their stored sums.
+    pub(super) wrong: MemberSet,
 }
 
 /// Packets of an extent that are unavailable, or whose records are.
@@ -302,8 +308,8 @@ pub(super) enum Built {
     /// Something is wrong or missing: order it again, thorough and bypassing the kernel's cache.
     /// Never the answer to a thorough order. `wrong`: as in [`Filled`].
     More {
-        /// Slots of members whose bytes did not have their stored sums, as bits.
-        wrong: u32,
+        /// Members whose bytes did not have their stored sums.
+        wrong: MemberSet,
     },
     /// Some of its packets are unavailable; those are marked. Lease it only if nothing better can
     /// be read.
@@ -319,14 +325,14 @@ pub(super) enum Built {
     Failed {
         /// Why.
         failure: ReadFailure,
-        /// Slots of members whose bytes did not have their stored sums, as bits.
-        wrong: u32,
+        /// Members whose bytes did not have their stored sums.
+        wrong: MemberSet,
     },
 }
 
 impl Built {
     /// Returns the failure of an extent that is unavailable without wrong bytes from any member.
     pub(super) fn failed(failure: ReadFailure) -> Self {
-        Self::Failed { failure, wrong: 0 }
+        Self::Failed { failure, wrong: MemberSet::EMPTY }
     }
 }

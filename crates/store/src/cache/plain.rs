@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use millrace_core::ids::TitleRef;
 
-use super::fill::Builder;
+use super::aligned::ALIGN;
+use super::builder::Builder;
 use super::handle::ReadFailure;
-use super::kind::TitleKind;
-use super::order::{Built, MemberView, Order, Role, SpanFile, SpanOrder, SpanResult};
-use super::source::{ALIGN, OpenTitle, PlainSource, TitleSource};
-use super::stripes::may_wait;
+use super::member_files::may_wait;
+use super::order::{Built, MemberView, Order, Role, RoleFiles, SpanFile, SpanOrder, SpanResult};
+use super::source::{OpenTitle, PlainSource, TitleKind, TitleSource};
 use crate::blocking::Timeout;
 
 /// The open files of a title.
@@ -26,15 +26,12 @@ pub(super) struct PlainFiles {
     may_wait: bool,
 }
 
-impl PlainFiles {
-    /// Whether beginning to read may wait for their disk.
-    pub(super) fn may_wait(&self) -> bool {
+impl RoleFiles for PlainFiles {
+    fn may_wait(&self) -> bool {
         self.may_wait
     }
 
-    /// Returns the file to read a span with this role from. For data, this is the file that
-    /// bypasses the page cache if `direct` is set and there is one.
-    pub(super) fn file(&self, role: Role, direct: bool) -> &File {
+    fn file(&self, role: Role, direct: bool) -> &File {
         match (role, &self.direct) {
             (Role::Data { .. } | Role::Parity { .. }, Some(file)) if direct => file,
             (Role::Data { .. } | Role::Parity { .. }, _) => self.source.data(),
@@ -76,7 +73,7 @@ impl TitleKind for Plain {
         if !geometry.sums.is_empty() && source.sums().is_none() {
             return Err(ReadFailure::OutOfRange);
         }
-        let in_blocks = members.pieces != 0;
+        let in_blocks = !members.pieces.is_empty();
         let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
         let data = split_at_borders(geometry.read, piece);
         let direct = title.may_direct() && files.direct.is_some();
@@ -88,7 +85,8 @@ impl TitleKind for Plain {
         ];
         let spans = data.chain(records).filter(|(_, bytes, _)| !bytes.is_empty());
         let spans = spans.map(|(role, bytes, direct)| {
-            let file = SpanFile::of_plain(Arc::clone(files), role, direct);
+            let files: Arc<PlainFiles> = Arc::clone(files);
+            let file = SpanFile::of_plain(files, role, direct);
             SpanOrder { role, member: None, file, direct, bytes, joined: false }
         });
         Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })

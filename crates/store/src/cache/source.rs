@@ -1,35 +1,32 @@
-//! The cache's requirements on a title, the kinds of titles, and the location of one extent's bytes
-//! in their files.
+//! The cache's requirements on a title, the differences between the kinds of titles
+//! (`docs/design/0015-sources.md`), and the location of one extent's bytes in their files.
 
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_core::ids::TitleId;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtp::Timeline;
 
+use super::aligned::ALIGN;
+use super::builder::Builder;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
-use super::derived::DerivedTitle;
 use super::handle::ReadFailure;
-use super::kind::TitleKind;
-use super::live::LiveTitle;
-use super::order::{MemberView, Order, Role, SpanFile};
-use super::plain::Plain;
+use super::member_files::{FileTable, MemberFiles, TitleFile};
+use super::order::{Built, MemberView, Order, Role, SpanFile, SpanResult};
 use super::playheads::Ns;
-use super::stripes::{MemberFiles, ParityTrack, Striped, TitleFile};
 use crate::blocking::BlockingCalls;
 use crate::limits::MAX_RUN_EXTENTS;
+use crate::member_set::MemberSet;
 use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
-use crate::volume::TitleFiles;
+use crate::transform::Derivation;
 
-/// Alignment of direct reads, in memory, in the file and in length: the page size, at least every block size.
-pub(super) const ALIGN: usize = 4096;
 /// Room for the data of one extent, read to the borders of default-size packets, with what alignment adds at both ends.
 pub(super) const DATA_STAGING_BYTES: usize =
     (EXTENT_BYTES + 2 * DEFAULT_PACKET_BYTES).next_multiple_of(ALIGN) + 2 * ALIGN;
@@ -64,10 +61,21 @@ pub enum SourceKind {
     Striped(StripeLayout, Box<dyn StripedSource>),
     /// A parity track of such media, with its number.
     Parity(StripeLayout, u8, Box<dyn ParitySource>),
-    /// Media that is being written: nothing is read.
-    Live(Box<LiveTitle>),
-    /// Another title, transformed.
-    Derived(Box<DerivedTitle>),
+    /// A live title, or another title transformed.
+    Own(OwnKind),
+}
+
+/// A title that is its own kind.
+pub struct OwnKind(Box<dyn TitleKind>);
+
+impl OwnKind {
+    pub(super) fn new(title: Box<dyn TitleKind>) -> Self {
+        Self(title)
+    }
+
+    pub(super) fn into_kind(self) -> Box<dyn TitleKind> {
+        self.0
+    }
 }
 
 /// Media that is whole in files of its own.
@@ -160,76 +168,68 @@ pub trait TitleSource: Send + Sync {
     }
 }
 
-/// The title.
-impl TitleSource for TitleFiles {
-    fn kind(self: Box<Self>) -> SourceKind {
-        match self.stripes {
-            Some(stripes) => SourceKind::Striped(stripes, self),
-            None => SourceKind::Plain(self),
-        }
-    }
-    fn id(&self) -> TitleId {
-        self.info.id
-    }
-    fn layout(&self) -> WireLayout {
-        self.layout
-    }
-    fn timeline(&self) -> Timeline {
-        TitleFiles::timeline(self)
-    }
-    fn packets(&self) -> u32 {
-        TitleFiles::packets(self)
-    }
-    fn packet_bytes_at(&self, packet: u32) -> usize {
-        TitleFiles::packet_bytes_at(self, packet)
-    }
-    fn media_time(&self, packet: u32) -> MediaTicks {
-        self.time_by_index(packet)
-    }
-    fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
-        match &self.derived {
-            Some(derived) => derived.rule.meta_range(first, count),
-            None => MetaFile::block_range(first, count),
-        }
-    }
-    fn has_crcs(&self) -> bool {
-        self.has_crcs
-    }
-    fn sums_range(&self, first: u32, count: u32) -> Range<u64> {
-        self.derived.as_ref().map_or(0..0, |derived| derived.rule.sums_range(first, count))
-    }
-    fn records(
-        &self,
-        meta: &[u8],
-        sums: &[u8],
-        first: u32,
-        out: &mut [PacketMeta],
-    ) -> Result<(), DeriveError> {
-        match &self.derived {
-            Some(derived) => derived.rule.derive(meta, sums, first, out),
-            None => Ok(MetaFile::decode(meta, MetaFile::block_of(first), first, out)?),
-        }
-    }
+/// The members that a title lies on.
+#[derive(Clone, Copy)]
+pub(super) struct TitleMembers<'a> {
+    /// How its bytes lie on them.
+    pub(super) stripes: StripeLayout,
+    /// Where they are.
+    pub(super) files: &'a dyn MemberFiles,
+    /// Their files.
+    pub(super) table: &'a FileTable,
 }
 
-impl PlainSource for TitleFiles {
-    fn blocking(&self) -> BlockingCalls {
-        self.members.blocking(self.home)
+/// How titles of one kind order the reads for an extent and assemble it.
+pub(super) trait TitleKind: Send + Sync {
+    /// Returns the properties that any title has.
+    fn source(&self) -> &dyn TitleSource;
+
+    /// Returns the order for an extent, for a viewer that can spare `spare` packets in a codeword.
+    /// `thorough`: the previous read for it was not good enough.
+    ///
+    /// # Errors
+    /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
+    fn order(
+        &self,
+        title: &OpenTitle,
+        extent_and_spare: (u32, u8),
+        members: MemberView,
+        thorough: bool,
+    ) -> Result<Order, ReadFailure>;
+
+    /// Builds the extent of `order` in `extent` from what became of its spans, one result for each.
+    fn assemble(
+        &self,
+        builder: &mut Builder,
+        title: (TitleRef, &OpenTitle),
+        order: &Order,
+        results: &[SpanResult<'_>],
+        extent: &mut [u8],
+    ) -> Built;
+
+    /// Its members; `None`: its files are all that there is of it.
+    fn members(&self) -> Option<TitleMembers<'_>> {
+        None
     }
-    fn data(&self) -> &File {
-        &self.data
+
+    /// Its data file, for messages, if there is just one.
+    fn data_path(&self) -> Option<&Path> {
+        None
     }
-    fn data_path(&self) -> &Path {
-        &self.data_path
+
+    /// Whether its viewers miss what this order leaves out, though an extent can be made without.
+    fn is_missed(&self, _order: &Order) -> bool {
+        false
     }
-    fn meta(&self) -> &File {
-        self.meta.file()
+
+    /// Returns the change made to an assembled extent before it is leased.
+    fn derivation(&self) -> Option<&Derivation> {
+        None
     }
-    fn sums(&self) -> Option<&File> {
-        self.derived.as_ref().map(|derived| derived.sums.file())
-    }
-    fn crcs(&self) -> Option<&File> {
-        self.crcs.as_ref().map(CrcFile::file)
+
+    /// Whether packets that are marked as missing are lost for good: then they are reported and, some time later, read again.
+    fn holes_are_damage(&self) -> bool {
+        true
     }
 }
 
@@ -267,25 +267,10 @@ pub(super) struct OpenTitle {
 }
 
 impl OpenTitle {
-    /// Opens the files that are read first, if possible, so that a title removed later can still be
-    /// read.
-    pub(super) fn new(source: Box<dyn TitleSource>) -> Self {
-        let (layout, packets) = (source.layout(), source.packets());
-        let kind = Self::kind_of(source);
+    /// The title of this kind, whose files are open.
+    pub(super) fn of_kind(kind: Box<dyn TitleKind>) -> Self {
+        let (layout, packets) = (kind.source().layout(), kind.source().packets());
         Self { kind, layout, packets, direct_refused: AtomicBool::new(false) }
-    }
-
-    /// The kind of a source, with its files open. The one place where its kind is looked at.
-    pub(super) fn kind_of(source: Box<dyn TitleSource>) -> Box<dyn TitleKind> {
-        match source.kind() {
-            SourceKind::Plain(source) => Box::new(Plain::open(source)),
-            SourceKind::Striped(stripes, source) => Box::new(Striped::open(stripes, source)),
-            SourceKind::Parity(stripes, number, source) => {
-                Box::new(ParityTrack::open(stripes, number, source))
-            }
-            SourceKind::Live(title) => title,
-            SourceKind::Derived(title) => title,
-        }
     }
 
     /// Whether data may be read past the page cache.
@@ -398,10 +383,9 @@ impl OpenTitle {
         self.kind.members().map(|members| members.table.take_refusals()).unwrap_or_default()
     }
 
-    /// Returns the members, by slot in the volume as bits, that did not answer when their files
-    /// were opened since the last call.
-    pub(super) fn take_silent(&self) -> u32 {
-        self.kind.members().map_or(0, |members| members.table.take_silent())
+    /// Returns the members that did not answer when their files were opened since the last call.
+    pub(super) fn take_silent(&self) -> MemberSet {
+        self.kind.members().map(|members| members.table.take_silent()).unwrap_or_default()
     }
 
     /// Members that may be lost; 0 also if it has none.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::time::Instant;
 
-use super::CacheError;
+use super::error::CacheError;
 use super::handle::ReadFailure;
 use super::health::MemberHealth;
 use super::source::TrackId;

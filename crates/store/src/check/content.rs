@@ -11,7 +11,7 @@ use millrace_core::wire::checksum;
 
 use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
-use super::title::TitleCheck;
+use super::title_check::TitleCheck;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE, SUBTITLES_PREFIX};
 use crate::meta::{CrcFile, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;

@@ -5,8 +5,8 @@ use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE};
 use crate::meta::{CrcFile, PacketCrc, Record};
 use crate::volume::open_crcs;
 
-use super::cause;
-use super::title::{TitleCheck, unused_records};
+use super::report::cause;
+use super::title_check::{TitleCheck, unused_records};
 
 /// Checks what needs no data. Returns the CRCs of the title if all of them can be used.
 pub(super) fn check(title: &mut TitleCheck<'_, '_>) -> Option<CrcFile> {

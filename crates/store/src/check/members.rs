@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CheckReport, cause, geometry_is_supported, superblock_is_readable};
+use super::report::{CheckReport, cause};
+use crate::dirs::{Dirs, read_superblock};
 use crate::format::members::MEMBERS_FILE;
 use crate::format::superblock::Superblock;
 use crate::members::{MemberState, Members, read_record};
-use crate::volume::dirs::Dirs;
 
 /// A member that is present and trusted.
 pub(super) struct PresentMember {
@@ -101,5 +101,27 @@ fn members_agree(members: &Members, report: &mut CheckReport<'_>) {
         };
         let remedy = "it is brought up to date when the volume is opened next";
         report.warning("members_agree", &slot.dir.join(MEMBERS_FILE), what, remedy);
+    }
+}
+
+fn superblock_is_readable(dirs: &Dirs, report: &mut CheckReport<'_>) -> Option<Superblock> {
+    match read_superblock(dirs) {
+        Ok(block) => Some(block),
+        Err(error) => {
+            let remedy = "restore volume.mrv from a backup; the titles themselves are not affected";
+            report.error("superblock_is_readable", &dirs.superblock(), cause(&error), remedy);
+            None
+        }
+    }
+}
+
+fn geometry_is_supported(dirs: &Dirs, block: &Superblock, report: &mut CheckReport<'_>) {
+    if let Err(error) = block.geometry.check_supported("superblock") {
+        report.error(
+            "geometry_is_supported",
+            &dirs.superblock(),
+            error,
+            "use the version that made this volume",
+        );
     }
 }

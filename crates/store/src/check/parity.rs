@@ -2,8 +2,8 @@
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
-use super::cause;
-use super::title::{Records, TitleCheck, at};
+use super::report::cause;
+use super::title_check::{Records, TitleCheck, at};
 use crate::format::manifest::PARITY_META_FILE;
 use crate::meta::MetaFile;
 use crate::stripes::StripeLayout;

@@ -3,8 +3,8 @@
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::wire::checksum::{add, sum16};
 
-use super::cause;
-use super::title::{Records, TitleCheck};
+use super::report::cause;
+use super::title_check::{Records, TitleCheck};
 use crate::error::StoreError;
 use crate::format::manifest::SUMS_FILE;
 use crate::meta::MetaFile;

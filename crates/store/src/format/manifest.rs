@@ -3,17 +3,18 @@
 //!
 //! The body is JSON, so that a person can read it; the frame's checksum protects it like any other record.
 
-use millrace_core::ids::TitleId;
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_NAME_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, FileKind};
 use super::superblock::Geometry;
+use super::title_info::TitleInfo;
 use super::{FormatError, Uuid, json};
 use crate::limits::MAX_SOURCE_COPIES;
+pub use crate::naming::is_slug;
+use crate::naming::title_text;
 use crate::stripes::StripeLayout;
-use crate::volume::{TitleInfo, title_text};
 
 const RECORD: &str = "manifest";
 
@@ -405,17 +406,6 @@ fn check_files(files: &[FileEntry], expected: &[String]) -> Result<(), FormatErr
 
 fn is_blake3(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// Returns whether `name` can be a title's name: `a-z 0-9 - _ .`, at most [`MAX_TITLE_NAME_BYTES`],
-/// no leading dot (a hidden file elsewhere), and not like an id, to avoid confusion.
-pub fn is_slug(name: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
-    !name.is_empty()
-        && name.len() <= MAX_TITLE_NAME_BYTES
-        && !name.starts_with('.')
-        && name.bytes().all(allowed)
-        && name.parse::<TitleId>().is_err()
 }
 
 #[cfg(test)]

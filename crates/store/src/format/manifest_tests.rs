@@ -1,3 +1,4 @@
+use millrace_core::ids::TitleId;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@
 use std::fmt;
 
 mod bytes;
+pub(crate) mod derived;
 pub mod frame;
 pub mod index;
 pub(crate) mod json;
@@ -14,6 +15,7 @@ pub mod members;
 pub mod meta;
 pub mod sums;
 pub mod superblock;
+pub(crate) mod title_info;
 
 /// A file violates its format: which record, which field, and the value found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

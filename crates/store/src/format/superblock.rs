@@ -7,6 +7,7 @@ use super::bytes::{Fields, put};
 use super::frame::{self, FRAME_BYTES, FileKind};
 use super::{FormatError, Uuid};
 use crate::limits::MAX_MEMBERS;
+pub use crate::stripes::Geometry;
 use millrace_core::limits::{MAX_DATA_UNITS, MAX_PARITY_UNITS, MAX_UNIT_PACKETS};
 
 const RECORD: &str = "superblock";
@@ -31,29 +32,7 @@ mod at {
 
 const _: () = assert!(at::END == BODY_BYTES && at::RESERVED_2 + 8 == at::END && SUPERBLOCK_BYTES == 128);
 
-/// How the stripes of a volume are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Data units in a stripe.
-    pub k: u16,
-    /// Parity units in a stripe.
-    pub m: u16,
-    /// Media packets in a unit ("U").
-    pub unit_packets: u32,
-    /// Members of the volume.
-    pub members: u16,
-}
-
 impl Geometry {
-    /// One member, no parity. Units are as long as ST 2022-1 columns may be.
-    pub const SINGLE: Self = Self { k: 1, m: 0, unit_packets: MAX_UNIT_PACKETS, members: 1 };
-
-    /// Stripes that hold `packets` media packets.
-    pub fn stripes(&self, packets: u32) -> u64 {
-        let stripe = u64::from(self.k.max(1)) * u64::from(self.unit_packets.max(1));
-        u64::from(packets).div_ceil(stripe)
-    }
-
     /// Refuses values that contradict each other.
     pub fn validate(&self, record: &'static str) -> Result<(), FormatError> {
         if self.k == 0 {
@@ -69,11 +48,6 @@ impl Geometry {
             return Err(FormatError::value(record, "members", self.members, expected));
         }
         Ok(())
-    }
-
-    /// Whether a title is one plain file on one member, as in volumes of older versions.
-    pub fn is_single(&self) -> bool {
-        (self.k, self.m, self.members) == (1, 0, 1)
     }
 
     /// Refuses what this version cannot serve: longer stripes, more parity or more members than it has room for.

@@ -5,12 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::blocking::{BlockingCalls, BlockingCallsByDir, TimedOut, Timeout};
+use crate::dirs::{Dirs, TITLES_DIR, read_superblock, read_whole};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::{MAX_MEMBERS_FILE_BYTES, MEMBERS_FILE, MemberState, MembersRecord};
 use crate::format::superblock::Superblock;
-use crate::volume::dirs::{Dirs, TITLES_DIR, read_whole};
-use crate::volume::read_superblock;
 
 /// State of a directory that may be a member.
 #[derive(Debug)]

@@ -6,14 +6,11 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
-use super::{About, Pictures, RULE, hash};
+use super::title_pictures::{About, Pictures, RULE, hash};
+use crate::dirs::{Dirs, PICTURES_DIR, read_superblock};
 use crate::error::StoreError;
 use crate::limits::pictures::{MAX_ABOUT_BYTES, MAX_JPEG_BYTES};
-use crate::volume::dirs::Dirs;
-use crate::volume::read_superblock;
 
-/// The directory below the store's.
-pub(crate) const PICTURES_DIR: &str = "pictures";
 /// Ends the name of a title's file.
 const ENDING: &str = ".pictures";
 /// Ends the names of files that are being made.

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use super::RepairError;
+use super::error::RepairError;
 use super::set::TitleSet;
 use super::title::MissingFiles;
 use super::work::Work;
+use crate::dirs::read_whole;
 use crate::format::manifest::{FileEntry, MANIFEST_FILE};
 use crate::limits::MAX_MANIFEST_BYTES;
-use crate::volume::dirs::read_whole;
 
 /// Whether the directory, the manifest, and every file with its length are there. The member must be; of one that does not
 /// answer nothing is known.

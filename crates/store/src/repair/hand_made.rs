@@ -19,6 +19,7 @@ use super::set::{Home, TitleSet, Units};
 use super::title::{MissingFiles, mend};
 use super::work::Work;
 use super::{RepairError, RepairReport, Setting, Timekeeper};
+use crate::dirs::Dirs;
 use crate::disk::{Disk, ReadFaults};
 use crate::format::Uuid;
 use crate::format::manifest::{
@@ -27,7 +28,6 @@ use crate::format::manifest::{
 use crate::format::superblock::Geometry;
 use crate::meta::{CrcWriter, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
-use crate::volume::dirs::Dirs;
 use crate::volume::{Origin, SourceIdentity, TitleInfo};
 
 pub(crate) const PACKET: usize = DEFAULT_PACKET_BYTES;

@@ -12,7 +12,6 @@
 //! | `examine` | the data that a member lacks of a title |
 //! | `set` | a title as all its members together have it |
 //! | `reading` | reads its stripes from all members |
-//! | `grid` | stripes in memory: the correct data, and the data restored by the code |
 //! | `out`, `shared`, `again` | the files that are made: units of one member, copies of files that all have, sums that have no copy left |
 //! | `place` | where a title that is not there at all is made, and how a killed repair goes on |
 //! | `work`, `pace` | how fast: the bound on bytes a second, and the wish to stop |
@@ -20,8 +19,8 @@
 //! | `report` | the findings and their outcome |
 
 mod ask;
+mod error;
 pub(crate) mod examine;
-pub(crate) mod grid;
 #[cfg(test)]
 pub(crate) mod hand_made;
 mod out;
@@ -36,30 +35,8 @@ mod shared;
 pub(crate) mod title;
 pub(crate) mod work;
 
+pub use error::RepairError;
 pub use pace::Timekeeper;
 pub use report::{RepairFinding, RepairOutcome, RepairProgress, RepairReport, RepairVerdict};
-pub use run::repair;
+pub use run::{RepairOptions, repair};
 pub use work::Setting;
-
-use crate::error::StoreError;
-
-/// How a repair is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RepairOptions {
-    /// Bytes a second that may be read and written, all members together; 0: as fast as the disks can.
-    pub rate_bytes_per_s: u64,
-}
-
-/// Why a repair or a scrub ended early. Repairs completed until then are kept.
-#[derive(Debug, thiserror::Error)]
-pub enum RepairError {
-    /// The store cannot be worked with.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The user wanted to stop.
-    #[error("stopped; completed work is kept: start it again to resume")]
-    Stopped,
-    /// A member did not answer, and nothing could be done without it.
-    #[error("member {0} has not answered in time: its disk hangs")]
-    Silent(u16),
-}

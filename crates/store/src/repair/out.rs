@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::wire::checksum::sum16;
 
-use super::RepairError;
-use super::grid::Grid;
+use super::error::RepairError;
 use super::reading::StripeSums;
 use super::set::{TitleSet, Units};
 use super::work::Work;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
+use crate::grid::Grid;
 
 /// A file of units that is being rebuilt.
 pub(crate) struct RebuiltFile {

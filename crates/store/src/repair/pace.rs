@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 
-use super::RepairError;
+use super::error::RepairError;
 use crate::limits::volume::PACE_SLICE_NS;
 
 /// The time and the only wait of repair and scrub, so that a test can count instead of waiting.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
+use crate::dirs::{Dirs, LOCK_FILE, remove_tree, rename, sync_dir, write_new};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
-use crate::volume::dirs::{Dirs, LOCK_FILE, remove_tree, rename, sync_dir, write_new};
 use crate::volume::lock::StoreLock;
 
 /// The directory, locked by this process.

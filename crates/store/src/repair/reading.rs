@@ -7,11 +7,11 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::Count;
 
-use super::RepairError;
-use super::grid::Grid;
+use super::error::RepairError;
 use super::set::{TitleSet, Units};
 use super::work::Work;
 use crate::error::StoreError;
+use crate::grid::Grid;
 use crate::limits::REPAIR_BATCH_BYTES;
 use crate::meta::{PacketCrc, Record, RecordsFile};
 

@@ -8,14 +8,14 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 
-use super::RepairError;
-use super::grid::Grid;
+use super::error::RepairError;
 use super::reading::{Reading, StripeSums};
 use super::set::TitleSet;
 use super::work::Work;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{CRC_FILE, FileEntry, PARITY_CRC_FILE, PARITY_META_FILE, SUMS_FILE};
+use crate::grid::Grid;
 use crate::meta::{CrcWriter, Finished, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 

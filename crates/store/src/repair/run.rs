@@ -5,22 +5,29 @@ use std::fs;
 
 use millrace_core::ids::TitleId;
 
+use super::error::RepairError;
 use super::examine;
-use super::report::{RepairFinding, RepairOutcome};
+use super::report::{RepairFinding, RepairOutcome, RepairReport};
 use super::set::{Home, TitleSet};
 use super::title::mend;
 use super::work::{Setting, Work};
-use super::{RepairError, RepairOptions, RepairReport};
+use crate::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::manifest::Manifest;
 use crate::limits::volume::MAX_ROUNDS;
 use crate::members::MemberState;
-use crate::volume::dirs::{Dirs, id_of_name, remove_tree, rename, sync_dir};
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::{read_manifest, read_manifest_file};
 use crate::volume::recover::{TmpEntry, look_at_tmp};
 use crate::volume::{Volume, make_subdirectories};
+
+/// How a repair is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepairOptions {
+    /// Bytes a second that may be read and written, all members together; 0: as fast as the disks can.
+    pub rate_bytes_per_s: u64,
+}
 
 /// Rebuilds missing or wrong data on any member from the others; stale members are cleaned, brought
 /// up to date and made active in a new generation. A server may use the volume meanwhile.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use millrace_core::ids::TitleId;
 
+use crate::dirs::Dirs;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, FileEntry, Manifest, PARITY_UNITS_FILE};
 use crate::stripes::StripeLayout;
-use crate::volume::dirs::Dirs;
 
 /// A member's directory, where it is there.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::RepairError;
+use super::error::RepairError;
 use super::set::TitleSet;
 use super::work::Work;
 use crate::disk::Disk;

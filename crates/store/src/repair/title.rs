@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
-use super::RepairError;
+use super::error::RepairError;
 use super::out::RebuiltFile;
 use super::place::RepairDirectory;
 use super::reading::{self, Reading, StripeSums};
@@ -17,6 +17,7 @@ use super::report::{RepairFinding, RepairOutcome};
 use super::set::{TitleSet, Units};
 use super::shared::{self, Fresh};
 use super::work::Work;
+use crate::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{
@@ -24,9 +25,8 @@ use crate::format::manifest::{
 };
 use crate::limits::MAX_MANIFEST_BYTES;
 use crate::meta::{Record, RecordsFile};
-use crate::volume::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
-use crate::volume::drop_unnamed;
 use crate::volume::lock::StoreLock;
+use crate::volume::manifest_io::drop_unnamed;
 use crate::volume::workspace::Workspace;
 
 /// The files of a title that a member lacks.

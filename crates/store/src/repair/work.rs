@@ -9,9 +9,9 @@ use std::time::Duration;
 use millrace_core::units::HumanDuration;
 
 use super::ask::Asker;
-use super::pace::RepairThrottle;
+use super::error::RepairError;
+use super::pace::{RepairThrottle, Timekeeper};
 use super::report::{RepairProgress, RepairReport};
-use super::{RepairError, Timekeeper};
 use crate::disk::ReadFaults;
 use crate::limits::REPAIR_READ_BYTES;
 

@@ -10,7 +10,8 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, TS_PACKET_BYTES}
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 
-use super::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlocks, SumsError, SumsHeader};
+use super::ranges::SumsBlocks;
+use crate::format::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsError, SumsHeader};
 use crate::index::ClockPiece;
 use crate::meta::{MetaBlocks, MetaError, MetaFile};
 

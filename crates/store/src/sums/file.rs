@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 use millrace_core::wire::checksum::add;
 
-use super::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, difference};
+use super::ranges::difference;
+use crate::dirs::write_out;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
-use crate::format::sums::seal_block;
+use crate::format::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, seal_block};
 use crate::limits::META_WINDOW_BYTES;
 use crate::meta::{Finished, open_blocks};
-use crate::volume::dirs::write_out;
 
 /// A range sums file, open for reading.
 #[derive(Debug)]

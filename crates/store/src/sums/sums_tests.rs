@@ -1,7 +1,7 @@
 use millrace_core::ids::TitleId;
 use proptest::prelude::*;
 
-use super::file::SumsWriter;
+use super::super::file::{SumsFile, SumsWriter};
 use super::*;
 use crate::StoreError;
 

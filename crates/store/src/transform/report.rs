@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use millrace_core::ids::TitleId;
 use millrace_core::time::Instant;
 
-use super::{Applied, TransformError};
+use super::block::{Applied, TransformError};
 use crate::limits::transform::{MAX_TRANSFORM_WARNED, TRANSFORM_WARN_EVERY_NS};
 
 millrace_core::counters! {

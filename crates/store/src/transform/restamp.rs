@@ -15,9 +15,26 @@ use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_media::ts_packet::PTS_MODULUS;
 use millrace_media::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket, read_stamp};
 
+use super::block::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
 use super::select::NULL_PACKET;
-use super::spec::{Continuity, RestampSpec};
-use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
+
+/// By how much continuity counters are moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Continuity {
+    /// All PIDs by the same, modulo 16.
+    All(u8),
+    /// These PIDs.
+    Of(Vec<(u16, u8)>),
+}
+
+/// By how much clocks, time stamps and counters are moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestampSpec {
+    /// 90 kHz, modulo 2^33.
+    pub ticks: u64,
+    /// Counters.
+    pub continuity: Continuity,
+}
 
 /// PIDs below this are tables (ISO/IEC 13818-1 table 2-3).
 const FIRST_STREAM_PID: u16 = 0x10;

@@ -15,9 +15,34 @@ use millrace_media::codec::{self, StreamKind};
 use millrace_media::psi::{self, PmtStream};
 use millrace_media::ts_packet::{PID_NULL, PIDS, SYNC, TsPacket};
 
-use super::spec::{Choice, SelectSpec};
+use super::block::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
 use super::tables::{ProgramTable, StreamTables};
-use super::{Applied, BindError, PacketBlock, Transform, TransformError, TsBytes};
+
+/// Which streams of a kind are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// All.
+    #[default]
+    All,
+    /// None.
+    None,
+    /// Those in one of these languages (ISO 639-2, three letters; `und`: those without a known
+    /// language).
+    Languages(Vec<String>),
+}
+
+/// Which streams are kept. Pictures always are, unless their PID is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SelectSpec {
+    /// Of sound.
+    pub audio: Choice,
+    /// Of subtitles and teletext.
+    pub subtitles: Choice,
+    /// Of everything else.
+    pub data: Choice,
+    /// PIDs that are left out, whatever they carry.
+    pub drop: Vec<u16>,
+}
 
 /// Payload of a TS packet without adaptation field.
 const PAYLOAD_BYTES: usize = TS_PACKET_BYTES - 4;

@@ -11,60 +11,18 @@ use std::sync::Arc;
 use millrace_core::text::excerpt;
 use millrace_core::units::HumanDuration;
 
+use super::block::{BindError, Transform};
 use super::report::TransformActivity;
 use super::restamp::Restamp;
+pub use super::restamp::{Continuity, RestampSpec};
 use super::select::SelectPids;
+pub use super::select::{Choice, SelectSpec};
 use super::tables::StreamTables;
 #[cfg(feature = "wasm")]
 use super::wasm::{WasmModule, WasmTransform};
-use super::{BindError, Transform};
 use crate::limits::transform::{MAX_TRANSFORM_NAME, MAX_TRANSFORM_STEPS, MAX_TRANSFORM_TEXT, MAX_TRANSFORMS};
 use millrace_media::ts_packet::PID_NULL;
 use millrace_media::ts_packet::PTS_MODULUS;
-
-/// Which streams of a kind are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// All.
-    #[default]
-    All,
-    /// None.
-    None,
-    /// Those in one of these languages (ISO 639-2, three letters; `und`: those without a known
-    /// language).
-    Languages(Vec<String>),
-}
-
-/// Which streams are kept. Pictures always are, unless their PID is named.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SelectSpec {
-    /// Of sound.
-    pub audio: Choice,
-    /// Of subtitles and teletext.
-    pub subtitles: Choice,
-    /// Of everything else.
-    pub data: Choice,
-    /// PIDs that are left out, whatever they carry.
-    pub drop: Vec<u16>,
-}
-
-/// By how much continuity counters are moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Continuity {
-    /// All PIDs by the same, modulo 16.
-    All(u8),
-    /// These PIDs.
-    Of(Vec<(u16, u8)>),
-}
-
-/// By how much clocks, time stamps and counters are moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestampSpec {
-    /// 90 kHz, modulo 2^33.
-    pub ticks: u64,
-    /// Counters.
-    pub continuity: Continuity,
-}
 
 #[derive(Debug)]
 enum TransformStep {

@@ -1,7 +1,9 @@
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::EXTENT_BYTES;
+use millrace_core::packet::WireLayout;
 use millrace_core::time::MediaTicks;
 
+use super::super::Transforms;
 use super::*;
 use millrace_testkit::mux::usual_film;
 

@@ -26,7 +26,7 @@ use wasmi::{
     Store, StoreLimits, StoreLimitsBuilder, TrapCode, ValType,
 };
 
-use super::{Applied, PacketBlock, Transform, TransformError};
+use super::block::{Applied, PacketBlock, Transform, TransformError};
 use crate::limits::transform::{
     MAX_WASM_LINE_BYTES, MAX_WASM_LINES, MAX_WASM_MEMORY_BYTES, MAX_WASM_MODULE_BYTES, MAX_WASM_RECURSION,
     MAX_WASM_STACK_BYTES, MAX_WASM_TABLE_ELEMENTS, WASM_FUEL, WASM_LOG_FUEL,

@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::dirs::Dirs;
+use crate::dirs::{Dirs, PICTURES_DIR};
 use crate::format::members::MEMBERS_FILE;
-use crate::pictures::PICTURES_DIR;
 
 /// Bits of a mode that let users in who are neither owner nor of the group.
 const OTHERS: u32 = 0o007;

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::units::Count;
 
-use super::dirs::{Dirs, VOLUME_FILE, random, rename, sync_dir, unix_s};
 use super::lock::{self, StoreLock};
-use super::{VolumeInner, members_io, no_slot, read_superblock};
+use super::members_io::{self, no_slot};
+use super::state::VolumeInner;
 use crate::blocking::Timeout;
+use crate::dirs::{
+    Dirs, VOLUME_FILE, make_subdirectories, random, read_superblock, rename, sync_dir, unix_s,
+};
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::Uuid;
@@ -134,7 +137,7 @@ pub(super) fn add(inner: &VolumeInner, dir: &Path, geometry: Geometry) -> Result
     write_superblock(&home, inner.members.volume(), member, index, geometry)?;
     let path = hint(dir);
     // One that is listed has the directories: without them it would count as a member that has lost its titles.
-    super::make_subdirectories(&home)?;
+    make_subdirectories(&home)?;
     // No title lies on it, so nothing is missing there.
     let entry = MemberEntry { index, member, path, state: MemberState::Active };
     members_io::change(&inner.members, &inner.disk, &lock, |record| {
@@ -168,7 +171,7 @@ pub(super) fn replace(inner: &VolumeInner, slot: usize, dir: &Path) -> Result<()
     let home = new_home(dir, &inner.disk, Some(&inner.members))?;
     let member = new_uuid()?;
     write_superblock(&home, inner.members.volume(), member, slot as u16, inner.members.geometry())?;
-    super::make_subdirectories(&home)?;
+    make_subdirectories(&home)?;
     let path = hint(dir);
     members_io::change(&inner.members, &inner.disk, &lock, |record| {
         let entry = &mut record.members[slot];

@@ -10,11 +10,11 @@ use std::io::Read;
 use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_DAMAGED_TITLES;
 
-use super::dirs::Dirs;
 use super::lock::StoreLock;
 use super::members_io::replace;
-use super::{Volume, VolumeInner};
+use super::state::{Volume, VolumeInner};
 use crate::blocking::Timeout;
+use crate::dirs::Dirs;
 use crate::error::StoreError;
 use crate::limits::MAX_DAMAGED_LIST_BYTES;
 

@@ -2,10 +2,12 @@
 
 use millrace_core::ids::TitleId;
 
-use super::naming::title_text;
-use super::{SourceIdentity, Volume, resize};
+use super::resize;
+use super::state::Volume;
 use crate::error::StoreError;
+use crate::format::title_info::SourceIdentity;
 use crate::limits::MAX_SOURCE_COPIES;
+use crate::naming::title_text;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]

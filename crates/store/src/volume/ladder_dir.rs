@@ -8,10 +8,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::dirs::{Dirs, LADDER_SUFFIX, LOCK_FILE, remove_tree, sync_dir};
 use super::lock::{StoreLock, is_held, lock};
-use super::{SourceIdentity, Volume};
+use super::state::Volume;
+use crate::dirs::{Dirs, LADDER_SUFFIX, LOCK_FILE, remove_tree, sync_dir};
 use crate::error::StoreError;
+use crate::format::title_info::SourceIdentity;
 
 /// The directory of one film, which is this process's as long as this lives. It stays when this is dropped.
 #[derive(Debug)]

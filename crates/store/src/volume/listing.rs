@@ -5,10 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use super::catalogue::Catalogue;
-use super::{TitleInfo, UnreadableTitle, Volume};
+use millrace_core::ids::TitleId;
+
 use crate::error::StoreError;
 use crate::format::manifest::Placement;
+use crate::format::title_info::TitleInfo;
 
 /// The number of members that a title lies on: the first ones of its volume, because new members
 /// are only ever added behind the existing ones.
@@ -79,6 +80,15 @@ impl fmt::Display for LostMembers {
     }
 }
 
+/// A directory below `titles` that holds no readable title.
+#[derive(Debug)]
+pub struct UnreadableTitle {
+    /// The title.
+    pub id: TitleId,
+    /// Why it cannot be read.
+    pub error: StoreError,
+}
+
 /// All that a volume has.
 #[derive(Debug)]
 pub struct Listing {
@@ -86,7 +96,7 @@ pub struct Listing {
     pub titles: Vec<ListedTitle>,
     /// Titles among them that cannot be read although their members are present.
     pub unreadable: Vec<UnreadableTitle>,
-    /// For [`Volume::listing_since`]; `None` if a change may go unnoticed from here.
+    /// For [`Volume::listing_since`](super::Volume::listing_since); `None` if a change may go unnoticed from here.
     pub as_of: Option<ListedAt>,
 }
 
@@ -98,33 +108,6 @@ pub struct ListedAt {
     /// Of each member, whether it can be read and whether it is there.
     pub(super) members: Vec<(bool, bool)>,
     pub(super) at: Instant,
-}
-
-impl Volume {
-    /// Returns all titles, each with its losses, and the titles that cannot be read.
-    ///
-    /// # Errors
-    /// If no member can be looked at, or the catalogue not be used.
-    pub fn listing(&self) -> Result<Listing, StoreError> {
-        // If it cannot be put in order, a caller that wants to change something gets an error; the
-        // existing titles can be listed all the same.
-        let _ = self.inner.tidy();
-        self.inner.with_catalogue(Catalogue::listing)
-    }
-
-    /// The same; `None` if no title has come or gone, and no member, since `before`. Looks at one directory of each member, where a
-    /// listing looks at every title. A title that was only changed, as by `prepare`, is listed again after half a minute at the latest.
-    ///
-    /// # Errors
-    /// As [`Volume::listing`].
-    pub fn listing_since(&self, before: Option<&ListedAt>) -> Result<Option<Listing>, StoreError> {
-        let _ = self.inner.tidy();
-        let before = before.cloned();
-        self.inner.with_catalogue(move |catalogue| match before {
-            Some(before) if catalogue.is_as_of(&before) => Ok(None),
-            _ => catalogue.listing().map(Some),
-        })
-    }
 }
 
 #[cfg(test)]

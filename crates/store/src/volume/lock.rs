@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::dirs::{Dirs, read_whole};
+use crate::dirs::{Dirs, read_whole};
 use crate::error::StoreError;
 use crate::limits::volume::{LOCK_LOOK_EVERY, LOCK_WAIT, MAX_LOCKS_BYTES};
 use crate::members::Members;

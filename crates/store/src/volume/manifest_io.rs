@@ -1,15 +1,17 @@
 //! Reads and replaces manifests.
 
+use std::fs;
 use std::io;
 use std::path::Path;
 
 use millrace_core::ids::TitleId;
 
-use super::dirs::{Dirs, read_whole};
 use crate::blocking::Timeout;
+use crate::dirs::{Dirs, read_whole};
+use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::FormatError;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Manifest, SUBTITLES_PREFIX, SUBTITLES_SUFFIX};
 use crate::limits::MAX_MANIFEST_BYTES;
 use crate::members::Members;
 
@@ -67,4 +69,18 @@ pub(super) fn lies_on(members: &Members, id: TitleId) -> impl Fn(usize) -> bool 
     let slots =
         manifest.map(|(_, manifest)| manifest.placement.members.iter().map(|m| m.index).collect::<Vec<_>>());
     move |slot| slots.as_ref().is_none_or(|slots| slots.iter().any(|&index| usize::from(index) == slot))
+}
+
+/// Removes the files of subtitles in a title's directory that its manifest does not name: those of tracks that were replaced or removed.
+pub(crate) fn drop_unnamed(disk: &Disk, dir: &Path, manifest: &Manifest) -> Result<(), StoreError> {
+    for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+        let name = entry.map_err(StoreError::io("list", dir))?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let is_track = name.starts_with(SUBTITLES_PREFIX) && name.ends_with(SUBTITLES_SUFFIX);
+        if is_track && manifest.file(name).is_none() {
+            let path = dir.join(name);
+            disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
+        }
+    }
+    Ok(())
 }

@@ -12,11 +12,12 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 
 use super::open::{open_crcs, open_meta, open_parity_meta};
-use super::{TitleFiles, Volume};
+use super::state::Volume;
+use super::title::TitleFiles;
 use crate::error::StoreError;
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
+use crate::grid::Grid;
 use crate::meta::{MetaFile, PacketCrc};
-use crate::repair::grid::Grid;
 use crate::stripes::StripeLayout;
 
 /// A title's media, opened to be read in order.

@@ -1,13 +1,14 @@
 //! The list of members on the disks: read by [`crate::members`], written here.
 
-use super::dirs::{Dirs, rename, sync_dir};
-use super::enough;
+use std::path::Path;
+
 use super::lock::StoreLock;
+use crate::dirs::{Dirs, rename, sync_dir};
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::members::{MEMBERS_FILE, MembersRecord};
-use crate::members::{MemberEntry, MemberState, Members, hint, read_record};
+use crate::members::{MemberEntry, MemberState, Members, SlotReport, hint, read_record};
 
 /// Writes a small file of a member in place of the one that may be there, at once and durably.
 pub(super) fn replace(home: &Dirs, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
@@ -134,6 +135,33 @@ pub(super) fn heal(members: &Members, disk: &Disk, store: &StoreLock) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether enough members are there.
+pub(super) fn enough(dir: &Path, members: &Members) -> Result<(), StoreError> {
+    let geometry = members.geometry();
+    geometry.check_supported("volume").map_err(StoreError::format(dir))?;
+    let report = members.report();
+    let lost: Vec<_> =
+        report.iter().filter(|slot| slot.absent.is_some() || slot.state != MemberState::Active).collect();
+    let may = usize::from(geometry.tolerance());
+    if lost.len() <= may {
+        return Ok(());
+    }
+    let name = |slot: &&SlotReport| match &slot.absent {
+        Some(absent) => format!("{}: {absent}", slot.dir.display()),
+        None => format!("{}: {}", slot.dir.display(), slot.state),
+    };
+    let names = lost.iter().map(name).collect::<Vec<_>>().join(", ");
+    Err(StoreError::MembersLost { what: dir.display().to_string(), lost: lost.len(), may, names })
+}
+
+/// The error of a slot that the volume does not have.
+pub(super) fn no_slot(slot: usize, count: usize) -> StoreError {
+    StoreError::BadVolume(format!(
+        "there is no member {slot}; the volume has members 0 to {}",
+        count.max(1) - 1
+    ))
 }
 
 #[cfg(test)]

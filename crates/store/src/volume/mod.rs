@@ -11,6 +11,7 @@
 //!
 //! | file | does |
 //! | --- | --- |
+//! | `state` | the state that all clones share |
 //! | `access` | keeps other users out |
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
@@ -31,7 +32,7 @@
 //! | `members_io` | the list of members on the disks |
 //! | `edit` | changes the display name and the source in a title's manifest |
 //! | `sources` | finds the title made from a file, even if the file was moved |
-//! | `lock`, `workspace`, `dirs`, `name`, `naming`, `manifest_io` | what these share |
+//! | `lock`, `workspace`, `name`, `manifest_io` | what these share |
 
 mod access;
 mod catalogue;
@@ -39,7 +40,6 @@ mod create;
 mod damaged;
 mod data;
 mod derived;
-pub(crate) mod dirs;
 mod edit;
 mod ladder_dir;
 mod listing;
@@ -48,7 +48,6 @@ pub(crate) mod manifest_io;
 mod media;
 mod members_io;
 mod name;
-mod naming;
 mod on_use;
 mod open;
 mod parity_crcs;
@@ -57,6 +56,7 @@ pub(crate) mod recover;
 mod remove;
 mod resize;
 mod sources;
+mod state;
 mod stripe_writer;
 mod subtitles;
 mod title;
@@ -70,35 +70,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_core::ids::TitleId;
 
 use self::catalogue::Catalogue;
-use self::dirs::Dirs;
 use self::lock::StoreLock;
-use crate::blocking::{BlockingCalls, TimedOut, Timeout, send_to};
+use self::members_io::{enough, no_slot};
+use self::state::{CatalogueService, VolumeInner, put_in_order};
+use crate::blocking::{BlockingCalls, Timeout, send_to};
+use crate::dirs::Dirs;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::superblock::{Geometry, Superblock};
 use crate::members::{MemberState, Members};
 
+pub(crate) use crate::dirs::{make_subdirectories, read_superblock};
 pub(crate) use catalogue::look_at_catalogue;
-pub(crate) use dirs::{make_subdirectories, read_superblock};
 pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_sums};
 
-pub use catalogue::UnreadableTitle;
+pub use crate::dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_s};
+pub use crate::format::derived::{Derived, DerivedKind};
+pub use crate::format::title_info::{ElementaryStream, Origin, SourceIdentity, SubtitleTrack, TitleInfo};
+pub use crate::naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use damaged::DAMAGED_FILE;
-pub use derived::{Derived, DerivedKind, Rendition};
-pub use dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_s};
+pub use derived::Rendition;
 pub use edit::TitleEdit;
 pub use ladder_dir::{LadderDir, PartialFile};
-pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn};
+pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn, UnreadableTitle};
 pub use media::MediaReader;
 pub use name::{UploadNames, is_usable, slug};
-pub use naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use on_use::reserve;
 pub use open::ParityFiles;
+pub use publish::Naming;
 pub use sources::{KnownSource, SourceMatch, Sources};
-pub(crate) use subtitles::drop_unnamed;
-pub use subtitles::{NewSubtitles, SubtitleTrack};
-pub use title::{DerivedFrom, ElementaryStream, Origin, SourceIdentity, TitleFiles, TitleInfo};
-pub use writer::{FinishTitle, Naming, TitleWriter};
+pub use state::Volume;
+pub use subtitles::NewSubtitles;
+pub use title::{DerivedFrom, TitleFiles};
+pub use writer::{FinishTitle, TitleWriter};
 
 /// How many members must be there for a volume to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,121 +112,6 @@ enum MemberQuorum {
     /// One. A title on too few members is listed and cannot be opened until they are back; the
     /// volume is put in order when enough of them are.
     Any,
-}
-
-/// A volume of one or several store directories, its members. Cheap to clone; all clones share one connection to the
-/// catalogue.
-#[derive(Clone, Debug)]
-pub struct Volume {
-    inner: Arc<VolumeInner>,
-}
-
-#[derive(Debug)]
-struct VolumeInner {
-    /// The directory that it was opened by.
-    dir: PathBuf,
-    disk: Disk,
-    members: Arc<Members>,
-    superblock: Superblock,
-    catalogue: Mutex<CatalogueService>,
-    /// Whether it has been put in order: that takes enough members.
-    in_order: AtomicBool,
-}
-
-/// The catalogue, and the thread that works with it.
-#[derive(Debug)]
-struct CatalogueService {
-    /// `None`: it is opened when it is needed next.
-    catalogue: Option<Catalogue>,
-    blocking: BlockingCalls,
-}
-
-impl VolumeInner {
-    /// Runs `work` on the catalogue, which examines all members. If a member does not answer, the
-    /// thread that waits for it keeps the catalogue, and the next caller gets another one, which
-    /// leaves that member out: no more threads are lost than there are members. A thread that
-    /// panicked left at worst a stale cache.
-    fn with_catalogue<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Catalogue) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let mut service = self.catalogue.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kept, members) = (service.catalogue.take(), Arc::clone(&self.members));
-        let job = move || {
-            let mut catalogue = kept.map_or_else(|| Catalogue::open(&members), Ok)?;
-            let result = work(&mut catalogue);
-            Ok::<_, StoreError>((catalogue, result))
-        };
-        let timed_out = |TimedOut| StoreError::TimedOut { path: self.dir.clone() };
-        let pending = service.blocking.begin(Timeout::Work, job).map_err(timed_out)?;
-        loop {
-            if let Some(answer) = pending.look(Timeout::Work).map_err(timed_out)? {
-                let (catalogue, result) = answer?;
-                service.catalogue = Some(catalogue);
-                return result;
-            }
-            // It may only be slow: the disk has much to do, another process has the catalogue.
-            self.members.refresh();
-            let hangs = |&slot: &usize| self.members.blocking(slot).hangs();
-            if let Some(slot) = (0..self.members.len()).find(hangs) {
-                service.blocking = BlockingCalls::default();
-                return Err(StoreError::TimedOut { path: self.members.dir(slot) });
-            }
-        }
-    }
-
-    /// The paths of a slot.
-    fn dirs(&self, slot: usize) -> Dirs {
-        Dirs::on(&self.members.dir(slot), self.disk.clone())
-    }
-
-    /// Those of all members that are there and complete.
-    fn usable(&self) -> Vec<Dirs> {
-        self.members.usable().into_iter().map(|slot| self.dirs(slot)).collect()
-    }
-
-    /// Refuses a change that a present member could not accept, because the others would be left
-    /// with half of it.
-    fn writable(&self, action: &'static str) -> Result<(), StoreError> {
-        for slot in self.members.usable() {
-            let may = |dir: &Path| rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
-            // One that does not answer counts as missing from now on.
-            if let Ok(Err(rustix::io::Errno::ROFS)) = self.members.ask(slot, Timeout::Work, may) {
-                return Err(StoreError::ReadOnly { dir: self.members.dir(slot), action });
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the volume in order if that could not be done when it was opened, and can be now.
-    fn tidy(&self) -> Result<(), StoreError> {
-        if self.in_order.load(Ordering::Acquire) || enough(&self.dir, &self.members).is_err() {
-            return Ok(());
-        }
-        let (lock, usable) = StoreLock::take_all(&self.members, &|slot| self.dirs(slot))?;
-        enough(&self.dir, &self.members)?;
-        put_in_order(&self.members, &usable, &self.disk, &lock)?;
-        self.in_order.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Those of the members that have to be there for something that changes all of them.
-    fn all_members(&self, action: &'static str) -> Result<Vec<Dirs>, StoreError> {
-        self.members.refresh();
-        let report = self.members.report();
-        for slot in &report {
-            let why = match (slot.state, &slot.absent) {
-                (_, Some(absent)) => format!("cannot be used: {absent}"),
-                (MemberState::Active, None) => continue,
-                (MemberState::Rebuilding, None) => "is not complete yet".to_owned(),
-                (MemberState::Stale, None) => "missed a change".to_owned(),
-            };
-            return Err(StoreError::MemberNeeded { dir: slot.dir.clone(), why, action });
-        }
-        self.writable(action)?;
-        self.tidy()?;
-        Ok((0..report.len()).map(|slot| self.dirs(slot)).collect())
-    }
 }
 
 impl Volume {
@@ -460,6 +349,31 @@ impl Volume {
         self.inner.with_catalogue(Catalogue::titles)
     }
 
+    /// Returns all titles, each with its losses, and the titles that cannot be read.
+    ///
+    /// # Errors
+    /// If no member can be looked at, or the catalogue not be used.
+    pub fn listing(&self) -> Result<Listing, StoreError> {
+        // If it cannot be put in order, a caller that wants to change something gets an error; the
+        // existing titles can be listed all the same.
+        let _ = self.inner.tidy();
+        self.inner.with_catalogue(Catalogue::listing)
+    }
+
+    /// The same; `None` if no title has come or gone, and no member, since `before`. Looks at one directory of each member, where a
+    /// listing looks at every title. A title that was only changed, as by `prepare`, is listed again after half a minute at the latest.
+    ///
+    /// # Errors
+    /// As [`Volume::listing`].
+    pub fn listing_since(&self, before: Option<&ListedAt>) -> Result<Option<Listing>, StoreError> {
+        let _ = self.inner.tidy();
+        let before = before.cloned();
+        self.inner.with_catalogue(move |catalogue| match before {
+            Some(before) if catalogue.is_as_of(&before) => Ok(None),
+            _ => catalogue.listing().map(Some),
+        })
+    }
+
     /// Titles that cannot be read, because of their manifest or because too few of their members are there.
     /// [`Volume::remove`] removes them, if enough of the volume's members are there.
     pub fn unreadable(&self) -> Result<Vec<UnreadableTitle>, StoreError> {
@@ -561,39 +475,4 @@ fn make_sure_of(dir: &Path, disk: &Disk) -> Result<(), StoreError> {
 
 fn first_of(dirs: &[PathBuf]) -> &Path {
     dirs.first().map_or(Path::new(""), PathBuf::as_path)
-}
-
-/// Finishes changes begun on some of the members, and sweeps the remains of dead processes.
-fn put_in_order(members: &Members, usable: &[Dirs], disk: &Disk, lock: &StoreLock) -> Result<(), StoreError> {
-    for dirs in usable {
-        make_subdirectories(dirs)?;
-    }
-    members_io::heal(members, disk, lock)?;
-    recover::recover(members, usable, disk, lock)
-}
-
-/// Whether enough members are there.
-fn enough(dir: &Path, members: &Members) -> Result<(), StoreError> {
-    let geometry = members.geometry();
-    geometry.check_supported("volume").map_err(StoreError::format(dir))?;
-    let report = members.report();
-    let lost: Vec<_> =
-        report.iter().filter(|slot| slot.absent.is_some() || slot.state != MemberState::Active).collect();
-    let may = usize::from(geometry.tolerance());
-    if lost.len() <= may {
-        return Ok(());
-    }
-    let name = |slot: &&crate::members::SlotReport| match &slot.absent {
-        Some(absent) => format!("{}: {absent}", slot.dir.display()),
-        None => format!("{}: {}", slot.dir.display(), slot.state),
-    };
-    let names = lost.iter().map(name).collect::<Vec<_>>().join(", ");
-    Err(StoreError::MembersLost { what: dir.display().to_string(), lost: lost.len(), may, names })
-}
-
-fn no_slot(slot: usize, count: usize) -> StoreError {
-    StoreError::BadVolume(format!(
-        "there is no member {slot}; the volume has members 0 to {}",
-        count.max(1) - 1
-    ))
 }

@@ -2,7 +2,7 @@
 
 use millrace_core::limits::MAX_TITLE_NAME_BYTES;
 
-use crate::format::manifest::is_slug;
+use crate::naming::is_slug;
 
 /// Letters that people write with marks, as German and the Nordic languages spell them without. For all other letters `deunicode`
 /// knows a spelling; names of older stores were made with this table, so it comes first.

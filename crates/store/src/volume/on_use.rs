@@ -11,10 +11,11 @@ use std::time::SystemTime;
 
 use millrace_core::ids::TitleId;
 
-use super::dirs::Dirs;
 use super::manifest_io::find_manifest;
-use super::{Volume, resize};
+use super::resize;
+use super::state::Volume;
 use crate::blocking::Timeout;
+use crate::dirs::Dirs;
 use crate::error::StoreError;
 use crate::format::manifest::INDEX_FILE;
 use crate::limits::{DISK_RESERVE_BYTES, DISK_RESERVE_PARTS};

@@ -11,15 +11,16 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_TITLE_PACKETS};
 use millrace_core::packet::WireLayout;
 
 use super::catalogue::is_held_behind;
-use super::dirs::{Dirs, read_whole};
 use super::manifest_io::find_manifest;
-use super::{DerivedFrom, TitleFiles, TitleInfo};
+use super::title::{DerivedFrom, TitleFiles};
 use crate::blocking::Timeout;
+use crate::dirs::{Dirs, read_whole};
 use crate::error::StoreError;
 use crate::format::manifest::{
     CRC_FILE, DATA_FILE, DATA_UNITS_FILE, INDEX_FILE, Manifest, PARITY_META_FILE, PARITY_UNITS_FILE,
     SUMS_FILE, meta_file,
 };
+use crate::format::title_info::TitleInfo;
 use crate::index::TitleIndex;
 use crate::limits::MAX_INDEX_BYTES;
 use crate::members::Members;

@@ -2,18 +2,38 @@
 
 use std::sync::Arc;
 
-use super::VolumeInner;
+use millrace_core::ids::TitleId;
+
 use super::catalogue::Catalogue;
-use super::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use super::lock::StoreLock;
 use super::name::slug;
-use super::naming::{title_text, with_folder as with_folder_title};
 use super::remove;
+use super::state::VolumeInner;
 use super::workspace::Workspace;
-use super::writer::{INGEST, Naming};
+use crate::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
-use crate::volume::TitleInfo;
+use crate::format::title_info::TitleInfo;
+use crate::naming::{title_text, with_folder as with_folder_title};
+
+/// What needs all members, for errors.
+pub(super) const INGEST: &str = "adding a film";
+
+/// Names of a new title beside its URL name, the hash of its source, and the title that it
+/// replaces.
+#[derive(Clone, Debug, Default)]
+pub struct Naming {
+    /// Display name.
+    pub title: Option<String>,
+    /// A folder that goes before both names if another title has the name.
+    pub folder: Option<String>,
+    /// BLAKE3 of the source file, if that is not the data.
+    pub source_blake3: Option<String>,
+    /// The title to replace. The new title gets its name, and its display name unless a new one is
+    /// given. If that title no longer exists, the title with the requested name and the same source
+    /// path is replaced.
+    pub replaces: Option<TitleId>,
+}
 
 /// A title whose files are all written except the manifest.
 #[derive(Debug)]

@@ -18,14 +18,13 @@ use std::time::UNIX_EPOCH;
 
 use millrace_core::ids::TitleId;
 
-use super::dirs::{
+use super::lock::{StoreLock, is_held};
+use super::manifest_io::{drop_unnamed, read_manifest};
+use super::members_io::leave_missing_behind;
+use crate::dirs::{
     Dirs, LADDER_SUFFIX, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
     unix_s,
 };
-use super::lock::{StoreLock, is_held};
-use super::manifest_io::read_manifest;
-use super::members_io::leave_missing_behind;
-use super::subtitles::drop_unnamed;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};

@@ -3,10 +3,13 @@
 use millrace_core::ids::TitleId;
 
 use super::catalogue::Catalogue;
-use super::dirs::{Dirs, remove_tree};
 use super::lock::StoreLock;
-use super::{TitleInfo, Volume, VolumeInner, enough, manifest_io, members_io, recover};
+use super::members_io::{self, enough};
+use super::state::{Volume, VolumeInner};
+use super::{manifest_io, recover};
+use crate::dirs::{Dirs, remove_tree};
 use crate::error::StoreError;
+use crate::format::title_info::TitleInfo;
 
 impl Volume {
     /// Removes a title, readable or not. A viewer that has it open can go on reading.

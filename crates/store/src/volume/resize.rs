@@ -6,17 +6,19 @@ use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::rendition::RenditionName;
 use millrace_core::wire::checksum::{add, sum16};
 
-use super::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
 use super::lock::StoreLock;
-use super::manifest_io::{find_manifest, lies_on};
-use super::media::read_metas;
+use super::manifest_io::{drop_unnamed, find_manifest, lies_on};
+use super::media::{MediaReader, read_metas};
 use super::members_io::leave_missing_behind;
+use super::open;
 use super::parity_crcs::ParityCrcs;
-use super::subtitles::drop_unnamed;
+use super::state::VolumeInner;
+use super::title::TitleFiles;
 use super::workspace::Workspace;
-use super::{Derived, MediaReader, TitleFiles, VolumeInner, open};
 use crate::crcs::CrcMaker;
+use crate::dirs::{Dirs, copy_new, rename, sync_dir, write_new};
 use crate::error::StoreError;
+use crate::format::derived::Derived;
 use crate::format::manifest::{
     CRC_FILE, FileEntry, MANIFEST_FILE, Manifest, PARITY_CRC_FILE, SUMS_FILE, meta_file,
 };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
-use super::{SourceIdentity, TitleInfo};
+use crate::format::title_info::{SourceIdentity, TitleInfo};
 
 /// Where all titles of a store came from.
 #[derive(Debug, Default)]

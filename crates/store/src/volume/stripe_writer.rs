@@ -13,7 +13,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 
 use super::data::WRITE_BYTES;
-use super::dirs::{Dirs, write_out};
+use crate::dirs::{Dirs, write_out};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
 use crate::format::manifest::{DATA_UNITS_FILE, PARITY_CRC_FILE, PARITY_META_FILE, PARITY_UNITS_FILE};

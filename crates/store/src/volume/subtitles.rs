@@ -4,42 +4,25 @@
 //! other file of a manifest: the new file is written first, then the manifest, and the old file is
 //! removed last. After a crash, all files of the current manifest are present.
 
-use std::fs;
 use std::path::Path;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::subtitles::MAX_SUBTITLE_TRACK_BYTES;
 use millrace_media::limits::MAX_SUBTITLE_TRACKS;
 use millrace_media::subtitles::SubtitleLabel;
-use serde::{Deserialize, Serialize};
 
-use super::dirs::{copy_new, read_whole, unix_s, write_new};
+use super::manifest_io::find_manifest;
 use super::resize::{homes, publish};
+use super::state::Volume;
 use super::workspace::Workspace;
-use super::{SourceIdentity, TitleInfo, Volume};
 use crate::blocking::Timeout;
+use crate::dirs::{copy_new, read_whole, unix_s, write_new};
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{FileEntry, Manifest, SUBTITLES_PREFIX, SUBTITLES_SUFFIX};
+use crate::format::title_info::{SourceIdentity, SubtitleTrack, TitleInfo};
 
 const ACTION: &str = "changing subtitles";
-
-/// A track of subtitles that is kept with a title.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SubtitleTrack {
-    /// Language and kind; unique in its title.
-    pub label: SubtitleLabel,
-    /// For people, if its source has a name for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Name of its file in the title's directory.
-    pub file: String,
-    /// The file that it was made from, if it was one beside the film.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<SourceIdentity>,
-    /// When it was added, seconds since 1970 (UTC).
-    pub added_unix_s: u64,
-}
 
 /// A new track to store with a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +125,7 @@ impl Volume {
     /// If there is no such track, or no member that is there has a whole copy.
     pub fn read_subtitles(&self, id: TitleId, file: &str) -> Result<String, StoreError> {
         let members = &self.inner.members;
-        let (_, manifest) = super::manifest_io::find_manifest(members, id)?;
+        let (_, manifest) = find_manifest(members, id)?;
         let missing = || StoreError::BadTitle { id, what: format!("has no subtitles {file:.100?}") };
         let is_track = manifest.title.subtitles.iter().any(|track| track.file == file);
         let entry = manifest.file(file).filter(|_| is_track).ok_or_else(missing)?;
@@ -169,20 +152,6 @@ impl Volume {
         }
         Err(first.unwrap_or_else(missing))
     }
-}
-
-/// Removes the files of subtitles in a title's directory that its manifest does not name: those of tracks that were replaced or removed.
-pub(crate) fn drop_unnamed(disk: &Disk, dir: &Path, manifest: &Manifest) -> Result<(), StoreError> {
-    for entry in fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
-        let name = entry.map_err(StoreError::io("list", dir))?.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let is_track = name.starts_with(SUBTITLES_PREFIX) && name.ends_with(SUBTITLES_SUFFIX);
-        if is_track && manifest.file(name).is_none() {
-            let path = dir.join(name);
-            disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
-        }
-    }
-    Ok(())
 }
 
 /// Takes a track out of a manifest, and its file.

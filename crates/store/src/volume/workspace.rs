@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 
-use super::dirs::{Dirs, LOCK_FILE, random, remove_tree};
 use super::lock::{StoreLock, lock};
+use crate::dirs::{Dirs, LOCK_FILE, random, remove_tree};
 use crate::disk::Disk;
 use crate::error::StoreError;
 

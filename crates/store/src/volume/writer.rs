@@ -12,24 +12,24 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
-use super::derived::Derived;
-use super::dirs::{Dirs, copy_new, random, unix_s, write_new};
-use super::publish::{self, UnpublishedTitle};
+use super::publish::{self, INGEST, Naming, UnpublishedTitle};
+use super::state::{Volume, VolumeInner};
 use super::stripe_writer::StripeWriter;
+use super::subtitles::NewSubtitles;
 use super::workspace::Workspace;
-use super::{ElementaryStream, NewSubtitles, Origin, SourceIdentity, TitleInfo, Volume, VolumeInner};
 use crate::crcs::CrcMaker;
+use crate::dirs::{Dirs, copy_new, random, unix_s, write_new};
 use crate::error::StoreError;
+use crate::format::derived::Derived;
 use crate::format::manifest::{
     self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, Manifest, PARITY_CRC_FILE, PARITY_META_FILE, Placement,
     SUMS_FILE,
 };
+use crate::format::title_info::{ElementaryStream, Origin, SourceIdentity, TitleInfo};
 use crate::index::TitleIndex;
 use crate::meta::Finished;
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 
-/// What needs all members, for errors.
-pub(super) const INGEST: &str = "adding a film";
 const DEFAULT_SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 
 /// A title being written. It owns `tmp/<id>` in the store; dropped without [`TitleWriter::commit`], that is removed.
@@ -91,22 +91,6 @@ pub struct FinishTitle {
     pub rendition: Option<RenditionName>,
     /// Display name, folder, hash of the source, and the title to replace.
     pub naming: Naming,
-}
-
-/// Names of a new title beside its URL name, the hash of its source, and the title that it
-/// replaces.
-#[derive(Clone, Debug, Default)]
-pub struct Naming {
-    /// Display name.
-    pub title: Option<String>,
-    /// A folder that goes before both names if another title has the name.
-    pub folder: Option<String>,
-    /// BLAKE3 of the source file, if that is not the data.
-    pub source_blake3: Option<String>,
-    /// The title to replace. The new title gets its name, and its display name unless a new one is
-    /// given. If that title no longer exists, the title with the requested name and the same source
-    /// path is replaced.
-    pub replaces: Option<TitleId>,
 }
 
 impl TitleWriter {

@@ -11,6 +11,7 @@ use super::super::policy::ReadOrder;
 use super::super::stats::Damage;
 use super::flights::whereabouts;
 use crate::limits::{DAMAGE_WINDOW_EXTENTS, MAX_DAMAGE_SAID};
+use crate::member_set::MemberSet;
 
 /// Damage of one title: packets that are left out, by extent.
 #[derive(Default)]
@@ -68,7 +69,7 @@ impl DamageBook {
         &mut self,
         read: &ReadOrder,
         (packets, are_sent): (LeftOut, bool),
-        at_fault: u32,
+        at_fault: MemberSet,
     ) -> Option<Damage> {
         let id = read.title.source().id();
         if self.said.len() >= MAX_DAMAGE_SAID {

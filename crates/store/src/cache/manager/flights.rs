@@ -19,19 +19,21 @@ use std::sync::Arc;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
+use super::super::aligned::ALIGN;
 use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanOrder, SpanResult, bit};
+use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanOrder, SpanResult};
 use super::super::policy::ReadOrder;
-use super::super::source::{ALIGN, OpenTitle};
+use super::super::source::OpenTitle;
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
 use crate::limits::MAX_ASIDE_BYTES;
 use crate::limits::cache::{MAX_HUNG_BYTES, MAX_READ_NS, MAX_READ_TRIES, READ_LOOK_NS, STALL_NS};
+use crate::member_set::MemberSet;
 use crate::transform::Derivation;
 
-/// The disk of a title without members, among the bits of members: that of the first.
-const PLAIN: u32 = 1;
+/// The disk of a title without members counts as the first member.
+const PLAIN: MemberSet = MemberSet::of(0);
 
 /// A read that was begun.
 pub(super) struct Flight {
@@ -48,18 +50,18 @@ pub(super) struct Flight {
     /// No read is in progress: a member does not answer when its files are opened, and the extent
     /// is unavailable without it.
     is_waiting: bool,
-    /// Members that have failed for this extent, as bits; [`PLAIN`]: the disk of a title without members.
-    failed: u32,
+    /// Members that have failed for this extent; [`PLAIN`]: the disk of a title without members.
+    failed: MemberSet,
     /// Of these, those that did not answer in time.
-    timed_out: u32,
-    /// Members whose packets were each read separately, as bits.
-    pieces: u32,
-    /// Members that have given wrong bytes for it, as bits.
-    wrong: u32,
-    /// Members that have not answered this order in time, as bits.
-    late: u32,
-    /// Members that had not answered others for long when the order was made, as bits: it did without them, whatever they do since.
-    hung: u32,
+    timed_out: MemberSet,
+    /// Members whose packets were each read separately.
+    pieces: MemberSet,
+    /// Members that have given wrong bytes for it.
+    wrong: MemberSet,
+    /// Members that have not answered this order in time.
+    late: MemberSet,
+    /// Members that had not answered others for long when the order was made: it did without them, whatever they do since.
+    hung: MemberSet,
     /// [`MemberMonitor::returns`](super::member_monitor::MemberMonitor::returns) when the order was made.
     returns: u64,
     /// For a title without members: memory of the data missing at the last check, and since when it
@@ -70,26 +72,23 @@ pub(super) struct Flight {
 impl Flight {
     fn new(now: Instant, read: ReadOrder) -> Self {
         let order = Order::empty(read.key.extent, read.spare);
-        let (first, begun, look_at, is_waiting, missing) = (now, now, None, false, (0, now));
-        let (failed, timed_out, pieces, wrong, late, hung, returns, tries) = (0, 0, 0, 0, 0, 0, 0, 0);
-        let effort = Effort::Usual;
         Self {
             read,
             order,
-            effort,
-            tries,
-            first,
-            begun,
-            look_at,
-            is_waiting,
-            failed,
-            timed_out,
-            pieces,
-            wrong,
-            late,
-            hung,
-            returns,
-            missing,
+            effort: Effort::Usual,
+            tries: 0,
+            first: now,
+            begun: now,
+            look_at: None,
+            is_waiting: false,
+            failed: MemberSet::EMPTY,
+            timed_out: MemberSet::EMPTY,
+            pieces: MemberSet::EMPTY,
+            wrong: MemberSet::EMPTY,
+            late: MemberSet::EMPTY,
+            hung: MemberSet::EMPTY,
+            returns: 0,
+            missing: (0, now),
         }
     }
 
@@ -107,7 +106,7 @@ impl Flight {
     }
 
     /// Members that are not well as far as this extent goes.
-    fn at_fault(&self) -> u32 {
+    fn at_fault(&self) -> MemberSet {
         self.failed | self.late | self.wrong | self.order.absent
     }
 }
@@ -194,7 +193,7 @@ impl Manager {
         self.reader.begin_run(now, &batch);
         for (place, mut flight) in run {
             let of_members = flight.order.spans.iter().any(|span| span.member.is_some());
-            (flight.begun, flight.late, flight.returns) = (now, 0, self.monitor.returns());
+            (flight.begun, flight.late, flight.returns) = (now, MemberSet::EMPTY, self.monitor.returns());
             (flight.is_waiting, flight.missing) = (false, (0, now));
             flight.look_at = (of_members || flight.order.in_blocks).then(|| now.plus_ns(READ_LOOK_NS));
             self.flights[place] = Some(flight);
@@ -207,15 +206,15 @@ impl Manager {
         // An order may have become thorough by itself, around members that are avoided.
         let thorough = flight.effort > Effort::Usual || flight.order.thorough;
         flight.effort = match flight.effort {
-            _ if !has_members && flight.failed & !flight.pieces != 0 => Effort::All,
+            _ if !has_members && !(flight.failed - flight.pieces).is_empty() => Effort::All,
             _ if !thorough => Effort::Thorough,
             Effort::Usual | Effort::Thorough if has_members => Effort::All,
-            effort if has_members && flight.failed & !flight.timed_out & !flight.pieces != 0 => effort,
+            effort if has_members && !(flight.failed - flight.timed_out - flight.pieces).is_empty() => effort,
             // A member that was already asked for this extent and did not answer is not asked
             // again.
             Effort::All
                 if has_members
-                    && flight.hung & !flight.timed_out != 0
+                    && !(flight.hung - flight.timed_out).is_empty()
                     && self.reader.aside_bytes() <= MAX_HUNG_BYTES =>
             {
                 Effort::Last
@@ -230,12 +229,12 @@ impl Manager {
     fn view_for(&self, now: Instant, flight: &Flight) -> MemberView {
         let view = self.monitor.view(now);
         let Flight { failed, timed_out, late, wrong, .. } = *flight;
-        let reopen = failed & !timed_out | wrong | flight.order.absent;
-        let all = MemberView { all: true, pieces: failed & !timed_out, reopen, ..view };
+        let reopen = (failed - timed_out) | wrong | flight.order.absent;
+        let all = MemberView { all: true, pieces: failed - timed_out, reopen, ..view };
         match flight.effort {
             Effort::Usual | Effort::Thorough => MemberView { lost: view.lost | failed | late, ..view },
-            Effort::All => MemberView { lost: view.lost & !view.stale, ..all },
-            Effort::Last => MemberView { lost: view.lost & !view.stale & !view.hung, ..all },
+            Effort::All => MemberView { lost: view.lost - view.stale, ..all },
+            Effort::Last => MemberView { lost: view.lost - view.stale - view.hung, ..all },
         }
     }
 
@@ -275,7 +274,7 @@ impl Manager {
                 if let Some(packets) = filled.unrecorded {
                     self.say_damage(&flight, (packets, true));
                 }
-                if filled.unrecorded.is_some() || filled.sums_only || filled.wrong != 0 {
+                if filled.unrecorded.is_some() || filled.sums_only || !filled.wrong.is_empty() {
                     self.counters.note_damaged_title(flight.read.title.source().id());
                 }
                 return self.finish_read(now, place, flight, filled.content);
@@ -285,7 +284,7 @@ impl Manager {
             Built::Damaged { filled, left_out, failure } => (failure, Some((filled, left_out))),
         };
         // The only copy is read again only if the data received was wrong, or in blocks.
-        let may_try = flight.failed & !flight.pieces != 0
+        let may_try = !(flight.failed - flight.pieces).is_empty()
             || flight.read.title.kind().members().is_some()
             || media_came(&flight.order, &results);
         if !may_try || flight.tries >= MAX_READ_TRIES || !self.try_harder(&mut flight) {
@@ -318,7 +317,7 @@ impl Manager {
         now: Instant,
         place: usize,
         flight: Flight,
-        (failure, lost): (ReadFailure, u32),
+        (failure, lost): (ReadFailure, MemberSet),
     ) {
         if let Some(flight) = self.wait_for_silent(now, place, flight) {
             let at_fault = lost | flight.at_fault();
@@ -329,7 +328,7 @@ impl Manager {
     /// Returns the flight unless a member that did not answer when its files were opened may still
     /// do so in time.
     fn wait_for_silent(&mut self, now: Instant, place: usize, mut flight: Flight) -> Option<Flight> {
-        let is_silent = flight.read.title.take_silent() != 0;
+        let is_silent = !flight.read.title.take_silent().is_empty();
         if is_silent && flight.tries < MAX_READ_TRIES && now.ns_since(flight.first) < HUNG_NS {
             flight.is_waiting = true;
             flight.look_at = Some(now.plus_ns(READ_LOOK_NS));
@@ -365,8 +364,8 @@ impl Manager {
         let Order { absent, left_out, .. } = flight.order;
         let with_holes = content.spare > 0 && !is_last_resort(flight, content);
         let has_members = flight.read.title.kind().members().is_some();
-        let failed = if has_members { flight.failed } else { 0 };
-        if absent | left_out | failed != 0 || decoded_bytes > 0 || with_holes {
+        let failed = has_members && !flight.failed.is_empty();
+        if !absent.is_empty() || !left_out.is_empty() || failed || decoded_bytes > 0 || with_holes {
             self.counters.degraded.add(1);
         }
         self.counters.decoded_bytes.add(decoded_bytes);
@@ -385,13 +384,13 @@ impl Manager {
     }
 
     /// Fails the read of an unavailable extent; `at_fault`: the members of the volume that caused
-    /// this, as bits.
+    /// this.
     fn fail_read(
         &mut self,
         now: Instant,
         place: usize,
         read: ReadOrder,
-        (failure, at_fault): (ReadFailure, u32),
+        (failure, at_fault): (ReadFailure, MemberSet),
     ) {
         if failure != ReadFailure::OutOfRange {
             self.note_failure(&read, failure, at_fault);
@@ -400,7 +399,7 @@ impl Manager {
         self.policy.finish(now, read.key, read.fill, Err(failure));
     }
 
-    fn note_failure(&self, read: &ReadOrder, failure: ReadFailure, at_fault: u32) {
+    fn note_failure(&self, read: &ReadOrder, failure: ReadFailure, at_fault: MemberSet) {
         match failure {
             ReadFailure::Checksum => self.counters.checksum_errors.add(1),
             _ => self.counters.read_errors.add(1),
@@ -471,16 +470,16 @@ impl Manager {
         let silent = view.lost | view.avoid | self.monitor.owing();
         let is_over = now.ns_since(flight.begun) >= MAX_READ_NS;
         let hopeless = missing.late | if is_over { missing.queued } else { missing.queued & silent };
-        let news = missing.late & !flight.late;
+        let news = missing.late - flight.late;
         // A late member that has answered in the meantime is as good as any other: its data is
         // available. If one has answered, others equally slow may be about to: they have until the
         // next check.
-        let came = flight.late & !missing.members != 0;
-        flight.late = flight.late & missing.members | hopeless;
-        if news != 0 {
+        let came = !(flight.late - missing.members).is_empty();
+        flight.late = (flight.late & missing.members) | hopeless;
+        if !news.is_empty() {
             self.monitor.late(now, news);
         }
-        if flight.late == 0 || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
+        if flight.late.is_empty() || came || self.reader.aside_bytes() + missing.bytes > MAX_ASIDE_BYTES {
             return false;
         }
         // An order that asks all members waits for all members.
@@ -518,13 +517,13 @@ fn is_last_resort(flight: &Flight, content: &ExtentContent) -> bool {
     content.is_damaged() && flight.read.title.kind().holes_are_damage()
 }
 
-/// The data file of a title that is whole in one, or those of its members that are at fault (bits by slot).
-pub(super) fn whereabouts(title: &OpenTitle, at_fault: u32) -> (Option<PathBuf>, Vec<u16>) {
+/// The data file of a title that is whole in one, or those of its members that are at fault.
+pub(super) fn whereabouts(title: &OpenTitle, at_fault: MemberSet) -> (Option<PathBuf>, Vec<u16>) {
     let Some(members) = title.kind().members() else {
         return (title.kind().data_path().map(Path::to_path_buf), Vec::new());
     };
     let slots = (0..members.stripes.members()).map(|position| members.files.slot(position));
-    (None, slots.filter(|&slot| at_fault & bit(slot) != 0).collect())
+    (None, slots.filter(|&slot| at_fault.contains(slot)).collect())
 }
 
 /// Bytes that were read of media (or parity) or of everything else, with what alignment adds.
@@ -547,13 +546,13 @@ fn media_came(order: &Order, results: &[SpanResult<'_>]) -> bool {
 
 /// [`PLAIN`] if a title without members could not be read somewhere, though another place may be read: a bad sector, or the end of a
 /// file that was cut off. Else the device is gone, or the read was wrong.
-fn failed_in_places(order: &Order, results: &[SpanResult<'_>]) -> u32 {
+fn failed_in_places(order: &Order, results: &[SpanResult<'_>]) -> MemberSet {
     // For a bad sector, direct reads give ENODATA.
     let places = [libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO];
     let is_one = |(span, result): (&SpanOrder, &SpanResult<'_>)| {
         span.member.is_none() && span.role.is_units() && result.is_err_and(|errno| places.contains(&errno))
     };
-    if order.spans.iter().zip(results).any(is_one) { PLAIN } else { 0 }
+    if order.spans.iter().zip(results).any(is_one) { PLAIN } else { MemberSet::EMPTY }
 }
 
 /// Whether a file that is open for direct reads does not take them.

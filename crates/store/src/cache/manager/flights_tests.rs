@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use super::super::super::ReadBackend;
 use super::super::super::handle::{self, CacheHandle};
 use super::super::super::health::{GOOD_PROBES, MemberFault};
-use super::super::super::stripes::TitleFile;
+use super::super::super::member_files::TitleFile;
 use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::super::ManagerParts;
 use super::*;
@@ -108,30 +108,31 @@ impl FlightFixture {
         }
     }
 
-    /// Waits until these members (bits) and no others owe answers to reads under way, the probe among them.
-    fn wait_missing(&mut self, at_ms: u64, members: u32) {
+    /// Waits until these members and no others owe answers to reads under way, the probe among them.
+    fn wait_missing(&mut self, at_ms: u64, members: impl Into<MemberSet>) {
+        let members = members.into();
         self.wait_until(at_ms, |missing| missing == members);
     }
 
-    /// Waits until no others than these (bits) do: on a busy machine their threads may not have run yet, and the test's clock does not
+    /// Waits until no others than these do: on a busy machine their threads may not have run yet, and the test's clock does not
     /// wait for them.
-    fn wait_others(&mut self, at_ms: u64, members: u32) {
-        self.wait_until(at_ms, |missing| missing & !members == 0);
+    fn wait_others(&mut self, at_ms: u64, members: MemberSet) {
+        self.wait_until(at_ms, |missing| (missing - members).is_empty());
     }
 
     /// Waits until those who owe answers are as they should be.
-    fn wait_until(&mut self, at_ms: u64, is_right: impl Fn(u32) -> bool) {
+    fn wait_until(&mut self, at_ms: u64, is_right: impl Fn(MemberSet) -> bool) {
         let begun = RealInstant::now();
         let now = Instant(at_ms * MS);
         loop {
             self.manager.reader.wait(now, Some(Duration::ZERO));
             let places = 0..=self.manager.flights.len();
-            let missing =
-                places.fold(0, |all, place| all | self.manager.reader.unanswered(now, place).members);
+            let members = |all, place| all | self.manager.reader.unanswered(now, place).members;
+            let missing = places.fold(MemberSet::EMPTY, members);
             if is_right(missing) {
                 return;
             }
-            assert!(begun.elapsed() < TIMEOUT, "missing are {missing:b}");
+            assert!(begun.elapsed() < TIMEOUT, "missing are {missing:?}");
             std::thread::yield_now();
         }
     }
@@ -141,34 +142,37 @@ impl FlightFixture {
     /// owes answers for two seconds of the test's clock counts as hung.
     fn wait_owed(&mut self, at_ms: u64) {
         let begun = RealInstant::now();
-        while self.manager.monitor.owing() != 0 {
-            assert!(begun.elapsed() < TIMEOUT, "owing are {:b}", self.manager.monitor.owing());
+        while !self.manager.monitor.owing().is_empty() {
+            assert!(begun.elapsed() < TIMEOUT, "owing are {:?}", self.manager.monitor.owing());
             self.turn(at_ms);
             std::thread::yield_now();
         }
     }
 
     /// Waits until reads of all these members are under way.
-    fn wait_begun(&mut self, at_ms: u64, members: u32) {
-        self.wait_asked(at_ms, |asked| asked.iter().fold(0, |all, asked| all | asked) & members == members);
+    fn wait_begun(&mut self, at_ms: u64, members: impl Into<MemberSet>) {
+        let members = members.into();
+        let all = |asked: &[MemberSet]| asked.iter().fold(MemberSet::EMPTY, |all, &asked| all | asked);
+        self.wait_asked(at_ms, |asked| (members - all(asked)).is_empty());
     }
 
     /// Waits until reads of all these members are in progress at `places` places.
-    fn wait_begun_at(&mut self, at_ms: u64, places: usize, members: u32) {
-        let is_begun = |asked: &&u32| **asked & members == members;
+    fn wait_begun_at(&mut self, at_ms: u64, places: usize, members: impl Into<MemberSet>) {
+        let members = members.into();
+        let is_begun = |asked: &&MemberSet| (members - **asked).is_empty();
         self.wait_asked(at_ms, |asked| asked.iter().filter(is_begun).count() == places);
     }
 
     /// Waits until the members whose reads are under way, at each place, are as they should be.
-    fn wait_asked(&mut self, at_ms: u64, is_right: impl Fn(&[u32]) -> bool) {
+    fn wait_asked(&mut self, at_ms: u64, is_right: impl Fn(&[MemberSet]) -> bool) {
         let begun = RealInstant::now();
         let now = Instant(at_ms * MS);
         loop {
             let asked = (0..self.manager.flights.len()).map(|place| {
                 let missing = self.manager.reader.unanswered(now, place);
-                missing.members & !missing.queued
+                missing.members - missing.queued
             });
-            let asked: Vec<u32> = asked.collect();
+            let asked: Vec<MemberSet> = asked.collect();
             if is_right(&asked) {
                 return;
             }
@@ -213,13 +217,13 @@ fn flight_with_two_late_members_uses_the_one_that_answers() {
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang)]);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b011);
-    world.wait_missing(0, 0b011);
+    world.wait_begun(0, [0, 1]);
+    world.wait_missing(0, [0, 1]);
     world.turn(260);
     assert_eq!((world.late(0), world.late(1)), (1, 1));
     assert_eq!(world.manager.counters.snapshot().hung_reads, 0, "without both of them it cannot be had");
     world.faults.set(1, ReadFault::None);
-    world.wait_missing(261, 0b001);
+    world.wait_missing(261, [0]);
     world.turn(330);
     assert_eq!(world.manager.counters.snapshot().hung_reads, 0, "the other may be about to");
     world.turn(400);
@@ -238,15 +242,15 @@ fn flight_answered_late_is_taken_once_and_not_given_up() {
     (0..extents).for_each(|extent| world.want(extent));
     world.turn(0);
     // Both are asked for the same extents: if one were asked later, it would be waited for and the other given up.
-    world.wait_begun_at(70, MAX_OF_MEMBER, 0b011);
+    world.wait_begun_at(70, MAX_OF_MEMBER, [0, 1]);
     world.turn(330);
     assert!(world.late(0) > 0 && world.late(1) > 0);
     world.faults.set_all(&[]);
-    world.wait_missing(340, 0);
+    world.wait_missing(340, []);
     for turn in 0..20 {
         let at_ms = 3000 + turn * 100;
         world.turn(at_ms);
-        world.wait_missing(at_ms, 0);
+        world.wait_missing(at_ms, []);
     }
     world.wait_granted(5000, extents as usize);
     let stats = world.manager.counters.snapshot();
@@ -263,25 +267,25 @@ fn probe_answered_behind_many_reads_is_not_given_up() {
     world.faults.set(1, ReadFault::Hang);
     world.want(1);
     world.turn(0);
-    world.wait_begun(0, 0b010);
-    world.wait_missing(0, 0b010);
+    world.wait_begun(0, [1]);
+    world.wait_missing(0, [1]);
     world.turn(260);
     assert_eq!(world.health(1), MemberHealth::Slow);
     world.faults.set_all(&[]);
     world.wait_granted(260, 2);
-    world.wait_missing(270, 0);
+    world.wait_missing(270, []);
     (2..extents).for_each(|extent| world.want(extent));
     world.turn(900);
-    world.wait_missing(900, 0);
+    world.wait_missing(900, []);
     assert_eq!(world.manager.counters.snapshot().probes, 0);
     // Eight are taken, eight and the probe are begun behind the twelve that are left.
     world.turn(1300);
     assert_eq!(world.manager.counters.snapshot().probes, 1);
-    world.wait_missing(1300, 0);
+    world.wait_missing(1300, []);
     for turn in 0..20 {
         let at_ms = 1600 + turn * 300;
         world.turn(at_ms);
-        world.wait_missing(at_ms, 0);
+        world.wait_missing(at_ms, []);
     }
     world.wait_granted(8000, extents as usize);
     assert_eq!(world.health(1), MemberHealth::Healthy);
@@ -297,7 +301,7 @@ fn parity_track_on_single_member_waits_for_late_read() {
     world.faults.set(0, ReadFault::Hang);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b1);
+    world.wait_begun(0, [0]);
     world.turn(260);
     world.turn(3000);
     assert_eq!((world.late(0), world.granted.len()), (1, 0));
@@ -322,8 +326,8 @@ fn holes_do_not_outlive_what_made_them() {
     world.faults.set(0, ReadFault::Hang);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b001);
-    world.wait_missing(0, 0b001);
+    world.wait_begun(0, [0]);
+    world.wait_missing(0, [0]);
     world.turn(260);
     world.wait_any(260, 1);
     assert_eq!(missing(&world, 0), 0, "it was late: what it has is decoded");
@@ -335,7 +339,7 @@ fn holes_do_not_outlive_what_made_them() {
     world.wait_any(2270, 3);
     assert!(missing(&world, 2) > 0, "it is still away");
     world.faults.set_all(&[]);
-    world.wait_missing(2280, 0);
+    world.wait_missing(2280, []);
     let begun = RealInstant::now();
     let mut at_ms = 2280;
     while world.health(0) != MemberHealth::Healthy {
@@ -359,11 +363,11 @@ fn close_title_during_read_leaves_no_file_open() {
     world.faults.set(1, ReadFault::Hang);
     world.want(1);
     world.turn(0);
-    world.wait_begun(0, 0b010);
+    world.wait_begun(0, [1]);
     world.manager.policy.close_title(Instant(0), world.title);
     world.manager.monitor.forget_title(world.title);
     world.faults.set_all(&[]);
-    world.wait_missing(10, 0);
+    world.wait_missing(10, []);
     world.turn(10);
     let places = world.manager.flights.len();
     assert_eq!(world.manager.free_places.len(), places, "the read has ended");
@@ -378,8 +382,8 @@ fn forgive_after_manager_stall_blames_no_member() {
     world.faults.set(1, ReadFault::Hang);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b010);
-    world.wait_missing(0, 0b010);
+    world.wait_begun(0, [1]);
+    world.wait_missing(0, [1]);
     // It meant to look at 70 ms.
     world.manager.forgive(Instant(3000 * MS), Instant(70 * MS));
     for at_ms in [3000, 3170] {
@@ -400,8 +404,8 @@ fn little_delays_are_not_forgiven() {
     world.faults.set(1, ReadFault::Hang);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b010);
-    world.wait_missing(0, 0b010);
+    world.wait_begun(0, [1]);
+    world.wait_missing(0, [1]);
     (1..=10).for_each(|turn| world.manager.forgive(Instant(turn * 30 * MS), Instant((turn * 30 - 20) * MS)));
     world.turn(300);
     assert_eq!(world.late(1), 1);
@@ -417,7 +421,7 @@ fn members_that_are_all_late_are_waited_for() {
     world.faults.set_all(&[(0, ReadFault::Hang), (1, ReadFault::Hang), (2, ReadFault::Hang)]);
     world.want(0);
     world.turn(0);
-    world.wait_begun(0, 0b111);
+    world.wait_begun(0, [0, 1, 2]);
     for at_ms in [260, 700, 1400, 1990] {
         world.turn(at_ms);
         assert_eq!(
@@ -572,7 +576,7 @@ fn flight_with_two_damaged_members_serves_recoverable_extents() {
 /// An extent is ordered without a member that has hung for long; when it turns out not to be enough, that member has come back.
 #[test]
 fn flight_rereads_hung_member_that_returns_before_failure() {
-    const MEMBER: u32 = 0b010;
+    const MEMBER: MemberSet = MemberSet::of(1);
     let mut damaged = Damaged::new((4, 2, 3, 5), 40, 5);
     let stripes = damaged.sample.stripes;
     // Behind the first extent no stripe can do without that member.
@@ -601,7 +605,7 @@ fn flight_rereads_hung_member_that_returns_before_failure() {
         world.wait_others(at_ms, MEMBER);
     }
     world.faults.set_all(&[]);
-    world.wait_missing(at_ms, 0);
+    world.wait_missing(at_ms, []);
     world.wait_right(&mut at_ms);
     assert_eq!(world.manager.counters.snapshot().read_errors, 0);
 }
@@ -690,7 +694,7 @@ fn happen(world: &mut FlightFixture, at_ms: &mut u64, event: FlightEvent) {
             for _ in 0..ms.div_ceil(250) {
                 *at_ms += 250;
                 world.turn(*at_ms);
-                world.wait_missing(*at_ms, 0);
+                world.wait_missing(*at_ms, []);
             }
         }
         FlightEvent::Blame(member, kind) => {
@@ -709,12 +713,12 @@ fn happen(world: &mut FlightFixture, at_ms: &mut u64, event: FlightEvent) {
             world.want(extent % extents);
             for _ in 0..ms.div_ceil(70) {
                 world.turn(*at_ms);
-                world.wait_others(*at_ms, bit(member % members));
+                world.wait_others(*at_ms, MemberSet::of(member % members));
                 *at_ms += 70;
             }
             world.faults.set_all(&[]);
             world.wait_right(at_ms);
-            world.wait_missing(*at_ms, 0);
+            world.wait_missing(*at_ms, []);
         }
         FlightEvent::Play(extent) => world.play(at_ms, &[extent % extents]),
         FlightEvent::Repaired => {
@@ -758,7 +762,7 @@ fn extents_that_follow_one_another_are_read_together() {
         let media = sample.open(1316);
         let mut world = FlightFixture::of(8, 16, sample, (media, 0));
         if lost > 0 {
-            world.sample.gone.store(0b1, std::sync::atomic::Ordering::Relaxed);
+            world.sample.take_away(&[0]);
         }
         let extents = 8;
         (0..extents).for_each(|extent| world.want(extent));
@@ -788,8 +792,8 @@ fn run_with_hung_member_is_read_without_it() {
     world.faults.set(3, ReadFault::Hang);
     (0..8).for_each(|extent| world.want(extent));
     world.turn(0);
-    world.wait_begun(0, 0b1000);
-    world.wait_missing(0, 0b1000);
+    world.wait_begun(0, [3]);
+    world.wait_missing(0, [3]);
     world.turn(260);
     assert!(world.manager.counters.snapshot().hung_reads > 0);
     world.wait_granted(261, 8);

@@ -6,11 +6,12 @@ use millrace_core::ids::TitleRef;
 use millrace_core::time::Instant;
 
 use super::super::health::{Health, MemberFault, MemberHealth, Standing};
-use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult, bit};
+use super::super::order::{MemberView, Order, Role, SpanOrder, SpanResult};
 use super::super::read::Owed;
 use super::super::stats::CacheCounters;
 use crate::limits::MAX_MEMBERS;
 use crate::limits::cache::{MEMBER_LOOK_NS, PROBE_BYTES};
+use crate::member_set::MemberSet;
 use crate::members::Members;
 
 /// Health of the members, and the state needed to monitor it.
@@ -28,17 +29,12 @@ pub(super) struct MemberMonitor {
     epochs: [u32; MAX_MEMBERS],
     /// Members seen, in a volume of several or with parity.
     members: usize,
-    /// Members that are not healthy, as bits.
-    unwell: u32,
+    /// Members that are not healthy.
+    unwell: MemberSet,
     /// How often one has become healthy again, or has other files.
     returns: u64,
     /// The volume's own list, and when it was last looked at.
     volume: Option<(Arc<Members>, Instant)>,
-}
-
-/// The members whose bits are set.
-pub(super) fn members_of(bits: u32) -> impl Iterator<Item = u16> {
-    (0..MAX_MEMBERS as u16).filter(move |&member| bits & bit(member) != 0)
 }
 
 impl MemberMonitor {
@@ -53,7 +49,7 @@ impl MemberMonitor {
             probing: None,
             epochs: [0; MAX_MEMBERS],
             members: 0,
-            unwell: 0,
+            unwell: MemberSet::EMPTY,
             returns: 0,
             volume: None,
         }
@@ -104,8 +100,8 @@ impl MemberMonitor {
         self.health.view(now)
     }
 
-    /// Members that owe answers to reads that were given up, as bits.
-    pub(super) fn owing(&self) -> u32 {
+    /// Members that owe answers to reads that were given up.
+    pub(super) fn owing(&self) -> MemberSet {
         self.health.owing()
     }
 
@@ -118,9 +114,10 @@ impl MemberMonitor {
         title: TitleRef,
         order: &Order,
         results: &[SpanResult<'_>],
-        (wrong, late): (u32, u32),
-    ) -> u32 {
-        let (mut failed, mut noted, known) = (0, 0, self.members);
+        (wrong, late): (MemberSet, MemberSet),
+    ) -> MemberSet {
+        let (mut failed, mut noted) = (MemberSet::EMPTY, MemberSet::EMPTY);
+        let known = self.members;
         for (span, result) in order.spans.iter().zip(results) {
             let Some(member) = span.member else { continue };
             let Some(counters) = self.counters.of_members.get(usize::from(member)) else { continue };
@@ -129,7 +126,7 @@ impl MemberMonitor {
                 Ok(bytes) => {
                     let (read, bytes) = (u64::from(!span.joined), bytes.len() as u64);
                     counters.bytes.add(bytes);
-                    if wrong & bit(member) == 0 {
+                    if !wrong.contains(member) {
                         counters.reads.add(read);
                         if span.role.is_units() {
                             counters.unit_reads.add(read);
@@ -138,24 +135,24 @@ impl MemberMonitor {
                         self.remember(title, span);
                     }
                 }
-                Err(libc::ETIMEDOUT) if late & bit(member) != 0 => failed |= bit(member),
+                Err(libc::ETIMEDOUT) if late.contains(member) => failed.insert(member),
                 // Not begun, or given up because of others: no fault of its own.
                 Err(libc::ETIMEDOUT) => {}
                 Err(errno) => {
                     counters.note_error(*errno);
-                    failed |= bit(member);
-                    if noted & bit(member) == 0 {
+                    failed.insert(member);
+                    if !noted.contains(member) {
                         self.health.note(now, member, MemberFault::Error(*errno));
                     }
-                    noted |= bit(member);
+                    noted.insert(member);
                 }
             }
         }
-        for member in members_of(wrong) {
+        for member in wrong.iter() {
             self.health.note(now, member, MemberFault::Wrong);
             self.counters.of_members[usize::from(member)].wrong.add(1);
         }
-        if failed | wrong != 0 || self.members > known {
+        if !(failed | wrong).is_empty() || self.members > known {
             self.publish();
         }
         failed
@@ -206,8 +203,8 @@ impl MemberMonitor {
     }
 
     /// These members have not answered in time.
-    pub(super) fn late(&mut self, now: Instant, members: u32) {
-        for member in members_of(members) {
+    pub(super) fn late(&mut self, now: Instant, members: MemberSet) {
+        for member in members.iter() {
             self.health.note(now, member, MemberFault::Late);
             self.counters.of_members[usize::from(member)].late.add(1);
         }
@@ -276,9 +273,9 @@ impl MemberMonitor {
     /// Publishes the members' health, and detects members that have come back.
     fn publish(&mut self) {
         let members = 0..self.members as u16;
-        let unwell = members.filter(|&member| self.health.of(member) != MemberHealth::Healthy);
-        let unwell = unwell.fold(0, |all, member| all | bit(member));
-        self.returns += u64::from(self.unwell & !unwell != 0);
+        let unwell: MemberSet =
+            members.filter(|&member| self.health.of(member) != MemberHealth::Healthy).collect();
+        self.returns += u64::from(!(self.unwell - unwell).is_empty());
         self.unwell = unwell;
         self.counters.members.set(self.members);
         for (member, counters) in (0..).zip(self.counters.of_members.iter().take(self.members)) {

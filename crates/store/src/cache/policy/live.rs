@@ -5,7 +5,7 @@ use millrace_core::limits::{MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 
-use super::super::CacheError;
+use super::super::error::CacheError;
 use super::super::extent_table::Brings;
 use super::super::handle::ReadFailure;
 use super::super::live::Feed;

@@ -22,20 +22,22 @@ use std::time::Duration;
 
 use millrace_core::time::Instant;
 
+use super::config::ReadBackend;
+use super::error::CacheError;
 use super::order::{Order, SpanResult};
-use super::{CacheError, ReadBackend};
 use crate::bell::EventBell;
 use crate::disk::ReadFaults;
+use crate::member_set::MemberSet;
 
-/// The unanswered reads at a place. Members are bits.
+/// The unanswered reads at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unanswered {
     /// Members with missing data.
-    pub(super) members: u32,
+    pub(super) members: MemberSet,
     /// Members whose reads have been under way for [`SLOW_READ_NS`](millrace_core::limits::SLOW_READ_NS) or longer.
-    pub(super) late: u32,
+    pub(super) late: MemberSet,
     /// Members whose reads have not even begun: no member is to blame yet.
-    pub(super) queued: u32,
+    pub(super) queued: MemberSet,
     /// Staging memory of the missing data, in bytes.
     pub(super) bytes: usize,
     /// When part of the missing data was last seen to arrive, or its read to begin. None: no read

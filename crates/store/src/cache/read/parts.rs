@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use millrace_core::limits::SLOW_READ_NS;
 use millrace_core::time::Instant;
 
-use super::super::order::{Order, SpanResult, bit};
+use super::super::order::{Order, SpanResult};
 use super::part::{PartPlan, ReadPart, Share};
 use super::staging::{Staging, StagingBuffer};
 use super::{Owed, Unanswered};
+use crate::member_set::MemberSet;
 
 /// A part's number.
 pub(super) type PartId = usize;
@@ -220,7 +221,7 @@ impl ReadParts {
         let mut missing = Unanswered::default();
         for &id in &self.seats[place].parts {
             let slot = &mut self.slots[id];
-            let member = slot.member.map_or(0, bit);
+            let member: MemberSet = slot.member.into_iter().collect();
             if slot.ended {
                 continue;
             }
@@ -230,7 +231,9 @@ impl ReadParts {
                 missing.queued |= member;
             } else {
                 let begun = *slot.begun.get_or_insert(now);
-                missing.late |= if now.ns_since(begun) >= SLOW_READ_NS { member } else { 0 };
+                if now.ns_since(begun) >= SLOW_READ_NS {
+                    missing.late |= member;
+                }
                 missing.news = missing.news.max(slot.news(now));
             }
         }

@@ -2,7 +2,7 @@ use std::fs::File;
 
 use millrace_core::limits::SLOW_READ_NS;
 
-use super::super::order::{MemberView, Role, SpanFile, SpanOrder, bit};
+use super::super::order::{MemberView, Role, SpanFile, SpanOrder};
 use super::super::sample::SampleFiles;
 use super::super::source::OpenTitle;
 use super::part::Arrived;
@@ -222,11 +222,11 @@ impl Disks {
     }
 
     /// The results of an order are the bytes of the files, but for those members, who have failed.
-    fn check(&self, order: &Order, results: &[SpanResult<'_>], failed: u32, errno: i32) {
+    fn check(&self, order: &Order, results: &[SpanResult<'_>], failed: MemberSet, errno: i32) {
         assert_eq!(results.len(), order.spans.len());
         for (span, result) in order.spans.iter().zip(results) {
             let member = span.member.unwrap();
-            if failed & bit(member) != 0 {
+            if failed.contains(member) {
                 assert_eq!(*result, Err(errno), "member {member}");
             } else {
                 let (_, bytes) = &self.files[usize::from(member)];
@@ -245,7 +245,7 @@ fn spans_of_many_files_are_read_together() {
         (0..3).for_each(|place| reader.begin(NOW, place, &orders[place]));
         for next in 3..43 {
             let place = wait_done(&mut *reader, &wake);
-            disks.check(&orders[at_place[place]], &reader.results(place), 0, 0);
+            disks.check(&orders[at_place[place]], &reader.results(place), MemberSet::EMPTY, 0);
             if next < 40 {
                 at_place[place] = next;
                 reader.begin(NOW, place, &orders[next]);
@@ -264,7 +264,7 @@ fn members_that_fail_on_order_fail_alone() {
         faults.set(2, ReadFault::Eio);
         reader.begin(NOW, 0, &order);
         wait_done(&mut *reader, &wake);
-        disks.check(&order, &reader.results(0), bit(2), libc::EIO);
+        disks.check(&order, &reader.results(0), MemberSet::of(2), libc::EIO);
         // If every read returns half of the bytes requested, the result is that of a file that is
         // too short.
         faults.set(2, ReadFault::Short);
@@ -304,14 +304,14 @@ fn give_up_of_hung_read_sets_it_aside_until_completion() {
         let late = Instant(NOW.0 + SLOW_READ_NS);
         wait_for(&mut *reader, &wake, |reader| {
             let missing = reader.unanswered(NOW, 0);
-            (missing.queued == 0 && missing.members == bit(1)).then_some(())
+            (missing.queued.is_empty() && missing.members == MemberSet::of(1)).then_some(())
         });
-        assert_eq!(reader.unanswered(Instant(late.0 - 1), 0).late, 0, "{}", reader.name());
-        assert_eq!(reader.unanswered(late, 0).late, bit(1));
+        assert!(reader.unanswered(Instant(late.0 - 1), 0).late.is_empty(), "{}", reader.name());
+        assert_eq!(reader.unanswered(late, 0).late, MemberSet::of(1));
         assert!(reader.next_done().is_none() && reader.results(0).is_empty());
         let owed = reader.give_up(0);
         assert_eq!(owed.iter().map(|owed| owed.member).collect::<Vec<_>>(), [1]);
-        disks.check(&order, &reader.results(0), bit(1), libc::ETIMEDOUT);
+        disks.check(&order, &reader.results(0), MemberSet::of(1), libc::ETIMEDOUT);
         let aside = reader.aside_bytes();
         assert!((60_000..200_000).contains(&aside), "{aside} bytes");
         // The place is used again and again, without the member that hangs.
@@ -320,7 +320,7 @@ fn give_up_of_hung_read_sets_it_aside_until_completion() {
             order.spans.retain(|span| span.member != Some(1));
             reader.begin(NOW, 0, &order);
             assert_eq!(wait_done(&mut *reader, &wake), 0);
-            disks.check(&order, &reader.results(0), 0, 0);
+            disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         }
         assert_eq!((reader.aside_bytes(), reader.next_late()), (aside, None));
         faults.set(1, ReadFault::None);
@@ -328,7 +328,7 @@ fn give_up_of_hung_read_sets_it_aside_until_completion() {
         assert_eq!((reader.aside_bytes(), reader.next_done()), (0, None));
         reader.begin(NOW, 1, &order);
         assert_eq!(wait_done(&mut *reader, &wake), 1);
-        disks.check(&order, &reader.results(1), 0, 0);
+        disks.check(&order, &reader.results(1), MemberSet::EMPTY, 0);
     }
 }
 
@@ -344,10 +344,10 @@ fn give_up_of_many_hung_reads_does_not_block_others() {
             (0..16).for_each(|place| reader.begin(NOW, place, &orders[place]));
             for (place, order) in orders.iter().enumerate() {
                 wait_for(&mut *reader, &wake, |reader| {
-                    (reader.unanswered(NOW, place).members == bit(0)).then_some(())
+                    (reader.unanswered(NOW, place).members == MemberSet::of(0)).then_some(())
                 });
                 reader.give_up(place);
-                disks.check(order, &reader.results(place), bit(0), libc::ETIMEDOUT);
+                disks.check(order, &reader.results(place), MemberSet::of(0), libc::ETIMEDOUT);
             }
             assert!(reader.next_done().is_none(), "round {round}");
         }
@@ -373,7 +373,7 @@ fn read_with_injected_delay_completes_after_that_delay() {
             reader.wait(now, Some(Duration::from_millis(1)));
         }
         assert!(reader.name() == "threads" || now.0 > NOW.0 + 2_000_000);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         faults.set_all(&[]);
         wake.awake();
     }
@@ -410,19 +410,22 @@ fn time_counts_from_when_a_read_is_under_way() {
     let ids = parts.begin(&[(0, &disks.order(1))]);
     let ms = |ms: u64| Instant(ms * 1_000_000);
     let queued = parts.unanswered(ms(900), 0, |_| true);
-    assert_eq!((queued.queued, queued.late, queued.news), (queued.members, 0, None));
+    assert_eq!((queued.queued, queued.late, queued.news), (queued.members, MemberSet::EMPTY, None));
     ids.iter().for_each(|&id| parts.note_begun(id, ms(1000)));
     let missing = parts.unanswered(ms(1249), 0, |_| true);
-    assert_eq!((missing.queued, missing.late, missing.news), (0, 0, Some(ms(1000))));
+    assert_eq!(
+        (missing.queued, missing.late, missing.news),
+        (MemberSet::EMPTY, MemberSet::EMPTY, Some(ms(1000)))
+    );
     // One block of many: it is as late as it was, but it is not dead.
     assert_eq!(parts.part_mut(ids[0]).unwrap().arrived(1, 4096), Arrived::Again);
     let missing = parts.unanswered(ms(1250), 0, |_| true);
     assert_eq!((missing.late, missing.news), (missing.members, Some(ms(1250))));
     parts.forgive(ms(1300), 40_000_000);
     let missing = parts.unanswered(ms(1289), 0, |_| true);
-    assert_eq!((missing.late, missing.news), (0, Some(ms(1290))));
+    assert_eq!((missing.late, missing.news), (MemberSet::EMPTY, Some(ms(1290))));
     parts.forgive(ms(1300), 10_000_000_000);
-    assert_eq!(parts.unanswered(ms(1549), 0, |_| true).late, 0, "not begun later than now");
+    assert!(parts.unanswered(ms(1549), 0, |_| true).late.is_empty(), "not begun later than now");
     assert_eq!(parts.unanswered(ms(1550), 0, |_| true).late, missing.members);
 }
 
@@ -486,12 +489,12 @@ fn run_of_consecutive_extents_is_one_read_per_file() {
             let mut done: Vec<_> = (0..4).map(|_| wait_done(&mut *reader, &wake)).collect();
             done.sort_unstable();
             assert_eq!(done, [0, 1, 2, 3]);
-            (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
+            (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), MemberSet::EMPTY, 0));
             // One place continues by itself while the others keep their data.
             reader.begin(NOW, 2, &disks.order(round));
             assert_eq!(wait_done(&mut *reader, &wake), 2);
-            disks.check(&disks.order(round), &reader.results(2), 0, 0);
-            disks.check(&run[3], &reader.results(3), 0, 0);
+            disks.check(&disks.order(round), &reader.results(2), MemberSet::EMPTY, 0);
+            disks.check(&run[3], &reader.results(3), MemberSet::EMPTY, 0);
         }
     }
 }
@@ -513,7 +516,7 @@ fn run_over_truncated_file_fails_only_missing_extents() {
         }
         for (place, order) in run.iter().enumerate() {
             // 65,000 bytes are two of them.
-            let failed = if place < 2 { 0 } else { bit(1) };
+            let failed = if place < 2 { MemberSet::EMPTY } else { MemberSet::of(1) };
             disks.check(order, &reader.results(place), failed, libc::ENODATA);
         }
     }
@@ -530,12 +533,12 @@ fn give_up_of_shared_read_sets_it_aside_at_the_last_place() {
         begin_run(&mut *reader, &run);
         wait_for(&mut *reader, &wake, |reader| {
             let missing = reader.unanswered(NOW, 2);
-            (missing.queued == 0 && missing.members == bit(1)).then_some(())
+            (missing.queued.is_empty() && missing.members == MemberSet::of(1)).then_some(())
         });
         assert_eq!((reader.give_up(0), reader.give_up(2)), (vec![], vec![]), "{}", reader.name());
-        assert_eq!((reader.aside_bytes(), reader.unanswered(NOW, 1).members), (0, bit(1)));
+        assert_eq!((reader.aside_bytes(), reader.unanswered(NOW, 1).members), (0, MemberSet::of(1)));
         for place in [0, 2] {
-            disks.check(&run[place], &reader.results(place), bit(1), libc::ETIMEDOUT);
+            disks.check(&run[place], &reader.results(place), MemberSet::of(1), libc::ETIMEDOUT);
         }
         // Data that was given up does not come back to the place.
         let again = disks.run(3, 1).remove(0);
@@ -545,12 +548,12 @@ fn give_up_of_shared_read_sets_it_aside_at_the_last_place() {
         assert_eq!(wait_done(&mut *reader, &wake), 0);
         let owed = reader.give_up(1);
         assert_eq!(owed.iter().map(|owed| owed.member).collect::<Vec<_>>(), [1]);
-        disks.check(&run[1], &reader.results(1), bit(1), libc::ETIMEDOUT);
+        disks.check(&run[1], &reader.results(1), MemberSet::of(1), libc::ETIMEDOUT);
         assert!(reader.aside_bytes() > 0);
         faults.set(1, ReadFault::None);
         assert_eq!(wait_for(&mut *reader, &wake, |reader| reader.next_late()), owed[0]);
         assert_eq!((reader.aside_bytes(), reader.next_done()), (0, None));
-        disks.check(&again, &reader.results(0), 0, 0);
+        disks.check(&again, &reader.results(0), MemberSet::EMPTY, 0);
     }
 }
 
@@ -566,7 +569,7 @@ fn shared_read_given_up_by_one_place_completes_for_others() {
         reader.give_up(0);
         faults.set(1, ReadFault::None);
         assert_eq!(wait_done(&mut *reader, &wake), 1);
-        disks.check(&run[1], &reader.results(1), 0, 0);
+        disks.check(&run[1], &reader.results(1), MemberSet::EMPTY, 0);
         assert_eq!((reader.next_done(), reader.next_late(), reader.aside_bytes()), (None, None, 0));
     }
 }
@@ -578,15 +581,16 @@ fn give_up_of_completed_read_reports_done_once() {
     for (mut reader, wake) in readers(1) {
         let order = disks.order(0);
         reader.begin(NOW, 0, &order);
-        let all_here = |reader: &mut dyn ExtentReader| (reader.unanswered(NOW, 0).members == 0).then_some(());
+        let all_here =
+            |reader: &mut dyn ExtentReader| reader.unanswered(NOW, 0).members.is_empty().then_some(());
         wait_for(&mut *reader, &wake, all_here);
         assert_eq!(reader.give_up(0), vec![]);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         // The place is taken at once, and only the end of the new order is reported.
         let order = disks.order(1);
         reader.begin(NOW, 0, &order);
         assert_eq!(wait_done(&mut *reader, &wake), 0);
-        disks.check(&order, &reader.results(0), 0, 0);
+        disks.check(&order, &reader.results(0), MemberSet::EMPTY, 0);
         assert_eq!(reader.next_done(), None, "{}", reader.name());
     }
 }
@@ -617,6 +621,6 @@ fn run_with_extent_absent_on_member_is_still_one_read() {
         for _ in 0..4 {
             wait_done(&mut *reader, &wake);
         }
-        (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), 0, 0));
+        (0..4).for_each(|place| disks.check(&run[place], &reader.results(place), MemberSet::EMPTY, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::source::ALIGN;
+use super::super::aligned::ALIGN;
 use crate::limits::cache::MAX_INTERRUPTIONS;
 
 /// Progress of a read after one system call.

@@ -2,13 +2,12 @@
 
 use millrace_core::ids::TitleRef;
 
-use super::files::FileTable;
 use super::{media, needs, track};
-use crate::cache::fill::Builder;
+use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
-use crate::cache::kind::{TitleKind, TitleMembers};
+use crate::cache::member_files::FileTable;
 use crate::cache::order::{Built, MemberView, Order, SpanResult};
-use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleSource};
+use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource};
 use crate::stripes::StripeLayout;
 
 /// Media.
@@ -118,7 +117,7 @@ impl TitleKind for ParityTrack {
 
     /// Media may have left with holes that nothing else repairs.
     fn is_missed(&self, order: &Order) -> bool {
-        order.left_out.count_ones() as usize > self.stripes.tolerance()
+        order.left_out.len() > self.stripes.tolerance()
     }
 
     /// It is whole again when its members are.

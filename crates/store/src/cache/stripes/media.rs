@@ -9,16 +9,17 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::{add, copy_sum16};
 
-use super::decode::{Decoded, Decoder};
-use super::records::best_blocks;
-use super::results::Results;
 use super::spare::demanded;
 use crate::cache::crcs::{Crcs, Walk};
+use crate::cache::decode::decoder::{Decoded, Decoder};
+use crate::cache::decode::records::best_blocks;
+use crate::cache::decode::results::Results;
 use crate::cache::fill::{read_each, write_header};
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, LeftOut, Order, Role, bit};
+use crate::cache::member_files::MemberFiles;
+use crate::cache::order::{Built, Filled, LeftOut, Order, Role};
 use crate::cache::source::{Geometry, OpenTitle};
-use crate::cache::stripes::MemberFiles;
+use crate::member_set::{MemberSet, PositionSet};
 use crate::meta::MetaBlocks;
 use crate::stripes::StripeLayout;
 use crate::sums::{SumsBlocks, congruent};
@@ -86,7 +87,7 @@ pub(super) fn assemble(
 ) -> Built {
     let Some(geometry) = title.geometry(order.extent) else { return Built::failed(ReadFailure::OutOfRange) };
     let results = Results::new(order, results);
-    let (recorded, wrong, geometry) = (Vec::new(), 0, &geometry);
+    let (recorded, wrong, geometry) = (Vec::new(), MemberSet::EMPTY, &geometry);
     let mut maker = Maker { title, files, stripes, order, geometry, results, recorded, wrong };
     if !maker.records(metas) {
         return maker.more(maker.results.first_error());
@@ -98,7 +99,7 @@ pub(super) fn assemble(
         maker.blame(decoded.wrong_positions);
         (decoded_bytes, are_known) = (decoded.bytes, decoded.crcs_known);
         if maker.copy_decoded(&decoded, metas, extent) > 0 {
-            let errno = results.first_error().filter(|_| decoded.wrong_positions == 0);
+            let errno = results.first_error().filter(|_| decoded.wrong_positions.is_empty());
             let sums_only = title.source().has_crcs() && !are_known;
             return maker.damaged((reference, decoded_bytes, sums_only), errno, metas, extent);
         }
@@ -133,15 +134,13 @@ struct Maker<'a> {
     results: Results<'a>,
     /// Whether each packet has a readable record; empty: they all have.
     recorded: Vec<bool>,
-    /// Slots of members whose bytes did not have their stored sums.
-    wrong: u32,
+    /// Members whose bytes did not have their stored sums.
+    wrong: MemberSet,
 }
 
 impl Maker<'_> {
-    fn blame(&mut self, positions: u32) {
-        for position in (0..self.stripes.members()).filter(|at| positions >> at & 1 != 0) {
-            self.wrong |= bit(self.files.slot(position));
-        }
+    fn blame(&mut self, positions: PositionSet) {
+        self.wrong |= positions.iter().map(|position| self.files.slot(position.into())).collect();
     }
 
     /// Reads the records of the extent's packets from the first good copies, or assembles them from
@@ -155,7 +154,7 @@ impl Maker<'_> {
                 if self.title.source().records(meta, &[], self.geometry.first_packet, metas).is_ok() {
                     return true;
                 }
-                self.wrong |= span.member.map_or(0, bit);
+                self.wrong |= span.member.into_iter().collect();
             }
             for (_, sums) in self.results.of(Role::Sums) {
                 if self.title.source().records(meta, sums, self.geometry.first_packet, metas).is_ok() {
@@ -189,7 +188,7 @@ impl Maker<'_> {
             if crcs.load(&self.geometry.crc_packets, std::iter::once(blocks)) {
                 return true;
             }
-            self.wrong |= span.member.map_or(0, bit);
+            self.wrong |= span.member.into_iter().collect();
         }
         false
     }
@@ -204,7 +203,7 @@ impl Maker<'_> {
     ) -> u32 {
         let (layout, first) = (self.title.layout(), self.geometry.first_packet);
         let (timeline, size) = (self.title.source().timeline(), layout.packet_bytes());
-        let (mut missing, mut wrong) = (0, 0);
+        let (mut missing, mut wrong) = (0, PositionSet::EMPTY);
         let mut recorded = self.recorded.iter();
         for (slot, (packet, meta)) in extent.chunks_mut(layout.slot_bytes()).zip((first..).zip(metas)) {
             let from = u64::from(packet) * size as u64;
@@ -220,7 +219,7 @@ impl Maker<'_> {
             if good.is_none() {
                 missing += 1;
                 room[..length].fill(0);
-                wrong |= if sum.is_some() { self.position_of(from, length) } else { 0 };
+                wrong |= sum.and_then(|_| self.position_of(from, length)).into_iter().collect();
             }
             let flags = meta.flags() | if good.is_none() { PacketMeta::MISSING } else { 0 };
             // Of the two zeros, a derived sum may have the wrong one.
@@ -230,13 +229,13 @@ impl Maker<'_> {
         missing
     }
 
-    /// The bit of the position that bytes of the title come from; 0 if they come from several.
-    fn position_of(&self, from: u64, length: usize) -> u32 {
+    /// The position that bytes of the title come from; `None` if they come from several.
+    fn position_of(&self, from: u64, length: usize) -> Option<u16> {
         let unit_bytes = self.stripes.unit_bytes() as u64;
         let (unit, last) = (from / unit_bytes, (from + length as u64 - 1) / unit_bytes);
         let k = self.stripes.k() as u64;
         let position = self.stripes.position_of((unit / k) as u32, (unit % k) as usize);
-        if unit == last { bit(position as u16) } else { 0 }
+        (unit == last).then_some(position as u16)
     }
 
     /// The same from decoded stripes; copies only the correct packets.
@@ -264,7 +263,8 @@ impl Maker<'_> {
         }
         let mut missing = (self.geometry.first_packet..).zip(metas).filter(|(_, meta)| meta.is_missing());
         let is_left_out = |packet: u32| {
-            self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1) & left_out != 0
+            let position = self.position_of(u64::from(packet) * DEFAULT_PACKET_BYTES as u64, 1);
+            position.is_some_and(|position| left_out.contains(position))
         };
         let is_all = missing.all(|(packet, _)| is_left_out(packet));
         if is_all { demanded(stripes, &stripes.stripes_of(&self.geometry.data), left_out) } else { None }
@@ -276,7 +276,7 @@ impl Maker<'_> {
             return Built::More { wrong: self.wrong };
         }
         let silent = self.results.silent_positions(|position| self.files.slot(position));
-        let gone = (self.order.left_out | silent).count_ones() as usize;
+        let gone = (self.order.left_out | silent).len();
         let may = self.stripes.tolerance();
         let failure = match errno {
             _ if gone > may && self.stripes.members() > 1 => {

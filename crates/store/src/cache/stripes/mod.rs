@@ -11,41 +11,28 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `kinds` | the two kinds, as the cache sees them |
-//! | `files` | the members' files, opened when needed |
 //! | `needs` | which spans of them an extent needs |
 //! | `spare` | the repair capacity that a viewer needs to make do with holes |
-//! | `results` | the data received, unit by unit |
-//! | `records` | the records and CRCs from the data received |
 //! | `media` | an extent of media from the data received |
-//! | `decode` | stripes with missing or wrong data, codeword by codeword |
-//! | `sources` | titles of a volume as the cache sees them |
 //! | `track` | an extent of ready FEC datagrams (SMPTE ST 2022-1) |
 //!
 //! Nothing leaves here that does not have its stored sum and, where there are CRCs, its CRC, whichever way it came. Where no copy of the
 //! one can be read, the other is enough.
 
-pub(in crate::cache) mod decode;
-mod files;
 mod kinds;
 mod media;
 mod needs;
-mod records;
-mod results;
 #[cfg(test)]
 pub(crate) mod sample;
-mod sources;
 mod spare;
 mod track;
 
-pub(in crate::cache) use self::decode::Decoder;
-pub(in crate::cache) use self::files::{FileTable, may_wait};
-pub use self::files::{MemberFiles, TitleFile};
 pub(in crate::cache) use self::kinds::{ParityTrack, Striped};
 
 #[cfg(test)]
 mod given {
     //! The imports of the sample title, wherever it is used.
-    pub(super) use super::{MemberFiles, TitleFile};
+    pub(super) use crate::cache::member_files::{MemberFiles, TitleFile};
     pub(super) use crate::cache::sample::{encode, noise};
     pub(super) use crate::cache::{ParitySource, SourceKind, TitleSource, TrackId};
     pub(super) use crate::format::superblock::Geometry;

@@ -6,13 +6,13 @@ use std::ops::Range;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::Instant;
 
-use super::files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
 use super::spare::{Missing, demanded};
 use crate::cache::handle::ReadFailure;
-use crate::cache::kind::TitleMembers;
-use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder, bit};
-use crate::cache::source::{Geometry, OpenTitle};
+use crate::cache::member_files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
+use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder};
+use crate::cache::source::{Geometry, OpenTitle, TitleMembers};
 use crate::limits::cache::GAP_BYTES;
+use crate::member_set::PositionSet;
 use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
 
@@ -23,14 +23,14 @@ struct Maker<'a> {
     files: &'a dyn MemberFiles,
     stripes: StripeLayout,
     direct: bool,
-    /// Positions that cannot be asked, as bits.
-    lost: u32,
+    /// Positions that cannot be asked.
+    lost: PositionSet,
     /// Positions that are asked only if it does not work without them.
-    avoided: u32,
+    avoided: PositionSet,
     /// Positions that are asked for data and parity only: records on them may be older.
-    units_only: u32,
+    units_only: PositionSet,
     /// Positions whose packets are each read separately.
-    pieces: u32,
+    pieces: PositionSet,
     /// Every member that is not lost is asked for everything.
     all: bool,
     now: Instant,
@@ -78,25 +78,24 @@ fn order<'a>(
     let direct = title.may_direct();
     let order = Order { thorough: thorough || view.all, all: view.all, ..Order::empty(extent, spare) };
     let MemberView { now, all, .. } = view;
-    let (lost, avoided, units_only, pieces, exhausted) = (0, 0, 0, 0, None);
     let mut maker = Maker {
         title,
         table,
         files,
         stripes,
         direct,
-        lost,
-        avoided,
-        units_only,
-        pieces,
+        lost: PositionSet::EMPTY,
+        avoided: PositionSet::EMPTY,
+        units_only: PositionSet::EMPTY,
+        pieces: PositionSet::EMPTY,
         all,
         now,
-        exhausted,
+        exhausted: None,
         order,
     };
     let made = make(&mut maker);
     // An order to all members is the last one, and it lacks the files that could not be opened.
-    let is_short = view.all && maker.order.left_out.count_ones() as usize > stripes.tolerance();
+    let is_short = view.all && maker.order.left_out.len() > stripes.tolerance();
     match (made, maker.exhausted) {
         (Ok(()), Some(errno)) if is_short => Err(ReadFailure::Io(errno)),
         (Ok(()), _) => Ok(maker.order),
@@ -138,22 +137,22 @@ impl Maker<'_> {
     /// cannot be opened counts as lost; nothing else depends on missing parity.
     fn look_at_members(&mut self, view: MemberView, is_media: bool) {
         for position in self.positions() {
-            let (place, slot) = (usize::from(position), bit(self.files.slot(position.into())));
-            if view.reopen & slot != 0 {
+            let (place, slot) = (usize::from(position), self.files.slot(position.into()));
+            if view.reopen.contains(slot) {
                 self.table.reopen(place, self.now);
             }
-            if self.all && view.lost & slot == 0 {
-                self.look_at_one_of_all(position, view.pieces & slot != 0);
-            } else if view.lost & slot != 0 || !self.files.is_usable(place) {
-                self.lost |= bit(position);
+            if self.all && !view.lost.contains(slot) {
+                self.look_at_one_of_all(position, view.pieces.contains(slot));
+            } else if view.lost.contains(slot) || !self.files.is_usable(place) {
+                self.lost.insert(position);
             } else if is_media
                 && self.stripes.data_file_bytes(place) > 0
                 && self.open(position, TitleFile::Data).is_none()
             {
-                self.lost |= bit(position);
-                self.order.absent |= slot;
-            } else if view.avoid & slot != 0 {
-                self.avoided |= bit(position);
+                self.lost.insert(position);
+                self.order.absent.insert(slot);
+            } else if view.avoid.contains(slot) {
+                self.avoided.insert(position);
             }
         }
     }
@@ -164,10 +163,12 @@ impl Maker<'_> {
         let place = usize::from(position);
         match (self.files.is_usable(place), self.files.is_present(place)) {
             (true, _) => {}
-            (false, true) => self.units_only |= bit(position),
-            (false, false) => self.lost |= bit(position),
+            (false, true) => self.units_only.insert(position),
+            (false, false) => self.lost.insert(position),
         }
-        self.pieces |= if pieces { bit(position) } else { 0 };
+        if pieces {
+            self.pieces.insert(position);
+        }
     }
 
     fn open(&mut self, position: u16, kind: TitleFile) -> Option<OpenFile> {
@@ -187,12 +188,12 @@ impl Maker<'_> {
         }
         let slot = self.files.slot(position.into());
         let Some(open) = self.open(position, kind) else {
-            self.order.absent |= bit(slot);
+            self.order.absent.insert(slot);
             return false;
         };
         let (member, direct) = (Some(slot), open.direct);
         let file = SpanFile::own(open.file, open.may_wait);
-        let piece = match role.is_units() && self.pieces & bit(position) != 0 {
+        let piece = match role.is_units() && self.pieces.contains(position) {
             true => DEFAULT_PACKET_BYTES as u64,
             false => bytes.end - bytes.start,
         };
@@ -214,29 +215,29 @@ impl Maker<'_> {
         self.choose(&spans, &touched, &geometry.read)?;
         if !self.order.thorough {
             for (position, bytes) in self.positions().zip(spans) {
-                if self.order.left_out & bit(position) == 0 {
+                if !self.order.left_out.contains(position) {
                     self.push(position, TitleFile::Data, Role::Data { position }, bytes);
                 }
             }
             self.crcs(TitleFile::Crcs, Role::Crcs, geometry.crcs.clone());
             return self.records(&geometry);
         }
-        let asked = !self.lost & !self.avoided;
-        for position in self.positions().filter(|&position| bit(position) & asked != 0) {
+        let unasked = self.lost | self.avoided;
+        for position in self.positions().filter(|&position| !unasked.contains(position)) {
             let place = usize::from(position);
             let (data, parity) = (
                 self.stripes.data_range(place, touched.clone()),
                 self.stripes.parity_range(place, touched.clone()),
             );
             if !self.push(position, TitleFile::Data, Role::Data { position }, data) {
-                self.order.left_out |= bit(position);
+                self.order.left_out.insert(position);
             }
             self.push(position, TitleFile::Parity, Role::Parity { position }, parity);
         }
         self.records(&geometry)?;
         self.stripe_records(&touched, touched.end)?;
         if self.title.source().has_crcs() {
-            let (first, packets) = media_records(&self.stripes, &touched);
+            let (first, packets) = self.stripes.media_records(&touched);
             self.crcs(TitleFile::Crcs, Role::Crcs, CrcFile::block_range(first, packets));
         }
         Ok(())
@@ -253,7 +254,7 @@ impl Maker<'_> {
         media: &Range<u64>,
     ) -> Result<(), ReadFailure> {
         let is_needed =
-            |out: u32| spans.iter().zip(0u16..).any(|(span, at)| !span.is_empty() && out & bit(at) != 0);
+            |out: PositionSet| spans.iter().zip(0..).any(|(span, at)| !span.is_empty() && out.contains(at));
         if self.all {
             self.order.left_out = self.lost;
             return if self.can_be_had(touched, media) { Ok(()) } else { Err(self.members_lost()) };
@@ -267,11 +268,11 @@ impl Maker<'_> {
                         && out == self.lost
                         && demanded(&self.stripes, touched, out)
                             .is_some_and(|spare| spare <= self.order.spare));
-            let decodes = out.count_ones() as usize <= self.stripes.tolerance() || !is_needed(out);
+            let decodes = out.len() <= self.stripes.tolerance() || !is_needed(out);
             if without || decodes {
                 self.order.left_out = out;
                 self.order.thorough |= !without;
-                self.avoided &= out;
+                self.avoided = self.avoided & out;
                 return Ok(());
             }
         }
@@ -282,7 +283,7 @@ impl Maker<'_> {
     /// they return the data they hold.
     fn can_be_had(&self, touched: &Range<u32>, media: &Range<u64>) -> bool {
         let (stripes, unit_bytes) = (&self.stripes, self.stripes.unit_bytes() as u64);
-        let is_gone = |stripe: u32, unit: usize| self.lost >> stripes.position_of(stripe, unit) & 1 != 0;
+        let is_gone = |stripe: u32, unit: usize| self.lost.contains(stripes.position_of(stripe, unit) as u16);
         let is_needed = |stripe: u32, unit: usize| {
             let start = u64::from(stripe) * stripes.stripe_bytes() + unit as u64 * unit_bytes;
             start < media.end && start + unit_bytes > media.start
@@ -295,7 +296,7 @@ impl Maker<'_> {
     }
 
     fn members_lost(&self) -> ReadFailure {
-        let (lost, may) = (self.lost.count_ones() as u8, self.stripes.tolerance() as u8);
+        let (lost, may) = (self.lost.len() as u8, self.stripes.tolerance() as u8);
         ReadFailure::MembersLost { lost, may }
     }
 
@@ -307,9 +308,9 @@ impl Maker<'_> {
 
     /// Records of all packets of stripes `touched.start..to`, as far as there are, and of the parity of the stripes touched.
     fn stripe_records(&mut self, touched: &Range<u32>, to: u32) -> Result<(), ReadFailure> {
-        let (first, packets) = media_records(&self.stripes, &(touched.start..to));
+        let (first, packets) = self.stripes.media_records(&(touched.start..to));
         self.copies(TitleFile::StripeMeta, Role::StripeMeta, MetaFile::block_range(first, packets))?;
-        let (first, packets) = parity_records(&self.stripes, touched);
+        let (first, packets) = self.stripes.parity_records(touched);
         self.copies(TitleFile::ParityMeta, Role::ParityMeta, MetaFile::block_range(first, packets))?;
         if self.title.source().has_crcs() {
             self.crcs(TitleFile::ParityCrcs, Role::ParityCrcs, CrcFile::block_range(first, packets));
@@ -335,8 +336,8 @@ impl Maker<'_> {
         let (mut got, mut failed) = (0, false);
         for slow in [false, true] {
             for position in (0..members).map(|step| (home + step) % members) {
-                let is_slow = self.avoided & bit(position) != 0;
-                if got < wanted && is_slow == slow && (self.lost | self.units_only) & bit(position) == 0 {
+                let is_slow = self.avoided.contains(position);
+                if got < wanted && is_slow == slow && !(self.lost | self.units_only).contains(position) {
                     let pushed = self.push(position, kind, role, bytes.clone());
                     got += usize::from(pushed);
                     failed |= !pushed;
@@ -355,11 +356,11 @@ impl Maker<'_> {
     fn track(&mut self, track: u8) -> Result<(), ReadFailure> {
         let units = self.stripes.spread().parities(track);
         let touched = self.title.packets_of(self.order.extent).ok_or(ReadFailure::OutOfRange)?;
-        let touched = track_stripes(&self.stripes, track, &touched);
+        let touched = self.stripes.track_stripes(track, &touched);
         // Media is sent with holes that its viewers repair from this parity. As for media, members
         // that are only avoided are asked as soon as the others do not make up for them.
         let out = self.lost | self.avoided;
-        let does = out.count_ones() as usize <= self.stripes.tolerance() && !self.all;
+        let does = out.len() <= self.stripes.tolerance() && !self.all;
         let out = if does { out } else { self.lost };
         self.order.left_out = out;
         let mut runs: Vec<Option<Range<u64>>> = vec![None; self.stripes.members()];
@@ -388,30 +389,10 @@ impl Maker<'_> {
     }
 
     fn push_parity(&mut self, position: u16, bytes: Range<u64>) {
-        if self.order.left_out & bit(position) == 0 {
+        if !self.order.left_out.contains(position) {
             self.push(position, TitleFile::Parity, Role::Parity { position }, bytes);
         }
     }
-}
-
-/// First record and number of records of the title of these stripes.
-pub(super) fn media_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
-    let at = |stripe: u32| u64::from(stripe) * u64::from(stripes.stripe_packets());
-    let clip = |packet: u64| packet.min(u64::from(stripes.packets())) as u32;
-    let first = clip(at(touched.start));
-    (first, clip(at(touched.end)) - first)
-}
-
-/// First record and number of records of the parity of these stripes.
-pub(super) fn parity_records(stripes: &StripeLayout, touched: &Range<u32>) -> (u32, u32) {
-    let at = |stripe: u32| u32::try_from(stripes.parity_record(stripe, 0, 0)).unwrap_or(u32::MAX);
-    (at(touched.start), at(touched.end) - at(touched.start))
-}
-
-/// The stripes that packets of a track belong to.
-pub(super) fn track_stripes(stripes: &StripeLayout, track: u8, packets: &Range<u32>) -> Range<u32> {
-    let in_stripe = (stripes.spread().parities(track).len() as u32 * stripes.unit_packets()).max(1);
-    packets.start / in_stripe..packets.end.div_ceil(in_stripe).min(stripes.stripes())
 }
 
 #[cfg(test)]

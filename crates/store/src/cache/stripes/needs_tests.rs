@@ -3,6 +3,7 @@
 use super::super::sample::{StripeSample, geometry};
 use super::super::tests::Bench;
 use super::*;
+use crate::member_set::MemberSet;
 
 /// k, m, members, unit.
 const SHAPES: [(u16, u16, u16, u32); 5] =
@@ -26,9 +27,9 @@ fn parity_of_avoided_members_is_read_if_the_others_do_not_make_up_for_them() {
             for (extent, lost) in
                 (0..bench.title.extents()).flat_map(|extent| (0..=may).map(move |lost| (extent, lost)))
             {
-                let lost_only = MemberView { lost: bit(lost) - 1, ..MemberView::default() };
-                let without =
-                    |last: u16| MemberView { avoid: (bit(last) - 1) & !lost_only.lost, ..lost_only };
+                let below = |member: u16| MemberSet::below(member.into());
+                let lost_only = MemberView { lost: below(lost), ..MemberView::default() };
+                let without = |last: u16| MemberView { avoid: below(last) - lost_only.lost, ..lost_only };
                 let all = parity(&bench, extent, lost_only);
                 assert!(members > 1 || !all.is_empty());
                 // One too many.

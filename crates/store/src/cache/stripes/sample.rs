@@ -153,9 +153,10 @@ impl StripeSample {
         }
     }
 
-    /// Takes members away: positions as bits.
-    pub fn take_away(&self, positions: u32) {
-        self.gone.store(positions, Ordering::SeqCst);
+    /// Takes the members at these positions away, and no others.
+    pub fn take_away(&self, positions: &[u32]) {
+        let gone = positions.iter().fold(0, |gone, position| gone | 1 << position);
+        self.gone.store(gone, Ordering::SeqCst);
     }
 
     /// A new member at a position, with everything on it.

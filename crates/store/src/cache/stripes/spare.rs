@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::member_set::PositionSet;
 use crate::stripes::StripeLayout;
 
 /// The missing symbols of a codeword.
@@ -17,10 +18,10 @@ pub(super) struct Missing {
 
 impl Missing {
     /// Returns the symbols missing from the codewords of stripe `stripe` without its units on
-    /// positions whose bits are set. Units beyond the end of the media are zeros and never missing.
-    pub(super) fn of_stripe(stripes: &StripeLayout, stripe: u32, positions: u32) -> Self {
+    /// these positions. Units beyond the end of the media are zeros and never missing.
+    pub(super) fn of_stripe(stripes: &StripeLayout, stripe: u32, positions: PositionSet) -> Self {
         let (k, m) = (stripes.k(), stripes.m());
-        let gone = |unit: usize| positions >> stripes.position_of(stripe, unit) & 1 != 0;
+        let gone = |unit: usize| positions.contains(stripes.position_of(stripe, unit) as u16);
         Self {
             data: (0..k).filter(|&unit| gone(unit) && stripes.media_in_unit(stripe, unit) > 0).count(),
             first_parity: m > 0 && gone(k),
@@ -41,8 +42,8 @@ impl Missing {
 }
 
 /// Returns the repair capacity required of a viewer that receives these stripes without the units
-/// on positions whose bits are set.
-pub(super) fn demanded(stripes: &StripeLayout, touched: &Range<u32>, positions: u32) -> Option<u8> {
+/// on these positions.
+pub(super) fn demanded(stripes: &StripeLayout, touched: &Range<u32>, positions: PositionSet) -> Option<u8> {
     // The same units are missing every n stripes; the last stripe may have fewer.
     let last = touched.end.saturating_sub(1);
     let first = touched.start..touched.end.min(touched.start + stripes.members() as u32);
@@ -75,7 +76,7 @@ mod tests {
         let stripes =
             StripeLayout::new(&Geometry { k: 4, m: 2, unit_packets: 4, members: 3 }, 1316 * 16 * 7).unwrap();
         for position in 0..3 {
-            let gone = 1 << position;
+            let gone = PositionSet::of(position);
             let mut demands: Vec<_> =
                 (0..3).map(|stripe| Missing::of_stripe(&stripes, stripe, gone).demands(2).unwrap()).collect();
             demands.sort_unstable();
@@ -83,7 +84,7 @@ mod tests {
             assert_eq!(demands, [1, 2, 2]);
             assert_eq!(demanded(&stripes, &(0..7), gone), Some(2));
         }
-        assert_eq!(demanded(&stripes, &(0..7), 0), Some(0));
-        assert_eq!(demanded(&stripes, &(0..7), 0b11), None);
+        assert_eq!(demanded(&stripes, &(0..7), PositionSet::EMPTY), Some(0));
+        assert_eq!(demanded(&stripes, &(0..7), PositionSet::from([0, 1])), None);
     }
 }

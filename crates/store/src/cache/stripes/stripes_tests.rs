@@ -6,10 +6,11 @@ use millrace_core::pool::ExtentContent;
 use proptest::prelude::*;
 
 use super::sample::{StripeSample, StripeSource, geometry};
-use crate::cache::fill::Builder;
+use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, MAX_SPANS, MemberView, Order, Role};
 use crate::cache::source::OpenTitle;
+use crate::member_set::{MemberSet, PositionSet};
 use std::sync::Arc;
 
 /// k, m, members, unit: those that volumes have, and odd ones.
@@ -111,12 +112,17 @@ fn sample((k, m, members, unit): StripeShape) -> StripeSample {
     StripeSample::of_stripes(geometry(k, m, members, unit), (450 / stripe_packets).max(2))
 }
 
-fn avoided(lost: u32, avoid: u32) -> MemberView {
-    MemberView { lost, avoid, ..MemberView::default() }
+fn avoided(lost: impl Into<MemberSet>, avoid: impl Into<MemberSet>) -> MemberView {
+    MemberView { lost: lost.into(), avoid: avoid.into(), ..MemberView::default() }
 }
 
-fn lost(positions: u32) -> MemberView {
-    MemberView { lost: positions, ..MemberView::default() }
+fn lost(members: impl Into<MemberSet>) -> MemberView {
+    MemberView { lost: members.into(), ..MemberView::default() }
+}
+
+/// The positions of these members: those of the sample title lie in the slots of the same numbers.
+fn positions(members: MemberSet) -> PositionSet {
+    members.iter().collect()
 }
 
 #[test]
@@ -135,7 +141,8 @@ fn fetch_of_any_geometry_and_size_reads_only_needed_bytes() {
                 assert_eq!(order.spans.len(), data.len() + 1, "one file of records");
                 assert!(data.len() <= bench.sample.stripes.members());
                 let filled = bench.fetch(extent, 0, MemberView::default()).unwrap();
-                assert_eq!((filled.decoded_bytes, filled.wrong, filled.content.spare), (0, 0, 0));
+                assert_eq!((filled.decoded_bytes, filled.content.spare), (0, 0));
+                assert!(filled.wrong.is_empty());
                 assert!(bench.check(&filled.content).is_empty());
             }
         }
@@ -148,26 +155,27 @@ fn fetch_of_any_geometry_and_size_reads_only_needed_bytes() {
 fn fetch_with_one_or_two_members_lost_decodes_or_reports_loss() {
     for shape in GEOMETRIES {
         let sample = sample(shape);
-        let (members, may) = (sample.stripes.members() as u32, sample.stripes.tolerance() as u32);
+        let (members, may) = (sample.stripes.members() as u16, sample.stripes.tolerance());
         let mut bench = Bench::new(sample, 1316);
-        let pairs = (0..members).flat_map(|a| (a..members).map(move |b| 1u32 << a | 1 << b));
+        let pairs = (0..members).flat_map(|a| (a..members).map(move |b| (a, b)));
         // Of many members not every pair: each that is the first of a pair is with its neighbours and the last.
-        let near = |set: &u32| members < 8 || set.count_ones() == 1 || (set >> set.trailing_zeros()) == 3;
-        for (number, set) in pairs.filter(near).enumerate() {
+        let near = |&(a, b): &(u16, u16)| members < 8 || b - a <= 1;
+        for (number, (a, b)) in pairs.filter(near).enumerate() {
+            let set = MemberSet::from([a, b]);
             let sizes = if members < 8 { &SIZES[..] } else { &SIZES[2 + number % 3..3 + number % 3] };
             for &size in sizes {
                 bench.title = Bench::title(bench.sample.open(size));
                 for extent in 0..bench.title.extents() {
                     match bench.fetch(extent, 0, lost(set)) {
                         Ok(filled) => {
-                            assert_eq!((filled.wrong, filled.content.spare), (0, 0));
+                            assert_eq!((filled.wrong, filled.content.spare), (MemberSet::EMPTY, 0));
                             assert!(bench.check(&filled.content).is_empty());
                         }
                         Err(failure) => {
-                            let count = set.count_ones();
+                            let count = set.len();
                             let expected = ReadFailure::MembersLost { lost: count as u8, may: may as u8 };
                             assert_eq!(failure, expected);
-                            assert!(count > may, "{set:b} of {:?}", shape);
+                            assert!(count > may, "{set:?} of {:?}", shape);
                         }
                     }
                 }
@@ -188,7 +196,7 @@ fn build_with_failed_or_short_reads_decodes_missing_data() {
             let whole = read[span].clone().unwrap();
             for bad in [Err(libc::EIO), Ok(whole[..whole.len() / 2].to_vec()), Ok(Vec::new())] {
                 read[span] = bad;
-                assert_eq!(bench.build(&order, &read), Built::More { wrong: 0 });
+                assert_eq!(bench.build(&order, &read), Built::More { wrong: MemberSet::EMPTY });
             }
             let order = bench.order(extent, 0, MemberView::default().without(position), true).unwrap();
             let mut read = Bench::read(&order);
@@ -228,7 +236,7 @@ fn build_with_wrong_byte_decodes_it_and_names_member() {
                 let flipped = read[bytes].as_mut().unwrap();
                 let at = (extent as usize * 7919 + bytes * 977) % flipped.len();
                 flipped[at] ^= 0x10;
-                let wrong = 1 << span.member.unwrap();
+                let wrong = MemberSet::of(span.member.unwrap());
                 assert_eq!(bench.build(&order, &read), Built::More { wrong });
                 // It is still wrong when everything is read.
                 let order = bench.order(extent, 0, MemberView::default(), true).unwrap();
@@ -280,12 +288,16 @@ fn members_that_are_avoided_are_asked_when_it_does_not_work_without() {
     let slots = |view: MemberView| {
         let order = bench.order(0, 0, view, false).unwrap();
         let asked = order.spans.iter().filter(|span| matches!(span.role, Role::Data { .. }));
-        (asked.fold(0, |slots, span| slots | 1u32 << span.member.unwrap()), order.thorough)
+        (asked.filter_map(|span| span.member).collect::<MemberSet>(), order.thorough)
     };
-    assert_eq!(slots(avoided(0, 0b001)), (0b110, true), "decoded from the two quick ones");
-    assert_eq!(slots(avoided(0, 0b011)), (0b111, false), "two slow ones of three: all are asked");
-    assert_eq!(slots(avoided(0b100, 0b001)), (0b011, true));
-    let failure = bench.order(0, 0, lost(0b101), false).unwrap_err();
+    assert_eq!(slots(avoided([], [0])), ([1, 2].into(), true), "decoded from the two quick ones");
+    assert_eq!(
+        slots(avoided([], [0, 1])),
+        ([0, 1, 2].into(), false),
+        "two slow ones of three: all are asked"
+    );
+    assert_eq!(slots(avoided([2], [0])), ([0, 1].into(), true));
+    let failure = bench.order(0, 0, lost([0, 2]), false).unwrap_err();
     assert_eq!(failure, ReadFailure::MembersLost { lost: 2, may: 1 });
 }
 
@@ -298,13 +310,14 @@ fn members_that_come_and_go_are_opened_anew() {
         filled.decoded_bytes > 0
     };
     assert!(!decoded(&mut bench));
-    bench.sample.take_away(0b010);
+    bench.sample.take_away(&[1]);
     assert!(decoded(&mut bench), "not believed");
     std::fs::remove_dir_all(bench.sample.member(1)).unwrap();
-    bench.sample.take_away(0);
+    bench.sample.take_away(&[]);
     bench.sample.epoch.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     let order = bench.order(0, 0, MemberView::default(), false).unwrap();
-    assert_eq!((order.absent, order.left_out, order.thorough), (0b010, 0b010, true), "not there");
+    assert_eq!((order.absent, order.left_out), ([1].into(), [1].into()), "not there");
+    assert!(order.thorough);
     bench.sample.replace(1);
     assert!(!decoded(&mut bench));
 }
@@ -318,7 +331,7 @@ fn holes_for_those_who_repair() {
         let mut bench = Bench::new(sample(shape), 1316);
         for (extent, position) in (0..bench.title.extents()).flat_map(|e| (0..members).map(move |p| (e, p))) {
             for spare in [1, m.max(1) as u8] {
-                let Ok(filled) = bench.fetch(extent, spare, lost(1 << position)) else {
+                let Ok(filled) = bench.fetch(extent, spare, lost([position])) else {
                     assert!(bench.sample.stripes.tolerance() == 0);
                     continue;
                 };
@@ -357,7 +370,7 @@ fn holes_for_those_who_repair() {
                     "{shape:?}"
                 );
                 if spare == m as u8 && !decoded {
-                    assert!(!bench.order(extent, spare, lost(1 << position), false).unwrap().thorough);
+                    assert!(!bench.order(extent, spare, lost([position]), false).unwrap().thorough);
                 }
             }
         }
@@ -368,27 +381,27 @@ fn holes_for_those_who_repair() {
 #[test]
 fn fetch_for_repairing_viewer_leaves_holes_only_for_lost_members() {
     let mut bench = Bench::new(sample(GEOMETRIES[4]), 1316); // 4 + 4 on 4
-    let order = bench.order(0, 4, lost(0b0001), false).unwrap();
+    let order = bench.order(0, 4, lost([0]), false).unwrap();
     assert!(!order.thorough);
     let mut read = Bench::read(&order);
     let place = order.spans.iter().position(|span| span.role == Role::Data { position: 1 }).unwrap();
     read[place].as_mut().unwrap()[0] ^= 1;
-    assert_eq!(bench.build(&order, &read), Built::More { wrong: 0b0010 });
+    assert_eq!(bench.build(&order, &read), Built::More { wrong: [1].into() });
     read[place] = Err(libc::EIO);
-    assert_eq!(bench.build(&order, &read), Built::More { wrong: 0 });
-    for view in [avoided(0, 0b0001), avoided(0b0001, 0b0010)] {
+    assert_eq!(bench.build(&order, &read), Built::More { wrong: MemberSet::EMPTY });
+    for view in [avoided([], [0]), avoided([0], [1])] {
         let order = bench.order(0, 4, view, false).unwrap();
-        assert_eq!((order.thorough, order.left_out), (true, view.lost | view.avoid));
+        assert_eq!((order.thorough, order.left_out), (true, positions(view.lost | view.avoid)));
         let filled = bench.fetch(0, 4, view).unwrap();
         assert!(filled.decoded_bytes > 0 && bench.check(&filled.content).is_empty());
     }
     // Where the parity does not make up for both, the one that is avoided is asked, and only the other leaves holes.
-    let view = avoided(0b0011, 0b0100);
+    let view = avoided([0, 1], [2]);
     let order = bench.order(0, 4, view, false).unwrap();
-    assert_eq!((order.thorough, order.left_out), (false, view.lost));
+    assert_eq!((order.thorough, order.left_out), (false, positions(view.lost)));
     // Packets that FEC is not for are decoded.
     bench.title = Bench::title(bench.sample.open(1880));
-    assert!(bench.order(0, 4, lost(0b0001), false).unwrap().thorough);
+    assert!(bench.order(0, 4, lost([0]), false).unwrap().thorough);
 }
 
 proptest! {
@@ -407,19 +420,19 @@ proptest! {
     ) {
         let mut bench = Bench::new(sample(GEOMETRIES[index]), SIZES[size]);
         let (members, may) = (bench.sample.stripes.members(), bench.sample.stripes.tolerance());
-        let gone = gone & gone >> 3 & ((1u64 << members) - 1) as u32;
+        let gone: MemberSet = (0..members as u16).filter(|member| gone & gone >> 3 & 1 << member != 0).collect();
         let extent = extent % bench.title.extents();
         let mut thorough = false;
         loop {
             let Ok(order) = bench.order(extent, spare, lost(gone), thorough) else {
-                prop_assert!(gone.count_ones() as usize > may);
+                prop_assert!(gone.len() > may);
                 break;
             };
             let mut read = Bench::read(&order);
-            let mut harmed = 0u32;
+            let mut harmed = MemberSet::EMPTY;
             for (span, at, kind) in &harm {
                 let span = span.index(read.len());
-                harmed |= 1 << order.spans[span].member.unwrap();
+                harmed.insert(order.spans[span].member.unwrap());
                 let Ok(bytes) = &mut read[span] else { continue };
                 match kind {
                     0 => read[span] = Err(libc::EIO),
@@ -436,7 +449,7 @@ proptest! {
                 }
                 Built::More { .. } => thorough = true,
                 Built::Damaged { filled, left_out, .. } => {
-                    prop_assert!(order.thorough && harmed.count_ones() > 0 && filled.content.is_damaged());
+                    prop_assert!(order.thorough && !harmed.is_empty() && filled.content.is_damaged());
                     let missing = bench.check(&filled.content);
                     prop_assert_eq!(missing.len(), left_out.packets as usize);
                     let ends = (missing.first().copied(), missing.last().copied());
@@ -444,7 +457,7 @@ proptest! {
                     break;
                 }
                 Built::Failed { .. } => {
-                    prop_assert!(order.thorough && (gone | harmed).count_ones() as usize > may);
+                    prop_assert!(order.thorough && (gone | harmed).len() > may);
                     break;
                 }
             }

@@ -22,13 +22,13 @@ use millrace_core::wire::fec::{
 };
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, Timeline, sequence_of};
 
-use super::needs::{media_records, parity_records, track_stripes};
-use super::records::{Records, load_crcs};
-use super::results::Results;
 use crate::cache::crcs::Crcs;
+use crate::cache::decode::records::{Records, load_crcs};
+use crate::cache::decode::results::Results;
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, Order, Role, SpanResult, bit};
+use crate::cache::order::{Built, Filled, Order, Role, SpanResult};
 use crate::cache::source::{OpenTitle, ParitySource};
+use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
 /// Repair capacity for an extent of a track with holes: only for viewers to whom none of it is
@@ -118,7 +118,7 @@ fn unit_of(stripes: &StripeLayout, stripe: u32, parity: usize) -> (Role, u64) {
 /// No good copy of the records has come.
 fn without_records(order: &Order, results: Results<'_>) -> Built {
     match (order.thorough, results.first_error()) {
-        (false, _) => Built::More { wrong: 0 },
+        (false, _) => Built::More { wrong: MemberSet::EMPTY },
         (true, Some(errno)) => Built::failed(ReadFailure::Io(errno)),
         (true, None) => Built::failed(ReadFailure::Checksum),
     }
@@ -139,21 +139,21 @@ pub(super) fn assemble(
     else {
         return Built::failed(ReadFailure::OutOfRange);
     };
-    let touched = track_stripes(&stripes, track, &packets);
+    let touched = stripes.track_stripes(track, &packets);
     let results = Results::new(order, results);
     let (mut media, mut parity) = (Records::default(), Records::default());
-    let of_media = media_records(&stripes, &(touched.start..touched.end + 1));
+    let of_media = stripes.media_records(&(touched.start..touched.end + 1));
     let mut is_whole = media.read(of_media, results, Role::StripeMeta);
-    is_whole &= parity.read(parity_records(&stripes, &touched), results, Role::ParityMeta);
+    is_whole &= parity.read(stripes.parity_records(&touched), results, Role::ParityMeta);
     let came = [Role::StripeMeta, Role::ParityMeta].iter().all(|role| results.of(*role).next().is_some());
     if !(is_whole || order.all && came) {
         return without_records(order, results);
     }
     media.make_up(of_media.0, |packet| source.time_of_media(packet));
     let mut crcs = Crcs::default();
-    let are_known = load_crcs(&mut crcs, parity_records(&stripes, &touched), results, Role::ParityCrcs);
+    let are_known = load_crcs(&mut crcs, stripes.parity_records(&touched), results, Role::ParityCrcs);
     if !are_known && !order.thorough && results.has_ordered(Role::ParityCrcs) {
-        return Built::More { wrong: 0 };
+        return Built::More { wrong: MemberSet::EMPTY };
     }
     let sums_only = source.has_crcs() && !are_known;
     let (timeline, duration) = (source.timeline(), source.duration());
@@ -164,7 +164,7 @@ pub(super) fn assemble(
     let layout = title.layout();
     let count = packets.len();
     let (slots, records) = extent.split_at_mut(layout.meta_offset(0, count as u32));
-    let (mut holes, mut wrong) = (false, 0);
+    let (mut holes, mut wrong) = (false, MemberSet::EMPTY);
     // In track 1 all columns of a stripe come from one unit.
     let mut unit = (u32::MAX, unit_of(&stripes, first_stripe, 0));
     let places = packets.clone().zip(slots.chunks_mut(layout.slot_bytes()));
@@ -183,7 +183,7 @@ pub(super) fn assemble(
         holes |= fill.lost;
         if fill.wrong {
             let position = stripes.position_of(stripe, stripes.k() + parity);
-            wrong |= bit(source.slot(position));
+            wrong.insert(source.slot(position));
         }
     }
     let content = ExtentContent {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::super::sample::{StripeSample, geometry, metas_of};
 use super::super::tests::Bench;
 use crate::cache::order::{Built, Filled, MemberView, Role};
+use crate::member_set::MemberSet;
 
 const PACKET: usize = 1316;
 /// k, m, members, unit. The last stripes are short, and the second's columns are not all used.
@@ -179,7 +180,10 @@ fn fetch_of_parity_track_matches_parity_computed_from_media() {
             let mut packets = 0;
             for extent in 0..bench.title.extents() {
                 let filled = bench.fetch(extent, 255, MemberView::default()).unwrap();
-                assert_eq!((filled.content.spare, filled.decoded_bytes, filled.wrong), (0, 0, 0));
+                assert_eq!(
+                    (filled.content.spare, filled.decoded_bytes, filled.wrong),
+                    (0, 0, MemberSet::EMPTY)
+                );
                 assert!(check(&bench, &columns, track, &filled, |_, _| packets += 1).is_empty());
             }
             let in_stripes = bench.sample.stripes.stripes() as usize - 1;
@@ -234,17 +238,17 @@ fn wrong_and_short_parity_is_missing_and_its_member_is_named() {
     let mut read = good.clone();
     read[place].as_mut().unwrap()[PACKET + 5] ^= 4;
     let Built::Done(filled) = bench.build(&order, &read) else { panic!("the others are there") };
-    assert_eq!((filled.wrong, filled.content.spare), (1 << member, 255));
+    assert_eq!((filled.wrong, filled.content.spare), (MemberSet::of(member), 255));
     assert_eq!(check(&bench, &columns, 1, &filled, |_, _| ()).len(), 1);
     read[place].as_mut().unwrap().truncate(PACKET * 3 / 2);
     let Built::Done(filled) = bench.build(&order, &read) else { panic!("the others are there") };
-    assert_eq!(filled.wrong, 0);
+    assert_eq!(filled.wrong, MemberSet::EMPTY);
     assert!(check(&bench, &columns, 1, &filled, |_, _| ()).len() > columns.unit);
     for role in [Role::StripeMeta, Role::ParityMeta] {
         let mut read = good.clone();
         let place = order.spans.iter().position(|span| span.role == role).unwrap();
         read[place].as_mut().unwrap()[10] ^= 4;
-        assert_eq!(bench.build(&order, &read), Built::More { wrong: 0 });
+        assert_eq!(bench.build(&order, &read), Built::More { wrong: MemberSet::EMPTY });
         let order = bench.order(0, 255, MemberView::default(), true).unwrap();
         let mut read = Bench::read(&order);
         let place = order.spans.iter().position(|span| span.role == role).unwrap();

@@ -14,9 +14,10 @@ use super::Stamp;
 use super::names::{Brief, Names};
 use crate::format::crc32c;
 use crate::format::manifest::Manifest;
+use crate::format::title_info::TitleInfo;
 use crate::limits::MAX_MEMBERS;
 use crate::limits::volume::{CATALOGUE_BUSY, CATALOGUE_BUSY_AT_OPEN};
-use crate::volume::{PlacedOn, TitleInfo};
+use crate::volume::listing::PlacedOn;
 
 /// "MLRC": marks the file as ours.
 const APPLICATION_ID: i32 = 0x4d4c_5243;

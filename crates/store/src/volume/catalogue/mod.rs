@@ -27,23 +27,17 @@ use std::time::{Instant, SystemTime};
 use millrace_core::ids::TitleId;
 
 use self::db::{CatalogueRow, Check, Db};
-use super::dirs::{Dirs, VOLUME_FILE, id_of_name};
+use super::listing::{ListedAt, ListedTitle, Listing, PlacedOn, UnreadableTitle};
 use super::manifest_io::find_manifest;
-use super::{ListedAt, ListedTitle, Listing, PlacedOn, TitleInfo};
 use crate::blocking::Timeout;
+use crate::dirs::{Dirs, VOLUME_FILE, id_of_name};
 use crate::error::StoreError;
 use crate::format::manifest::Manifest;
+use crate::format::title_info::TitleInfo;
+use crate::limits::MAX_MEMBERS;
 use crate::limits::volume::{LIST_AGAIN, MTIME_STEP};
+use crate::member_set::MemberSet;
 use crate::members::Members;
-
-/// A directory below `titles` that holds no readable title.
-#[derive(Debug)]
-pub struct UnreadableTitle {
-    /// The title.
-    pub id: TitleId,
-    /// Why it cannot be read.
-    pub error: StoreError,
-}
 
 /// Tells one version of a file from another: a manifest is only ever replaced whole, so its inode changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +60,7 @@ struct TitleDirectories {
     /// Stamp of the manifest on the first member that has one; else why it has none.
     stamp: Result<Stamp, StoreError>,
     /// Members that have such a directory.
-    on: Slots,
+    on: MemberSet,
 }
 
 /// Titles found on the members.
@@ -74,32 +68,13 @@ struct TitleDirectories {
 struct CatalogueScan {
     titles: BTreeMap<TitleId, TitleDirectories>,
     /// Members whose titles could be listed.
-    listed: Slots,
+    listed: MemberSet,
 }
 
 impl CatalogueScan {
     /// Whether a title that is nowhere to be seen is gone. If none of its members could be looked at, it may well be there.
     fn is_gone(&self, placed: PlacedOn) -> bool {
-        self.listed.has_any_of(placed.members)
-    }
-}
-
-/// A set of slots: there are at most [`MAX_MEMBERS`](crate::limits::MAX_MEMBERS).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Slots(u32);
-
-impl Slots {
-    fn add(&mut self, slot: usize) {
-        self.0 |= 1 << slot;
-    }
-
-    fn has(self, slot: usize) -> bool {
-        self.0 & 1 << slot != 0
-    }
-
-    /// Whether it has any of the first `members` slots.
-    fn has_any_of(self, members: usize) -> bool {
-        (0..members).any(|slot| self.has(slot))
+        !(self.listed & MemberSet::below(placed.members)).is_empty()
     }
 }
 
@@ -112,7 +87,7 @@ pub(crate) struct Catalogue {
     db: Option<Db>,
     unreadable: Vec<UnreadableTitle>,
     /// Members that were there when the copies were brought up to date.
-    shared_with: Slots,
+    shared_with: MemberSet,
     /// The directories `titles` and their modification times at the last refresh, if no change since then can hide behind
     /// them.
     seen: Option<Vec<(PathBuf, SystemTime)>>,
@@ -137,7 +112,7 @@ impl Catalogue {
             path: PathBuf::new(),
             db: None,
             unreadable: Vec::new(),
-            shared_with: Slots::default(),
+            shared_with: MemberSet::EMPTY,
             seen: None,
             in_memory: None,
         };
@@ -174,11 +149,11 @@ impl Catalogue {
         let listed = |CatalogueRow { info, placed, .. }: CatalogueRow| {
             let on = match look.titles.get(&info.id) {
                 Some(seen) => seen.on,
-                None if look.is_gone(placed) => Slots(u32::MAX), // it has come since we looked
-                None => Slots::default(),
+                None if look.is_gone(placed) => MemberSet::below(MAX_MEMBERS), // it has come since we looked
+                None => MemberSet::EMPTY,
             };
             let should = there.iter().copied().filter(|&slot| slot < placed.members);
-            let lacking = should.filter(|&slot| !on.has(slot)).collect();
+            let lacking = should.filter(|&slot| !on.contains(slot as u16)).collect();
             let mut title = ListedTitle { info, placed, lacking, behind: Vec::new() };
             if title.lost(|slot| there.contains(&slot)).is_some() {
                 let id = title.info.id;
@@ -340,12 +315,12 @@ impl Catalogue {
         let mut failed = None;
         for (slot, dirs) in self.usable() {
             match look_at_titles_of(slot, &dirs, &mut look.titles) {
-                Ok(()) => look.listed.add(slot),
+                Ok(()) => look.listed.insert(slot as u16),
                 Err(error) => failed = Some(error),
             }
         }
         match failed {
-            Some(error) if look.listed.0 == 0 => Err(error),
+            Some(error) if look.listed.is_empty() => Err(error),
             _ => Ok(look),
         }
     }
@@ -488,13 +463,11 @@ fn look_at_titles_of(
         };
         match found.entry(id) {
             Entry::Vacant(place) => {
-                let mut on = Slots::default();
-                on.add(slot);
-                place.insert(TitleDirectories { stamp, on });
+                place.insert(TitleDirectories { stamp, on: MemberSet::of(slot as u16) });
             }
             Entry::Occupied(mut seen) => {
                 let seen = seen.get_mut();
-                seen.on.add(slot);
+                seen.on.insert(slot as u16);
                 if seen.stamp.is_err() {
                     seen.stamp = stamp;
                 }

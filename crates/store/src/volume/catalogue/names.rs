@@ -12,15 +12,17 @@ use std::os::unix::ffi::OsStrExt;
 
 use millrace_core::ids::TitleId;
 
+use super::Catalogue;
 use super::db::{CatalogueRow, Check};
-use super::{Catalogue, Slots};
+use crate::dirs::id_of_name;
 use crate::error::StoreError;
 use crate::format::crc32c;
-use crate::volume::derived::MARK;
-use crate::volume::dirs::id_of_name;
+use crate::format::derived::Derived;
+use crate::format::derived::MARK;
+use crate::format::title_info::{SourceIdentity, TitleInfo};
+use crate::member_set::MemberSet;
 use crate::volume::manifest_io::find_manifest;
-use crate::volume::name::FreeName;
-use crate::volume::{Derived, SourceIdentity, TitleInfo, name};
+use crate::volume::name::{self, FreeName};
 
 /// One title in brief, as the index has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +125,9 @@ impl Catalogue {
     pub(crate) fn catch_up(&mut self) -> Result<(), StoreError> {
         let (there, listed) = self.ids_of_titles()?;
         let (new, unseen) = self.with_names(|names| names.compare(&there))?;
+        let is_looked_at = |members| !(listed & MemberSet::below(members)).is_empty();
         let gone: Vec<TitleId> =
-            unseen.into_iter().filter(|&(_, members)| listed.has_any_of(members)).map(|(id, _)| id).collect();
+            unseen.into_iter().filter(|&(_, members)| is_looked_at(members)).map(|(id, _)| id).collect();
         let row = |id: TitleId| {
             let stamp = self.stamp_of(id)?;
             find_manifest(&self.members, id).ok().map(|(_, manifest)| CatalogueRow::new(manifest, stamp))
@@ -275,8 +278,8 @@ impl Catalogue {
     }
 
     /// The titles whose directories are on any member, each once, and the members whose could be listed.
-    fn ids_of_titles(&self) -> Result<(Vec<TitleId>, Slots), StoreError> {
-        let (mut ids, mut listed, mut failed) = (Vec::new(), Slots::default(), None);
+    fn ids_of_titles(&self) -> Result<(Vec<TitleId>, MemberSet), StoreError> {
+        let (mut ids, mut listed, mut failed) = (Vec::new(), MemberSet::EMPTY, None);
         for (slot, dirs) in self.usable() {
             let id_of = |entry: fs::DirEntry| id_of_name(&entry.file_name());
             let entries = fs::read_dir(&dirs.titles);
@@ -285,7 +288,7 @@ impl Catalogue {
             match found {
                 Ok(found) => {
                     ids.extend(found.into_iter().flatten());
-                    listed.add(slot);
+                    listed.insert(slot as u16);
                 }
                 Err(error) => failed = Some(StoreError::io("list", &dirs.titles)(error)),
             }
@@ -293,8 +296,8 @@ impl Catalogue {
         ids.sort_unstable();
         ids.dedup();
         match failed {
-            Some(error) if listed == Slots::default() => Err(error),
-            None if listed == Slots::default() => Err(self.nothing_there()),
+            Some(error) if listed.is_empty() => Err(error),
+            None if listed.is_empty() => Err(self.nothing_there()),
             _ => Ok((ids, listed)),
         }
     }

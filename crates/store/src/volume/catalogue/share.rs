@@ -12,7 +12,7 @@ use millrace_core::ids::TitleId;
 
 use super::db::{CatalogueRow, Check};
 use super::{Catalogue, CatalogueScan, open_on_member};
-use crate::volume::dirs::Dirs;
+use crate::dirs::Dirs;
 
 impl Catalogue {
     /// Brings the copies up to date, on members that lack a title or have one already.

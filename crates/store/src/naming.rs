@@ -7,6 +7,8 @@
 
 use std::path::{Component, Path};
 
+use millrace_core::ids::TitleId;
+use millrace_core::limits::MAX_TITLE_NAME_BYTES;
 use millrace_media::kinds::is_known_extension;
 
 use crate::limits::MAX_DISPLAY_NAME_BYTES;
@@ -89,7 +91,7 @@ pub fn names_of_file(path: &Path, root: Option<&Path>) -> FileNames {
 }
 
 /// Puts a folder's name before a display name.
-pub(super) fn with_folder(folder: &str, title: &str) -> String {
+pub(crate) fn with_folder(folder: &str, title: &str) -> String {
     title_text(&format!("{folder}{BETWEEN}{title}"))
 }
 
@@ -110,7 +112,7 @@ fn join(folders: &[String], between: &str) -> Option<String> {
 }
 
 /// The name of a file as text, without the extension of a film.
-pub(super) fn stem(path: &Path) -> String {
+pub(crate) fn stem(path: &Path) -> String {
     let has_extension =
         path.extension().and_then(|extension| extension.to_str()).is_some_and(is_known_extension);
     let name = if has_extension { path.file_stem() } else { path.file_name() };
@@ -253,6 +255,17 @@ fn is_same_number(a: &str, b: &str) -> bool {
         digits.trim_start_matches('0').to_owned()
     };
     a == b || number(a) == number(b) && !number(a).is_empty()
+}
+
+/// Returns whether `name` can be a title's name: `a-z 0-9 - _ .`, at most [`MAX_TITLE_NAME_BYTES`],
+/// no leading dot (a hidden file elsewhere), and not like an id, to avoid confusion.
+pub fn is_slug(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.');
+    !name.is_empty()
+        && name.len() <= MAX_TITLE_NAME_BYTES
+        && !name.starts_with('.')
+        && name.bytes().all(allowed)
+        && name.parse::<TitleId>().is_err()
 }
 
 #[cfg(test)]

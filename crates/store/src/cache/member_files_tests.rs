@@ -1,4 +1,4 @@
-use super::super::sample::{StripeSample, StripeSource, geometry};
+use super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -47,7 +47,7 @@ fn get_of_missing_file_is_not_reported_and_retries_after_repair() {
     assert_eq!((open(), table.take_refusals()), (Err(Some(libc::ENOENT)), vec![]));
     sample.replace(2);
     assert_eq!(open(), Ok(()));
-    sample.take_away(0b100);
+    sample.take_away(&[2]);
     assert_eq!(open(), Err(None));
 }
 

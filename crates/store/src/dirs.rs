@@ -20,6 +20,8 @@ pub const CATALOGUE_FILE: &str = "catalogue.sqlite";
 pub const TMP_DIR: &str = "tmp";
 /// Titles.
 pub const TITLES_DIR: &str = "titles";
+/// The directory below the store's.
+pub(crate) const PICTURES_DIR: &str = "pictures";
 /// In a directory below `tmp`: locked by the process that works there.
 pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.

@@ -8,12 +8,12 @@ use millrace_core::fec::{Code, Plans};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_PARITY_UNITS};
 use millrace_core::wire::checksum::{copy_sum16, sum16};
 
-use super::needs::{media_records, parity_records};
 use super::records::{Records, load_crcs};
 use super::results::Results;
 use crate::cache::crcs::Crcs;
-use crate::cache::order::{Role, bit};
+use crate::cache::order::Role;
 use crate::limits::cache::CODES_KEPT;
+use crate::member_set::PositionSet;
 use crate::stripes::StripeLayout;
 
 /// Decodes stripes; keeps its scratch memory and the plans.
@@ -34,23 +34,23 @@ pub(in crate::cache) struct Decoder {
 /// Decoded stripes.
 pub(in crate::cache) struct Decoded<'a> {
     /// First byte of the first stripe.
-    pub(super) start: u64,
+    pub(in crate::cache) start: u64,
     /// The stripes as media, followed by zeros.
-    pub(super) media: &'a [u8],
+    pub(in crate::cache) media: &'a [u8],
     present: &'a [u128],
     stripes: StripeLayout,
     first_stripe: u32,
     /// Bytes that were restored.
-    pub(super) bytes: u64,
-    /// Positions whose bytes did not have their sums, as bits.
-    pub(super) wrong_positions: u32,
+    pub(in crate::cache) bytes: u64,
+    /// Positions whose bytes did not have their sums.
+    pub(in crate::cache) wrong_positions: PositionSet,
     /// Whether the CRCs of the title were known: correct packets then match them.
-    pub(super) crcs_known: bool,
+    pub(in crate::cache) crcs_known: bool,
 }
 
 impl Decoded<'_> {
     /// For each default-size packet from the first stripe on, up to the end of `bytes`: whether it is right.
-    pub(super) fn good_until(&self, bytes: &Range<u64>) -> Vec<bool> {
+    pub(in crate::cache) fn good_until(&self, bytes: &Range<u64>) -> Vec<bool> {
         let (k, columns) = (self.stripes.k(), self.stripes.unit_packets() as usize);
         let count = (bytes.end - self.start).div_ceil(DEFAULT_PACKET_BYTES as u64) as usize;
         let is_good = |packet: usize| {
@@ -70,12 +70,12 @@ struct Pass<'a> {
     needed: Range<usize>,
     results: Results<'a>,
     bytes: u64,
-    wrong_positions: u32,
+    wrong_positions: PositionSet,
 }
 
 impl Decoder {
     /// Decodes what `bytes` of the title touch from everything that came of a thorough order. What nothing proves is not used.
-    pub(super) fn decode<'d>(
+    pub(in crate::cache) fn decode<'d>(
         &'d mut self,
         stripes: &StripeLayout,
         bytes: &Range<u64>,
@@ -83,14 +83,15 @@ impl Decoder {
     ) -> Decoded<'d> {
         let touched = stripes.stripes_of(bytes);
         let start = u64::from(touched.start) * stripes.stripe_bytes();
-        let (of_media, of_parity) = (media_records(stripes, &touched), parity_records(stripes, &touched));
+        let (of_media, of_parity) = (stripes.media_records(&touched), stripes.parity_records(&touched));
         self.media_metas.read(of_media, results, Role::StripeMeta);
         self.parity_metas.read(of_parity, results, Role::ParityMeta);
         let crcs_known = load_crcs(&mut self.media_crcs, of_media, results, Role::Crcs);
         load_crcs(&mut self.parity_crcs, of_parity, results, Role::ParityCrcs);
         let packet = DEFAULT_PACKET_BYTES as u64;
         let needed = ((bytes.start - start) / packet) as usize..(bytes.end - start).div_ceil(packet) as usize;
-        let mut pass = Pass { stripes, touched, needed, results, bytes: 0, wrong_positions: 0 };
+        let wrong_positions = PositionSet::EMPTY;
+        let mut pass = Pass { stripes, touched, needed, results, bytes: 0, wrong_positions };
         self.take_data(&mut pass);
         self.restore(&mut pass);
         let Pass { touched, bytes, wrong_positions, .. } = pass;
@@ -108,7 +109,7 @@ impl Decoder {
         self.media.resize(count * stripes.stripe_bytes() as usize, 0);
         self.present.clear();
         self.present.resize(count * columns, 0);
-        let first = media_records(stripes, &pass.touched).0;
+        let first = stripes.media_records(&pass.touched).0;
         let units = pass.touched.clone().flat_map(|stripe| (0..stripes.k()).map(move |unit| (stripe, unit)));
         for ((stripe, unit), media) in units.zip(self.media.chunks_mut(stripes.unit_bytes())) {
             let (in_unit, position) =
@@ -132,7 +133,9 @@ impl Decoder {
                     self.present[codewords + column] |= 1 << unit;
                 } else {
                     room.fill(0);
-                    pass.wrong_positions |= if is_right.is_some() { bit(position as u16) } else { 0 };
+                    if is_right.is_some() {
+                        pass.wrong_positions.insert(position as u16);
+                    }
                 }
             }
         }
@@ -178,13 +181,13 @@ impl Decoder {
                 continue;
             }
             let record = (stripe * m + p) * columns + column;
-            let number = parity_records(stripes, &pass.touched).0 + record as u32;
+            let number = stripes.parity_records(&pass.touched).0 + record as u32;
             match self.parity_metas.prove(record, &self.parity_crcs, number, sum16(bytes), bytes) {
                 Some(true) => {
                     present |= 1 << (k + p);
                     *place = bytes;
                 }
-                Some(false) => pass.wrong_positions |= bit(position),
+                Some(false) => pass.wrong_positions.insert(position),
                 None => {}
             }
         }
@@ -202,7 +205,7 @@ impl Decoder {
             let record = (stripe * k + unit) * columns + column;
             let in_unit = stripes.media_in_unit(pass.touched.start + stripe as u32, unit);
             let length = in_unit.saturating_sub(column * DEFAULT_PACKET_BYTES).min(DEFAULT_PACKET_BYTES);
-            let number = media_records(stripes, &pass.touched).0 + record as u32;
+            let number = stripes.media_records(&pass.touched).0 + record as u32;
             // The padding beyond the title's end is zero, so the sum of all is that of the packet.
             let (sum, bytes_of_it) = (sum16(bytes), &bytes[..length]);
             if self.media_metas.prove(record, &self.media_crcs, number, sum, bytes_of_it) == Some(true) {

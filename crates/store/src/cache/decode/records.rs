@@ -8,14 +8,13 @@ use millrace_core::time::MediaTicks;
 
 use super::results::Results;
 use crate::cache::crcs::Crcs;
-use crate::cache::fill::make_up;
 use crate::cache::order::Role;
 use crate::meta::{META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::congruent;
 
 /// Records that follow one another.
 #[derive(Default)]
-pub(super) struct Records {
+pub(in crate::cache) struct Records {
     metas: Vec<PacketMeta>,
     /// Whether each could be read; empty: they all could.
     recorded: Vec<bool>,
@@ -24,7 +23,12 @@ pub(super) struct Records {
 impl Records {
     /// Takes `count` records starting at `first` from the data received. Returns whether all of
     /// them are there.
-    pub(super) fn read(&mut self, (first, count): (u32, u32), results: Results<'_>, role: Role) -> bool {
+    pub(in crate::cache) fn read(
+        &mut self,
+        (first, count): (u32, u32),
+        results: Results<'_>,
+        role: Role,
+    ) -> bool {
         let Self { metas, recorded } = self;
         recorded.clear();
         metas.clear();
@@ -53,19 +57,26 @@ impl Records {
     }
 
     /// Record number `at` of these.
-    pub(super) fn get(&self, at: usize) -> Option<PacketMeta> {
+    pub(in crate::cache) fn get(&self, at: usize) -> Option<PacketMeta> {
         self.metas.get(at).filter(|_| self.recorded.get(at).is_none_or(|recorded| *recorded)).copied()
     }
 
     /// From now on all count as read, also those that could not be: they have the time of the packet, but neither sum nor flags.
-    pub(super) fn make_up(&mut self, first: u32, time_of: impl Fn(u32) -> MediaTicks) {
+    pub(in crate::cache) fn make_up(&mut self, first: u32, time_of: impl Fn(u32) -> MediaTicks) {
         make_up(time_of, first, &mut self.metas, &self.recorded);
         self.recorded.clear();
     }
 
     /// Whether bytes are those of a packet: record number `at` of these, CRC number `packet`. They have their sum and their CRC, as far
     /// as these are known. `None`: neither is known.
-    pub(super) fn prove(&self, at: usize, crcs: &Crcs, packet: u32, sum: u16, bytes: &[u8]) -> Option<bool> {
+    pub(in crate::cache) fn prove(
+        &self,
+        at: usize,
+        crcs: &Crcs,
+        packet: u32,
+        sum: u16,
+        bytes: &[u8],
+    ) -> Option<bool> {
         let by_sum = self.get(at).map(|meta| congruent(sum, meta.sum()));
         let by_crc = crcs.prove(packet, bytes);
         by_sum.or(by_crc).map(|_| by_sum != Some(false) && by_crc != Some(false))
@@ -73,7 +84,7 @@ impl Records {
 }
 
 /// The blocks that lie at `range` of a file, each from the first copy in which it is good by its number; zeros where it is in none.
-pub(super) fn best_blocks(
+pub(in crate::cache) fn best_blocks(
     results: Results<'_>,
     role: Role,
     range: &Range<u64>,
@@ -93,11 +104,34 @@ pub(super) fn best_blocks(
 }
 
 /// CRCs from the first copy that is good; whether there is one.
-pub(super) fn load_crcs(
+pub(in crate::cache) fn load_crcs(
     crcs: &mut Crcs,
     (first, count): (u32, u32),
     results: Results<'_>,
     role: Role,
 ) -> bool {
     crcs.load(&(first..first + count), results.of(role).map(|(_, bytes)| bytes))
+}
+
+/// Makes up the records that are not there: no sum, no flags, and the time that the index gives, between the times around them.
+pub(in crate::cache) fn make_up(
+    time_of: impl Fn(u32) -> MediaTicks,
+    first: u32,
+    metas: &mut [PacketMeta],
+    recorded: &[bool],
+) {
+    let mut before = MediaTicks(0);
+    for ((packet, meta), recorded) in (first..).zip(&mut *metas).zip(recorded) {
+        if !recorded {
+            *meta = PacketMeta::new(0, 0, time_of(packet).max(before));
+        }
+        before = meta.time();
+    }
+    let mut after = MediaTicks(PacketMeta::MAX_TICKS);
+    for (meta, recorded) in metas.iter_mut().zip(recorded).rev() {
+        if !recorded {
+            *meta = PacketMeta::new(0, 0, meta.time().min(after));
+        }
+        after = meta.time();
+    }
 }

@@ -9,8 +9,8 @@ use millrace_core::ids::TitleId;
 use millrace_core::time::Instant;
 
 use crate::blocking::{BlockingCalls, Timeout};
-use crate::cache::order::bit;
 use crate::limits::cache::{FILE_RETRY_NS, REOPEN_NS};
+use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
 /// A file that a title has on a member.
@@ -60,12 +60,12 @@ pub trait MemberFiles: Send + Sync {
 
 /// An open file.
 #[derive(Clone)]
-pub(in crate::cache) struct OpenFile {
-    pub(in crate::cache) file: Arc<File>,
+pub(super) struct OpenFile {
+    pub(super) file: Arc<File>,
     /// Open for direct reads.
-    pub(in crate::cache) direct: bool,
+    pub(super) direct: bool,
     /// Result of [`may_wait`] for this file.
-    pub(in crate::cache) may_wait: bool,
+    pub(super) may_wait: bool,
     epoch: u32,
     /// When it was opened; not known of those that were opened with the title.
     since: Option<Instant>,
@@ -92,13 +92,13 @@ struct FileTableState {
     files: Vec<[TitleFileState; FILES]>,
     /// Slots of members with a file that could not be opened since the last query, and the cause.
     refusals: Vec<(u16, i32)>,
-    /// Slots of members that did not answer when a file was opened since the last query, as bits.
-    silent: u32,
+    /// Members that did not answer when a file was opened since the last query.
+    silent: MemberSet,
 }
 
 /// The open files of one title.
 #[derive(Default)]
-pub(in crate::cache) struct FileTable {
+pub(super) struct FileTable {
     table: Mutex<FileTableState>,
 }
 
@@ -106,7 +106,7 @@ impl FileTable {
     /// Opens the files that an extent needs while nothing is missing: the data files, or the parity
     /// files of a parity track, and the copies of the records that are read first. There is time to
     /// wait for a disk when a title is opened, but not when an extent is needed.
-    pub(in crate::cache) fn open_first(
+    pub(super) fn open_first(
         &self,
         title: TitleId,
         stripes: &StripeLayout,
@@ -134,7 +134,7 @@ impl FileTable {
     /// # Errors
     /// The `errno` of the failed open; none if the member is not present, has no such file, or does
     /// not answer in the time that media allows ([`FileTable::take_silent`]).
-    pub(in crate::cache) fn get(
+    pub(super) fn get(
         &self,
         members: &dyn MemberFiles,
         position: usize,
@@ -183,7 +183,7 @@ impl FileTable {
         // A member that does not answer is asked again as its blocking calls allow.
         let place = &mut files[kind as usize];
         *place = TitleFileState::Nothing;
-        let opened = opened.inspect_err(|_| *silent |= bit(members.slot(position)));
+        let opened = opened.inspect_err(|_| silent.insert(members.slot(position)));
         match opened.map_err(|_| None)? {
             Ok((file, direct, may_wait)) => {
                 let file = OpenFile { file: Arc::new(file), direct, may_wait, epoch, since: now };
@@ -206,19 +206,18 @@ impl FileTable {
 
     /// Returns the slots of members whose files could not be opened since the last call, each with
     /// the cause.
-    pub(in crate::cache) fn take_refusals(&self) -> Vec<(u16, i32)> {
+    pub(super) fn take_refusals(&self) -> Vec<(u16, i32)> {
         std::mem::take(&mut self.lock().refusals)
     }
 
-    /// Returns the slots of members that did not answer when files were opened since the last call,
-    /// as bits.
-    pub(in crate::cache) fn take_silent(&self) -> u32 {
+    /// Returns the members that did not answer when files were opened since the last call.
+    pub(super) fn take_silent(&self) -> MemberSet {
         std::mem::take(&mut self.lock().silent)
     }
 
     /// Files of the member at a position are opened again when they are needed next, if they have been open for a while; those that could
     /// not be opened are tried again.
-    pub(in crate::cache) fn reopen(&self, position: usize, now: Instant) {
+    pub(super) fn reopen(&self, position: usize, now: Instant) {
         let mut table = self.lock();
         for known in table.files.get_mut(position).into_iter().flatten() {
             let since = match known {
@@ -245,7 +244,7 @@ pub(super) fn is_exhaustion(errno: i32) -> bool {
 }
 
 /// The position whose copies of a title's records are read as long as that works: titles are spread over the members.
-pub(in crate::cache) fn first_copy(title: TitleId, members: usize) -> usize {
+pub(super) fn first_copy(title: TitleId, members: usize) -> usize {
     usize::from(title.0[0]) % members.max(1)
 }
 
@@ -265,7 +264,7 @@ fn open_file(path: &Path, direct: bool) -> Result<(File, bool, bool), i32> {
 /// Returns whether beginning to read from a file may already wait for its disk. These file systems
 /// report instead that it would, and the kernel then begins the read on a thread of its own; others
 /// (FUSE) report nothing and wait. This call may itself wait.
-pub(in crate::cache) fn may_wait(file: &File) -> bool {
+pub(super) fn may_wait(file: &File) -> bool {
     const KNOWN: [i64; 5] = [
         libc::EXT4_SUPER_MAGIC,
         libc::XFS_SUPER_MAGIC,
@@ -277,5 +276,5 @@ pub(in crate::cache) fn may_wait(file: &File) -> bool {
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
+#[path = "member_files_tests.rs"]
 mod tests;

@@ -1,22 +1,98 @@
 //! Titles of a volume as the cache sees them: where the files of each member are, and the parity tracks.
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
-use millrace_core::packet::WireLayout;
+use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
-use super::{MemberFiles, TitleFile};
+use super::member_files::{MemberFiles, TitleFile};
+use super::source::{ParitySource, PlainSource, SourceKind, TitleSource, TrackId};
 use crate::blocking::BlockingCalls;
-use crate::cache::{ParitySource, SourceKind, TitleSource, TrackId};
+use crate::dirs::Dirs;
 use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, meta_file};
 use crate::members::Members;
+use crate::meta::{CrcFile, MetaFile};
 use crate::stripes::StripeLayout;
-use crate::volume::dirs::Dirs;
+use crate::sums::DeriveError;
 use crate::volume::{ParityFiles, TitleFiles};
+
+/// The title.
+impl TitleSource for TitleFiles {
+    fn kind(self: Box<Self>) -> SourceKind {
+        match self.stripes {
+            Some(stripes) => SourceKind::Striped(stripes, self),
+            None => SourceKind::Plain(self),
+        }
+    }
+    fn id(&self) -> TitleId {
+        self.info.id
+    }
+    fn layout(&self) -> WireLayout {
+        self.layout
+    }
+    fn timeline(&self) -> Timeline {
+        TitleFiles::timeline(self)
+    }
+    fn packets(&self) -> u32 {
+        TitleFiles::packets(self)
+    }
+    fn packet_bytes_at(&self, packet: u32) -> usize {
+        TitleFiles::packet_bytes_at(self, packet)
+    }
+    fn media_time(&self, packet: u32) -> MediaTicks {
+        self.time_by_index(packet)
+    }
+    fn meta_range(&self, first: u32, count: u32) -> Range<u64> {
+        match &self.derived {
+            Some(derived) => derived.rule.meta_range(first, count),
+            None => MetaFile::block_range(first, count),
+        }
+    }
+    fn has_crcs(&self) -> bool {
+        self.has_crcs
+    }
+    fn sums_range(&self, first: u32, count: u32) -> Range<u64> {
+        self.derived.as_ref().map_or(0..0, |derived| derived.rule.sums_range(first, count))
+    }
+    fn records(
+        &self,
+        meta: &[u8],
+        sums: &[u8],
+        first: u32,
+        out: &mut [PacketMeta],
+    ) -> Result<(), DeriveError> {
+        match &self.derived {
+            Some(derived) => derived.rule.derive(meta, sums, first, out),
+            None => Ok(MetaFile::decode(meta, MetaFile::block_of(first), first, out)?),
+        }
+    }
+}
+
+impl PlainSource for TitleFiles {
+    fn blocking(&self) -> BlockingCalls {
+        self.members.blocking(self.home)
+    }
+    fn data(&self) -> &File {
+        &self.data
+    }
+    fn data_path(&self) -> &Path {
+        &self.data_path
+    }
+    fn meta(&self) -> &File {
+        self.meta.file()
+    }
+    fn sums(&self) -> Option<&File> {
+        self.derived.as_ref().map(|derived| derived.sums.file())
+    }
+    fn crcs(&self) -> Option<&File> {
+        self.crcs.as_ref().map(CrcFile::file)
+    }
+}
 
 /// Name of the records of default-size packets.
 fn stripe_meta_file() -> String {
@@ -93,7 +169,7 @@ impl MemberFiles for ParityFiles {
 }
 
 /// How the datagrams of a track lie in an extent: whole stripes, if they fit.
-pub(super) fn track_layout(stripes: &StripeLayout, parities: &Range<usize>) -> WireLayout {
+fn track_layout(stripes: &StripeLayout, parities: &Range<usize>) -> WireLayout {
     WireLayout::fec().with_row(stripes.unit_packets() * parities.len() as u32)
 }
 
