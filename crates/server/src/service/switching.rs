@@ -128,7 +128,7 @@ fn lacking(refusal: FecRefusal) -> Refusal {
 impl Service {
     /// Returns the available bit rates of a title, the best first; empty if there is only one.
     pub fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
-        self.library.renditions(entry)
+        self.titles.renditions(entry)
     }
 
     /// Returns the renditions of a title, and selects the one that a new stream begins with.
@@ -141,7 +141,7 @@ impl Service {
         wish: Option<&RenditionWish>,
         before: Option<&Renditions>,
     ) -> Result<Renditions, Refusal> {
-        let all = self.library.renditions(entry);
+        let all = self.titles.renditions(entry);
         let mut renditions = Renditions::new(all, &entry.name, self.config.adapt);
         if let Some(before) = before.filter(|before| !before.is_empty() && !renditions.is_empty()) {
             let name = before.name(before.wanted);
@@ -166,7 +166,7 @@ impl Service {
     /// The title that a stream with these renditions begins with.
     pub(super) fn first_sent(&mut self, entry: &TitleEntry, all: &Renditions) -> Result<TitleEntry, Refusal> {
         match all.made(all.wanted) {
-            Some(name) => self.library.find(name).ok_or(Refusal::Broken),
+            Some(name) => self.titles.find(name).ok_or(Refusal::Broken),
             None => Ok(entry.clone()),
         }
     }
