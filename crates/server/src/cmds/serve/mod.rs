@@ -8,13 +8,12 @@ mod inject;
 pub(crate) mod invite;
 mod librarian;
 mod link;
-mod maker;
+pub(crate) mod maker;
 mod members;
 mod pictures;
 mod rests;
 pub(crate) mod rights;
 mod run;
-pub(crate) mod stats;
 mod status;
 mod tcp;
 mod tls;
@@ -46,7 +45,6 @@ use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
-use super::settings::Origins;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::service::PacketSizes;
@@ -354,8 +352,7 @@ impl ServeArgs {
 }
 
 /// Serves until a signal comes.
-pub(crate) fn run(args: &ServeArgs, origins: &Origins) -> anyhow::Result<ExitCode> {
-    args.check().map_err(|error| super::usage(origins.blame(error)))?;
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     run::run(args)
 }
 

@@ -1,40 +1,19 @@
-//! The settings of `serve`, in one table: each is declared once, as an option of [`ServeArgs`], and
-//! the declaration yields its name in the configuration file, its environment variable,
-//! `millrace config` and `docs/ref/config.md`.
-//!
-//! | layer, the first one with a value holds | |
-//! | --- | --- |
-//! | command line | `--max-rate 900Mb/s` |
-//! | environment | `MILLRACE_MAX_RATE=900Mb/s` |
-//! | file of `--config` | `max-rate = "900Mb/s"` |
-//! | default | |
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | here | the table |
-//! | `ranges` | the allowed values where the type alone does not determine them |
-//! | `file` | reading the configuration file |
-//! | `layers` | putting the layers together |
-
-pub(crate) mod file;
-mod layers;
-mod ranges;
+//! The table of settings, made of the options of [`ServeArgs`].
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory};
 use serde::Serialize;
 
-use super::Cli;
-use super::serve::ServeArgs;
-
-pub(crate) use self::layers::{Faults, Layered, Origin, Origins, layered, of_file, parse};
+use super::ranges;
+use crate::cmds::Cli;
+use crate::cmds::serve::ServeArgs;
 
 /// The option that names the file, and so cannot stand in it.
-const CONFIG: &str = "config";
+pub(super) const CONFIG: &str = "config";
 
 /// Settings that stand for each other: where one is given, the other one in a layer below has no
 /// meaning.
-const ALTERNATIVES: [[&str; 2]; 1] = [["store", "member"]];
+pub(super) const ALTERNATIVES: [[&str; 2]; 1] = [["store", "member"]];
 
 /// Form of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,10 +51,10 @@ pub(crate) struct Setting {
     pub(crate) help: String,
     /// Clap's name for it.
     #[serde(skip)]
-    id: String,
+    pub(super) id: String,
     /// Whether it stands on the command line without its name.
     #[serde(skip)]
-    is_positional: bool,
+    pub(super) is_positional: bool,
 }
 
 /// When a change of a setting takes effect.
