@@ -26,7 +26,7 @@ use super::stream::ViewerStream;
 use crate::limits::OPENING_NS;
 use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
 use crate::service::{
-    ConnKey, EndReason, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
+    ConnKey, EndReason, Exhausted, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
     StreamRequest, Which,
 };
 
@@ -207,7 +207,7 @@ fn refused(refusal: &Refusal) -> DeliveryRefusal {
         Refusal::MembersLost(_)
         | Refusal::Unfit(_)
         | Refusal::TimedOut
-        | Refusal::TooManyTitles
+        | Refusal::Exhausted(Exhausted::OpenTitles)
         | Refusal::Broken => DeliveryRefusal::Broken(refusal.to_string()),
         _ => DeliveryRefusal::Full(refusal.to_string()),
     }

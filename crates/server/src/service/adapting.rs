@@ -4,6 +4,7 @@
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::adapt::{AdaptDecision, Cause, Trouble};
+use super::exhausted::Exhausted;
 use super::keys::StreamKey;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
@@ -123,7 +124,7 @@ impl Service {
         match self.go_over(now, key, wanted, cause) {
             Ok(()) => self.note_change(now, key, verdict == AdaptDecision::Up),
             // It is there the next time.
-            Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
+            Err(Refusal::Opening | Refusal::Exhausted(Exhausted::Openings)) => {}
             // The next time it is another one.
             Err(refusal) if refusal.is_of_title() => {}
             Err(_) if verdict == AdaptDecision::Up => {

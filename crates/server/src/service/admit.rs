@@ -7,6 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::fec::Granted;
 use super::keys::{ConnKey, StreamKey, StreamPath, ports_of};
 use super::measured::demand_of;
@@ -236,7 +237,7 @@ impl Service {
             self.titles.close(title);
             return Err(refusal);
         }
-        let id = self.place_for(place.engine, title).ok_or(Refusal::EngineStreams)?; // place() has seen one
+        let id = self.place_for(place.engine, title).ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?; // place() has seen one
         Ok(StreamGrant { place, id, title })
     }
 
@@ -249,7 +250,7 @@ impl Service {
         };
         self.tell(ServiceEvent::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
-            OpenError::Full => Refusal::TooManyTitles,
+            OpenError::Full => Refusal::Exhausted(Exhausted::OpenTitles),
             OpenError::TimedOut(_) => Refusal::TimedOut,
             OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Broken(_) => Refusal::Broken,
         })

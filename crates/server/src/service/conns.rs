@@ -8,6 +8,7 @@ use millrace_offload::command::Command;
 
 use super::conn_table::{ClosedConn, ConnPlace, ReturnedConn};
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey, StreamPath};
 use super::output::Output;
 use super::refusal::{ConnRefusal, Refusal};
@@ -139,7 +140,7 @@ impl Service {
             return Err(Refusal::Gone);
         }
         if self.conns.attachment(key).is_none() {
-            let id = self.slots.take_conn(engine).ok_or(Refusal::EngineConnections)?;
+            let id = self.slots.take_conn(engine).ok_or(Refusal::Exhausted(Exhausted::EngineConnections))?;
             self.conns.attach(key, (engine, id));
             self.outputs.push(Output::Attach { conn: key, engine, id });
         }

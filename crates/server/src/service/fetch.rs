@@ -20,6 +20,7 @@ use millrace_rights::base;
 
 use super::counted::{CountedViewer, Player};
 use super::event::{ServiceEvent, Totals};
+use super::exhausted::Exhausted;
 use super::fetchers::{Fetch, Fetcher, Fetching, NextSegment};
 use super::refusal::Refusal;
 use super::request::Sender;
@@ -76,7 +77,9 @@ impl Service {
         let &Fetch { viewer, title, quota, segment, .. } = fetch;
         let rate = self.counted_rate(fetch.mean_rate, fetch.peak_rate);
         let engine = match sender {
-            Sender::Engine(engine, load) => Some((engine.ok_or(Refusal::EngineStreams)?, load)),
+            Sender::Engine(engine, load) => {
+                Some((engine.ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?, load))
+            }
             Sender::Web => None,
         };
         let player = Player::new(viewer.ip(), fetch.agent);

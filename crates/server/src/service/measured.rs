@@ -3,6 +3,7 @@
 use millrace_core::time::Instant;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
 use super::state::Service;
@@ -32,7 +33,9 @@ impl Service {
     ) -> Result<(), Refusal> {
         let mut promised = self.slots.reserved(engine);
         promised += more;
-        self.admission.room(engine, promised, self.reserved_rate(), viewer).map_err(Refusal::Full)
+        self.admission
+            .room(engine, promised, self.reserved_rate(), viewer)
+            .map_err(|full| Exhausted::Full(full).into())
     }
 
     /// A viewer was turned away for this.

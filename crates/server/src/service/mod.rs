@@ -37,7 +37,7 @@
 //! | [`config`] | settings and their defaults |
 //! | [`stream`] | one viewer's stream, and where it stands |
 //! | [`event`] | what happened, for protocols, logs and counters |
-//! | [`refusal`] | why a request cannot be granted |
+//! | [`refusal`], `exhausted` | why a request cannot be granted; exhausted resources and their scopes |
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
 //! | `quota` | what one user may have, and how many may watch one title |
@@ -71,6 +71,7 @@ mod counted;
 mod end;
 mod engines;
 pub mod event;
+mod exhausted;
 mod fec;
 mod fec_wanted;
 mod fetch;
@@ -112,6 +113,7 @@ mod unread;
 pub use adapt::Cause;
 pub use config::{RateBasis, ServiceConfig};
 pub use event::{FecChange, Playing, ServiceEvent, Totals};
+pub use exhausted::{Exhausted, ShareScope};
 pub use fetchers::{Fetch, Fetcher, Fetching};
 pub use keys::{ConnKey, StreamKey, StreamPath};
 pub use matrix::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};

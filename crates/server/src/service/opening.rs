@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 use millrace_core::time::Instant;
 
+use super::exhausted::Exhausted;
 use super::keys::ConnKey;
 use super::ports::{Library, NeededPart, OpenError};
 use super::refusal::Refusal;
@@ -103,7 +104,7 @@ impl Openings {
     ) -> Refusal {
         let is_new = |need: &&NeededPart| !self.under_way.contains_key(*need);
         if self.under_way.len() + missing.iter().filter(is_new).count() > MAX_OPENINGS {
-            return Refusal::TooManyOpenings;
+            return Refusal::Exhausted(Exhausted::Openings);
         }
         if let Some(conn) = conn {
             let waiting = PendingOpening { since: now, missing: 0, failed: Vec::new() };

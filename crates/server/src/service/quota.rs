@@ -5,6 +5,7 @@ use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
 
 use super::counted::{CountedViewer, Whose, players};
+use super::exhausted::Exhausted;
 use super::refusal::{FecRefusal, Refusal};
 use super::state::Service;
 use super::stream::PlaybackStream;
@@ -29,7 +30,7 @@ impl Service {
         if let Some(max) = self.config.max_streams_per_title
             && used(&title).0 + self.counts_as(&title, who) > max
         {
-            return Err(Refusal::TitleStreams { max });
+            return Err(Refusal::Exhausted(Exhausted::TitleStreams { max }));
         }
         let Some(Quota { user, limits }) = who.quota else { return Ok(()) };
         let user = Whose::User(user.clone());
@@ -37,12 +38,12 @@ impl Service {
         if let Some(max) = limits.streams
             && streams + count > max as usize
         {
-            return Err(Refusal::UserStreams { max });
+            return Err(Refusal::Exhausted(Exhausted::UserStreams { max }));
         }
         let more = who.rate.saturating_mul(count as u64);
         match limits.bits_per_s.map(BitRate) {
             Some(max) if rate.saturating_add(more) > max.0 => {
-                Err(Refusal::UserRate { used: BitRate(rate), max, more: BitRate(more) })
+                Err(Refusal::Exhausted(Exhausted::UserRate { used: BitRate(rate), max, more: BitRate(more) }))
             }
             _ => Ok(()),
         }

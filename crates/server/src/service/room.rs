@@ -15,6 +15,7 @@ use millrace_core::units::BitRate;
 use super::config::RateBasis;
 use super::counted::CountedViewer;
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::fetchers::Fetch;
 use super::keys::StreamKey;
 use super::matrix::FecMode;
@@ -52,10 +53,12 @@ impl Service {
         self.room_by_counts(candidate.who, own)?;
         self.room_for_address(candidate, own)?;
         let (engine, load) = match candidate.sender {
-            Sender::Engine(engine, load) => (engine.ok_or(Refusal::EngineStreams)?, load),
+            Sender::Engine(engine, load) => {
+                (engine.ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?, load)
+            }
             Sender::Web => {
                 let room = self.admission.link_room(self.reserved_rate(), candidate.who.rate);
-                return room.map_err(Refusal::Full);
+                return room.map_err(|full| Exhausted::Full(full).into());
             }
         };
         // A stream with a reservation is counted already.
@@ -79,12 +82,16 @@ impl Service {
     fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&PlaybackStream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
         if self.reserved_streams() - own_streams >= self.config.max_streams {
-            return Err(Refusal::Streams { max: self.config.max_streams });
+            return Err(Refusal::Exhausted(Exhausted::Streams { max: self.config.max_streams }));
         }
         let used = self.reserved_rate() - own_rate;
         match self.config.max_rate {
             Some(max) if used.saturating_add(candidate.who.rate) > max.0 => {
-                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(candidate.who.rate) })
+                Err(Refusal::Exhausted(Exhausted::Rate {
+                    used: BitRate(used),
+                    max,
+                    more: BitRate(candidate.who.rate),
+                }))
             }
             _ => Ok(()),
         }
@@ -108,12 +115,16 @@ impl Service {
         let percent = u64::from(self.config.address_share_percent);
         let max = (self.config.max_streams as u64 * percent / 100).max(1);
         if streams as u64 >= max {
-            return Err(Refusal::AddressStreams { max });
+            return Err(Refusal::Exhausted(Exhausted::AddressStreams { max }));
         }
         let Some(max) = self.config.max_rate else { return Ok(()) };
         let max = self.address_rate(max);
         if used.saturating_add(rate) > max.0 {
-            return Err(Refusal::AddressRate { used: BitRate(used), max, more: BitRate(rate) });
+            return Err(Refusal::Exhausted(Exhausted::AddressRate {
+                used: BitRate(used),
+                max,
+                more: BitRate(rate),
+            }));
         }
         Ok(())
     }
@@ -189,7 +200,11 @@ impl Service {
                 None
             }
         };
-        Ok(StreamPlacement { engine: engine.ok_or(Refusal::EngineStreams)?, rate, fetcher })
+        Ok(StreamPlacement {
+            engine: engine.ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?,
+            rate,
+            fetcher,
+        })
     }
 
     /// Which bit rate of a title counts.
@@ -207,11 +222,11 @@ impl Service {
                 return Err(Refusal::Gone);
             }
             if self.streams_of(conn).len() >= self.config.max_sessions_per_connection {
-                return Err(Refusal::ConnectionSessions);
+                return Err(Refusal::Exhausted(Exhausted::ConnectionSessions));
             }
         }
         if self.usage.of(request.viewer.ip()).sessions >= self.config.max_sessions_per_address {
-            return Err(Refusal::AddressSessions);
+            return Err(Refusal::Exhausted(Exhausted::AddressSessions));
         }
         while self.tables_nearly_full()
             && let Some(longest_idle) = self.streams.longest_idle()
@@ -220,7 +235,7 @@ impl Service {
         }
         let max = self.config.max_sessions;
         if self.streams.len() >= max {
-            return Err(Refusal::Sessions { max });
+            return Err(Refusal::Exhausted(Exhausted::Sessions { max }));
         }
         Ok(())
     }
@@ -233,7 +248,7 @@ impl Service {
 
     /// Tells everybody if something is used up.
     pub(super) fn told(&mut self, peer: SocketAddr, title: &str, refusal: Refusal) -> Refusal {
-        if let Refusal::Full(full) = refusal {
+        if let Refusal::Exhausted(Exhausted::Full(full)) = refusal {
             self.note_full(full);
         }
         if refusal.resource().is_some() {

@@ -16,6 +16,7 @@ use millrace_core::time::Instant;
 use millrace_offload::command;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey};
 use super::matrix::FecMode;
 use super::ports::{AccessPoint, NeededPart, TitleEntry};
@@ -172,7 +173,11 @@ impl Service {
             }
             match self.open_made(now, key, conn, &name, scale) {
                 Ok(()) => return Ok(scale),
-                Err(wait @ (Refusal::Opening | Refusal::TooManyOpenings | Refusal::ShuttingDown)) => {
+                Err(
+                    wait @ (Refusal::Opening
+                    | Refusal::Exhausted(Exhausted::Openings)
+                    | Refusal::ShuttingDown),
+                ) => {
                     return Err(wait);
                 }
                 // The operator has been informed; the viewer gets the next one.

@@ -16,6 +16,7 @@ use millrace_offload::command::{Command, FailReason, Numbering, RunCut, RunSpec}
 
 use super::adapt::Cause;
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey};
 use super::ports::{AccessPoint, Rendition, TitleEntry};
 use super::queued::Missed;
@@ -117,10 +118,10 @@ fn common_point(sent: &TitleEntry, wanted: &TitleEntry, from: MediaTicks) -> Opt
 /// What there is not enough of for a higher rate.
 fn lacking(refusal: FecRefusal) -> Refusal {
     match refusal {
-        FecRefusal::Rate { used, max, more } => Refusal::Rate { used, max, more },
-        FecRefusal::AddressRate { used, max, more } => Refusal::AddressRate { used, max, more },
-        FecRefusal::UserRate { used, max, more } => Refusal::UserRate { used, max, more },
-        FecRefusal::Full(full) => Refusal::Full(full),
+        FecRefusal::Rate { used, max, more } => Exhausted::Rate { used, max, more }.into(),
+        FecRefusal::AddressRate { used, max, more } => Exhausted::AddressRate { used, max, more }.into(),
+        FecRefusal::UserRate { used, max, more } => Exhausted::UserRate { used, max, more }.into(),
+        FecRefusal::Full(full) => Exhausted::Full(full).into(),
         other => Refusal::Fec(other),
     }
 }
