@@ -9,13 +9,12 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES};
-use millrace_rights::Quota;
-use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order};
+use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order, OrderedMedia};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
@@ -30,17 +29,12 @@ use crate::service::{
     StreamRequest, Which,
 };
 
-/// The ordered data, without the connection.
+/// An order without its connection.
 struct OrderedBytes {
-    peer: SocketAddr,
-    title: String,
-    bytes: Range<u64>,
-    before: Vec<u8>,
-    ahead_ms: u16,
+    viewer: SocketAddr,
+    media: OrderedMedia,
     label: String,
     agent: Option<String>,
-    quota: Option<Quota>,
-    segment: Option<FetchedSegment>,
 }
 
 /// The viewer's input meanwhile.
@@ -66,17 +60,15 @@ pub(super) async fn take(hub: SharedHub, mut orders: UnboundedReceiver<Order>) {
 }
 
 async fn serve(hub: SharedHub, order: Order) {
-    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, segment, done } = order;
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
-    let segment = segment.map(known_segment);
-    let wanted = OrderedBytes { peer, title, bytes, before, ahead_ms, label, agent, quota, segment };
+    let Order { socket, peer, media, label, agent, done } = order;
+    let viewer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let wanted = OrderedBytes { viewer, media, label, agent };
     let Ok(stream) = ViewerStream::of_order(socket) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
         return;
     };
-    let opened = hub.borrow_mut().accept_order(stream, peer);
+    let opened = hub.borrow_mut().accept_order(stream, viewer);
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
@@ -114,7 +106,7 @@ async fn deliver(
     wanted: &OrderedBytes,
     heard: &mut Heard,
 ) -> Result<(), Failure> {
-    if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
+    if wanted.media.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(DeliveryRefusal::Broken(
             "the head of the response is too long".to_owned(),
         )));
@@ -267,24 +259,24 @@ impl Hub {
     }
 
     fn try_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
-        let now = self.now();
+        let (now, media) = (self.now(), &wanted.media);
         let tried = self.server.with_service(now, |service| {
-            service.prepare(now, conn, &wanted.title)?;
-            let entry = service.find(&wanted.title).ok_or(Refusal::Gone)?;
+            service.prepare(now, conn, &media.title)?;
+            let entry = service.find(&media.title).ok_or(Refusal::Gone)?;
             service.check_members(&entry)?;
             let request = StreamRequest {
                 which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
-                viewer: wanted.peer,
+                viewer: wanted.viewer,
                 conn: Some(conn),
                 entry,
                 path: StreamPath::Bytes { conn },
                 fec: FecWish::Silent,
                 rendition: None,
-                quota: wanted.quota.clone(),
-                segment: wanted.segment,
+                quota: media.quota.as_deref().cloned(),
+                segment: media.segment.as_deref().copied().map(known_segment),
             };
             let stream = service.admit(now, request)?.stream;
-            let reserved = service.reserve_bytes(now, stream, &wanted.bytes);
+            let reserved = service.reserve_bytes(now, stream, &media.bytes);
             if reserved.is_err() {
                 service.close(now, stream, EndReason::TornDown);
             }
@@ -296,11 +288,11 @@ impl Hub {
 
     /// Sends the part that goes before, then the bytes.
     fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &OrderedBytes) -> Result<(), Refusal> {
-        let now = self.now();
-        self.write_to(conn, wanted.before.clone());
-        let played = self
-            .server
-            .with_service(now, |service| service.play_bytes(now, stream, &wanted.bytes, wanted.ahead_ms));
+        let (now, media) = (self.now(), &wanted.media);
+        self.write_to(conn, media.before.clone());
+        let ahead_ms = media.ahead_ms.min(MAX_AHEAD_MS.into()) as u16;
+        let played =
+            self.server.with_service(now, |service| service.play_bytes(now, stream, &media.bytes, ahead_ms));
         self.flush();
         played
     }
