@@ -20,7 +20,8 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::hub::{ControlConnection, Hub, SharedHub};
+use super::connection::ControlConnection;
+use super::hub::{Hub, SharedHub};
 use super::stream::ViewerStream;
 use crate::limits::OPENING_NS;
 use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
@@ -247,43 +248,46 @@ impl Hub {
             segment: known_segment(segment),
             is_sound: sound.is_some(),
         };
-        let may = self.server.with_service(now, |service| service.fetch(now, &fetch));
+        let may = self.service.fetch(now, &fetch);
         self.flush();
         (may, done, over)
     }
 
     fn end_fetch(&mut self, fetching: Fetching, taken: DeliveredAmount) {
         let (now, DeliveredAmount { bytes, is_whole }) = (self.now(), taken);
-        self.server.with_service(now, |service| service.end_fetch(now, fetching, bytes, is_whole));
+        self.service.end_fetch(now, fetching, bytes, is_whole);
         self.flush();
     }
 
     fn try_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
-        let (now, media) = (self.now(), &wanted.media);
-        let tried = self.server.with_service(now, |service| {
-            service.prepare(now, conn, &media.title)?;
-            let entry = service.find(&media.title).ok_or(Refusal::Gone)?;
-            service.check_members(&entry)?;
-            let request = StreamRequest {
-                which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
-                viewer: wanted.viewer,
-                conn: Some(conn),
-                entry,
-                path: StreamPath::Bytes { conn },
-                fec: FecWish::Silent,
-                rendition: None,
-                quota: media.quota.as_deref().cloned(),
-                segment: media.segment.as_deref().copied().map(known_segment),
-            };
-            let stream = service.admit(now, request)?.stream;
-            let reserved = service.reserve_bytes(now, stream, &media.bytes);
-            if reserved.is_err() {
-                service.close(now, stream, EndReason::TornDown);
-            }
-            reserved.map(|()| stream)
-        });
+        let tried = self.admit_order(conn, wanted);
         self.flush();
         tried
+    }
+
+    /// Admits the stream of an order and reserves its room, or takes nothing.
+    fn admit_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
+        let (now, media, service) = (self.now(), &wanted.media, &mut self.service);
+        service.prepare(now, conn, &media.title)?;
+        let entry = service.find(&media.title).ok_or(Refusal::Gone)?;
+        service.check_members(&entry)?;
+        let request = StreamRequest {
+            which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
+            viewer: wanted.viewer,
+            conn: Some(conn),
+            entry,
+            path: StreamPath::Bytes { conn },
+            fec: FecWish::Silent,
+            rendition: None,
+            quota: media.quota.as_deref().cloned(),
+            segment: media.segment.as_deref().copied().map(known_segment),
+        };
+        let stream = service.admit(now, request)?.stream;
+        let reserved = service.reserve_bytes(now, stream, &media.bytes);
+        if reserved.is_err() {
+            service.close(now, stream, EndReason::TornDown);
+        }
+        reserved.map(|()| stream)
     }
 
     /// Sends the part that goes before, then the bytes.
@@ -291,27 +295,24 @@ impl Hub {
         let (now, media) = (self.now(), &wanted.media);
         self.write_to(conn, media.before.clone());
         let ahead_ms = media.ahead_ms.min(MAX_AHEAD_MS.into()) as u16;
-        let played =
-            self.server.with_service(now, |service| service.play_bytes(now, stream, &media.bytes, ahead_ms));
+        let played = self.service.play_bytes(now, stream, &media.bytes, ahead_ms);
         self.flush();
         played
     }
 
     fn close_order(&mut self, stream: StreamKey) {
         let now = self.now();
-        self.server.with_service(now, |service| service.close(now, stream, EndReason::Sent));
+        self.service.close(now, stream, EndReason::Sent);
         self.flush();
     }
 
     fn end_opening(&mut self, conn: ConnKey) {
-        let now = self.now();
-        self.server.with_service(now, |service| service.end_opening(conn));
+        self.service.end_opening(conn);
     }
 
     /// `false`: no engine writes to it.
     fn take_back(&mut self, conn: ConnKey) -> bool {
-        let now = self.now();
-        let is_asked = self.server.with_service(now, |service| service.take_back(conn));
+        let is_asked = self.service.take_back(conn);
         self.flush();
         is_asked
     }

@@ -4,7 +4,7 @@
 use millrace_core::limits::control::MAX_QUOTED;
 use rtsp_types::headers::{RANGE, RETRY_AFTER, SESSION};
 
-use super::server::{Server, header};
+use super::server::{RtspFace, header};
 use crate::rtsp::{Reply, RtspRequest, target};
 use crate::service::{ConnKey, Exhausted, Refusal, ServiceEvent, StreamKey};
 
@@ -56,7 +56,7 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
     }
 }
 
-impl Server {
+impl RtspFace<'_> {
     /// Returns the reply to a request that the service has refused to the viewer on this
     /// connection.
     pub(super) fn refuse(&mut self, conn: ConnKey, title: &str, refusal: &Refusal) -> Reply {
