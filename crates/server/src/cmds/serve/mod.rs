@@ -1,5 +1,5 @@
-//! `millrace serve`: the server. Its settings are here; `run` starts everything and stops
-//! everything, `librarian` keeps the titles in step with folders and store, `uploads` takes in
+//! `millrace serve`: the server. Its settings are here; `plan` makes the configuration of each part
+//! of them; `run` starts everything and stops everything, `librarian` keeps the titles in step with folders and store, `uploads` takes in
 //! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
 //! offload engine, `invite` prints the lines to paste into a player.
 
@@ -8,9 +8,11 @@ mod inject;
 pub(crate) mod invite;
 mod librarian;
 mod link;
+mod listen;
 pub(crate) mod maker;
 mod members;
 mod pictures;
+mod plan;
 mod rests;
 pub(crate) mod rights;
 mod run;
@@ -36,11 +38,11 @@ use millrace_store::volume::Volume;
 
 use self::librarian::DeletedFiles;
 use self::link::LinkRate;
+use self::listen::{ListenChoice, parse_listen};
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
 use self::tls::TlsArgs;
 use self::uploads::UploadArgs;
-use self::web::ListenChoice;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
@@ -271,12 +273,6 @@ fn parse_address_share(text: &str) -> Result<Percent, String> {
     let number: Option<u8> = text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok();
     let number = number.filter(|percent| (1..=100).contains(percent));
     number.map(|number| Percent(f64::from(number))).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
-}
-
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("got \"{text}\"; write an address and a port, for example 0.0.0.0:8554, or [::]:8554 for IPv6 as well")
-    })
 }
 
 /// The text, if it makes sense. Modules are read.
