@@ -1,16 +1,14 @@
 //! A response before its protocol is known.
 
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use hyper::body::Bytes;
-use millrace_rights::Quota;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::events::Listener;
-use crate::site::{DeliveredAmount, OrderedSegment};
+use crate::site::{DeliveredAmount, OrderedMedia};
 
 /// The name of the program in requests and responses.
 pub(crate) const SERVER: &str = concat!("millrace/", env!("CARGO_PKG_VERSION"));
@@ -38,25 +36,9 @@ pub(crate) enum Body {
     /// A segment that was made from a title; its viewer is counted by the bytes that it receives.
     Segment(Bytes, Sending),
     /// Bytes of a title.
-    Media(MediaBody),
+    Media(OrderedMedia),
     /// Events, for as long as a client reads them.
     Events(Listener),
-}
-
-/// Bytes of a title in a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MediaBody {
-    pub(crate) title: String,
-    /// Which bytes of the title; not empty.
-    pub(crate) bytes: Range<u64>,
-    /// Bytes sent before them.
-    pub(crate) before: Vec<u8>,
-    /// See [`Order::ahead_ms`](crate::Order::ahead_ms).
-    pub(crate) ahead_ms: u32,
-    /// Filled in once the client is known.
-    pub(crate) quota: Option<Box<Quota>>,
-    /// See [`Order::segment`](crate::Order::segment).
-    pub(crate) segment: Option<Box<OrderedSegment>>,
 }
 
 /// Body of an error response.
@@ -178,11 +160,5 @@ impl Drop for Sending {
             // The receiver may be gone.
             let _ = over.send(taken);
         }
-    }
-}
-
-impl MediaBody {
-    pub(crate) fn length(&self) -> u64 {
-        self.before.len() as u64 + (self.bytes.end - self.bytes.start)
     }
 }

@@ -4,15 +4,15 @@ use millrace_core::units::BitRate;
 use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
-use crate::answer::{MediaBody, Sending};
+use crate::answer::Sending;
 use crate::context::ServerContext;
 use crate::request::{Request, RequestSource};
-use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedSegment};
+use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedMedia, OrderedSegment};
 
 /// Media that a request is answered with.
 #[derive(Debug)]
 pub(crate) struct MediaOrder {
-    pub(crate) media: MediaBody,
+    pub(crate) media: OrderedMedia,
     pub(crate) source: RequestSource,
     /// The name that the viewer's program gives itself.
     pub(crate) agent: Option<String>,
@@ -46,22 +46,8 @@ impl ServerContext {
         let (done, told) = tokio::sync::oneshot::channel();
         let MediaOrder { media, source, agent } = order;
         let RequestSource { peer, id } = source;
-        let MediaBody { title, bytes, before, ahead_ms, quota, segment } = media;
-        let (length, label) = (bytes.end - bytes.start, id.to_string());
-        let (quota, segment) = (quota.map(|quota| *quota), segment.map(|segment| *segment));
-        self.site.send(Order {
-            socket,
-            peer,
-            title,
-            bytes,
-            before,
-            ahead_ms,
-            label,
-            agent,
-            quota,
-            segment,
-            done,
-        });
+        let (length, label) = (media.bytes.end - media.bytes.start, id.to_string());
+        self.site.send(Order { socket, peer, media, label, agent, done });
         // If the sender is dropped, the connection is gone.
         let delivery = told.await.unwrap_or(Delivery::Broken);
         self.totals.add(|c| {

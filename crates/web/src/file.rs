@@ -6,11 +6,12 @@ use std::ops::Range;
 use millrace_core::limits::web::FAST_START_MS;
 use millrace_store::volume::TitleInfo;
 
-use crate::answer::{Answer, Body, MediaBody};
+use crate::answer::{Answer, Body};
 use crate::conditions::{self, PreconditionResult, Version};
 use crate::date;
 use crate::range::{self, RequestedRange};
 use crate::request::{Method, Request};
+use crate::site::OrderedMedia;
 
 /// Media type of a transport stream (RFC 3555 section 4.2.10).
 pub(crate) const MPEG_TS: &str = "video/mp2t";
@@ -47,7 +48,14 @@ pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
     ];
     ranged(request, &version, title.bytes, headers, |bytes| {
         let (title, before) = (title.name.clone(), Vec::new());
-        Body::Media(MediaBody { title, bytes, before, ahead_ms: FAST_START_MS, quota: None, segment: None })
+        Body::Media(OrderedMedia {
+            title,
+            bytes,
+            before,
+            ahead_ms: FAST_START_MS,
+            quota: None,
+            segment: None,
+        })
     })
 }
 

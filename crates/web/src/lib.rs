@@ -112,8 +112,8 @@ pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
-    DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedSegment,
-    PicturesState, Site, SiteError, TitleBytes, TunnelConn,
+    DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedMedia,
+    OrderedSegment, PicturesState, Site, SiteError, TitleBytes, TunnelConn,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

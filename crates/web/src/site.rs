@@ -266,13 +266,27 @@ pub struct TunnelConn {
     pub is_encrypted: bool,
 }
 
-/// Bytes of a title to be sent.
+/// Bytes of a title to be sent to a viewer.
 #[derive(Debug)]
 pub struct Order {
     /// Where they go. It does not block.
     pub socket: OrderSocket,
     /// Who gets them: room is counted for this address.
     pub peer: SocketAddr,
+    /// The bytes.
+    pub media: OrderedMedia,
+    /// What log lines call it: the id of the request.
+    pub label: String,
+    /// The name that the viewer's program gives itself.
+    pub agent: Option<String>,
+    /// Told once.
+    pub done: oneshot::Sender<Delivery>,
+}
+
+/// Bytes of a title in a response. They go through the order unchanged to the engine that sends
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderedMedia {
     /// The title's name ([`Site::title`]).
     pub title: String,
     /// Which bytes of its transport stream; not empty, and within it.
@@ -282,17 +296,17 @@ pub struct Order {
     pub before: Vec<u8>,
     /// Media that may be sent as fast as the viewer takes it before the title's pace sets in, in milliseconds.
     pub ahead_ms: u32,
-    /// What log lines call it: the id of the request.
-    pub label: String,
-    /// The name that the viewer's program gives itself.
-    pub agent: Option<String>,
-    /// What its user may have.
-    pub quota: Option<Quota>,
+    /// What its user may have; filled in once the client is known.
+    pub quota: Option<Box<Quota>>,
     /// The segment that the bytes belong to: the viewer is counted, from one segment to the next,
     /// rather than the bytes sent.
-    pub segment: Option<OrderedSegment>,
-    /// Told once.
-    pub done: oneshot::Sender<Delivery>,
+    pub segment: Option<Box<OrderedSegment>>,
+}
+
+impl OrderedMedia {
+    pub(crate) fn length(&self) -> u64 {
+        self.before.len() as u64 + (self.bytes.end - self.bytes.start)
+    }
 }
 
 /// One segment of a title.

@@ -1,7 +1,5 @@
 //! How full a server is, for operators who look.
 
-use super::{Admission, Demand};
-
 /// Something that viewers use up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
@@ -19,37 +17,11 @@ impl InUse {
     }
 }
 
-impl Admission {
-    /// Returns the measured values, if anything is measured; `promised` is the demand that each
-    /// engine has promised to viewers, `beside` the rate of viewers that no engine sends to, in
-    /// bits per second.
-    pub fn in_use(&self, promised: impl Iterator<Item = Demand>, beside: u64) -> Vec<InUse> {
-        if !self.config.is_on {
-            return Vec::new();
-        }
-        let mut bits_per_s = beside;
-        let cores = promised.enumerate().map(|(engine, promised)| {
-            bits_per_s += promised.bits_per_s;
-            let what = format!("thousandths of the core of engine {engine}");
-            InUse::new(what, self.load(engine, promised).1, self.config.max_busy_permille)
-        });
-        let mut all: Vec<_> = cores.collect();
-        all.extend(
-            self.config.link_rate.map(|rate| InUse::new("bits a second of the links", bits_per_s, rate.0)),
-        );
-        let cache = self.cache.last.map(|(_, figures)| figures).filter(|figures| figures.positions_max > 0);
-        all.extend(
-            cache.map(|cache| InUse::new("places in the cache", cache.positions, cache.positions_max)),
-        );
-        all
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use millrace_core::units::BitRate;
 
-    use super::super::AdmissionConfig;
+    use super::super::{Admission, AdmissionConfig, Demand};
     use super::*;
 
     #[test]

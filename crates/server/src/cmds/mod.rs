@@ -57,6 +57,7 @@ mod rm;
 mod scrub;
 pub(crate) mod serve;
 mod settings;
+mod stats_file;
 mod title;
 mod title_names;
 mod top;
@@ -283,7 +284,10 @@ pub fn main() -> ExitCode {
         Err(faults) => return refuse(faults),
     };
     let result = match cli.command {
-        CliCommand::Serve(args) => serve::run(&args, &origins),
+        CliCommand::Serve(args) => {
+            let checked = args.check().map_err(|error| usage(origins.blame(error)));
+            checked.and_then(|()| serve::run(&args))
+        }
         CliCommand::Add(args) => add::run(&args),
         CliCommand::Prepare(args) => prepare::run(&args),
         CliCommand::Trick(args) => trick::run(&args),

@@ -37,7 +37,7 @@ impl Hub {
     /// A password that a request has waited for has been checked.
     pub(super) fn password_checked(&mut self, conn: ConnKey) {
         let now = self.now();
-        self.server.password_checked(now, conn);
+        self.rtsp().password_checked(now, conn);
         self.flush();
         if let Some(line) = self.lines.get(&conn) {
             line.wake.notify_one();

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use millrace_core::limits::control::CONN_LINGER;
 use tokio::time::timeout;
 
-use super::hub::{ControlConnection, SharedHub};
+use super::connection::ControlConnection;
+use super::hub::SharedHub;
 use super::tunnel::{self, Arrived, Tunnel};
 use crate::limits::control::{CONN_READ_BYTES, MESSAGES_PER_TURN};
 use crate::rtsp::tunnel::TunnelHalf;
@@ -101,7 +102,7 @@ async fn arrived(tunnel: Option<&Tunnel>) -> Arrived {
 fn refuse(hub: &SharedHub, line: &ControlConnection, what: &'static str) {
     let mut hub = hub.borrow_mut();
     let (now, error) = (hub.now(), FrameError { status: 400.into(), what, cseq: None });
-    hub.server.handle_bad_message(now, line.key, &error);
+    hub.rtsp().handle_bad_message(now, line.key, &error);
     hub.flush();
 }
 
@@ -147,19 +148,19 @@ fn handle(hub: &SharedHub, line: &ControlConnection, framer: &mut Framer) -> Mes
             }
             let now = hub.now();
             match framer.next_incoming() {
-                Ok(Some(Incoming::Request(request))) => hub.server.handle_request(now, key, &request),
+                Ok(Some(Incoming::Request(request))) => hub.rtsp().handle_request(now, key, &request),
                 Ok(Some(Incoming::Interleaved { channel, bytes })) => {
-                    hub.server.handle_interleaved(now, key, channel, &bytes);
+                    hub.rtsp().handle_interleaved(now, key, channel, &bytes);
                 }
                 Ok(Some(Incoming::Response)) => {}
                 Ok(Some(Incoming::Tunnel(half))) => {
                     if line.tunnel.borrow().is_none() && !hub.server.has_spoken(key) {
                         return MessageOutcome::Tunnel(half);
                     }
-                    hub.server.refuse_tunnel(key, 400, "a tunnel begins a connection, and holds none");
+                    hub.rtsp().refuse_tunnel(key, 400, "a tunnel begins a connection, and holds none");
                 }
                 Ok(None) => break 'turn MessageOutcome::Done,
-                Err(error) => hub.server.handle_bad_message(now, key, &error),
+                Err(error) => hub.rtsp().handle_bad_message(now, key, &error),
             }
             hub.flush();
         }

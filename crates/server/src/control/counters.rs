@@ -1,7 +1,9 @@
 //! The work of the control plane since it was started, and its present state. All sums are made
 //! from the stream of events.
 
-use crate::service::{Cause, ConnRefusal, EndReason, FecChange, FecMode, Playing, Refusal, ServiceEvent};
+use crate::service::{
+    Cause, ConnRefusal, EndReason, Exhausted, FecChange, FecMode, Playing, Refusal, ServiceEvent, ShareScope,
+};
 
 millrace_core::counters! {
     /// Sums since the start.
@@ -162,16 +164,16 @@ impl ServerCounters {
     /// Returns the counter of a refusal's reason, beside the general one; `None`: it is not for
     /// lack of streams or bit rate.
     fn refused(&mut self, refusal: &Refusal) -> Option<&mut u64> {
-        let reason = match refusal {
-            Refusal::Full(_) => &mut self.refused_measured,
-            Refusal::AddressStreams { .. } | Refusal::AddressRate { .. } => &mut self.refused_address,
-            Refusal::TitleStreams { .. } => &mut self.refused_title,
-            Refusal::UserStreams { .. } | Refusal::UserRate { .. } => &mut self.refused_user,
-            Refusal::Sessions { .. }
-            | Refusal::Streams { .. }
-            | Refusal::Rate { .. }
-            | Refusal::EngineStreams => return Some(&mut self.refused_full),
-            _ => return None,
+        let Refusal::Exhausted(what) = refusal else { return None };
+        if !what.is_room_to_play() || *what == Exhausted::EngineConnections {
+            return None;
+        }
+        let reason = match what.scope() {
+            ShareScope::Machine => &mut self.refused_measured,
+            ShareScope::Address => &mut self.refused_address,
+            ShareScope::Title => &mut self.refused_title,
+            ShareScope::User => &mut self.refused_user,
+            ShareScope::Server | ShareScope::Connection => return Some(&mut self.refused_full),
         };
         self.refused_full += 1;
         Some(reason)

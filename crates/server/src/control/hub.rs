@@ -1,6 +1,6 @@
-//! What all tasks share: the session server, the engines' handles and the lines to the viewers.
+//! What all tasks share: the service, the session server, the engines' handles and the lines to the viewers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
 use tokio::sync::{Notify, mpsc};
 
+use super::connection::{ConnWriter, ControlConnection};
 use super::counters::{ServerCounters, ServerGauges};
 use super::log::ClientLog;
 use super::offload::OffloadCounters;
@@ -23,13 +24,14 @@ use super::titles::TitleTotals;
 use super::tunnel::{Tunnel, TunnelKey};
 use super::{ControlSheets, EnginePort, Snapshot};
 use crate::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
-use crate::service::{self, ConnKey, ConnRefusal};
-use crate::session::{Output, Server};
+use crate::service::{self, ConnKey, ConnRefusal, Service};
+use crate::session::{Output, RtspFace, Server, canonical};
 
 /// One thread, so no lock; borrowed only between two awaits.
 pub(super) type SharedHub = Rc<RefCell<Hub>>;
 
 pub(super) struct Hub {
+    pub(super) service: Service,
     pub(super) server: Server,
     engines: Vec<EngineLink>,
     pub(super) lines: HashMap<ConnKey, Rc<ControlConnection>>,
@@ -66,116 +68,9 @@ struct EngineLink {
     gone: bool,
 }
 
-/// The side that writes to a connection.
-enum ConnWriter {
-    /// This side.
-    Control,
-    /// An engine, which calls the connection this.
-    Engine(usize, ConnId),
-    /// No writer, until an engine has received it from another one: these bytes wait.
-    Nobody(Vec<u8>),
-}
-
-/// The connection to one viewer, as the control thread keeps it.
-pub(super) struct ControlConnection {
-    pub(super) key: ConnKey,
-    pub(super) stream: ViewerStream,
-    writer: RefCell<ConnWriter>,
-    /// Bytes that the socket has not taken.
-    out: RefCell<VecDeque<u8>>,
-    /// Since when.
-    stuck_since: Cell<Option<Instant>>,
-    /// Close it once `out` is empty.
-    pub(super) closing: Cell<bool>,
-    /// Close it now.
-    pub(super) broken: Cell<bool>,
-    /// Rung when the connection's task should look again.
-    pub(super) wake: Notify,
-    /// The tunnel, if this connection is its GET.
-    pub(super) tunnel: RefCell<Option<TunnelKey>>,
-    /// News of the order that came with it, if one has.
-    pub(super) order: OrderNews,
-}
-
-/// News of an order (`orders.rs`).
-#[derive(Debug, Default)]
-pub(super) struct OrderNews {
-    /// The title it waited for was opened, or could not be opened.
-    pub(super) opened: Cell<bool>,
-    /// The last byte has been taken.
-    pub(super) sent: Cell<bool>,
-    /// Its stream is over.
-    pub(super) over: Cell<bool>,
-    /// No engine writes to the connection any more.
-    pub(super) returned: Cell<bool>,
-    /// The connection broke under an engine's writes: it will not be given back.
-    pub(super) lost: Cell<bool>,
-}
-
-impl ControlConnection {
-    fn new(key: ConnKey, stream: ViewerStream) -> Self {
-        Self {
-            key,
-            stream,
-            writer: RefCell::new(ConnWriter::Control),
-            out: RefCell::default(),
-            stuck_since: Cell::new(None),
-            closing: Cell::new(false),
-            broken: Cell::new(false),
-            wake: Notify::new(),
-            tunnel: RefCell::default(),
-            order: OrderNews::default(),
-        }
-    }
-
-    pub(super) fn is_attached(&self) -> bool {
-        !matches!(*self.writer.borrow(), ConnWriter::Control)
-    }
-
-    /// It goes from one engine to another.
-    pub(super) fn is_held(&self) -> bool {
-        matches!(*self.writer.borrow(), ConnWriter::Nobody(_))
-    }
-
-    pub(super) fn has_output(&self) -> bool {
-        !self.out.borrow().is_empty()
-    }
-
-    /// Writes as much as the socket takes.
-    pub(super) fn flush(&self, now: Instant) {
-        let mut out = self.out.borrow_mut();
-        while !out.is_empty() && !self.broken.get() {
-            match self.stream.try_write(out.as_slices().0) {
-                Ok(0) => self.broken.set(true),
-                Ok(taken) => {
-                    out.drain(..taken);
-                    self.stuck_since.set(None);
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(_) => self.broken.set(true), // the viewer is gone: its task closes the line
-            }
-        }
-        if out.is_empty() {
-            *out = VecDeque::new();
-        } else if self.stuck_since.get().is_none() {
-            self.stuck_since.set(Some(now));
-        }
-    }
-
-    fn write(&self, now: Instant, bytes: &[u8]) {
-        if self.out.borrow().len() + bytes.len() > MAX_CONN_PENDING_BYTES {
-            self.broken.set(true);
-        } else {
-            self.out.borrow_mut().extend(bytes);
-            self.flush(now);
-        }
-        self.wake.notify_one();
-    }
-}
-
 impl Hub {
     pub(super) fn new(
+        service: Service,
         server: Server,
         engines: Vec<Box<dyn EnginePort>>,
         (write_timeout_ns, feed): (u64, millrace_web::Feed),
@@ -184,6 +79,7 @@ impl Hub {
     ) -> Self {
         let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
         Self {
+            service,
             server,
             engines: engines.into_iter().map(link).collect(),
             lines: HashMap::new(),
@@ -209,6 +105,11 @@ impl Hub {
         MonotonicClock.now()
     }
 
+    /// RTSP, for one call.
+    pub(super) fn rtsp(&mut self) -> RtspFace<'_> {
+        self.server.face(&mut self.service)
+    }
+
     /// No descriptor was left for `what`.
     pub(super) fn no_files(&mut self, what: &str, error: &std::io::Error) {
         let now = self.now();
@@ -222,9 +123,10 @@ impl Hub {
 
     /// A new connection; `None` if there are too many.
     pub(super) fn accept(&mut self, stream: ViewerStream, from: ConnOrigin) -> Option<Rc<ControlConnection>> {
-        let opened = self.server.conn_opened(self.now(), from.peer, from.local);
+        let now = self.now();
+        let opened = self.rtsp().conn_opened(now, from.peer, from.local);
         if let (Ok(key), Some(writer)) = (&opened, from.writer) {
-            self.server.bind_conn(*key, writer);
+            self.service.bind_conn(*key, writer);
         }
         if let (Ok(key), true) = (&opened, from.is_encrypted) {
             self.server.conn_is_encrypted(*key);
@@ -243,14 +145,14 @@ impl Hub {
         stream: ViewerStream,
         peer: SocketAddr,
     ) -> Result<Rc<ControlConnection>, (ViewerStream, ConnRefusal)> {
-        let opened = self.server.with_service(self.now(), |service| service.conn_lent(peer));
+        let opened = self.service.conn_lent(peer);
         self.flush();
         let key = match opened {
             Ok(key) => key,
             Err(refusal) => return Err((stream, refusal)),
         };
         if let Some((_, writer)) = self.offload.as_ref().filter(|_| stream.is_offloaded()) {
-            self.server.bind_conn(key, *writer);
+            self.service.bind_conn(key, *writer);
         }
         let line = Rc::new(ControlConnection::new(key, stream));
         self.lines.insert(key, Rc::clone(&line));
@@ -270,7 +172,12 @@ impl Hub {
         {
             self.offload_cut += 1;
         }
-        self.server.conn_closed(self.now(), key);
+        let now = self.now();
+        match self.server.has_conn(key) {
+            true => self.rtsp().conn_closed(now, key),
+            // It was lent, and its place is given back like any other.
+            false => self.service.conn_closed(now, key),
+        }
         self.flush();
     }
 
@@ -282,9 +189,10 @@ impl Hub {
         }
         // An engine that is not notified now is notified of the next one.
         if !self.is_congested() {
-            let now = self.now();
             for &(dest, errno) in unreachable {
-                self.server.handle_unreachable(now, dest, errno);
+                // It is no reason to end a session: a player may come back, and one that does not
+                // is silent.
+                self.service.unreachable(canonical(dest), errno);
             }
             self.flush();
         }
@@ -329,18 +237,14 @@ impl Hub {
         self.lines.len()
     }
 
-    /// Carries out the outputs of the session server.
+    /// Carries out the outputs of the service and of the session server.
     pub(super) fn flush(&mut self) {
+        let now = self.now();
+        self.rtsp().drain_service(now);
         while let Some(output) = self.server.poll_output() {
             match output {
+                Output::Service(output) => self.carry_out(output),
                 Output::Reply { conn, bytes } => self.write_to(conn, bytes),
-                Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
-                Output::Hold { conn } => {
-                    if let Some(line) = self.lines.get(&conn) {
-                        line.writer.replace(ConnWriter::Nobody(Vec::new()));
-                    }
-                }
-                Output::Command { engine, command } => self.send(engine, command),
                 Output::Close { conn } => {
                     if let Some(line) = self.lines.get(&conn) {
                         line.closing.set(true);
@@ -349,8 +253,20 @@ impl Hub {
                 }
                 Output::Check { conn, check } => self.check_password(conn, check),
                 Output::Ask { conn, question } => self.ask_beside(conn, question),
-                Output::Event(event) => self.publish_event(&event),
             }
+        }
+    }
+
+    fn carry_out(&mut self, output: service::Output) {
+        match output {
+            service::Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
+            service::Output::Hold { conn } => {
+                if let Some(line) = self.lines.get(&conn) {
+                    line.writer.replace(ConnWriter::Nobody(Vec::new()));
+                }
+            }
+            service::Output::Command { engine, command } => self.send(engine, command),
+            service::Output::Event(event) => self.publish_event(&event),
         }
     }
 
@@ -474,7 +390,7 @@ impl Hub {
                 Some(command::Event::Recycle { .. }) => {}
                 Some(event) => {
                     let now = self.now();
-                    self.server.handle_engine_event(now, engine, event);
+                    self.service.engine_event(now, engine, event);
                     self.flush();
                 }
                 None => return false,
@@ -486,7 +402,7 @@ impl Hub {
     /// The library has opened something, or could not.
     pub(super) fn take_openings(&mut self) {
         let now = self.now();
-        for conn in self.server.take_openings(now) {
+        for conn in self.rtsp().take_openings(now) {
             if let Some(line) = self.lines.get(&conn) {
                 line.order.opened.set(true);
                 line.wake.notify_one();
@@ -499,7 +415,7 @@ impl Hub {
     pub(super) fn tick(&mut self) {
         let now = self.now();
         self.server.set_wall_offset_ns(millrace_offload::clock::wall_offset_ns());
-        self.server.tick(now);
+        self.rtsp().tick(now);
         let stuck = |line: &ControlConnection| {
             line.stuck_since.get().is_some_and(|since| now.ns_since(since) > self.write_timeout_ns)
         };
@@ -524,10 +440,10 @@ impl Hub {
     /// Passes the totals of the engines and the cache on to admission.
     pub(super) fn look_at_load(&mut self) {
         let now = self.now();
-        self.server.look_at_cache(now);
+        self.service.look_at_cache(now);
         for (engine, link) in self.engines.iter().enumerate() {
             if let Some(figures) = link.handle.figures() {
-                self.server.look_at_load(now, engine, figures);
+                self.service.look_at_load(now, engine, figures);
             }
         }
         self.flush();
@@ -537,7 +453,7 @@ impl Hub {
     pub(super) fn publish(&mut self) {
         self.sheets.counters.publish(&self.counters);
         self.titles.publish(&self.sheets.titles);
-        let service = self.server.service();
+        let service = &self.service;
         self.sheets.held.publish(&ServerGauges {
             connections: service.connection_count() as u64,
             deliveries: service.lent_count() as u64,
@@ -559,7 +475,7 @@ impl Hub {
         link.gone = true;
         link.waiting.clear();
         let now = self.now();
-        self.server.engine_gone(now, engine);
+        self.service.engine_gone(now, engine);
         self.flush();
     }
 
@@ -577,10 +493,10 @@ impl Hub {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let service = self.server.service();
+        let service = &self.service;
         Snapshot {
             counters: self.counters,
-            sessions: self.server.sessions(self.now()),
+            sessions: self.server.sessions(service, self.now()),
             fetchers: service.fetchers().cloned().collect(),
             now: self.now(),
             connections: service.connection_count(),

@@ -36,6 +36,7 @@
 
 mod checks;
 mod conn;
+mod connection;
 mod counters;
 mod engine_port;
 mod http;

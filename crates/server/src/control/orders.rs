@@ -9,38 +9,33 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES};
-use millrace_rights::Quota;
-use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order};
+use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order, OrderedMedia};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::hub::{ControlConnection, Hub, SharedHub};
+use super::connection::ControlConnection;
+use super::hub::{Hub, SharedHub};
 use super::stream::ViewerStream;
 use crate::limits::OPENING_NS;
 use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
 use crate::service::{
-    ConnKey, EndReason, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
+    ConnKey, EndReason, Exhausted, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
     StreamRequest, Which,
 };
 
-/// The ordered data, without the connection.
+/// An order without its connection.
 struct OrderedBytes {
-    peer: SocketAddr,
-    title: String,
-    bytes: Range<u64>,
-    before: Vec<u8>,
-    ahead_ms: u16,
+    viewer: SocketAddr,
+    media: OrderedMedia,
     label: String,
     agent: Option<String>,
-    quota: Option<Quota>,
-    segment: Option<FetchedSegment>,
 }
 
 /// The viewer's input meanwhile.
@@ -66,17 +61,15 @@ pub(super) async fn take(hub: SharedHub, mut orders: UnboundedReceiver<Order>) {
 }
 
 async fn serve(hub: SharedHub, order: Order) {
-    let Order { socket, peer, title, bytes, before, ahead_ms, label, agent, quota, segment, done } = order;
-    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let ahead_ms = ahead_ms.min(millrace_core::limits::MAX_AHEAD_MS.into()) as u16;
-    let segment = segment.map(known_segment);
-    let wanted = OrderedBytes { peer, title, bytes, before, ahead_ms, label, agent, quota, segment };
+    let Order { socket, peer, media, label, agent, done } = order;
+    let viewer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    let wanted = OrderedBytes { viewer, media, label, agent };
     let Ok(stream) = ViewerStream::of_order(socket) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
         return;
     };
-    let opened = hub.borrow_mut().accept_order(stream, peer);
+    let opened = hub.borrow_mut().accept_order(stream, viewer);
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
@@ -114,7 +107,7 @@ async fn deliver(
     wanted: &OrderedBytes,
     heard: &mut Heard,
 ) -> Result<(), Failure> {
-    if wanted.before.len() > MAX_ORDER_HEAD_BYTES {
+    if wanted.media.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(DeliveryRefusal::Broken(
             "the head of the response is too long".to_owned(),
         )));
@@ -207,7 +200,7 @@ fn refused(refusal: &Refusal) -> DeliveryRefusal {
         Refusal::MembersLost(_)
         | Refusal::Unfit(_)
         | Refusal::TimedOut
-        | Refusal::TooManyTitles
+        | Refusal::Exhausted(Exhausted::OpenTitles)
         | Refusal::Broken => DeliveryRefusal::Broken(refusal.to_string()),
         _ => DeliveryRefusal::Full(refusal.to_string()),
     }
@@ -255,71 +248,71 @@ impl Hub {
             segment: known_segment(segment),
             is_sound: sound.is_some(),
         };
-        let may = self.server.with_service(now, |service| service.fetch(now, &fetch));
+        let may = self.service.fetch(now, &fetch);
         self.flush();
         (may, done, over)
     }
 
     fn end_fetch(&mut self, fetching: Fetching, taken: DeliveredAmount) {
         let (now, DeliveredAmount { bytes, is_whole }) = (self.now(), taken);
-        self.server.with_service(now, |service| service.end_fetch(now, fetching, bytes, is_whole));
+        self.service.end_fetch(now, fetching, bytes, is_whole);
         self.flush();
     }
 
     fn try_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
-        let now = self.now();
-        let tried = self.server.with_service(now, |service| {
-            service.prepare(now, conn, &wanted.title)?;
-            let entry = service.find(&wanted.title).ok_or(Refusal::Gone)?;
-            service.check_members(&entry)?;
-            let request = StreamRequest {
-                which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
-                viewer: wanted.peer,
-                conn: Some(conn),
-                entry,
-                path: StreamPath::Bytes { conn },
-                fec: FecWish::Silent,
-                rendition: None,
-                quota: wanted.quota.clone(),
-                segment: wanted.segment,
-            };
-            let stream = service.admit(now, request)?.stream;
-            let reserved = service.reserve_bytes(now, stream, &wanted.bytes);
-            if reserved.is_err() {
-                service.close(now, stream, EndReason::TornDown);
-            }
-            reserved.map(|()| stream)
-        });
+        let tried = self.admit_order(conn, wanted);
         self.flush();
         tried
     }
 
+    /// Admits the stream of an order and reserves its room, or takes nothing.
+    fn admit_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
+        let (now, media, service) = (self.now(), &wanted.media, &mut self.service);
+        service.prepare(now, conn, &media.title)?;
+        let entry = service.find(&media.title).ok_or(Refusal::Gone)?;
+        service.check_members(&entry)?;
+        let request = StreamRequest {
+            which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },
+            viewer: wanted.viewer,
+            conn: Some(conn),
+            entry,
+            path: StreamPath::Bytes { conn },
+            fec: FecWish::Silent,
+            rendition: None,
+            quota: media.quota.as_deref().cloned(),
+            segment: media.segment.as_deref().copied().map(known_segment),
+        };
+        let stream = service.admit(now, request)?.stream;
+        let reserved = service.reserve_bytes(now, stream, &media.bytes);
+        if reserved.is_err() {
+            service.close(now, stream, EndReason::TornDown);
+        }
+        reserved.map(|()| stream)
+    }
+
     /// Sends the part that goes before, then the bytes.
     fn play_order(&mut self, conn: ConnKey, stream: StreamKey, wanted: &OrderedBytes) -> Result<(), Refusal> {
-        let now = self.now();
-        self.write_to(conn, wanted.before.clone());
-        let played = self
-            .server
-            .with_service(now, |service| service.play_bytes(now, stream, &wanted.bytes, wanted.ahead_ms));
+        let (now, media) = (self.now(), &wanted.media);
+        self.write_to(conn, media.before.clone());
+        let ahead_ms = media.ahead_ms.min(MAX_AHEAD_MS.into()) as u16;
+        let played = self.service.play_bytes(now, stream, &media.bytes, ahead_ms);
         self.flush();
         played
     }
 
     fn close_order(&mut self, stream: StreamKey) {
         let now = self.now();
-        self.server.with_service(now, |service| service.close(now, stream, EndReason::Sent));
+        self.service.close(now, stream, EndReason::Sent);
         self.flush();
     }
 
     fn end_opening(&mut self, conn: ConnKey) {
-        let now = self.now();
-        self.server.with_service(now, |service| service.end_opening(conn));
+        self.service.end_opening(conn);
     }
 
     /// `false`: no engine writes to it.
     fn take_back(&mut self, conn: ConnKey) -> bool {
-        let now = self.now();
-        let is_asked = self.server.with_service(now, |service| service.take_back(conn));
+        let is_asked = self.service.take_back(conn);
         self.flush();
         is_asked
     }

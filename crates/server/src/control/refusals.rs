@@ -63,10 +63,10 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::Refusal;
+    use crate::service::{Exhausted, Refusal};
 
     fn no_room(number: u16) -> ServiceEvent {
-        let refusal = Refusal::Streams { max: 7 };
+        let refusal = Refusal::Exhausted(Exhausted::Streams { max: 7 });
         ServiceEvent::NoRoom { peer: ([192, 0, 2, 1], number).into(), title: "film".to_owned(), refusal }
     }
 

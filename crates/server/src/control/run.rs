@@ -25,7 +25,7 @@ use super::{
 };
 use crate::limits::ADMISSION_LOOK_NS;
 use crate::limits::control::{BYE_LIMIT, CONTROL_TICK, END_POLL, LISTEN_BACKLOG, RING_RETRY};
-use crate::service::{ConnKey, Library};
+use crate::service::{ConnKey, Library, Service};
 use crate::session::{Entropy, Server, UdpPort};
 
 /// The inputs of the thread.
@@ -46,9 +46,10 @@ pub(super) async fn run(
 ) -> Farewell {
     let ControlInputs { config, library, entropy, engines, sockets, sheets } = parts;
     let count = engines.len();
-    let server = Server::new(config.session, library, entropy);
+    let service = Service::new(config.session.service.clone(), library);
+    let server = Server::new(config.session, entropy);
     let (checked, hears_checked) = mpsc::unbounded_channel();
-    let hub = Hub::new(server, engines, (config.write_timeout_ns, config.feed), sheets, checked);
+    let hub = Hub::new(service, server, engines, (config.write_timeout_ns, config.feed), sheets, checked);
     let hub: SharedHub = Rc::new(RefCell::new(hub));
     spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
@@ -73,7 +74,7 @@ async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Du
         match asked.recv().await {
             // The asker may have given up waiting.
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
-            Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().server.service().in_use())),
+            Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().service.in_use())),
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
             Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
             Some(Ask::ShutDown(limit)) => return limit,
@@ -97,13 +98,13 @@ fn start(hub: &SharedHub, engines: usize, sockets: Sockets) -> Result<Vec<JoinHa
         let fd = fd.map_err(refused("watch the engine's bell"))?;
         spawn_local(hear(Rc::clone(hub), engine, fd));
     }
-    let fd = hub.borrow().server.service().openings_fd().map(|fd| fd.try_clone_to_owned());
+    let fd = hub.borrow().service.openings_fd().map(|fd| fd.try_clone_to_owned());
     if let Some(fd) = fd {
         let fd = fd.and_then(watch).map_err(refused("watch the library's bell"))?;
         spawn_local(hear_library(Rc::clone(hub), fd));
     }
     spawn_local(tick(Rc::clone(hub)));
-    if hub.borrow().server.service().config().admission.is_on {
+    if hub.borrow().service.config().admission.is_on {
         spawn_local(look_at_load(Rc::clone(hub)));
     }
     spawn_local(retry(Rc::clone(hub)));
@@ -277,12 +278,12 @@ async fn retry(hub: SharedHub) {
 /// BYE first, because without it players wait for ever; then sessions, streams, connections.
 async fn shut_down(hub: &SharedHub, engines: usize, limit: Duration) -> Farewell {
     let look = |hub: &mut Hub| (0..engines).for_each(|engine| hub.look_for_end(engine));
-    if hub.borrow_mut().server.begin_shutdown() > 0 {
+    if hub.borrow_mut().service.begin_shutdown() > 0 {
         hub.borrow_mut().stop_engines();
         let bye = async {
             loop {
                 look(&mut hub.borrow_mut());
-                if hub.borrow().server.service().unfinished_count() == 0 || hub.borrow().engines_gone() {
+                if hub.borrow().service.unfinished_count() == 0 || hub.borrow().engines_gone() {
                     return;
                 }
                 sleep(END_POLL).await;
@@ -294,13 +295,13 @@ async fn shut_down(hub: &SharedHub, engines: usize, limit: Duration) -> Farewell
     {
         let mut hub = hub.borrow_mut();
         let now = hub.now();
-        hub.server.shut_down(now);
+        hub.rtsp().shut_down(now);
         hub.flush();
     }
     let end = async {
         loop {
             look(&mut hub.borrow_mut());
-            if hub.borrow().server.service().place_count() == 0 && hub.borrow().line_count() == 0 {
+            if hub.borrow().service.place_count() == 0 && hub.borrow().line_count() == 0 {
                 return;
             }
             sleep(END_POLL).await;
@@ -311,5 +312,5 @@ async fn shut_down(hub: &SharedHub, engines: usize, limit: Duration) -> Farewell
     let mut hub = hub.borrow_mut();
     hub.finish_log();
     hub.publish();
-    Farewell { streams_left: hub.server.service().place_count(), connections_left: hub.line_count() }
+    Farewell { streams_left: hub.service.place_count(), connections_left: hub.line_count() }
 }

@@ -16,7 +16,8 @@ use std::rc::Rc;
 use tokio::sync::Notify;
 
 use super::conn::{Read, read_into};
-use super::hub::{ControlConnection, SharedHub};
+use super::connection::ControlConnection;
+use super::hub::SharedHub;
 use crate::limits::control::CONN_READ_BYTES;
 use crate::rtsp::tunnel::{Base64Stream, TunnelHalf};
 
@@ -87,14 +88,14 @@ pub(super) fn open(hub: &SharedHub, line: &ControlConnection, half: TunnelHalf) 
     let (ip, is_encrypted) = hub.server.tunnel_end(line.key)?;
     let key = TunnelKey { ip, is_encrypted, cookie: half.cookie };
     if hub.tunnels.contains_key(&key) {
-        hub.server.refuse_tunnel(line.key, 409, "another tunnel has this x-sessioncookie");
+        hub.rtsp().refuse_tunnel(line.key, 409, "another tunnel has this x-sessioncookie");
         hub.flush();
         return None;
     }
     let tunnel = Rc::<Tunnel>::default();
     hub.tunnels.insert(key.clone(), Rc::clone(&tunnel));
     line.tunnel.replace(Some(key));
-    hub.server.tunnel_opened(line.key);
+    hub.rtsp().tunnel_opened(line.key);
     hub.flush();
     Some(tunnel)
 }
@@ -135,7 +136,7 @@ fn join(hub: &SharedHub, line: &ControlConnection, half: TunnelHalf) -> Option<R
         Some(_) => None,
     };
     if let Some((status, what)) = refusal {
-        hub.server.refuse_tunnel(line.key, status, what);
+        hub.rtsp().refuse_tunnel(line.key, status, what);
         hub.flush();
         return None;
     }

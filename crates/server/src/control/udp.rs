@@ -39,7 +39,7 @@ fn take_datagrams(hub: &SharedHub, socket: &UdpSocket, port: UdpPort, bytes: &mu
         match socket.recv_from(bytes) {
             Ok((len, from)) => {
                 let now = hub.now();
-                hub.server.handle_datagram(now, port, from, &bytes[..len]);
+                hub.rtsp().handle_datagram(now, port, from, &bytes[..len]);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             // An ICMP error comes up once more as an error of the whole socket; reading it has cleared it.

@@ -7,7 +7,7 @@
 use millrace_core::limits::MAX_RTSP_MESSAGE_BYTES;
 use rtsp_types::{Message, StatusCode};
 
-use super::RtspRequest;
+use super::request::RtspRequest;
 use super::tunnel::TunnelHalf;
 use crate::limits::control::{FRAMER_KEPT_BYTES, MAX_CLIENT_FRAME_BYTES, REQUEST_LINE_EXTRA_BYTES};
 use crate::limits::{MAX_RTSP_HEADERS, MAX_RTSP_URL_BYTES};

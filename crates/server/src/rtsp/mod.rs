@@ -19,6 +19,7 @@ pub mod date;
 pub mod frame;
 pub mod range;
 pub mod reply;
+mod request;
 pub mod speeds;
 pub mod target;
 pub mod transport;
@@ -26,6 +27,4 @@ pub mod tunnel;
 
 pub use frame::{FrameError, Framer, Incoming};
 pub use reply::Reply;
-
-/// A request with its body.
-pub type RtspRequest = rtsp_types::Request<Vec<u8>>;
+pub use request::RtspRequest;

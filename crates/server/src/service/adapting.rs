@@ -4,6 +4,7 @@
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::adapt::{AdaptDecision, Cause, Trouble};
+use super::exhausted::Exhausted;
 use super::keys::StreamKey;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
@@ -84,7 +85,7 @@ impl Service {
             // A viewer that has seen one rendition stays with it.
             let helps = own.is_none()
                 && refusal.is_of_rate()
-                && renditions.begin_lower(|all, one| self.unread.allows(now, all, one));
+                && renditions.begin_lower(|all, one| self.titles.allows(now, all, one));
             let lacking = lacking.get_or_insert(refusal);
             if !helps {
                 return Err(lacking.clone());
@@ -109,10 +110,10 @@ impl Service {
 
     fn adapt(&mut self, now: Instant, key: StreamKey) {
         let basis = self.config.rate_basis;
-        let Self { streams, unread, .. } = self;
+        let Self { streams, titles, .. } = self;
         let Some(PlaybackStream { renditions, .. }) = streams.get_mut(&key) else { return };
         let Some(verdict) = renditions.adapter.verdict(now) else { return };
-        let can = |rendition: &usize| unread.allows(now, renditions, *rendition);
+        let can = |rendition: &usize| titles.allows(now, renditions, *rendition);
         let (wanted, cause) = match verdict {
             AdaptDecision::Up => (renditions.higher(can), Cause::Recovered),
             AdaptDecision::Down { through_permille, trouble } => {
@@ -123,7 +124,7 @@ impl Service {
         match self.go_over(now, key, wanted, cause) {
             Ok(()) => self.note_change(now, key, verdict == AdaptDecision::Up),
             // It is there the next time.
-            Err(Refusal::Opening | Refusal::TooManyOpenings) => {}
+            Err(Refusal::Opening | Refusal::Exhausted(Exhausted::Openings)) => {}
             // The next time it is another one.
             Err(refusal) if refusal.is_of_title() => {}
             Err(_) if verdict == AdaptDecision::Up => {
@@ -158,7 +159,7 @@ impl Service {
     /// per second are gone. Returns how many are gone; those of streams already on their way down
     /// count.
     pub(super) fn lower_newest(&mut self, now: Instant, engine: usize, packets_per_s: u64) -> u64 {
-        let newest: Vec<_> = self.newest(engine).into_iter().map(|stream| stream.key).collect();
+        let newest: Vec<_> = self.streams.newest(engine).into_iter().map(|stream| stream.key).collect();
         let relief = |service: &Self, key: StreamKey| {
             let stream = service.streams.get(&key)?;
             let less = stream.renditions.relief(service.config.rate_basis);
@@ -166,11 +167,11 @@ impl Service {
         };
         let mut gone: u64 = newest.iter().filter_map(|key| relief(self, *key)).sum();
         for key in newest {
-            let Self { streams, unread, .. } = self;
+            let Self { streams, titles, .. } = self;
             let Some(stream) = streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
             stream.renditions.adapter.pressure();
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
-            let lowest = stream.renditions.lowest(|one| unread.allows(now, &stream.renditions, *one));
+            let lowest = stream.renditions.lowest(|one| titles.allows(now, &stream.renditions, *one));
             let Some(lowest) = lowest.filter(|_| may_change) else { continue };
             // Streams that cannot change are left to the steps after this.
             if self.go_over(now, key, lowest, Cause::Trouble(Trouble::Overload)).is_ok() {

@@ -1,6 +1,5 @@
 //! How a viewer gets a stream, or moves the one it has to another path.
 
-use millrace_core::address::network_of;
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
@@ -8,6 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use millrace_offload::command::Command;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::fec::Granted;
 use super::keys::{ConnKey, StreamKey, StreamPath, ports_of};
 use super::measured::demand_of;
@@ -70,7 +70,8 @@ impl Service {
         renditions.is_auto &= !matches!(granted, Granted::Possible { .. });
         let replaced = self.replaced_by(now, own, &request)?;
         // The replaced streams free their reservations only if the new one is admitted.
-        let reserved: Vec<_> = replaced.iter().copied().filter(|key| self.is_reserved(*key)).collect();
+        let reserved: Vec<_> =
+            replaced.iter().copied().filter(|key| self.streams.is_reserved(*key)).collect();
         reserved.iter().for_each(|key| self.release_reservation(*key));
         let tracks = if let Granted::Possible { mode, .. } = &granted { mode.tracks() } else { &[] };
         let taken = self.take_for(now, &request, own, &entry, &mut renditions, tracks);
@@ -155,7 +156,7 @@ impl Service {
         if size != request.entry.layout.packet_bytes() {
             self.need(now, request.conn, [NeededPart::times(&request.entry, size)])?;
         }
-        Ok(self.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
+        Ok(self.titles.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
 
     /// Takes everything that a stream needs while it plays; returns it with the RTP timeline of the
@@ -176,10 +177,6 @@ impl Service {
         Ok((home, self.take(request, entry, place)?))
     }
 
-    fn is_reserved(&self, key: StreamKey) -> bool {
-        self.streams.get(&key).is_some_and(|stream| stream.is_reserved)
-    }
-
     /// The streams that end when this one is admitted, because a viewer cannot use two titles on
     /// one UDP port. A set-top box that was switched off and on again, or that changes the channel
     /// without ending its stream, requests the same ports.
@@ -196,12 +193,7 @@ impl Service {
         if let Some(port) = self.port_in_use(now, own, request.conn, request.path) {
             return Err(Refusal::PortInUse(port));
         }
-        let StreamPath::Udp { ip, port: wanted, .. } = request.path else { return Ok(Vec::new()) };
-        let same_port = |key: &StreamKey| {
-            let path = self.streams.get(key).map(|stream| stream.path);
-            matches!(path, Some(StreamPath::Udp { port, .. }) if port == wanted) && Some(*key) != own
-        };
-        Ok(self.at_port(ip, wanted).iter().copied().filter(same_port).collect())
+        Ok(self.streams.with_media_port_of(request.path, own))
     }
 
     /// The first UDP port of `path` on which another viewer receives a stream. Streams of the same
@@ -213,12 +205,7 @@ impl Service {
         conn: Option<ConnKey>,
         path: StreamPath,
     ) -> Option<u16> {
-        let StreamPath::Udp { ip, .. } = path else { return None };
-        let is_strangers = |key: &StreamKey| {
-            let stream = self.streams.get(key).filter(|_| Some(*key) != own);
-            stream.is_some_and(|stream| !(stream.owner == conn || stream.is_abandoned(now)))
-        };
-        ports_of(path).find(|port| self.at_port(ip, *port).iter().any(is_strangers))
+        self.streams.port_in_use(now, own, conn, path)
     }
 
     /// Ends the streams whose ports an admitted stream takes over.
@@ -247,15 +234,15 @@ impl Service {
         if let Some(conn) = request.path.conn()
             && let Err(refusal) = self.attach(conn, place.engine)
         {
-            self.library.close(title);
+            self.titles.close(title);
             return Err(refusal);
         }
-        let id = self.place_for(place.engine, title).ok_or(Refusal::EngineStreams)?; // place() has seen one
+        let id = self.place_for(place.engine, title).ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?; // place() has seen one
         Ok(StreamGrant { place, id, title })
     }
 
     pub(super) fn open_title(&mut self, entry: &TitleEntry) -> Result<TitleRef, Refusal> {
-        let error = match self.library.open(entry) {
+        let error = match self.titles.open(entry) {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
             Err(OpenError::Unfit(why)) => return Err(Refusal::Unfit(why)),
@@ -263,7 +250,7 @@ impl Service {
         };
         self.tell(ServiceEvent::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
-            OpenError::Full => Refusal::TooManyTitles,
+            OpenError::Full => Refusal::Exhausted(Exhausted::OpenTitles),
             OpenError::TimedOut(_) => Refusal::TimedOut,
             OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Broken(_) => Refusal::Broken,
         })
@@ -271,9 +258,9 @@ impl Service {
 
     /// A place in the engine for a title that has just been opened; if there is none, the title is closed again.
     pub(super) fn place_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
-        let place = self.slots[engine].places.take_stream();
+        let place = self.slots.take_stream(engine);
         if place.is_none() {
-            self.library.close(title);
+            self.titles.close(title);
         }
         place
     }
@@ -287,13 +274,12 @@ impl Service {
             StreamPath::Bytes { .. } => ServiceEvent::Ordered { label: session, title, peer, engine },
             _ => ServiceEvent::Started { session, title, peer, transport, agent, conn, engine },
         });
-        self.slots[stream.engine].admitted += stream.demand();
-        self.usage.entry(network_of(peer.ip())).or_default().sessions += 1;
-        self.idle.insert((stream.idle_since, key));
+        self.slots.admit(stream.engine, stream.demand());
+        self.usage.add_session(peer.ip());
         if let Some(number) = stream.fetcher {
             self.fetchers.begin_segment(number);
         }
-        self.streams.insert(key, stream);
+        self.streams.insert(stream);
         self.own(key, conn);
         key
     }
@@ -312,20 +298,15 @@ impl Service {
             stream.go_back_to_title();
         }
         self.retire_stream(now, key, None);
-        let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
+        let was_reserved = self.streams.is_reserved(key);
         self.release_reservation(key);
         self.own(key, request.conn);
+        self.streams.forget_unfinished_pause(now, key);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         // Streams are counted where they were made: the count must go back to the same address.
-        let (from, to) = (network_of(stream.viewer.ip()), network_of(request.viewer.ip()));
-        self.slots[stream.engine].admitted -= stream.demand();
-        self.slots[taken.place.engine].admitted += demand_of(entry, taken.place.rate);
-        if matches!(stream.media, DeliveryState::Pausing(_)) {
-            self.idle.remove(&(stream.idle_since, key));
-            self.idle.insert((now, key));
-            stream.media = DeliveryState::Fresh; // the place that could have said where it stopped is gone
-            stream.idle_since = now;
-        }
+        self.usage.move_session(stream.viewer.ip(), request.viewer.ip());
+        self.slots.dismiss(stream.engine, stream.demand());
+        self.slots.admit(taken.place.engine, demand_of(entry, taken.place.rate));
         stream.media = stream.media.in_size_of(&stream.entry, entry);
         (stream.entry, stream.title, stream.path) = (entry.clone(), taken.title, request.path);
         stream.home = entry.timeline;
@@ -333,10 +314,6 @@ impl Service {
         (stream.viewer, stream.fec, stream.speed_rate) = (request.viewer, None, 0);
         stream.quota.clone_from(&request.quota);
         (stream.report, stream.backlog_bytes, stream.behind) = (None, None, None);
-        if from != to {
-            self.usage.entry(to).or_default().sessions += 1;
-            self.release_usage(from, |usage| &mut usage.sessions);
-        }
         // One that had paused only just now keeps its reservation; place() has seen that it fits.
         if was_reserved {
             self.take_reservation(key);
@@ -349,9 +326,9 @@ impl Service {
         let (engine, place, path, ip) = (stream.engine, stream.place, stream.path, stream.viewer.ip());
         let named = |conn| self.attachment(conn).map(|(_, id)| id);
         let Some(dest) = path.with_conn(named) else { return };
-        self.by_place.insert((engine, place), key);
+        self.streams.add_place(key, engine, place);
         for port in ports_of(path) {
-            self.by_port.entry((ip, port)).or_default().push(key);
+            self.streams.add_port(key, ip, port);
         }
         self.command(engine, Command::Open { stream: place, dest, quiet: false });
     }

@@ -106,56 +106,12 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use millrace_core::ids::TitleId;
-    use millrace_core::limits::DEFAULT_PACKET_BYTES;
-    use millrace_core::packet::WireLayout;
-    use millrace_core::scale::Scale;
-    use millrace_core::time::MediaTicks;
-    use millrace_core::units::BitRate;
-    use millrace_core::wire::rtp::Timeline;
-
-    use super::super::ports::{AccessPoint, AccessPoints};
-    use super::super::presentation::Presentation;
+    use super::super::sample_tests;
     use super::*;
-
-    struct Nowhere;
-
-    impl AccessPoints for Nowhere {
-        fn access_at_or_before(&self, _: MediaTicks) -> AccessPoint {
-            AccessPoint { packet: 0, time: MediaTicks(0) }
-        }
-        fn access_at_or_after(&self, _: MediaTicks) -> Option<AccessPoint> {
-            None
-        }
-        fn packet_at(&self, _: MediaTicks) -> u32 {
-            0
-        }
-        fn time_of(&self, _: u32) -> Option<MediaTicks> {
-            None
-        }
-    }
 
     #[test]
     fn bytes_are_parts_of_packets() {
-        let entry = TitleEntry {
-            id: TitleId([1; 16]),
-            name: "film".into(),
-            title: "Film".into(),
-            is_made: false,
-            scale: Scale::NORMAL,
-            duration: MediaTicks(90_000),
-            presentation: Presentation::default(),
-            mean_rate: BitRate(1),
-            peak_rate: BitRate(1),
-            packets: 10,
-            timeline: Timeline { ssrc: 1, timestamp_base: 2 },
-            layout: WireLayout::new(DEFAULT_PACKET_BYTES).unwrap(),
-            fec: None,
-            access: Arc::new(Nowhere),
-            transform: None,
-        };
+        let entry = sample_tests::entry();
         let of = |from, to| packets_of(&entry, &(from..to));
         let bytes = |head, last| Numbering::Bytes { head, last };
         assert_eq!(of(0, 13_160), Some((0..10, bytes(0, 0))));

@@ -1,36 +1,19 @@
 //! Connections, whatever is spoken on them: how many there may be, the streams made on each, and the engine that writes to it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use millrace_core::address::network_of;
 use millrace_core::ids::ConnId;
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
 
+use super::conn_table::{ClosedConn, ConnPlace, ReturnedConn};
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey, StreamPath};
-use super::ledger::Usage;
 use super::output::Output;
 use super::refusal::{ConnRefusal, Refusal};
 use super::state::Service;
 use super::stream::EndReason;
-
-/// One connection.
-pub(super) struct ConnRecord {
-    ip: IpAddr,
-    /// It came with an order of bytes, and is given back behind them.
-    is_lent: bool,
-    /// Streams made on it that are still there, whatever path they take.
-    streams: Vec<StreamKey>,
-    /// The engine that writes to it, and its name there.
-    attached: Option<(usize, ConnId)>,
-    /// The engine that wrote to it before, and has not given it back: until then the other has to wait.
-    leaving: Option<(usize, ConnId)>,
-    /// The engine that is to write to it as soon as its streams stand still.
-    pub(super) moves_to: Option<usize>,
-    /// The only engine that can write to it; `None`: any can.
-    bound_to: Option<usize>,
-}
 
 impl Service {
     /// A connection has come in from here.
@@ -60,26 +43,15 @@ impl Service {
         if self.shutting_down {
             return Err(ConnRefusal::ShuttingDown);
         }
-        let used = self.usage.get(&network_of(ip)).map_or(0, |usage| usage.connections);
         if self.conns.len() >= self.config.max_connections {
             return Err(ConnRefusal::Full);
         }
-        if used >= self.config.max_connections_per_address {
+        if self.usage.of(ip).connections >= self.config.max_connections_per_address {
             return Err(ConnRefusal::Address);
         }
-        self.usage.entry(network_of(ip)).or_default().connections += 1;
+        self.usage.add_connection(ip);
         let key = ConnKey(self.new_key());
-        let conn = ConnRecord {
-            ip,
-            is_lent,
-            streams: Vec::new(),
-            attached: None,
-            leaving: None,
-            moves_to: None,
-            bound_to: None,
-        };
-        self.conns.insert(key, conn);
-        self.lent_conns += usize::from(is_lent);
+        self.conns.insert(key, ip, is_lent);
         Ok(key)
     }
 
@@ -87,61 +59,53 @@ impl Service {
     /// engine sends everything that goes through it, however much others have to do, and it never
     /// moves to another one.
     pub fn bind_conn(&mut self, key: ConnKey, engine: usize) {
-        if let Some(conn) = self.conns.get_mut(&key) {
-            conn.bound_to = Some(engine).filter(|engine| *engine < self.slots.len());
-        }
+        self.conns.bind(key, Some(engine).filter(|engine| *engine < self.slots.len()));
     }
 
     /// The only engine that can write to the connection, if there is such a one.
     pub fn bound_to(&self, conn: ConnKey) -> Option<usize> {
-        self.conns.get(&conn)?.bound_to
+        self.conns.bound_to(conn)
     }
 
     /// The connection is closed, by whomever. Streams that go through it end; the others made on it go on without it.
     pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
         self.end_opening(key);
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        let (ip, engines) = (conn.ip, [conn.attached, conn.leaving]);
-        conn.moves_to = None;
-        for stream in std::mem::take(&mut conn.streams) {
+        let Some(ClosedConn { ip, engines, streams }) = self.conns.begin_close(key) else { return };
+        for stream in streams {
             let Some(state) = self.streams.get_mut(&stream) else { continue };
             state.owner = None;
             if state.path.conn() == Some(key) {
                 self.close(now, stream, EndReason::Disconnected);
             }
         }
-        let was_lent = self.conns.remove(&key).is_some_and(|conn| conn.is_lent);
-        self.lent_conns -= usize::from(was_lent);
-        self.release_usage(network_of(ip), |usage| &mut usage.connections);
+        self.conns.remove(key);
+        self.usage.remove_connection(ip);
         for (engine, conn) in engines.into_iter().flatten() {
-            self.by_conn.remove(&(engine, conn));
             self.command(engine, Command::ConnRemove { conn });
         }
     }
 
     /// Connections, without those that are lent.
     pub fn connection_count(&self) -> usize {
-        self.conns.len() - self.lent_conns
+        self.conns.len() - self.conns.lent_count()
     }
 
     /// Connections that are lent ([`Service::conn_lent`]).
     pub fn lent_count(&self) -> usize {
-        self.lent_conns
+        self.conns.lent_count()
     }
 
     /// Streams made on it that have not ended.
     pub fn streams_of(&self, conn: ConnKey) -> &[StreamKey] {
-        self.conns.get(&conn).map_or(&[], |conn| &conn.streams)
+        self.conns.streams_of(conn)
     }
 
     /// A stream whose connection is gone belongs to this one from now on.
     pub fn adopt(&mut self, key: StreamKey, conn: ConnKey) {
-        let (Some(stream), Some(state)) = (self.streams.get_mut(&key), self.conns.get_mut(&conn)) else {
-            return;
-        };
+        let Some(stream) = self.streams.get_mut(&key).filter(|_| self.conns.contains(conn)) else { return };
         if stream.owner.is_none() {
             stream.owner = Some(conn);
-            state.streams.push(key);
+            self.conns.add_stream(conn, key);
         }
     }
 
@@ -153,30 +117,31 @@ impl Service {
             return;
         }
         self.disown(key, before);
-        if let Some(state) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
-            state.streams.push(key);
+        if let Some(conn) = conn {
+            self.conns.add_stream(conn, key);
         }
     }
 
     /// It belongs to this connection no longer.
     pub(super) fn disown(&mut self, key: StreamKey, conn: Option<ConnKey>) {
-        if let Some(state) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
-            state.streams.retain(|other| *other != key);
+        if let Some(conn) = conn {
+            self.conns.remove_stream(conn, key);
         }
     }
 
     /// The engine that writes to it, and its name there.
-    pub(super) fn attachment(&self, conn: ConnKey) -> Option<(usize, ConnId)> {
-        self.conns.get(&conn)?.attached
+    pub(super) fn attachment(&self, conn: ConnKey) -> Option<ConnPlace> {
+        self.conns.attachment(conn)
     }
 
     /// Lets the engine write to the connection, if none does.
     pub(super) fn attach(&mut self, key: ConnKey, engine: usize) -> Result<(), Refusal> {
-        let conn = self.conns.get_mut(&key).ok_or(Refusal::Gone)?;
-        if conn.attached.is_none() {
-            let id = self.slots[engine].places.take_conn().ok_or(Refusal::EngineConnections)?;
-            conn.attached = Some((engine, id));
-            self.by_conn.insert((engine, id), key);
+        if !self.conns.contains(key) {
+            return Err(Refusal::Gone);
+        }
+        if self.conns.attachment(key).is_none() {
+            let id = self.slots.take_conn(engine).ok_or(Refusal::Exhausted(Exhausted::EngineConnections))?;
+            self.conns.attach(key, (engine, id));
             self.outputs.push(Output::Attach { conn: key, engine, id });
         }
         Ok(())
@@ -184,7 +149,7 @@ impl Service {
 
     /// The connection broke under the engine's writes.
     pub(super) fn engine_lost_conn(&mut self, now: Instant, engine: usize, id: ConnId) {
-        let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
+        let Some(key) = self.conns.at_place((engine, id)) else { return };
         for stream in self.streams_through(key) {
             self.close(now, stream, EndReason::Disconnected);
         }
@@ -200,21 +165,16 @@ impl Service {
 
     /// Whether the connection of this path goes over to another engine, so that nothing can be played through it now.
     pub(super) fn is_being_moved(&self, path: StreamPath) -> bool {
-        path.conn().is_some_and(|conn| self.is_between_engines(conn))
-    }
-
-    /// Whether this connection does.
-    pub(super) fn is_between_engines(&self, conn: ConnKey) -> bool {
-        self.conns.get(&conn).is_some_and(|conn| conn.moves_to.is_some() || conn.leaving.is_some())
+        path.conn().is_some_and(|conn| self.conns.is_between_engines(conn))
     }
 
     /// Another engine, which calls it `id`, is to write to the connection. The one that does gives it back first, when the rest of a frame
     /// is out ([`Service::conn_returned`]): only then can the other begin.
     pub(super) fn hand_over(&mut self, key: ConnKey, engine: usize, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        conn.leaving = conn.attached.replace((engine, id));
-        self.by_conn.insert((engine, id), key);
-        if let Some((engine, conn)) = conn.leaving {
+        if !self.conns.contains(key) {
+            return;
+        }
+        if let Some((engine, conn)) = self.conns.begin_hand_over(key, (engine, id)) {
             self.command(engine, Command::ConnReturn { conn });
         }
         self.outputs.push(Output::Hold { conn: key });
@@ -223,25 +183,20 @@ impl Service {
     /// An engine writes to the connection no longer: the next one does. If it did not have it, it had lost it.
     pub(super) fn conn_returned(&mut self, now: Instant, engine: usize, id: ConnId, is_alive: bool) {
         // One that has been closed meanwhile is asked for once more ([`Service::conn_closed`]).
-        let Some(&key) = self.by_conn.get(&(engine, id)) else { return };
+        let Some(key) = self.conns.at_place((engine, id)) else { return };
         if !is_alive {
             return self.engine_lost_conn(now, engine, id);
         }
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        if conn.attached == Some((engine, id)) {
-            conn.attached = None;
-            self.by_conn.remove(&(engine, id));
-            self.slots[engine].places.give_back_conn(id);
-            return self.tell(ServiceEvent::ConnectionReturned { conn: key });
-        }
-        if conn.leaving != Some((engine, id)) {
-            return;
-        }
-        conn.leaving = None;
-        let attached = conn.attached;
-        self.by_conn.remove(&(engine, id));
-        self.slots[engine].places.give_back_conn(id);
-        if let Some((engine, id)) = attached {
+        let next = match self.conns.take_back(key, (engine, id)) {
+            ReturnedConn::Unattached => {
+                self.slots.give_back_conn(engine, id);
+                return self.tell(ServiceEvent::ConnectionReturned { conn: key });
+            }
+            ReturnedConn::HandedOver(next) => next,
+            ReturnedConn::Unexpected => return,
+        };
+        self.slots.give_back_conn(engine, id);
+        if let Some((engine, id)) = next {
             self.outputs.push(Output::Attach { conn: key, engine, id });
         }
         for stream in self.streams_through(key) {
@@ -252,18 +207,8 @@ impl Service {
 
     /// Handles the end of an engine's thread, with the data that it had not written yet.
     pub(super) fn lose_conns_of(&mut self, now: Instant, engine: usize) {
-        let leaving = self.conns.values().filter_map(|conn| conn.leaving).filter(|(from, _)| *from == engine);
-        for (engine, id) in leaving.collect::<Vec<_>>() {
+        for id in self.conns.leaving(engine) {
             self.engine_lost_conn(now, engine, id);
-        }
-    }
-
-    pub(super) fn release_usage(&mut self, bucket: IpAddr, which: impl Fn(&mut Usage) -> &mut usize) {
-        if let Some(usage) = self.usage.get_mut(&bucket) {
-            *which(usage) = which(usage).saturating_sub(1);
-            if usage.connections == 0 && usage.sessions == 0 && usage.streams == 0 {
-                self.usage.remove(&bucket);
-            }
         }
     }
 }

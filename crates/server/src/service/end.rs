@@ -1,8 +1,5 @@
 //! How streams end, and what ends by time.
 
-use std::net::IpAddr;
-
-use millrace_core::address::network_of;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
@@ -24,10 +21,9 @@ impl Service {
         let reason = self.streams.get(&key).and_then(|stream| stream.ending).unwrap_or(reason);
         self.retire_stream(now, key, Some(reason));
         self.release_reservation(key);
-        let Some(stream) = self.streams.remove(&key) else { return };
-        self.idle.remove(&(stream.idle_since, key));
-        self.slots[stream.engine].admitted -= stream.demand();
-        self.release_usage(network_of(stream.viewer.ip()), |usage| &mut usage.sessions);
+        let Some(stream) = self.streams.remove(key) else { return };
+        self.slots.dismiss(stream.engine, stream.demand());
+        self.usage.remove_session(stream.viewer.ip());
         self.disown(key, stream.owner);
         let is_bytes = matches!(stream.path, StreamPath::Bytes { .. });
         if let Some(number) = stream.fetcher {
@@ -48,24 +44,13 @@ impl Service {
         let made = stream.made.iter().map(|made| made.title).collect();
         let closing = Closing { title: stream.title, made, name: Some(stream.entry.name.clone()), ended };
         for port in ports_of(stream.path) {
-            self.forget_port(key, ip, port);
+            self.streams.forget_port(key, ip, port);
         }
-        self.by_place.remove(&(engine, place));
-        self.closing.insert((engine, place), closing);
+        self.streams.begin_closing(engine, place, closing);
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.made.clear();
         }
         self.command(engine, Command::Close { stream: place });
-    }
-
-    /// Forgets this port: datagrams from it are no longer the stream's.
-    pub(super) fn forget_port(&mut self, key: StreamKey, ip: IpAddr, port: u16) {
-        if let Some(keys) = self.by_port.get_mut(&(ip, port)) {
-            keys.retain(|other| *other != key);
-            if keys.is_empty() {
-                self.by_port.remove(&(ip, port));
-            }
-        }
     }
 
     /// The engine has let go of a place.
@@ -75,10 +60,10 @@ impl Service {
         place: millrace_core::ids::StreamId,
         sent: Option<Totals>,
     ) {
-        let Some(closing) = self.closing.remove(&(engine, place)) else { return };
-        self.library.close(closing.title);
-        closing.made.into_iter().for_each(|title| self.library.close(title));
-        self.slots[engine].places.give_back_stream(place);
+        let Some(closing) = self.streams.end_closing(engine, place) else { return };
+        self.titles.close(closing.title);
+        closing.made.into_iter().for_each(|title| self.titles.close(title));
+        self.slots.give_back_stream(engine, place);
         if let Some(mut event) = closing.ended {
             if let ServiceEvent::Closed { totals, .. } | ServiceEvent::Delivered { totals, .. } = &mut event {
                 *totals = sent;
@@ -90,28 +75,12 @@ impl Service {
     /// Ends the newest `count` streams of an engine that play: each viewer is sent BYE, and its
     /// stream ends with it. Returns how many there were. Their reservations are given back at once.
     pub fn end_newest(&mut self, now: Instant, engine: usize, count: usize) -> usize {
-        let newest = self.newest(engine);
+        let newest = self.streams.newest(engine);
         let newest: Vec<_> = newest.into_iter().take(count).map(|stream| stream.key).collect();
         for &key in &newest {
             self.end_with_bye(now, key, EndReason::Overloaded);
         }
         newest.len()
-    }
-
-    /// Streams that an engine sends packets of, the newest first.
-    pub(super) fn newest(&self, engine: usize) -> Vec<&PlaybackStream> {
-        let mut newest: Vec<_> = self.playing(engine).collect();
-        // A segment is as old as its viewer.
-        newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.fetcher.unwrap_or(stream.key.0)));
-        newest
-    }
-
-    /// Streams that an engine sends packets of.
-    pub(super) fn playing(&self, engine: usize) -> impl Iterator<Item = &PlaybackStream> {
-        let plays = |stream: &&PlaybackStream| {
-            stream.ending.is_none() && matches!(stream.media, DeliveryState::Running(_))
-        };
-        self.streams.values().filter(move |stream| stream.engine == engine).filter(plays)
     }
 
     /// A run without packets has nothing but its BYE. The stream ends when that is out.
@@ -183,13 +152,7 @@ impl Service {
 
     /// Viewers that have been sent something and not yet BYE.
     pub fn unfinished_count(&self) -> usize {
-        let unfinished = |media| {
-            matches!(
-                media,
-                DeliveryState::Running(_) | DeliveryState::Pausing(_) | DeliveryState::Paused { .. }
-            )
-        };
-        self.streams.values().filter(|stream| unfinished(stream.media)).count()
+        self.streams.unfinished_count()
     }
 
     /// Ends all streams, accepts no more. [`Service::place_count`] shows when the engines have let
@@ -197,8 +160,7 @@ impl Service {
     pub fn shut_down(&mut self, now: Instant) {
         self.shutting_down = true;
         self.end_all_fetchers(now);
-        let mut streams: Vec<_> = self.streams.keys().copied().collect();
-        streams.sort_unstable();
+        let streams: Vec<_> = self.streams.in_order().into_iter().map(|stream| stream.key).collect();
         for key in streams {
             self.close(now, key, EndReason::Shutdown);
         }

@@ -30,7 +30,7 @@ impl Service {
                 self.note_backlog(now, engine, stream, backlog_bytes, behind_ns);
             }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
-            command::Event::ConnRemoved { conn, .. } => self.slots[engine].places.give_back_conn(conn),
+            command::Event::ConnRemoved { conn, .. } => self.slots.give_back_conn(engine, conn),
             command::Event::ConnReturned { conn, socket } => {
                 self.conn_returned(now, engine, conn, socket.is_some());
             }
@@ -47,7 +47,7 @@ impl Service {
             let totals = Totals { packets, bytes, unreachable, late };
             return self.place_closed(engine, place, Some(totals));
         }
-        let Some(&key) = self.by_place.get(&(engine, place)) else { return };
+        let Some(key) = self.streams.key_at(engine, place) else { return };
         if self.is_companion(key, place) {
             // It follows commands; only its failure is news.
             if let StreamEvent::Failed { reason, .. } = event {
@@ -92,11 +92,11 @@ impl Service {
 
     /// Of a stream, or of one that is about to be forgotten.
     fn note_backlog(&mut self, now: Instant, engine: usize, place: StreamId, bytes: u64, behind_ns: u64) {
-        if let Some(stream) = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get_mut(key)) {
+        if let Some(stream) = self.streams.at_place_mut(engine, place) {
             stream.backlog_bytes = Some(bytes);
             stream.hear_backlog(now, bytes, behind_ns);
         } else if let Some(Closing { ended: Some(ServiceEvent::Closed { backlog_bytes, .. }), .. }) =
-            self.closing.get_mut(&(engine, place))
+            self.streams.closing_mut(engine, place)
         {
             *backlog_bytes = Some(bytes);
         }
@@ -107,10 +107,9 @@ impl Service {
         if end.packets == 0 && end.missing == 0 {
             return;
         }
-        let stream = self.by_place.get(&(engine, place)).and_then(|key| self.streams.get(key));
-        let title = match stream {
+        let title = match self.streams.at_place(engine, place) {
             Some(stream) => (stream.place == place).then(|| stream.entry.name.clone()),
-            None => self.closing.get(&(engine, place)).and_then(|closing| closing.name.clone()),
+            None => self.streams.closing(engine, place).and_then(|closing| closing.name.clone()),
         };
         let Some(title) = title else { return };
         let (packets, missing) = (end.packets.into(), end.missing.into());
@@ -212,7 +211,7 @@ impl Service {
         run: Option<RunSerial>,
         refusal: command::Refusal,
     ) {
-        if let Some(&key) = self.by_place.get(&(engine, place)) {
+        if let Some(key) = self.streams.key_at(engine, place) {
             let missed =
                 if refusal == command::Refusal::CutPassed { Missed::Passed } else { Missed::Refused };
             if run.is_some_and(|run| self.queued_missed(now, key, run, missed)) {
@@ -242,13 +241,11 @@ impl Service {
 
     /// Handles the end of the engine's thread, which will never close its remaining streams.
     pub fn engine_gone(&mut self, now: Instant, engine: usize) {
-        let mine = self.streams.values().filter(|stream| stream.engine == engine);
-        let streams: Vec<_> = mine.map(|stream| stream.key).collect();
+        let streams: Vec<_> = self.streams.of_engine(engine).map(|stream| stream.key).collect();
         for key in streams {
             self.close(now, key, EndReason::Shutdown);
         }
-        let places: Vec<_> = self.closing.keys().filter(|key| key.0 == engine).copied().collect();
-        for (engine, place) in places {
+        for place in self.streams.closing_in(engine) {
             self.place_closed(engine, place, None);
         }
         self.lose_conns_of(now, engine);

@@ -165,7 +165,7 @@ impl Service {
         if rate > fec.rate {
             self.room_for_more(stream, rate - fec.rate)?;
         }
-        if self.slots[engine].places.stream_room() < missing {
+        if self.slots.stream_room(engine) < missing {
             return Err(FecRefusal::EngineStreams);
         }
         let Some(stream) = self.streams.get_mut(&key) else { return Ok(()) };
@@ -185,7 +185,7 @@ impl Service {
         let is_missing = |track: &&u8| !stream.companions().any(|companion| companion.track == **track);
         let missing: Vec<_> = stream.fec_mode().tracks().iter().filter(is_missing).copied().collect();
         for track in missing {
-            let opened = match self.library.open_track(&entry, track) {
+            let opened = match self.titles.open_track(&entry, track) {
                 Ok(opened) => match self.place_for(engine, opened.title) {
                     Some(place) => Ok(Companion::new(&entry, track, place, opened)),
                     None => Err(FecRefusal::EngineStreams),
@@ -218,8 +218,8 @@ impl Service {
         let Some(fec) = stream.fec.as_mut() else { return };
         let command = Command::Open { stream: companion.stream, dest, quiet: true };
         fec.companions.push(companion);
-        self.by_place.insert((engine, companion.stream), key);
-        self.by_port.entry((ip, port)).or_default().push(key);
+        self.streams.add_place(key, engine, companion.stream);
+        self.streams.add_port(key, ip, port);
         self.command(engine, command);
     }
 
@@ -239,15 +239,13 @@ impl Service {
         fec.companions.retain(|companion| !leaves(companion));
         for companion in leaving {
             let stream = companion.stream;
-            self.by_place.remove(&(engine, stream));
-            self.closing.insert(
-                (engine, stream),
-                Closing { title: companion.media.title, made: Vec::new(), name: None, ended: None },
-            );
+            let title = companion.media.title;
+            let closing = Closing { title, made: Vec::new(), name: None, ended: None };
+            self.streams.begin_closing(engine, stream, closing);
             self.command(engine, Command::Close { stream });
         }
         for port in ports {
-            self.forget_port(key, ip, port);
+            self.streams.forget_port(key, ip, port);
         }
     }
 
@@ -484,7 +482,7 @@ impl Service {
         ports: impl Iterator<Item = u16>,
     ) {
         for port in ports {
-            let holders = self.by_port.get(&(ip, port)).cloned().unwrap_or_default();
+            let holders = self.streams.at_port(ip, port).to_vec();
             for other in holders.into_iter().filter(|other| Some(*other) != key) {
                 let sends =
                     self.streams.get(&other).is_some_and(|stream| stream.fec_ports().any(|p| p == port));

@@ -3,6 +3,7 @@
 use millrace_core::time::Instant;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
 use super::state::Service;
@@ -30,9 +31,11 @@ impl Service {
         viewer: Demand,
         more: Demand,
     ) -> Result<(), Refusal> {
-        let mut promised = self.slots[engine].reserved;
+        let mut promised = self.slots.reserved(engine);
         promised += more;
-        self.admission.room(engine, promised, self.reserved_rate(), viewer).map_err(Refusal::Full)
+        self.admission
+            .room(engine, promised, self.reserved_rate(), viewer)
+            .map_err(|full| Exhausted::Full(full).into())
     }
 
     /// A viewer was turned away for this.
@@ -48,12 +51,12 @@ impl Service {
         if !self.admission.is_on() || engine >= self.slots.len() {
             return;
         }
-        let promised = self.playing(engine).map(PlaybackStream::demand).sum();
+        let promised = self.streams.playing(engine).map(PlaybackStream::demand).sum();
         let excess = self.admission.look(now, engine, figures, promised);
         if excess > 0 {
             let moved = self.move_newest(engine, excess);
             let lowered = self.lower_newest(now, engine, excess.saturating_sub(moved));
-            let count = self.newest_with(engine, excess.saturating_sub(moved + lowered));
+            let count = self.streams.newest_with(engine, excess.saturating_sub(moved + lowered));
             let ended = self.end_newest(now, engine, count);
             self.admission.ended(now, engine, ended as u64);
         }
@@ -62,21 +65,9 @@ impl Service {
 
     /// Records the cache's work until now: call it as often.
     pub fn look_at_cache(&mut self, now: Instant) {
-        if let Some(figures) = self.library.cache_figures() {
+        if let Some(figures) = self.titles.cache_figures() {
             self.admission.look_at_cache(now, figures);
         }
-    }
-
-    /// Returns how many of the newest streams of an engine send `packets_per_s` packets per second
-    /// together.
-    fn newest_with(&self, engine: usize, packets_per_s: u64) -> usize {
-        let mut sum = 0;
-        let needed = self.newest(engine).into_iter().take_while(|stream| {
-            let is_needed = sum < packets_per_s;
-            sum += stream.demand().packets_per_s;
-            is_needed
-        });
-        needed.count()
     }
 
     fn tell_admission_news(&mut self) {

@@ -25,23 +25,29 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `state` | the state that all of them share |
+//! | `state` | the owners of all state: |
+//! | `streams` | the table of streams, by key, port and place in an engine |
+//! | `conn_table` | the table of connections |
+//! | `fetchers` | the table of viewers that fetch segments |
+//! | `catalogue`, `opening`, `unread` | the titles: the library, openings under way, made titles that are left out for a while |
+//! | `ledger`, `counted` | the usage of each address, each user and each title |
+//! | `slots` | the resources taken of each engine |
 //! | `keys`, `run`, `speed`, `shown`, `request`, `output`, `parity`, `presentation` | plain types, below all that acts on them |
 //! | [`ports`] | the library as a trait |
 //! | [`config`] | settings and their defaults |
 //! | [`stream`] | one viewer's stream, and where it stands |
 //! | [`event`] | what happened, for protocols, logs and counters |
-//! | [`refusal`] | why a request cannot be granted |
+//! | [`refusal`], `exhausted` | why a request cannot be granted; exhausted resources and their scopes |
 //! | `admit` | a new stream, and one that moves to another path |
 //! | `room` | whether there is room: `admit` checks, `play` reserves, a long pause gives back |
 //! | `quota` | what one user may have, and how many may watch one title |
 //! | `measured` | whether engines, disks, cache and links carry it, and who goes when they no longer do ([`crate::admission`]) |
 //! | `moving` | streams that go over to another engine |
-//! | `opening` | titles that are being opened, and the requests that wait for them |
+//! | `preparing` | requests that wait for titles to be opened |
 //! | `bytes` | bytes of a title in a connection |
 //! | `play`, `seek` | play and pause; which media time a place means |
 //! | `scale` | other speeds: the media sent in place of the title, and faster delivery |
-//! | `unread` | which of those could not be read, and are left out for a while |
+//! | `read_errors` | those that fail to be read or opened |
 //! | [`rendition`], `switching` | other bit rates: which one is sent, and going over to another |
 //! | [`adapt`], `adapting` | when the server changes that by itself |
 //! | `queued` | runs that follow without a break |
@@ -51,21 +57,25 @@
 //! | `engines` | events of the engines |
 //! | `conns` | connections that streams are made on, or go through |
 //! | [`packet_size`] | how large a viewer's packets are |
-//! | `slots` | the resources taken of each engine |
 #![forbid(unsafe_code)]
 
 pub mod adapt;
 mod adapting;
 mod admit;
 mod bytes;
+mod catalogue;
 pub mod config;
+mod conn_table;
 mod conns;
+mod counted;
 mod end;
 mod engines;
 pub mod event;
+mod exhausted;
 mod fec;
 mod fec_wanted;
 mod fetch;
+mod fetchers;
 mod keys;
 mod ledger;
 mod matrix;
@@ -77,14 +87,18 @@ pub mod packet_size;
 mod parity;
 mod play;
 pub mod ports;
+mod preparing;
 mod presentation;
 mod queued;
 mod quota;
+mod read_errors;
 pub mod refusal;
 pub mod rendition;
 mod request;
 mod room;
 mod run;
+#[cfg(test)]
+mod sample_tests;
 mod scale;
 mod seek;
 mod shown;
@@ -99,7 +113,8 @@ mod unread;
 pub use adapt::Cause;
 pub use config::{RateBasis, ServiceConfig};
 pub use event::{FecChange, Playing, ServiceEvent, Totals};
-pub use fetch::{Fetch, Fetcher, Fetching};
+pub use exhausted::{Exhausted, ShareScope};
+pub use fetchers::{Fetch, Fetcher, Fetching};
 pub use keys::{ConnKey, StreamKey, StreamPath};
 pub use matrix::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 pub use output::Output;

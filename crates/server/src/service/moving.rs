@@ -46,9 +46,9 @@ impl Service {
     pub(super) fn engines_by_load(&self) -> Vec<usize> {
         let mut engines: Vec<_> = (0..self.slots.len()).collect();
         engines.sort_by_cached_key(|&engine| {
-            let slots = &self.slots[engine];
-            let load = self.admission.load(engine, slots.admitted);
-            (load, slots.admitted.bits_per_s, slots.places.streams_taken())
+            let admitted = self.slots.admitted(engine);
+            let load = self.admission.load(engine, admitted);
+            (load, admitted.bits_per_s, self.slots.streams_taken(engine))
         });
         engines
     }
@@ -73,8 +73,8 @@ impl Service {
         let needs_conn = party.iter().any(|stream| stream.path.conn().is_some());
         let has_room = |engine: &usize| {
             *engine != from
-                && self.slots[*engine].places.stream_room() >= places
-                && (!needs_conn || self.slots[*engine].places.conn_room() > 0)
+                && self.slots.stream_room(*engine) >= places
+                && (!needs_conn || self.slots.conn_room(*engine) > 0)
                 && self.room_as_measured(*engine, demand, more[*engine]).is_ok()
         };
         self.engines_by_load().into_iter().find(has_room)
@@ -101,7 +101,7 @@ impl Service {
     pub(super) fn move_newest(&mut self, engine: usize, packets_per_s: u64) -> u64 {
         let mut more = vec![Demand::default(); self.slots.len()];
         let mut gone = 0;
-        let newest: Vec<_> = self.newest(engine).into_iter().map(|stream| stream.key).collect();
+        let newest: Vec<_> = self.streams.newest(engine).into_iter().map(|stream| stream.key).collect();
         for key in newest {
             let Some(stream) = self.streams.get(&key).filter(|_| gone < packets_per_s) else { break };
             let Some(party) = self.party(stream) else { continue };
@@ -112,8 +112,8 @@ impl Service {
                 _ => None,
             });
             let running: Vec<_> = running.collect();
-            if let Some(conn) = stream.path.conn().and_then(|conn| self.conns.get_mut(&conn)) {
-                conn.moves_to = Some(other);
+            if let Some(conn) = stream.path.conn() {
+                self.conns.set_move(conn, Some(other));
             }
             for (key, run, packets_per_s) in running {
                 gone += packets_per_s;
@@ -143,14 +143,12 @@ impl Service {
     /// engine does.
     pub(super) fn finish_conn_move(&mut self, now: Instant, path: StreamPath) {
         let Some(conn) = path.conn() else { return };
-        let Some(engine) = self.conns.get(&conn).and_then(|conn| conn.moves_to) else { return };
+        let Some(engine) = self.conns.moves_to(conn) else { return };
         let party = self.streams_through(conn);
         if !party.iter().filter_map(|key| self.streams.get(key)).all(PlaybackStream::has_stopped) {
             return;
         }
-        if let Some(state) = self.conns.get_mut(&conn) {
-            state.moves_to = None;
-        }
+        self.conns.set_move(conn, None);
         if !self.move_to(now, engine, Some(conn), party.clone()) {
             // They go on from where they are.
             for key in party {
@@ -176,7 +174,7 @@ impl Service {
     /// not enough, and they stay.
     fn move_to(&mut self, now: Instant, engine: usize, conn: Option<ConnKey>, party: Vec<StreamKey>) -> bool {
         let Some(places) = self.new_places(engine, &party) else { return false };
-        let id = conn.map(|_| self.slots[engine].places.take_conn());
+        let id = conn.map(|_| self.slots.take_conn(engine));
         if id == Some(None) {
             self.give_up_places(engine, places);
             return false;
@@ -210,10 +208,10 @@ impl Service {
     fn new_place(&mut self, engine: usize, key: StreamKey) -> Option<NewPlace> {
         let entry = self.streams.get(&key)?.entry.clone();
         let made = self.open_made_again(key)?;
-        let title = self.library.open(&entry).ok();
+        let title = self.titles.open(&entry).ok();
         let Some((title, place)) = title.and_then(|title| Some((title, self.place_for(engine, title)?)))
         else {
-            self.close_made(made);
+            self.titles.close_made(made);
             return None;
         };
         Some(NewPlace { key, title, made, place })
@@ -221,9 +219,9 @@ impl Service {
 
     fn give_up_places(&mut self, engine: usize, places: Vec<NewPlace>) {
         for NewPlace { title, made, place, .. } in places {
-            self.library.close(title);
-            self.close_made(made);
-            self.slots[engine].places.give_back_stream(place);
+            self.titles.close(title);
+            self.titles.close_made(made);
+            self.slots.give_back_stream(engine, place);
         }
     }
 
@@ -231,12 +229,12 @@ impl Service {
     fn take_place(&mut self, now: Instant, engine: usize, new: NewPlace) {
         let NewPlace { key, title, made, place } = new;
         self.retire_stream(now, key, None);
-        let was_reserved = self.streams.get(&key).is_some_and(|stream| stream.is_reserved);
+        let was_reserved = self.streams.is_reserved(key);
         self.release_reservation(key);
         let Some(stream) = self.streams.get_mut(&key) else { return };
         let demand = stream.demand();
-        self.slots[stream.engine].admitted -= demand;
-        self.slots[engine].admitted += demand;
+        self.slots.dismiss(stream.engine, demand);
+        self.slots.admit(engine, demand);
         (stream.engine, stream.place) = (engine, place);
         (stream.title, stream.made) = (title, made);
         if was_reserved {
@@ -248,7 +246,7 @@ impl Service {
     /// nothing is under way on it.
     pub(super) fn conn_leaves_full_engine(&mut self, now: Instant, conn: ConnKey, load: Demand) {
         let Some((from, _)) = self.attachment(conn) else { return };
-        let stays = self.is_between_engines(conn) || self.bound_to(conn).is_some();
+        let stays = self.conns.is_between_engines(conn) || self.bound_to(conn).is_some();
         if stays || self.room_as_measured(from, load, Demand::default()).is_ok() {
             return;
         }

@@ -2,6 +2,7 @@
 
 use millrace_core::units::BitRate;
 
+use super::exhausted::Exhausted;
 use super::ports::Rendition;
 use crate::admission::Full;
 
@@ -11,86 +12,14 @@ pub enum Refusal {
     /// The server stops.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// The connection has made too many streams.
-    #[error("too many sessions on this connection; tear one down")]
-    ConnectionSessions,
-    /// The address has too many streams, playing or not.
-    #[error("too many sessions from this address")]
-    AddressSessions,
-    /// The table of streams is full.
-    #[error("all {max} sessions are in use")]
-    Sessions {
-        /// Its size.
-        max: usize,
-    },
-    /// As many play as the operator allows.
-    #[error("all {max} streams are in use")]
-    Streams {
-        /// How many.
-        max: usize,
-    },
-    /// As much is played as the operator allows.
-    #[error("{used} of {max} in use, {more} more asked")]
-    Rate {
-        /// By others.
-        used: BitRate,
-        /// Allowed.
-        max: BitRate,
-        /// By this one.
-        more: BitRate,
-    },
-    /// As many play at this address as one may have.
-    #[error("all {max} streams that one address may have are in use")]
-    AddressStreams {
-        /// How many.
-        max: u64,
-    },
-    /// As much is played at this address as one may have.
-    #[error("{used} of {max} that one address may have in use, {more} more asked")]
-    AddressRate {
-        /// By others at the address.
-        used: BitRate,
-        /// Allowed.
-        max: BitRate,
-        /// By this one.
-        more: BitRate,
-    },
-    /// As many watch the title as one may have.
-    #[error("all {max} streams that this title may have are in use")]
-    TitleStreams {
-        /// How many.
-        max: usize,
-    },
-    /// As many play for the user as it may have.
-    #[error("all {max} streams that this user may have are in use")]
-    UserStreams {
-        /// How many.
-        max: u32,
-    },
-    /// As much is played for the user as it may have.
-    #[error("{used} of {max} that this user may have in use, {more} more asked")]
-    UserRate {
-        /// By its other streams.
-        used: BitRate,
-        /// Allowed.
-        max: BitRate,
-        /// By this one.
-        more: BitRate,
-    },
-    /// Cores, disks, cache or links are seen to be full.
-    #[error("{0}")]
-    Full(Full),
+    /// Something is used up.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
     /// Another viewer at the same address receives on this UDP port.
     #[error(
         "another session from this address uses UDP port {0}; choose other ports, or RTP/AVP/TCP interleaved"
     )]
     PortInUse(u16),
-    /// No engine that could send it has a free place.
-    #[error("the engine has no free stream")]
-    EngineStreams,
-    /// The engine can write to no more connections.
-    #[error("all interleaved connections of the engine are in use")]
-    EngineConnections,
     /// Too much of the title is lost; names the loss.
     #[error("{0}")]
     MembersLost(String),
@@ -101,15 +30,9 @@ pub enum Refusal {
     /// [`super::Service::take_openings`] names its connection.
     #[error("the title is being opened")]
     Opening,
-    /// Too many titles are being opened, so this opening did not begin.
-    #[error("too many titles are being opened now")]
-    TooManyOpenings,
     /// The disks of the title do not answer, or not in time.
     #[error("the title's disks do not respond")]
     TimedOut,
-    /// Too many titles are open in the cache (the log names it).
-    #[error("the title cannot be played now")]
-    TooManyTitles,
     /// The title's files are damaged (the reason is in the log).
     #[error("the title cannot be played now")]
     Broken,
@@ -163,8 +86,7 @@ impl Refusal {
 
     /// Whether something that has a lower bit rate may not meet it.
     pub(super) fn is_of_rate(&self) -> bool {
-        let is_full = matches!(self, Self::Full(Full::Processor { .. } | Full::Link { .. }));
-        is_full || matches!(self, Self::Rate { .. } | Self::AddressRate { .. } | Self::UserRate { .. })
+        matches!(self, Self::Exhausted(what) if what.is_of_rate())
     }
 
     /// Whether the title itself cannot be opened, as things are.
@@ -174,24 +96,7 @@ impl Refusal {
 
     /// Returns the exhausted resource, if that is the reason.
     pub fn resource(&self) -> Option<&'static str> {
-        Some(match self {
-            Self::ConnectionSessions => "sessions of the connection",
-            Self::AddressSessions => "sessions of the address",
-            Self::Sessions { .. } => "sessions",
-            Self::Streams { .. } => "streams",
-            Self::Rate { .. } => "bit rate",
-            Self::AddressStreams { .. } => "streams of the address",
-            Self::AddressRate { .. } => "bit rate of the address",
-            Self::TitleStreams { .. } => "streams of the title",
-            Self::UserStreams { .. } => "streams of the user",
-            Self::UserRate { .. } => "bit rate of the user",
-            Self::Full(full) => full.resource().name(),
-            Self::EngineStreams => "streams of the engine",
-            Self::EngineConnections => "connections of the engine",
-            Self::TooManyTitles => "open titles",
-            Self::TooManyOpenings => "openings of titles",
-            _ => return None,
-        })
+        if let Self::Exhausted(what) = self { Some(what.resource()) } else { None }
     }
 }
 

@@ -13,13 +13,14 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::config::RateBasis;
+use super::counted::CountedViewer;
 use super::event::ServiceEvent;
-use super::fetch::Fetch;
+use super::exhausted::Exhausted;
+use super::fetchers::Fetch;
 use super::keys::StreamKey;
 use super::matrix::FecMode;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
-use super::quota::CountedViewer;
 use super::refusal::{FecRefusal, Refusal};
 use super::request::{Sender, StreamPlacement, StreamRequest};
 use super::state::Service;
@@ -52,10 +53,12 @@ impl Service {
         self.room_by_counts(candidate.who, own)?;
         self.room_for_address(candidate, own)?;
         let (engine, load) = match candidate.sender {
-            Sender::Engine(engine, load) => (engine.ok_or(Refusal::EngineStreams)?, load),
+            Sender::Engine(engine, load) => {
+                (engine.ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?, load)
+            }
             Sender::Web => {
                 let room = self.admission.link_room(self.reserved_rate(), candidate.who.rate);
-                return room.map_err(Refusal::Full);
+                return room.map_err(|full| Exhausted::Full(full).into());
             }
         };
         // A stream with a reservation is counted already.
@@ -79,12 +82,16 @@ impl Service {
     fn room_for_all(&self, candidate: &Candidate<'_>, own: Option<&PlaybackStream>) -> Result<(), Refusal> {
         let (own_streams, own_rate) = own.map_or((0, 0), |stream| (1, stream.rate));
         if self.reserved_streams() - own_streams >= self.config.max_streams {
-            return Err(Refusal::Streams { max: self.config.max_streams });
+            return Err(Refusal::Exhausted(Exhausted::Streams { max: self.config.max_streams }));
         }
         let used = self.reserved_rate() - own_rate;
         match self.config.max_rate {
             Some(max) if used.saturating_add(candidate.who.rate) > max.0 => {
-                Err(Refusal::Rate { used: BitRate(used), max, more: BitRate(candidate.who.rate) })
+                Err(Refusal::Exhausted(Exhausted::Rate {
+                    used: BitRate(used),
+                    max,
+                    more: BitRate(candidate.who.rate),
+                }))
             }
             _ => Ok(()),
         }
@@ -97,7 +104,7 @@ impl Service {
         own: Option<&PlaybackStream>,
     ) -> Result<(), Refusal> {
         let &Candidate { ip, who: CountedViewer { rate, .. }, .. } = candidate;
-        let usage = self.usage.get(&network_of(ip)).copied().unwrap_or_default();
+        let usage = self.usage.of(ip);
         let own = own.filter(|stream| network_of(stream.viewer.ip()) == network_of(ip));
         let streams = usage.streams - own.map_or(0, |_| 1);
         let used = usage.rate - own.map_or(0, |stream| stream.rate);
@@ -108,12 +115,16 @@ impl Service {
         let percent = u64::from(self.config.address_share_percent);
         let max = (self.config.max_streams as u64 * percent / 100).max(1);
         if streams as u64 >= max {
-            return Err(Refusal::AddressStreams { max });
+            return Err(Refusal::Exhausted(Exhausted::AddressStreams { max }));
         }
         let Some(max) = self.config.max_rate else { return Ok(()) };
         let max = self.address_rate(max);
         if used.saturating_add(rate) > max.0 {
-            return Err(Refusal::AddressRate { used: BitRate(used), max, more: BitRate(rate) });
+            return Err(Refusal::Exhausted(Exhausted::AddressRate {
+                used: BitRate(used),
+                max,
+                more: BitRate(rate),
+            }));
         }
         Ok(())
     }
@@ -138,14 +149,14 @@ impl Service {
             if used.saturating_add(more) > max.0 {
                 return Err(FecRefusal::Rate { used: BitRate(used), max, more: BitRate(more) });
             }
-            let usage = self.usage.get(&network_of(stream.viewer.ip())).copied().unwrap_or_default();
+            let usage = self.usage.of(stream.viewer.ip());
             let (used, max) = (usage.rate + own.bits_per_s, self.address_rate(max));
             if used.saturating_add(more) > max.0 {
                 return Err(FecRefusal::AddressRate { used: BitRate(used), max, more: BitRate(more) });
             }
         }
         self.user_room_for_more(stream, more)?;
-        let mut promised = self.slots[stream.engine].reserved;
+        let mut promised = self.slots.reserved(stream.engine);
         promised += own;
         let fec = demand_of(&stream.entry, more);
         self.admission.room(stream.engine, promised, used, fec).map_err(FecRefusal::Full)
@@ -176,10 +187,8 @@ impl Service {
         });
         let engine = match writer {
             // All RTP of one connection comes from the engine that writes to it.
-            Some(engine) => Some(engine).filter(|engine| self.slots[*engine].places.stream_room() > 0),
-            None => {
-                self.engines_by_load().into_iter().find(|engine| self.slots[*engine].places.stream_room() > 0)
-            }
+            Some(engine) => Some(engine).filter(|engine| self.slots.stream_room(*engine) > 0),
+            None => self.engines_by_load().into_iter().find(|engine| self.slots.stream_room(*engine) > 0),
         };
         let sender = Sender::Engine(engine, load);
         let fetcher = match Fetch::of(request, entry) {
@@ -191,7 +200,11 @@ impl Service {
                 None
             }
         };
-        Ok(StreamPlacement { engine: engine.ok_or(Refusal::EngineStreams)?, rate, fetcher })
+        Ok(StreamPlacement {
+            engine: engine.ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?,
+            rate,
+            fetcher,
+        })
     }
 
     /// Which bit rate of a title counts.
@@ -205,25 +218,24 @@ impl Service {
     /// Whether connection and address may have one more stream, and the table has room for it.
     fn session_room(&mut self, now: Instant, request: &StreamRequest) -> Result<(), Refusal> {
         if let Some(conn) = request.conn {
-            if !self.conns.contains_key(&conn) {
+            if !self.conns.contains(conn) {
                 return Err(Refusal::Gone);
             }
             if self.streams_of(conn).len() >= self.config.max_sessions_per_connection {
-                return Err(Refusal::ConnectionSessions);
+                return Err(Refusal::Exhausted(Exhausted::ConnectionSessions));
             }
         }
-        let held = self.usage.get(&network_of(request.viewer.ip())).map_or(0, |usage| usage.sessions);
-        if held >= self.config.max_sessions_per_address {
-            return Err(Refusal::AddressSessions);
+        if self.usage.of(request.viewer.ip()).sessions >= self.config.max_sessions_per_address {
+            return Err(Refusal::Exhausted(Exhausted::AddressSessions));
         }
         while self.tables_nearly_full()
-            && let Some(&(_, longest_idle)) = self.idle.first()
+            && let Some(longest_idle) = self.streams.longest_idle()
         {
             self.close(now, longest_idle, EndReason::TablesFull);
         }
         let max = self.config.max_sessions;
         if self.streams.len() >= max {
-            return Err(Refusal::Sessions { max });
+            return Err(Refusal::Exhausted(Exhausted::Sessions { max }));
         }
         Ok(())
     }
@@ -231,12 +243,12 @@ impl Service {
     fn tables_nearly_full(&self) -> bool {
         let nearly_full = |used: usize, size: usize| used * 100 >= size * SESSION_TABLE_HIGH_PERCENT;
         nearly_full(self.streams.len(), self.config.max_sessions)
-            || nearly_full(self.by_place.len(), self.slots.len() * self.config.streams_per_engine)
+            || nearly_full(self.streams.open_places(), self.slots.len() * self.config.streams_per_engine)
     }
 
     /// Tells everybody if something is used up.
     pub(super) fn told(&mut self, peer: SocketAddr, title: &str, refusal: Refusal) -> Refusal {
-        if let Refusal::Full(full) = refusal {
+        if let Refusal::Exhausted(Exhausted::Full(full)) = refusal {
             self.note_full(full);
         }
         if refusal.resource().is_some() {
@@ -250,7 +262,7 @@ impl Service {
     /// # Errors
     /// The exhausted resource.
     pub(super) fn reserve(&mut self, now: Instant, key: StreamKey) -> Result<(), Refusal> {
-        if self.streams.get(&key).is_some_and(|stream| stream.is_reserved) {
+        if self.streams.is_reserved(key) {
             return Ok(());
         }
         self.leave_full_engine(now, key);
@@ -280,34 +292,19 @@ impl Service {
 
     /// Counts a stream and its bit rate.
     pub(super) fn take_reservation(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(&key).filter(|stream| !stream.is_reserved) else {
-            return;
-        };
-        stream.is_reserved = true;
-        self.idle.remove(&(stream.idle_since, key));
+        let Some(stream) = self.streams.begin_reservation(key) else { return };
         // Who fetches segments has room for all of them.
         let Some(who) = CountedViewer::of(stream) else { return };
-        let slots = &mut self.slots[stream.engine];
-        slots.reserved_streams += 1;
-        slots.reserved += stream.demand();
-        let usage = self.usage.entry(network_of(stream.viewer.ip())).or_default();
-        (usage.streams, usage.rate) = (usage.streams + 1, usage.rate + who.rate);
-        self.watched.begin(who);
+        self.slots.reserve_stream(stream.engine, stream.demand());
+        self.usage.add_viewer(stream.viewer.ip(), who);
     }
 
     /// Releases a stream's reservation; from then on it counts as idle.
     pub(super) fn release_reservation(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_reserved) else { return };
-        stream.is_reserved = false;
-        self.idle.insert((stream.idle_since, key));
+        let Some(stream) = self.streams.end_reservation(key) else { return };
         let Some(who) = CountedViewer::of(stream) else { return };
-        let slots = &mut self.slots[stream.engine];
-        slots.reserved_streams -= 1;
-        slots.reserved -= stream.demand();
-        if let Some(usage) = self.usage.get_mut(&network_of(stream.viewer.ip())) {
-            (usage.streams, usage.rate) = (usage.streams - 1, usage.rate - who.rate);
-        }
-        self.watched.end(who);
+        self.slots.release_stream(stream.engine, stream.demand());
+        self.usage.remove_viewer(stream.viewer.ip(), who);
     }
 
     /// A stream's bit rate is another from now on.
@@ -316,19 +313,10 @@ impl Service {
         let (before, demand_before) = (stream.rate, stream.demand());
         stream.rate = rate;
         let demand = stream.demand();
-        let slots = &mut self.slots[stream.engine];
-        slots.admitted -= demand_before;
-        slots.admitted += demand;
-        if stream.is_reserved {
-            slots.reserved -= demand_before;
-            slots.reserved += demand;
-            if let Some(usage) = self.usage.get_mut(&network_of(stream.viewer.ip())) {
-                usage.rate = usage.rate - before + rate;
-            }
-            if let Some(who) = CountedViewer::of(stream) {
-                self.watched.end(CountedViewer { rate: before, ..who });
-                self.watched.begin(who);
-            }
+        self.slots.change_demand(stream.engine, demand_before, demand, stream.is_reserved);
+        // A segment is counted with its viewer, and its bit rate stays as it is.
+        if let Some(who) = CountedViewer::of(stream).filter(|_| stream.is_reserved) {
+            self.usage.change_rate(stream.viewer.ip(), before, who);
         }
     }
 
@@ -349,18 +337,17 @@ impl Service {
     pub fn in_use(&self) -> Vec<InUse> {
         let streams = InUse::new("streams", self.reserved_streams() as u64, self.config.max_streams as u64);
         let rate = self.config.max_rate.map(|max| InUse::new("bits a second", self.reserved_rate(), max.0));
-        let measured =
-            self.admission.in_use(self.slots.iter().map(|slots| slots.reserved), self.fetchers.beside());
+        let measured = self.admission.in_use(self.slots.all_reserved(), self.fetchers.beside());
         [streams].into_iter().chain(rate).chain(measured).collect()
     }
 
     /// Streams that play, or have paused only just now, and viewers that fetch segments.
     pub fn reserved_streams(&self) -> usize {
-        self.slots.iter().map(|slots| slots.reserved_streams).sum::<usize>() + self.fetchers.len()
+        self.slots.reserved_streams() + self.fetchers.len()
     }
 
     /// Bits a second of these together, as admission counts them.
     pub fn reserved_rate(&self) -> u64 {
-        self.slots.iter().map(|slots| slots.reserved.bits_per_s).sum::<u64>() + self.fetchers.beside()
+        self.slots.all_reserved().map(|demand| demand.bits_per_s).sum::<u64>() + self.fetchers.beside()
     }
 }

@@ -16,6 +16,7 @@ use millrace_core::time::Instant;
 use millrace_offload::command;
 
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey};
 use super::matrix::FecMode;
 use super::ports::{AccessPoint, NeededPart, TitleEntry};
@@ -137,20 +138,20 @@ impl Service {
             return Ok(wished);
         }
         let entry = self.streams.get(&key).ok_or(Refusal::Gone)?.entry.clone();
-        let mut there = self.library.derived(&entry);
+        let mut there = self.titles.derived(&entry);
         there.retain(|(scale, _)| scale.is_reverse() == wished.is_reverse() && !scale.is_normal());
         if !wished.is_reverse() {
             there.push((Scale::NORMAL, String::new()));
         }
         there.sort_by(|(a, _), (b, _)| by_distance(wished, *a, *b));
         let better = worth_making(wished, there.first().map(|(scale, _)| *scale));
-        there.retain(|(_, name)| !self.unread.has(now, name));
+        there.retain(|(_, name)| !self.titles.is_unread(now, name));
         let found = self.first_that_opens(now, key, conn, there);
         // One that waits is made again.
         if let Some(better) = better
             && matches!(found, Ok(_) | Err(Refusal::NoReverse))
         {
-            self.library.wish(&entry, better);
+            self.titles.wish(&entry, better);
         }
         found
     }
@@ -172,7 +173,11 @@ impl Service {
             }
             match self.open_made(now, key, conn, &name, scale) {
                 Ok(()) => return Ok(scale),
-                Err(wait @ (Refusal::Opening | Refusal::TooManyOpenings | Refusal::ShuttingDown)) => {
+                Err(
+                    wait @ (Refusal::Opening
+                    | Refusal::Exhausted(Exhausted::Openings)
+                    | Refusal::ShuttingDown),
+                ) => {
                     return Err(wait);
                 }
                 // The operator has been informed; the viewer gets the next one.
@@ -197,10 +202,10 @@ impl Service {
             return Ok(());
         }
         let (is_raw, transform) = (stream.entry.layout.is_raw(), stream.entry.transform.clone());
-        let entry = self.library.find(name).filter(|entry| entry.is_made && entry.scale == scale);
+        let entry = self.titles.find(name).filter(|entry| entry.is_made && entry.scale == scale);
         let entry = entry.ok_or(Refusal::Broken)?;
         let entry = match transform {
-            Some(of) => self.library.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
+            Some(of) => self.titles.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
             None => entry,
         };
         let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };
@@ -222,21 +227,7 @@ impl Service {
     pub(super) fn open_made_again(&mut self, key: StreamKey) -> Option<Vec<SubstituteTitle>> {
         let made = self.streams.get(&key).map_or(&[][..], |stream| stream.made.as_slice()).iter();
         let entries: Vec<_> = made.map(|trick| trick.entry.clone()).collect();
-        let mut again = Vec::with_capacity(entries.len());
-        for entry in entries {
-            match self.library.open(&entry) {
-                Ok(title) => again.push(SubstituteTitle { entry, title }),
-                Err(_) => {
-                    self.close_made(again);
-                    return None;
-                }
-            }
-        }
-        Some(again)
-    }
-
-    pub(super) fn close_made(&mut self, made: Vec<SubstituteTitle>) {
-        made.into_iter().for_each(|trick| self.library.close(trick.title));
+        self.titles.open_made(entries)
     }
 
     /// Closes the made titles that a stream has open, except the one that it plays from now on and
@@ -246,7 +237,7 @@ impl Service {
         let made = std::mem::take(&mut stream.made);
         let (kept, done): (Vec<_>, Vec<_>) = made.into_iter().partition(|made| stream.needs(made));
         stream.made = kept;
-        self.close_made(done);
+        self.titles.close_made(done);
     }
 
     /// Reserves the rate of faster delivery beyond the normal one, at the highest speed up to the

@@ -16,6 +16,7 @@ use millrace_offload::command::{Command, FailReason, Numbering, RunCut, RunSpec}
 
 use super::adapt::Cause;
 use super::event::ServiceEvent;
+use super::exhausted::Exhausted;
 use super::keys::{ConnKey, StreamKey};
 use super::ports::{AccessPoint, Rendition, TitleEntry};
 use super::queued::Missed;
@@ -117,10 +118,10 @@ fn common_point(sent: &TitleEntry, wanted: &TitleEntry, from: MediaTicks) -> Opt
 /// What there is not enough of for a higher rate.
 fn lacking(refusal: FecRefusal) -> Refusal {
     match refusal {
-        FecRefusal::Rate { used, max, more } => Refusal::Rate { used, max, more },
-        FecRefusal::AddressRate { used, max, more } => Refusal::AddressRate { used, max, more },
-        FecRefusal::UserRate { used, max, more } => Refusal::UserRate { used, max, more },
-        FecRefusal::Full(full) => Refusal::Full(full),
+        FecRefusal::Rate { used, max, more } => Exhausted::Rate { used, max, more }.into(),
+        FecRefusal::AddressRate { used, max, more } => Exhausted::AddressRate { used, max, more }.into(),
+        FecRefusal::UserRate { used, max, more } => Exhausted::UserRate { used, max, more }.into(),
+        FecRefusal::Full(full) => Exhausted::Full(full).into(),
         other => Refusal::Fec(other),
     }
 }
@@ -128,7 +129,7 @@ fn lacking(refusal: FecRefusal) -> Refusal {
 impl Service {
     /// Returns the available bit rates of a title, the best first; empty if there is only one.
     pub fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
-        self.library.renditions(entry)
+        self.titles.renditions(entry)
     }
 
     /// Returns the renditions of a title, and selects the one that a new stream begins with.
@@ -141,7 +142,7 @@ impl Service {
         wish: Option<&RenditionWish>,
         before: Option<&Renditions>,
     ) -> Result<Renditions, Refusal> {
-        let all = self.library.renditions(entry);
+        let all = self.titles.renditions(entry);
         let mut renditions = Renditions::new(all, &entry.name, self.config.adapt);
         if let Some(before) = before.filter(|before| !before.is_empty() && !renditions.is_empty()) {
             let name = before.name(before.wanted);
@@ -166,7 +167,7 @@ impl Service {
     /// The title that a stream with these renditions begins with.
     pub(super) fn first_sent(&mut self, entry: &TitleEntry, all: &Renditions) -> Result<TitleEntry, Refusal> {
         match all.made(all.wanted) {
-            Some(name) => self.library.find(name).ok_or(Refusal::Broken),
+            Some(name) => self.titles.find(name).ok_or(Refusal::Broken),
             None => Ok(entry.clone()),
         }
     }

@@ -7,12 +7,12 @@ use super::fec::wish;
 use super::play::late_end;
 use super::refusal::refusal_reply;
 use super::rendition;
-use super::server::Server;
+use super::server::RtspFace;
 use crate::rtsp::{Reply, RtspRequest, target};
 use crate::sdp;
 use crate::service::{ConnKey, FecWish, TitleEntry};
 
-impl Server {
+impl RtspFace<'_> {
     pub(super) fn describe(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest) -> Reply {
         if request.header(&ACCEPT).is_some_and(|value| !accepts_sdp(value.as_str())) {
             return Reply::error(406, "titles are described as application/sdp");

@@ -3,12 +3,12 @@
 use millrace_core::time::Instant;
 use rtsp_types::headers::CONNECTION;
 
-use super::server::Server;
+use super::server::RtspFace;
 use crate::rtsp::Reply;
 use crate::rtsp::reply::ReplyHead;
 use crate::service::{ConnKey, EndReason, Refusal, ServiceEvent, StreamKey};
 
-impl Server {
+impl RtspFace<'_> {
     pub(super) fn teardown(&mut self, now: Instant, key: Option<StreamKey>) -> Reply {
         let Some(key) = key else { return Reply::error(454, "name the session to tear down") };
         self.end_session(now, key, EndReason::TornDown);
@@ -18,17 +18,13 @@ impl Server {
     /// The session is over, and its stream.
     pub(super) fn end_session(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         self.service.close(now, key, reason);
-        self.absorb(now);
+        self.drain_service(now);
     }
 
     /// The connection is closed, by whomever. Its interleaved sessions end; those by UDP live on until their time-out
     /// (RFC 2326 section 1.1: a session is not tied to a connection).
     pub fn conn_closed(&mut self, now: Instant, key: ConnKey) {
-        let Some(conn) = self.conns.get_mut(&key) else {
-            // Nothing was spoken on it here: it was lent, and its place is given back like any other.
-            self.service.conn_closed(now, key);
-            return self.absorb(now);
-        };
+        let Some(conn) = self.conns.get_mut(&key) else { return };
         conn.closing = true; // whatever is still answered below goes nowhere
         let said_bye = |key: &StreamKey| self.sessions.get(key).is_some_and(|session| session.said_bye);
         let over: Vec<_> = self.service.streams_of(key).iter().copied().filter(said_bye).collect();
@@ -36,14 +32,14 @@ impl Server {
             self.service.close(now, session, EndReason::Disconnected);
         }
         self.service.conn_closed(now, key);
-        self.absorb(now);
+        self.drain_service(now);
         self.conns.remove(&key);
     }
 
     /// Looks for overdue sessions and connections. Call it about once a second.
     pub fn tick(&mut self, now: Instant) {
         self.service.tick(now);
-        self.absorb(now);
+        self.drain_service(now);
         self.refuse_overdue(now);
         let limit = self.config.session_timeout_s() * 1_000_000_000 + self.config.session_slack_ns;
         // Players that have paused over TCP send nothing, so their connection stands for them; those that have never
@@ -97,24 +93,13 @@ impl Server {
         }
     }
 
-    /// Begins to stop the server: it accepts no more connections and sessions. Returns how many
-    /// viewers have received data, so that their players wait for more or for BYE: stop their
-    /// engines first ([`Command::Stop`] sends BYE), and call [`Server::shut_down`] when
-    /// [`Service::unfinished_count`] is 0.
-    ///
-    /// [`Command::Stop`]: millrace_offload::command::Command::Stop
-    /// [`Service::unfinished_count`]: crate::service::Service::unfinished_count
-    pub fn begin_shutdown(&mut self) -> usize {
-        self.service.begin_shutdown()
-    }
-
     /// Ends all sessions, closes all connections, accepts no more. [`Service::place_count`] reports
     /// when the engines have let go.
     ///
     /// [`Service::place_count`]: crate::service::Service::place_count
     pub fn shut_down(&mut self, now: Instant) {
         self.service.shut_down(now);
-        self.absorb(now);
+        self.drain_service(now);
         let mut conns: Vec<_> = self.conns.keys().copied().collect();
         conns.sort_unstable();
         for key in conns {

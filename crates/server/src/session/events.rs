@@ -2,65 +2,17 @@
 //! over.
 
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_offload::command;
 use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
 use super::fec::{fec_header, off_because};
-use super::server::{Output, Server, transform_header};
+use super::server::{RtspFace, transform_header};
 use super::state::PendingPlay;
-use crate::admission::EngineFigures;
 use crate::rtsp::Reply;
 use crate::rtsp::range::npt;
-use crate::service::{self, ConnKey, EndReason, Playing, ServiceEvent, StreamKey};
+use crate::service::{ConnKey, EndReason, Playing, ServiceEvent, StreamKey};
 
-impl Server {
-    /// One event of an engine. The buffer in [`command::Event::Recycle`] is dropped here: callers that reuse it take it out first.
-    pub fn handle_engine_event(&mut self, now: Instant, engine: usize, event: command::Event) {
-        self.service.engine_event(now, engine, event);
-        self.absorb(now);
-    }
-
-    /// Handles the end of an engine's thread: the engine will never close the streams and
-    /// connections it still had.
-    pub fn engine_gone(&mut self, now: Instant, engine: usize) {
-        self.service.engine_gone(now, engine);
-        self.absorb(now);
-    }
-
-    /// Passes on the figures that an engine has reached by now
-    /// ([`crate::service::Service::look_at_load`]).
-    pub fn look_at_load(&mut self, now: Instant, engine: usize, figures: EngineFigures) {
-        self.service.look_at_load(now, engine, figures);
-        self.absorb(now);
-    }
-
-    /// Passes on the figures that the cache has reached by now
-    /// ([`crate::service::Service::look_at_cache`]).
-    pub fn look_at_cache(&mut self, now: Instant) {
-        self.service.look_at_cache(now);
-    }
-
-    /// Takes over the service's outputs in their order and acts on them. Called after each call to
-    /// the service that may have changed something.
-    pub(super) fn absorb(&mut self, now: Instant) {
-        while let Some(output) = self.service.poll_output() {
-            match output {
-                service::Output::Command { engine, command } => {
-                    self.outputs.push_back(Output::Command { engine, command });
-                }
-                service::Output::Attach { conn, engine, id } => {
-                    self.outputs.push_back(Output::Attach { conn, engine, id });
-                }
-                service::Output::Hold { conn } => self.outputs.push_back(Output::Hold { conn }),
-                service::Output::Event(event) => {
-                    self.act_on(now, &event);
-                    self.tell(event);
-                }
-            }
-        }
-    }
-
-    fn act_on(&mut self, now: Instant, event: &ServiceEvent) {
+impl RtspFace<'_> {
+    pub(super) fn act_on(&mut self, now: Instant, event: &ServiceEvent) {
         match event {
             ServiceEvent::Playing(playing) => self.begun(now, playing),
             ServiceEvent::PlayRefused { stream, refusal } => {

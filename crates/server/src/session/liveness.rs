@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 
-use super::server::{Server, canonical};
+use super::server::{RtspFace, canonical};
 use crate::service::{ConnKey, EndReason, PlaybackStream, ServiceEvent, StreamKey, StreamPath};
 
 /// On which of the server's two UDP ports a datagram came.
@@ -40,15 +40,7 @@ fn read(bytes: &[u8]) -> Heard {
     heard
 }
 
-impl Server {
-    /// Handles an ICMP report that this address is unreachable
-    /// ([`crate::service::Service::unreachable`]). It is no reason to end a session: a player may
-    /// come back, and one that does not is silent.
-    pub fn handle_unreachable(&mut self, now: Instant, dest: SocketAddr, errno: i32) {
-        self.service.unreachable(canonical(dest), errno);
-        self.absorb(now);
-    }
-
+impl RtspFace<'_> {
     /// A datagram from somewhere. It keeps the sessions alive whose viewer has this address.
     pub fn handle_datagram(&mut self, now: Instant, port: UdpPort, from: SocketAddr, bytes: &[u8]) {
         let from = canonical(from);

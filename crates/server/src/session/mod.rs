@@ -1,7 +1,8 @@
 //! The service's RTSP face, without sockets: requests, engine events, datagrams and the clock come in, [`Output`]s go out.
 //!
-//! Order of calls: any `handle_*`, `conn_*` or [`Server::tick`], then [`Server::poll_output`] until `None`. Outputs are
-//! to be carried out in their order: a PLAY reply stands before the command that lets the packets out.
+//! Order of calls: any `handle_*`, `conn_*` or [`RtspFace::tick`], or anything of the service and [`RtspFace::drain_service`]; then
+//! [`Server::poll_output`] until `None`. The order of the outputs matters: a PLAY reply stands before the command that lets the packets
+//! out.
 //!
 //! The [`service`](crate::service) knows the limits and the state of each viewer. This module adds
 //! the RTSP part: connections that answer one request after the other, names of sessions, headers
@@ -12,7 +13,8 @@
 //! | [`entropy`] | where session names come from |
 //! | [`config`] | settings and their defaults |
 //! | `state` | the life of a session, with its table |
-//! | `server` | connections, and which request goes where |
+//! | `server` | connections, and the outputs |
+//! | `requests` | which request goes where |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `fec` | `X-Millrace-FEC` |
 //! | `rights` | viewing access, and how players are asked to identify themselves |
@@ -39,6 +41,7 @@ mod params;
 mod play;
 mod refusal;
 mod rendition;
+mod requests;
 mod rights;
 mod server;
 mod setup;
@@ -48,5 +51,5 @@ mod tunnel;
 pub use config::ServerConfig;
 pub use entropy::{Entropy, SystemEntropy};
 pub use liveness::UdpPort;
-pub use server::{Output, Server, SessionInfo};
+pub use server::{Output, RtspFace, Server, SessionInfo, canonical};
 pub use state::SessionState;

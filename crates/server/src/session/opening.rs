@@ -6,11 +6,11 @@ use millrace_core::time::Instant;
 
 use super::refusal::refusal_reply;
 use super::rights::AccessStage;
-use super::server::Server;
+use super::server::RtspFace;
 use crate::rtsp::RtspRequest;
 use crate::service::{ConnKey, Refusal};
 
-impl Server {
+impl RtspFace<'_> {
     /// Handles the library's answers: carries out the requests that have waited for them. Returns
     /// the connections of others whose requests can now go on as well.
     pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {

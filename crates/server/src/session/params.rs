@@ -6,7 +6,7 @@ use rtsp_types::headers::CONTENT_TYPE;
 use super::fec::fec_header;
 use super::refusal::refusal_reply;
 use super::rendition::{rendition_header, told};
-use super::server::Server;
+use super::server::RtspFace;
 use super::state::SessionState;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, RtspRequest, speeds};
@@ -14,7 +14,7 @@ use crate::service::{ConnKey, FecMode, PlaybackStream, Refusal, RenditionWish, S
 
 const TEXT: &str = "text/parameters";
 
-impl Server {
+impl RtspFace<'_> {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
     /// `scale`, `speed`, `rendition`, `fec`.
     pub(super) fn get_parameter(
@@ -90,7 +90,7 @@ impl Server {
         };
         let key = stream.key();
         let switched = self.service.set_fec(now, key, mode, Some(conn));
-        self.absorb(now);
+        self.drain_service(now);
         if let Err(refusal) = switched {
             return refusal_reply(&refusal);
         }
@@ -99,13 +99,13 @@ impl Server {
     }
 }
 
-impl Server {
+impl RtspFace<'_> {
     fn set_rendition(&mut self, now: Instant, conn: ConnKey, key: Option<StreamKey>, value: &str) -> Reply {
         let Some(key) = key.filter(|key| self.service.stream(*key).is_some()) else {
             return Reply::error(454, "parameters belong to a session; name one");
         };
         let set = self.service.set_rendition(now, key, &RenditionWish::parse(value), Some(conn));
-        self.absorb(now);
+        self.drain_service(now);
         match set {
             Ok(change) => Reply::ok().header(rendition_header(), told(&change)),
             Err(refusal @ (Refusal::NoRenditions | Refusal::NoRendition { .. })) => {

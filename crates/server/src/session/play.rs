@@ -3,7 +3,7 @@
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
-use super::server::{Server, header};
+use super::server::{RtspFace, header};
 use super::state::{PendingPlay, RequestedSpeeds};
 use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
@@ -47,7 +47,7 @@ fn wish(request: &RtspRequest) -> Result<(PlayRequest, RequestedSpeeds), Reply> 
     Ok((PlayRequest { span, scale, speed, in_stamps: counts_in_stamps(request), told_by: None }, asks))
 }
 
-impl Server {
+impl RtspFace<'_> {
     /// The reply; `None` if it has been written, or the engine must first say where the stream stopped.
     pub(super) fn play(
         &mut self,
@@ -76,7 +76,7 @@ impl Server {
         {
             session.pending = None;
         }
-        self.absorb(now);
+        self.drain_service(now);
         match played {
             Ok(Played::Begun) => None,
             Ok(Played::Waits) => {
@@ -103,7 +103,7 @@ impl Server {
     pub(super) fn pause(&mut self, now: Instant, key: Option<StreamKey>) -> Reply {
         // A Range would name the moment to pause at (RFC 2326 section 10.6); players mean now.
         let paused = key.ok_or(Refusal::Gone).and_then(|key| self.service.pause(key));
-        self.absorb(now);
+        self.drain_service(now);
         if paused.is_err() { self.wrong_state(key) } else { self.with_session(Reply::ok(), key) }
     }
 }

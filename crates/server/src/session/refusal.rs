@@ -4,9 +4,9 @@
 use millrace_core::limits::control::MAX_QUOTED;
 use rtsp_types::headers::{RANGE, RETRY_AFTER, SESSION};
 
-use super::server::{Server, header};
+use super::server::{RtspFace, header};
 use crate::rtsp::{Reply, RtspRequest, target};
-use crate::service::{ConnKey, Refusal, ServiceEvent, StreamKey};
+use crate::service::{ConnKey, Exhausted, Refusal, ServiceEvent, StreamKey};
 
 /// Time after which a retry is worthwhile for a resource that is unavailable now: disks that are
 /// back are used within seconds.
@@ -15,19 +15,8 @@ const RETRY_AFTER_S: &str = "10";
 /// The status of each refusal (RFC 2326 section 11).
 fn status(refusal: &Refusal) -> u16 {
     match refusal {
-        Refusal::Sessions { .. }
-        | Refusal::Streams { .. }
-        | Refusal::Rate { .. }
-        | Refusal::AddressStreams { .. }
-        | Refusal::AddressRate { .. }
-        | Refusal::TitleStreams { .. }
-        | Refusal::UserStreams { .. }
-        | Refusal::UserRate { .. }
-        | Refusal::EngineStreams
-        | Refusal::Full(_)
-        | Refusal::EngineConnections
-        | Refusal::Ending
-        | Refusal::Fec(_) => 453,
+        Refusal::Exhausted(what) if !what.is_room_to_play() => 503,
+        Refusal::Exhausted(_) | Refusal::Ending | Refusal::Fec(_) => 453,
         Refusal::Unfit(_) | Refusal::NoRenditions | Refusal::NoRendition { .. } => 404,
         Refusal::Gone => 454,
         Refusal::Busy | Refusal::RenditionHeld(_) => 455,
@@ -35,23 +24,19 @@ fn status(refusal: &Refusal) -> u16 {
         Refusal::PortInUse(_) => 461,
         Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,
-        Refusal::ShuttingDown
-        | Refusal::ConnectionSessions
-        | Refusal::AddressSessions
-        | Refusal::MembersLost(_)
-        | Refusal::Opening
-        | Refusal::TooManyOpenings
-        | Refusal::TimedOut
-        | Refusal::TooManyTitles => 503,
+        Refusal::ShuttingDown | Refusal::MembersLost(_) | Refusal::Opening | Refusal::TimedOut => 503,
     }
 }
 
 /// Returns whether its log line contains only the refusal: the viewer did nothing wrong, and its
 /// request does not matter.
 fn is_own_line(refusal: &Refusal) -> bool {
-    let members = matches!(refusal, Refusal::AddressSessions | Refusal::MembersLost(_));
-    let full = status(refusal) == 453 && !matches!(refusal, Refusal::EngineConnections | Refusal::Fec(_));
-    members || full
+    match refusal {
+        Refusal::MembersLost(_) | Refusal::Ending => true,
+        Refusal::Exhausted(Exhausted::EngineConnections) => false,
+        Refusal::Exhausted(what) => what.is_room_to_play() || *what == Exhausted::AddressSessions,
+        _ => false,
+    }
 }
 
 /// Returns the reply to a request that the service has refused.
@@ -64,20 +49,19 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
     };
     match refusal {
         Refusal::MembersLost(_)
-        | Refusal::TooManyTitles
+        | Refusal::Exhausted(Exhausted::OpenTitles | Exhausted::Openings)
         | Refusal::Opening
-        | Refusal::TooManyOpenings
         | Refusal::TimedOut => reply.header(RETRY_AFTER, RETRY_AFTER_S),
         _ => reply,
     }
 }
 
-impl Server {
+impl RtspFace<'_> {
     /// Returns the reply to a request that the service has refused to the viewer on this
     /// connection.
     pub(super) fn refuse(&mut self, conn: ConnKey, title: &str, refusal: &Refusal) -> Reply {
         let reply = refusal_reply(refusal);
-        if matches!(refusal, Refusal::Full(_)) {
+        if matches!(refusal, Refusal::Exhausted(Exhausted::Full(_))) {
             return reply.logged(); // once a minute for each resource, not for each viewer
         }
         if !is_own_line(refusal) {

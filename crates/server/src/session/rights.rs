@@ -4,17 +4,15 @@
 //! A connection remembers its admitted visitor. Players send their credentials with every request,
 //! but a signed link stands in the URL of DESCRIBE alone.
 
-use std::sync::Arc;
-
 use millrace_core::limits::rights::FAILURE_RETRY_S;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_rights::{
-    AccessRequest, AccessVerdict, Advice, DigestOf, Gate, Now, Question, RequestOrigin, RequestedAction,
+    AccessRequest, AccessVerdict, Advice, DigestOf, Now, Question, RequestOrigin, RequestedAction,
 };
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
-use super::server::{Output, Server, header};
+use super::server::{Output, RtspFace, header};
 use crate::rtsp::{Reply, RtspRequest, target};
 use crate::service::{ConnKey, StreamKey};
 
@@ -38,12 +36,7 @@ pub(super) enum LetIn {
     Later,
 }
 
-impl Server {
-    /// Returns the gate that decides on viewing access.
-    pub fn gate(&self) -> Option<&Arc<Gate>> {
-        self.config.gate.as_ref()
-    }
-
+impl RtspFace<'_> {
     /// Carries on with the request that waits on this connection: its password has been checked, or
     /// its webhook question answered.
     pub fn password_checked(&mut self, now: Instant, conn: ConnKey) {

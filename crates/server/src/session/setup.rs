@@ -10,7 +10,7 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
 use super::rendition;
-use super::server::{Server, SessionConn, transform_header};
+use super::server::{RtspFace, SessionConn, transform_header};
 use super::state::{Session, short};
 use crate::rtsp::target::RequestTarget;
 use crate::rtsp::transport::{self, Lower, MediaForm, Offer, Spec};
@@ -24,7 +24,7 @@ struct ChosenTransport {
     path: StreamPath,
 }
 
-impl Server {
+impl RtspFace<'_> {
     pub(super) fn setup(
         &mut self,
         now: Instant,
@@ -240,7 +240,7 @@ impl Server {
         let admitted = match admitted {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                self.absorb(now);
+                self.drain_service(now);
                 return Err(self.refuse(conn, &title, &refusal));
             }
         };
@@ -250,7 +250,7 @@ impl Server {
             self.by_id.insert(id.clone(), key);
             self.sessions.insert(key, Session::new(id, url));
         }
-        self.absorb(now);
+        self.drain_service(now);
         let fec = match admitted.fec {
             None => None,
             Some(Ok(())) => self.service.stream(key).and_then(PlaybackStream::fec_grant),

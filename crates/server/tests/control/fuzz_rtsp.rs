@@ -76,7 +76,12 @@ fn act(w: &mut World, conns: &mut [ConnKey; 3], current: &mut usize, byte: u8) {
         }
         6 => {
             let report = receiver_report(0x1234_abcd, byte & 0x10 != 0);
-            w.server.handle_datagram(w.now, UdpPort::Rtcp, "192.0.2.7:5001".parse().unwrap(), &report);
+            w.server.face(&mut w.service).handle_datagram(
+                w.now,
+                UdpPort::Rtcp,
+                "192.0.2.7:5001".parse().unwrap(),
+                &report,
+            );
             w.settle();
         }
         7 => w.engine.max_streams = if w.engine.max_streams == 0 { usize::MAX } else { 0 },
@@ -126,7 +131,7 @@ fn run(script: &[u8]) {
     assert!(w.replies.iter().all(|(conn, n)| *n <= w.requests.get(conn).copied().unwrap_or(0) + 1));
     w.wait(140 * SECOND); // a session may live on by UDP, and be set up again until its time-out
     w.assert_empty();
-    assert_eq!(w.server.service().connection_count(), 0);
+    assert_eq!(w.service.connection_count(), 0);
 }
 
 #[test]

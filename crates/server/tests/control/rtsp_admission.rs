@@ -48,18 +48,14 @@ fn setups_without_play_reserve_no_bit_rate() {
         }
     }
     assert_eq!(
-        (
-            w.server.service().stream_count(),
-            w.server.service().reserved_rate(),
-            w.server.service().reserved_streams()
-        ),
+        (w.service.stream_count(), w.service.reserved_rate(), w.service.reserved_streams()),
         (48, 0, 0)
     );
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
-    assert_eq!((w.server.service().reserved_rate(), w.server.service().reserved_streams()), (4 * MBIT, 1));
+    assert_eq!((w.service.reserved_rate(), w.service.reserved_streams()), (4 * MBIT, 1));
     // They end at the announced time-out, though their connections stay open; who plays stays.
     w.wait(66 * SECOND);
-    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.service.stream_count(), 1);
     assert_eq!(w.counters().sessions_expired, 48);
 }
 
@@ -73,7 +69,7 @@ fn hundreds_of_connections_fill_no_stream_places() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.server.service().stream_count(), w.server.service().reserved_streams()), (4960, 0));
+    assert_eq!((w.service.stream_count(), w.service.reserved_streams()), (4960, 0));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
     assert_eq!(ended_early(&w), 0);
 }
@@ -97,7 +93,7 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
         w.wait(SECOND / 2);
     }
     // 16 of 20 are 80 %.
-    assert_eq!(w.server.service().stream_count(), 16);
+    assert_eq!(w.service.stream_count(), 16);
     assert_eq!(ended_early(&w), 2 + 28 - 16);
     assert_eq!(w.counters().sessions_ended_early, 14);
     // Neither the viewer that plays nor the one that paused only just now has been ended.
@@ -115,7 +111,7 @@ fn setups_without_play_leave_engine_slots_for_new_viewers() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (16, 16));
+    assert_eq!((w.service.stream_count(), w.service.place_count()), (16, 16));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
 }
 
@@ -135,7 +131,7 @@ fn pause_keeps_reservation_for_one_minute() {
     w.ask_session(conn, "PAUSE", &id, "");
     // B: after it the next viewer gets it, and PLAY asks again.
     w.wait(61 * SECOND);
-    assert_eq!((w.server.service().reserved_streams(), w.server.service().reserved_rate()), (0, 0));
+    assert_eq!((w.service.reserved_streams(), w.service.reserved_rate()), (0, 0));
     let other = w.connect_from("198.51.100.1:1001");
     let second = w.setup_tcp(other);
     assert_eq!(w.ask_session(other, "PLAY", &second, "").status, 200);
@@ -162,9 +158,9 @@ fn pause_reservation_duration_follows_setting() {
     w.ask_session(conn, "PLAY", &id, "Range: npt=0-2");
     // The end of the range is no different: 2 s of film, BYE 2.5 s behind it.
     w.wait(8 * SECOND);
-    assert_eq!(w.server.service().reserved_streams(), 1);
+    assert_eq!(w.service.reserved_streams(), 1);
     w.wait(3 * SECOND);
-    assert_eq!(w.server.service().reserved_streams(), 0);
+    assert_eq!(w.service.reserved_streams(), 0);
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
 }
 
@@ -184,7 +180,7 @@ fn address_share_limits_single_address_to_half() {
         assert_eq!(newcomer(&mut w, peer), (200, 200));
     }
     w.hang_up(many);
-    assert_eq!(w.server.service().reserved_streams(), 2);
+    assert_eq!(w.service.reserved_streams(), 2);
     // B: of the bit rate. Set up while there is room, they are refused when they play.
     let mut w = world(100, |config| config.service.max_rate = Some("20Mb/s".parse().unwrap()));
     let many = w.connect();
@@ -210,22 +206,22 @@ fn reservations_after_any_session_end_are_released() {
     let id = w.setup_tcp(conn);
     w.ask_session(conn, "PLAY", &id, "");
     w.ask_session(conn, "PLAY", &id, "Range: npt=30-");
-    assert_eq!(w.server.service().reserved_rate(), 4 * MBIT);
+    assert_eq!(w.service.reserved_rate(), 4 * MBIT);
     w.ask_session(conn, "PAUSE", &id, "");
     // A move keeps it.
     let to_udp = format!("Session: {id}\nTransport: RTP/AVP;client_port=7000-7001");
     let moved = w.ask(conn, &format!("SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\n{to_udp}"));
-    assert_eq!((moved.status, w.server.service().reserved_rate()), (200, 4 * MBIT));
+    assert_eq!((moved.status, w.service.reserved_rate()), (200, 4 * MBIT));
     for _ in 0..3 {
         w.wait(30 * SECOND);
         w.ask_session(conn, "GET_PARAMETER", &id, "");
     }
-    assert_eq!((w.server.service().stream_count(), w.server.service().reserved_rate()), (1, 0));
+    assert_eq!((w.service.stream_count(), w.service.reserved_rate()), (1, 0));
     assert_eq!(w.ask_session(conn, "PLAY", &id, "").status, 200);
-    assert_eq!((w.server.service().reserved_streams(), w.server.service().reserved_rate()), (1, 4 * MBIT));
+    assert_eq!((w.service.reserved_streams(), w.service.reserved_rate()), (1, 4 * MBIT));
     w.wait(70 * SECOND);
     w.assert_empty();
-    assert_eq!(w.server.service().reserved_streams(), 0);
+    assert_eq!(w.service.reserved_streams(), 0);
 }
 
 #[test]
@@ -237,8 +233,7 @@ fn session_ended_by_overload_gets_bye_and_453() {
     w.ask_session(new, "PLAY", &second, "");
     w.wait(SECOND);
     w.take_log();
-    let now = w.now;
-    assert_eq!(w.server.with_service(now, |service| service.end_newest(now, 0, 1)), 1);
+    assert_eq!(w.on_service(|service, now| service.end_newest(now, 0, 1)), 1);
     w.settle();
     assert_eq!(w.take_log(), ["play 24000..24000 seq 24001 in 0ms"], "nothing but BYE");
     let refused = w.ask_session(new, "PLAY", &second, "Range: npt=10-");
@@ -246,7 +241,7 @@ fn session_ended_by_overload_gets_bye_and_453() {
     w.wait(3 * SECOND);
     assert_eq!(w.ask_session(new, "PLAY", &second, "").status, 454);
     assert!(!w.closed.contains(&new), "BYE has told its player");
-    assert_eq!(w.server.sessions(w.now).len(), 1);
+    assert_eq!(w.server.sessions(&w.service, w.now).len(), 1);
     let told = w.notices.iter().rev().find(|event| matches!(event, ServiceEvent::Closed { .. })).unwrap();
     assert!(told.is_warning(), "{told}");
 }

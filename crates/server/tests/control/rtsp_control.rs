@@ -14,7 +14,7 @@ use millrace_core::wire::rtcp::{RtcpPacket, parse};
 use millrace_core::wire::rtp::RtpHeader;
 use millrace_offload::command::Event;
 use millrace_server::admission::AdmissionConfig;
-use millrace_web::{Delivery, Order, OrderSocket};
+use millrace_web::{Delivery, Order, OrderSocket, OrderedMedia};
 
 const OPTIONS: &str = "OPTIONS * RTSP/1.0\nCSeq: 1";
 
@@ -474,19 +474,8 @@ fn order_ends_when_connection_breaks_during_handback() {
     let (done, mut told) = tokio::sync::oneshot::channel();
     let (title, label) = ("film".to_owned(), "http-0.1".to_owned());
     let (socket, before) = (OrderSocket::Viewer(socket), b"head".to_vec());
-    let order = Order {
-        socket,
-        peer,
-        title,
-        bytes: 0..13_160,
-        before,
-        ahead_ms: 0,
-        label,
-        agent: None,
-        quota: None,
-        segment: None,
-        done,
-    };
+    let media = OrderedMedia { title, bytes: 0..13_160, before, ahead_ms: 0, quota: None, segment: None };
+    let order = Order { socket, peer, media, label, agent: None, done };
     live.orders.send(order).unwrap();
     viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut got = [0; 4 + 1316];

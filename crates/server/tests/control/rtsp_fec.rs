@@ -82,7 +82,7 @@ fn header_and_query() {
         let conn = world.connect();
         let answer = setup(&mut world, conn, url, UDP, more);
         assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, granted), "{url} {more}");
-        assert_eq!(world.server.service().place_count(), opened, "{url} {more}");
+        assert_eq!(world.service.place_count(), opened, "{url} {more}");
         let session = answer.session();
         world.ask_session(conn, "TEARDOWN", &session, "");
         world.assert_empty();
@@ -206,9 +206,9 @@ fn switching_while_playing() {
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
     // It plays packet 380; a quarter of a second on, at the end of an extent, it goes over.
     assert_eq!(world.take_log(), ["queue 588..24000 seq 589 at 588", "reply 200"]);
-    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
+    assert_eq!(world.server.sessions(&world.service, world.now)[0].state, SessionState::Playing);
     assert_eq!(
-        (world.server.service().reserved_rate(), fec_of(&mut world, conn, &session)),
+        (world.service.reserved_rate(), fec_of(&mut world, conn, &session)),
         (4_000_000, "fec: off\r\n".into())
     );
     world.wait(950 * MS);
@@ -223,7 +223,7 @@ fn switching_while_playing() {
     // Packet 980 is in row 12, at place 20: FEC of row 11 from column 5 on.
     let fec = "play 225..6000 seq 226 in 0ms";
     assert_eq!(world.take_log(), ["open fec 5002", "open fec 5006", fec, fec]);
-    assert_eq!(world.server.service().reserved_rate(), 6_000_000);
+    assert_eq!(world.service.reserved_rate(), 6_000_000);
 
     assert_eq!(set(&mut world, "xor").get("x-millrace-fec"), XOR);
     assert_eq!(world.take_log(), ["queue 1372..24000 seq 1373 at 1372 spare 1", "reply 200"]);
@@ -272,12 +272,12 @@ fn fec_switch_after_missed_cut_starts_new_run() {
         .find_map(|(id, stream)| Some((id, stream.queued.take()?.1)))
         .expect("a run is queued");
     let refused = Event::Refused { stream, run: Some(queued.run), refusal: Refusal::CutPassed };
-    world.server.handle_engine_event(world.now, 0, refused);
+    world.engine_event(0, refused);
     world.settle();
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
     assert_eq!(log[3..], ["close", "close", "play 381..24000 seq 382 in 0ms"]);
-    assert_eq!(world.server.service().stream_count(), 1);
+    assert_eq!(world.service.stream_count(), 1);
 }
 
 /// Less FEC needs no stream, more is refused where there is none, and no viewer is ended.
@@ -295,7 +295,7 @@ fn switching_on_a_full_engine() {
     );
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, "off"));
-    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
+    assert_eq!(world.server.sessions(&world.service, world.now)[0].state, SessionState::Playing);
     world.ask_session(conn, "TEARDOWN", &session, "");
     world.assert_empty();
 }
@@ -332,7 +332,7 @@ fn requests_that_cross_a_switch() {
         world.wait(SECOND);
         world.engine.silent = true;
         world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: off");
-        assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
+        assert_eq!(world.server.sessions(&world.service, world.now)[0].state, SessionState::Playing);
         world.tell(
             conn,
             &format!("{method} rtsp://192.0.2.1/safe/ RTSP/1.0\nCSeq: 9\nSession: {session}\n{more}"),
@@ -365,13 +365,13 @@ fn admission_counts_it() {
     // 4 Mb/s of film; XOR adds a quarter, all parities a half.
     let mut world = with_rate("5500kb/s");
     let (conn, session) = viewer(&mut world, "xor");
-    assert_eq!(world.server.service().reserved_rate(), 0, "it does not play yet");
+    assert_eq!(world.service.reserved_rate(), 0, "it does not play yet");
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
-    assert_eq!(world.server.service().reserved_rate(), 5_000_000);
+    assert_eq!(world.service.reserved_rate(), 5_000_000);
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: all");
     assert_eq!(answer.status, 453);
     assert_eq!(
-        (world.server.service().reserved_rate(), fec_of(&mut world, conn, &session)),
+        (world.service.reserved_rate(), fec_of(&mut world, conn, &session)),
         (5_000_000, "fec: xor\r\n".into())
     );
     world.ask_session(conn, "TEARDOWN", &session, "");
@@ -383,7 +383,7 @@ fn admission_counts_it() {
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: xor");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, XOR));
     assert_eq!(world.ask_session(conn, "PLAY", &session, "").status, 200);
-    assert_eq!(world.server.service().reserved_rate(), 5_000_000);
+    assert_eq!(world.service.reserved_rate(), 5_000_000);
     assert_eq!(world.ask_session(conn, "PAUSE", &session, "").status, 200);
     // SETUP again without asking: the FEC is gone and its rate is given back.
     let answer =
@@ -392,7 +392,7 @@ fn admission_counts_it() {
     let again =
         format!("SETUP rtsp://192.0.2.1/safe RTSP/1.0\nCSeq: 3\nSession: {session}\nTransport: {UDP}");
     assert_eq!(world.ask(conn, &again).status, 200);
-    assert_eq!(world.server.service().reserved_rate(), 4_000_000);
+    assert_eq!(world.service.reserved_rate(), 4_000_000);
     world.ask_session(conn, "TEARDOWN", &session, "");
     world.assert_empty();
 
@@ -401,7 +401,7 @@ fn admission_counts_it() {
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
     assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"the engine has no free stream\"");
-    assert_eq!(world.server.service().place_count(), 1);
+    assert_eq!(world.service.place_count(), 1);
 }
 
 /// SETUP found room for film and FEC, PLAY finds room for the film alone.
@@ -419,7 +419,7 @@ fn play_without_capacity_for_fec_sends_title_alone() {
     let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked\"";
     assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
-    assert_eq!(world.server.service().reserved_rate(), 8_000_000);
+    assert_eq!(world.service.reserved_rate(), 8_000_000);
     // It is reported once.
     assert!(!world.ask_session(conn, "PLAY", &session, "Range: npt=10-").has("x-millrace-fec"));
     world.hang_up(other);
@@ -444,7 +444,7 @@ fn fec_ends_when_new_viewer_takes_its_ports() {
     assert_eq!(answer.status, 200);
     world.settle();
     assert_eq!(fec_of(&mut world, second, &session), "fec: off\r\n");
-    assert_eq!(world.server.sessions(world.now)[0].state, SessionState::Playing);
+    assert_eq!(world.server.sessions(&world.service, world.now)[0].state, SessionState::Playing);
     let told = world.notices.iter().any(|notice| {
         matches!(notice, ServiceEvent::Fec { mode: FecMode::Off, trouble: Some(why), .. } if why.contains("port 5006"))
     });
@@ -475,9 +475,9 @@ fn failed_parity_leaves_the_film() {
     let log = world.take_log();
     assert_eq!(log.last().unwrap(), "play 381..24000 seq 382 in 0ms", "{log:?}");
     assert!(!log.iter().any(|line| line.starts_with("open")), "{log:?}");
-    assert_eq!((world.server.service().stream_count(), world.counters().fec_failed), (1, 1));
+    assert_eq!((world.service.stream_count(), world.counters().fec_failed), (1, 1));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
-    assert_eq!(world.server.service().reserved_rate(), 4_000_000);
+    assert_eq!(world.service.reserved_rate(), 4_000_000);
 }
 
 /// Packets from a viewer's FEC ports open a path through its NAT, and are a sign of life.
@@ -488,11 +488,16 @@ fn punches_from_fec_ports_keep_it_alive() {
     let _ = viewer(&mut world, "all");
     for _ in 0..10 {
         world.wait(30 * SECOND);
-        world.server.handle_datagram(world.now, UdpPort::Rtp, "192.0.2.7:5006".parse().unwrap(), b"punch");
+        world.server.face(&mut world.service).handle_datagram(
+            world.now,
+            UdpPort::Rtp,
+            "192.0.2.7:5006".parse().unwrap(),
+            b"punch",
+        );
     }
-    assert_eq!((world.server.service().stream_count(), world.counters().punches), (1, 10));
+    assert_eq!((world.service.stream_count(), world.counters().punches), (1, 10));
     world.wait(70 * SECOND);
-    assert_eq!(world.server.service().stream_count(), 0);
+    assert_eq!(world.service.stream_count(), 0);
     world.assert_empty();
 }
 

@@ -62,7 +62,7 @@ fn fec_switch_with_lost_parity_continues_without_fec() {
     assert_eq!((switched.status, switched.get("x-millrace-fec")), (200, "off"), "{switched:?}");
     let why = |notice: &ServiceEvent| matches!(notice, ServiceEvent::Broken { reason, .. } if reason.contains("b, c"));
     assert!(w.notices.iter().any(why), "{:?}", w.notices);
-    assert_eq!(w.server.service().stream_count(), 1, "its title is open");
+    assert_eq!(w.service.stream_count(), 1, "its title is open");
     w.ask_session(c, "TEARDOWN", &id, "");
     w.assert_empty();
 }
@@ -86,7 +86,7 @@ fn udp_session_without_keep_alive_expires() {
     w.ask_session(c, "PLAY", &id, "");
     // The announced time and its slack have not passed.
     w.wait(64 * SECOND);
-    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.service.stream_count(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w), [EndReason::Expired]);
     assert!(w.closed.contains(&c), "its connection was as idle as the session");
@@ -104,9 +104,14 @@ fn rtcp_and_punches_from_the_session_ports_keep_it_alive() {
         w.hang_up(c); // a session is not tied to its connection
         for _ in 0..5 {
             w.wait(40 * SECOND);
-            w.server.handle_datagram(w.now, port, from.parse().unwrap(), &receiver_report(0, false));
+            w.server.face(&mut w.service).handle_datagram(
+                w.now,
+                port,
+                from.parse().unwrap(),
+                &receiver_report(0, false),
+            );
         }
-        assert_eq!(w.server.service().stream_count(), 1, "{port:?} {from}");
+        assert_eq!(w.service.stream_count(), 1, "{port:?} {from}");
         w.wait(70 * SECOND);
         w.assert_empty();
     }
@@ -120,14 +125,19 @@ fn strangers_keep_nobody_alive() {
     for _ in 0..2 {
         w.wait(35 * SECOND);
         for stranger in ["192.0.2.8:5001", "198.51.100.1:5001"] {
-            w.server.handle_datagram(
+            w.server.face(&mut w.service).handle_datagram(
                 w.now,
                 UdpPort::Rtcp,
                 stranger.parse().unwrap(),
                 &receiver_report(0x1234_abcd, false),
             );
         }
-        w.server.handle_datagram(w.now, UdpPort::Rtcp, "192.0.2.7:9".parse().unwrap(), b"no RTCP at all");
+        w.server.face(&mut w.service).handle_datagram(
+            w.now,
+            UdpPort::Rtcp,
+            "192.0.2.7:9".parse().unwrap(),
+            b"no RTCP at all",
+        );
     }
     w.assert_empty();
     assert_eq!(w.counters().rtcp_unknown, 6);
@@ -140,15 +150,25 @@ fn rtcp_report_from_unknown_port_counts_if_session_is_unambiguous() {
     let from = "192.0.2.7:33333".parse().unwrap();
     w.setup_udp(c);
     w.wait(50 * SECOND);
-    w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+    w.server.face(&mut w.service).handle_datagram(
+        w.now,
+        UdpPort::Rtcp,
+        from,
+        &receiver_report(0x1234_abcd, false),
+    );
     w.wait(50 * SECOND);
-    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.service.stream_count(), 1);
     // Two sessions of the same title at that address: it could be either.
     w.ask(
         c,
         "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;unicast;client_port=6000-6001",
     );
-    w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+    w.server.face(&mut w.service).handle_datagram(
+        w.now,
+        UdpPort::Rtcp,
+        from,
+        &receiver_report(0x1234_abcd, false),
+    );
     assert_eq!(w.counters().rtcp_unknown, 1);
 }
 
@@ -170,7 +190,7 @@ fn interleaved_sessions_live_as_long_as_their_connection() {
     let c = w.connect();
     w.setup_tcp(c);
     w.wait(64 * SECOND);
-    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.service.stream_count(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w).last(), Some(&EndReason::Expired));
     w.assert_empty();
@@ -184,7 +204,7 @@ fn loss_reports_change_nothing() {
     w.ask_session(c, "PLAY", &id, "");
     w.take_log();
     for _ in 0..100 {
-        w.server.handle_datagram(
+        w.server.face(&mut w.service).handle_datagram(
             w.now,
             UdpPort::Rtcp,
             RTCP.parse().unwrap(),
@@ -193,7 +213,7 @@ fn loss_reports_change_nothing() {
         w.settle();
     }
     assert_eq!(w.take_log(), Vec::<String>::new());
-    assert_eq!(w.server.sessions(w.now)[0].state, SessionState::Playing);
+    assert_eq!(w.server.sessions(&w.service, w.now)[0].state, SessionState::Playing);
 }
 
 #[test]
@@ -203,14 +223,14 @@ fn bye_ends_a_session_only_together_with_its_connection() {
     // A: BYE alone ends nothing: it can be forged, and live555 sends one before it is done.
     let c = w.connect();
     let id = w.setup_udp(c);
-    w.server.handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
+    w.server.face(&mut w.service).handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
     w.settle();
     assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
     // B: that PLAY was a sign of life, so the end of the connection alone ends nothing either.
     w.hang_up(c);
-    assert_eq!(w.server.service().stream_count(), 1);
+    assert_eq!(w.service.stream_count(), 1);
     // C: both.
-    w.server.handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
+    w.server.face(&mut w.service).handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
     w.settle();
     assert_eq!(ended(&w), [EndReason::Disconnected]);
     w.assert_empty();
@@ -282,7 +302,12 @@ fn setup_at_port_of_a_live_viewer_is_refused_and_ends_nothing() {
     for _ in 0..8 {
         w.wait(5 * SECOND);
         let from = "192.0.2.7:5001".parse().unwrap();
-        w.server.handle_datagram(w.now, UdpPort::Rtcp, from, &receiver_report(0x1234_abcd, false));
+        w.server.face(&mut w.service).handle_datagram(
+            w.now,
+            UdpPort::Rtcp,
+            from,
+            &receiver_report(0x1234_abcd, false),
+        );
         assert_eq!(setup(&mut w, other, "RTP/AVP;client_port=5000-5001").status, 461);
     }
     assert_eq!(w.ask_session(victim, "PLAY", &id, "").status, 200);
@@ -319,8 +344,8 @@ fn end_of_title_is_reported_once_and_keeps_session() {
     w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
     w.wait(8 * SECOND);
     let finished = w.notices.iter().filter(|n| matches!(n, ServiceEvent::Finished { .. })).count();
-    assert_eq!((finished, w.server.service().stream_count()), (1, 1));
-    assert_eq!(w.server.sessions(w.now)[0].state, SessionState::Ready);
+    assert_eq!((finished, w.service.stream_count()), (1, 1));
+    assert_eq!(w.server.sessions(&w.service, w.now)[0].state, SessionState::Ready);
     // A: a jump back; the sequence goes on behind BYE.
     w.take_log();
     let a = w.ask_session(c, "PLAY", &id, "Range: npt=2-3");
@@ -403,7 +428,7 @@ fn streams_per_engine_reached_refuses_setup_with_453() {
     // Its place is free only when the engine has reported it.
     w.engine.silent = true;
     w.ask_session(c, "TEARDOWN", &id, "");
-    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (0, 1));
+    assert_eq!((w.service.stream_count(), w.service.place_count()), (0, 1));
     assert_eq!(w.ask(c, more).status, 453);
     w.engine.silent = false;
     w.settle();
@@ -462,7 +487,11 @@ fn connections_are_bounded_in_all_and_by_address() {
         config.service.max_connections_per_address = 2;
     });
     let open = |w: &mut World, peer: &str| {
-        w.server.conn_opened(w.now, peer.parse().unwrap(), "192.0.2.1:554".parse().unwrap())
+        w.server.face(&mut w.service).conn_opened(
+            w.now,
+            peer.parse().unwrap(),
+            "192.0.2.1:554".parse().unwrap(),
+        )
     };
     let a = open(&mut w, "192.0.2.7:1").unwrap();
     open(&mut w, "192.0.2.7:2").unwrap();
@@ -570,11 +599,11 @@ fn connection_lost_in_engine_ends_its_interleaved_sessions() {
     let udp = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 2\nTransport: RTP/AVP;client_port=7000");
     let conn = millrace_core::ids::ConnId(*w.engine.conns.iter().next().unwrap());
     for _ in 0..2 {
-        w.server.handle_engine_event(w.now, 0, command::Event::ConnGone { conn, errno: 104 }); // it may be told twice
+        w.engine_event(0, command::Event::ConnGone { conn, errno: 104 }); // it may be told twice
         w.settle();
     }
     assert!(w.closed.contains(&c));
-    assert_eq!(w.server.service().stream_count(), 1, "the one by UDP lives on");
+    assert_eq!(w.service.stream_count(), 1, "the one by UDP lives on");
     w.hang_up(c);
     let again = w.connect();
     assert_eq!(w.ask_session(again, "PLAY", &udp.session(), "").status, 200);
@@ -607,11 +636,11 @@ fn late_events_of_closed_streams_find_nobody() {
         StreamEvent::Failed { stream, reason: FailReason::SlowReader },
         StreamEvent::Closed { stream, packets: 1, bytes: 1, unreachable: 0, late: 0 },
     ] {
-        w.server.handle_engine_event(w.now, 0, command::Event::Stream(event));
-        w.server.handle_engine_event(w.now, 7, command::Event::Stream(event));
+        w.engine_event(0, command::Event::Stream(event));
+        w.engine_event(7, command::Event::Stream(event));
     }
     w.settle();
-    assert_eq!((w.server.service().stream_count(), w.server.service().place_count()), (1, 1));
+    assert_eq!((w.service.stream_count(), w.service.place_count()), (1, 1));
 }
 
 #[test]
@@ -651,13 +680,16 @@ fn shutdown_ends_everything() {
     let id = w.setup_tcp(c);
     w.ask_session(c, "PLAY", &id, "");
     w.setup_udp(c);
-    assert_eq!(w.server.begin_shutdown(), 1, "one viewer waits for BYE");
-    let refused =
-        w.server.conn_opened(w.now, "192.0.2.9:1".parse().unwrap(), "192.0.2.1:554".parse().unwrap());
+    assert_eq!(w.service.begin_shutdown(), 1, "one viewer waits for BYE");
+    let refused = w.server.face(&mut w.service).conn_opened(
+        w.now,
+        "192.0.2.9:1".parse().unwrap(),
+        "192.0.2.1:554".parse().unwrap(),
+    );
     assert_eq!(refused, Err(ConnRefusal::ShuttingDown));
     let more = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 9\nTransport: RTP/AVP/TCP");
     assert_eq!(more.status, 503);
-    w.server.shut_down(w.now);
+    w.server.face(&mut w.service).shut_down(w.now);
     w.settle();
     assert!(w.closed.contains(&c));
     assert_eq!(ended(&w), [EndReason::Shutdown, EndReason::Shutdown]);
@@ -672,10 +704,7 @@ fn engine_gone_releases_all_streams_and_titles() {
     w.setup_udp(c);
     w.engine.silent = true;
     w.ask_session(c, "TEARDOWN", &id, "");
-    w.server.engine_gone(w.now, 0);
+    w.on_service(|service, now| service.engine_gone(now, 0));
     w.settle();
-    assert_eq!(
-        (w.server.service().stream_count(), w.server.service().place_count(), w.open_titles.open_count()),
-        (0, 0, 0)
-    );
+    assert_eq!((w.service.stream_count(), w.service.place_count(), w.open_titles.open_count()), (0, 0, 0));
 }

@@ -205,7 +205,7 @@ fn media_by_udp_comes_from_the_address_that_was_called() {
     let mut w = World::with(|config| config.route_source = |_| Some([192, 0, 2, 9].into()));
     let setup =
         "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port=5000-5001";
-    let source = |w: &World| w.server.sessions(w.now)[0].path.source();
+    let source = |w: &World| w.server.sessions(&w.service, w.now)[0].path.source();
     let c = w.connect();
     let answer = w.ask(c, setup);
     assert!(answer.get("transport").contains(";source=192.0.2.1;"), "{answer:?}");
@@ -225,7 +225,7 @@ fn connection_bound_to_engine_refuses_udp_transport() {
     let mut w = World::new();
     let url = "rtsp://192.0.2.1/film";
     let c = w.connect();
-    w.server.bind_conn(c, 0);
+    w.service.bind_conn(c, 0);
     let ask = |w: &mut World, transport: &str| {
         w.ask(c, &format!("SETUP {url} RTSP/1.0\nCSeq: 1\nTransport: {transport}"))
     };
@@ -258,7 +258,11 @@ fn udp_goes_to_the_peer_whatever_destination_says() {
     assert_eq!(w.take_log()[0], "open udp 192.0.2.7 5000 5001");
     // A viewer that came through an IPv6 socket with an IPv4 address counts as IPv4.
     let peer = "[::ffff:192.0.2.8]:4000".parse().unwrap();
-    let c = w.server.conn_opened(w.now, peer, "[::ffff:192.0.2.1]:554".parse().unwrap()).unwrap();
+    let c = w
+        .server
+        .face(&mut w.service)
+        .conn_opened(w.now, peer, "[::ffff:192.0.2.1]:554".parse().unwrap())
+        .unwrap();
     let b = w.ask(
         c,
         "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nTransport: RTP/AVP;unicast;client_port=5000-5001",
@@ -284,10 +288,7 @@ fn setup_of_ready_session_changes_transport() {
     let b = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((b.status, b.session()), (200, id.clone()));
     assert_eq!(w.take_log(), ["attach", "close", "open tcp 0 1", "reply 200"]);
-    assert_eq!(
-        (w.server.service().stream_count(), w.server.service().place_count(), w.open_titles.open_count()),
-        (1, 1, 1)
-    );
+    assert_eq!((w.service.stream_count(), w.service.place_count(), w.open_titles.open_count()), (1, 1, 1));
     // It goes on where it was, without a jump in the sequence.
     let d = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));

@@ -181,11 +181,11 @@ fn opening_result_for_closed_connection_is_ignored() {
     w.tell(a, &setup("film", ""));
     w.tell(b, &describe("film", 1));
     w.hang_up(a);
-    assert!(!w.server.service().is_opening(a) && w.server.service().is_opening(b));
+    assert!(!w.service.is_opening(a) && w.service.is_opening(b));
     w.opened(Ok(()));
     assert!(begun(&w).is_empty(), "nothing more is opened for it");
     assert!(is_answered(&mut w, b, 200) && answers(&mut w, a).is_empty());
-    assert_eq!(w.server.service().connection_count(), 1);
+    assert_eq!(w.service.connection_count(), 1);
     // A client that disconnects while the last part is opened leaves no session.
     let c = w.connect();
     w.tell(c, &setup("film", ""));
@@ -234,7 +234,7 @@ fn media_and_parity_of_a_setup_are_opened_together() {
     assert_eq!(parts(&w), [MEDIA, XOR, RS]);
     w.opened(Ok(()));
     w.opened(Ok(()));
-    assert!(answers(&mut w, a).is_empty() && w.server.service().stream_count() == 0);
+    assert!(answers(&mut w, a).is_empty() && w.service.stream_count() == 0);
     w.opened(Ok(()));
     let [set_up] = <[Answer; 1]>::try_from(answers(&mut w, a)).unwrap();
     assert!(set_up.status == 200 && set_up.get("x-millrace-fec").starts_with("all;"), "{set_up:?}");
@@ -339,7 +339,7 @@ fn more_fec_waits_for_its_parity_while_the_title_plays_on() {
     w.tell(conn, &wish_all(&session));
     assert_eq!(parts(&w), [RS]);
     w.wait(2 * SECOND);
-    assert!(w.take_log().is_empty() && w.server.service().streams()[0].is_playing());
+    assert!(w.take_log().is_empty() && w.service.streams()[0].is_playing());
     let open = w.open_titles.open_count();
     w.opened(Ok(()));
     assert!(is_answered(&mut w, conn, 200));
@@ -385,7 +385,7 @@ fn times_that_could_not_be_read_are_opened_again_before_the_next_play() {
         &format!("PLAY rtsp://192.0.2.1/worn RTSP/1.0\nCSeq: 7\nSession: {session}\nRange: npt=10-"),
     );
     assert_eq!(begun(&w), [NeededPart::title("worn")]);
-    assert!(w.server.is_waiting(conn) && w.server.service().streams()[0].is_playing());
+    assert!(w.server.is_waiting(conn) && w.service.streams()[0].is_playing());
     w.opened(Err(OpenError::Broken("meta-1316.mrp: is missing".into())));
     let [played] = <[Answer; 1]>::try_from(answers(&mut w, conn)).unwrap();
     assert!(played.status == 200 && played.get("range").starts_with("npt=10"), "by the index: {played:?}");
@@ -398,10 +398,10 @@ fn shutdown_answers_who_waits() {
     let mut w = world();
     let (a, b) = (w.connect(), w.connect());
     w.tell(a, &setup("film", ""));
-    w.server.begin_shutdown();
+    w.service.begin_shutdown();
     let refused = w.ask(b, &describe("other", 1));
     assert_eq!((refused.status, begun(&w).len()), (503, 1), "nothing more is begun");
-    w.server.shut_down(w.now);
+    w.server.face(&mut w.service).shut_down(w.now);
     w.settle();
     assert!(is_answered(&mut w, a, 503) && w.closed.contains(&a) && w.closed.contains(&b));
     w.opened(Ok(()));

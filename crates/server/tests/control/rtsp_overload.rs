@@ -55,7 +55,8 @@ impl Hotel {
         let worked_ns = ADMISSION_LOOK_NS * sent / (self.carries / 10);
         self.figures.busy_ns += worked_ns;
         self.figures.cpu_ns += worked_ns;
-        self.w.server.look_at_load(self.w.now, 0, self.figures);
+        let figures = self.figures;
+        self.w.on_service(|service, now| service.look_at_load(now, 0, figures));
         self.w.settle();
     }
 
@@ -168,7 +169,7 @@ fn overload_with_end_newest_policy_ends_newest_viewers() {
         let alive = hotel.w.ask_session(conn, "GET_PARAMETER", &session, "").status == 200;
         assert_eq!(alive, is_left, "{n} of {left}");
     }
-    assert_eq!(hotel.w.server.service().reserved_streams() as u64, left);
+    assert_eq!(hotel.w.service.reserved_streams() as u64, left);
     assert!(
         matches!(hotel.news()[..], [.., AdmissionNotice::Shedding { .. }, AdmissionNotice::Recovered { .. }]),
         "{:?}",

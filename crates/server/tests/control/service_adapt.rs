@@ -8,7 +8,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_server::service::adapt::Trouble;
 use millrace_server::service::{
-    Cause, NeededPart, OpenError, Refusal, RenditionWish, ServiceEvent, StreamKey,
+    Cause, Exhausted, NeededPart, OpenError, Refusal, RenditionWish, ServiceEvent, StreamKey,
 };
 
 const MS: u64 = 1_000_000;
@@ -324,14 +324,16 @@ fn admission_in_auto_mode_starts_with_rendition_that_fits() {
     let conn = desk.conn();
     let mut named = desk.request("turning", conn, tcp(conn));
     named.rendition = Some(RenditionWish::Named("1080p".to_owned()));
-    assert!(matches!(desk.admit(named), Err(Refusal::Rate { .. })));
+    assert!(matches!(desk.admit(named), Err(Refusal::Exhausted(Exhausted::Rate { .. }))));
     let key = by_tcp(&mut desk);
     assert_eq!((sent(&desk, key).as_str(), desk.service.reserved_rate()), ("720p", 7_000_000));
     assert!(desk.service.stream(key).unwrap().is_rendition_auto());
     let conn = desk.conn();
     let none_fits = desk.request("turning", conn, tcp(conn));
     // The shortage is reported for the rendition that it should have begun with.
-    let Err(Refusal::Rate { more, .. }) = desk.admit(none_fits) else { panic!("it is refused") };
+    let Err(Refusal::Exhausted(Exhausted::Rate { more, .. })) = desk.admit(none_fits) else {
+        panic!("it is refused")
+    };
     assert_eq!(more, BitRate(4_000_000));
     desk.close(other);
     live(&mut desk, key, 45, |_| 0);

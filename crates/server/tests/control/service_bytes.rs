@@ -3,7 +3,7 @@
 use crate::rtsp_support::SECOND;
 use crate::service_support::*;
 use millrace_offload::command::StopReason;
-use millrace_server::service::{ConnKey, EndReason, Refusal, ServiceEvent, StreamKey, StreamPath};
+use millrace_server::service::{ConnKey, EndReason, Exhausted, Refusal, ServiceEvent, StreamKey, StreamPath};
 
 /// A film's default packet.
 const SIZE: u64 = 1316;
@@ -80,14 +80,17 @@ fn orders_count_against_the_ceilings_and_are_refused_before_anything_is_written(
     desk.play(film, None).unwrap();
     desk.take_commands();
     let conn = desk.conn();
-    assert_eq!(order(&mut desk, conn), Err(Refusal::Streams { max: 1 }));
+    assert_eq!(order(&mut desk, conn), Err(Refusal::Exhausted(Exhausted::Streams { max: 1 })));
     assert!(desk.take_commands().is_empty());
     desk.close(film);
     let key = order(&mut desk, conn).unwrap();
     // Another one has come first.
     let other = desk.udp("film", 5000);
     desk.play(other, None).unwrap();
-    assert_eq!(desk.service.reserve_bytes(desk.now, key, &(0..SIZE)), Err(Refusal::Streams { max: 1 }));
+    assert_eq!(
+        desk.service.reserve_bytes(desk.now, key, &(0..SIZE)),
+        Err(Refusal::Exhausted(Exhausted::Streams { max: 1 }))
+    );
 }
 
 #[test]

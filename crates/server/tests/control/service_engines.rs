@@ -10,8 +10,8 @@ use millrace_offload::command;
 use millrace_server::admission::{AdmissionConfig, EngineFigures};
 use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_server::service::{
-    Begins, EndReason, FecMode, FecWish, Played, Refusal, RenditionWish, ServiceConfig, ServiceEvent,
-    StreamKey, StreamPath,
+    Begins, EndReason, Exhausted, FecMode, FecWish, Played, Refusal, RenditionWish, ServiceConfig,
+    ServiceEvent, StreamKey, StreamPath,
 };
 use proptest::prelude::*;
 
@@ -170,7 +170,7 @@ fn play_with_both_engines_full_is_refused() {
     let key = site.desk.udp("film", 5000);
     site.look(10, [busy(95), busy(95)]);
     site.desk.take_commands();
-    assert!(matches!(site.desk.play(key, None), Err(Refusal::Full(_))));
+    assert!(matches!(site.desk.play(key, None), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     assert_eq!(site.desk.take_commands(), [""; 0]);
 }
 
@@ -399,7 +399,7 @@ fn while_nobody_writes_to_a_connection_everything_waits() {
     // does not go back before it has been there.
     site.desk.wait(2 * SECOND);
     site.look(20, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
-    assert!(matches!(site.desk.play(paused, None), Err(Refusal::Full(_))));
+    assert!(matches!(site.desk.play(paused, None), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     let returns = site.desk.take_commands().into_iter().filter(|command| command.contains("return"));
     assert_eq!(returns.count(), 0);
     let sought = held.get(1).map(|conn| through(&site, *conn));
@@ -432,7 +432,7 @@ fn handover_of_connection_without_streams_is_not_redirected() {
     // Its viewer wants another title, but the other engine has become full, and the first one idle.
     site.look(120, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
     site.desk.take_commands();
-    assert!(matches!(site.desk.try_tcp(conn), Err(Refusal::Full(_))));
+    assert!(matches!(site.desk.try_tcp(conn), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     assert_eq!(site.desk.take_commands(), [""; 0]);
     site.desk.engine.give_all_back();
     site.desk.settle();
@@ -626,14 +626,14 @@ fn connection_bound_to_engine_is_admitted_there_and_never_moved() {
     site.desk.wait(2 * SECOND);
     site.look(20, [Core { packets_per_s: 3 * VIEWER_PACKETS_PER_S, ..busy(95) }, busy(10)]);
     site.desk.take_commands();
-    assert!(matches!(bound(&mut site).1, Err(Refusal::Full(_))));
-    assert!(matches!(site.desk.play(keys[0], None), Err(Refusal::Full(_))));
+    assert!(matches!(bound(&mut site).1, Err(Refusal::Exhausted(Exhausted::Full(_)))));
+    assert!(matches!(site.desk.play(keys[0], None), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     let second_on_it = site.desk.request(
         "film",
         viewers[0].0,
         StreamPath::Interleaved { conn: viewers[0].0, rtp_channel: 2, rtcp_channel: 3 },
     );
-    assert!(matches!(site.desk.admit(second_on_it), Err(Refusal::Full(_))));
+    assert!(matches!(site.desk.admit(second_on_it), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     assert_eq!(site.desk.take_commands(), [""; 0]);
     let other = site.desk.conn();
     assert!(site.desk.try_tcp(other).is_ok());

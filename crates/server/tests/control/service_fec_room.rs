@@ -6,7 +6,7 @@ use crate::service_support::*;
 use millrace_core::units::BitRate;
 use millrace_server::admission::{AdmissionConfig, EngineFigures, Full};
 use millrace_server::limits::ADMISSION_LOOK_NS;
-use millrace_server::service::{FecMode, FecRefusal, FecWish, Refusal, ServiceEvent, StreamKey};
+use millrace_server::service::{Exhausted, FecMode, FecRefusal, FecWish, Refusal, ServiceEvent, StreamKey};
 
 const MBIT: u64 = 1_000_000;
 
@@ -121,7 +121,7 @@ fn fec_counts_for_the_core_at_play_and_after() {
     // 1,995 packets are promised, so a title of 380 more does not fit, which it did beside one without FEC.
     let conn = desk.conn();
     let late = desk.request("film", conn, udp(7000));
-    assert_eq!(desk.admit(late).unwrap_err(), Refusal::Full(full));
+    assert_eq!(desk.admit(late).unwrap_err(), Refusal::Exhausted(Exhausted::Full(full)));
     assert_eq!(desk.service.set_fec(desk.now, key, FecMode::Off, None), Ok(()));
     desk.udp("film", 7000);
 }

@@ -9,7 +9,8 @@ use millrace_rights::{Limits, Quota};
 use millrace_server::admission::{AdmissionConfig, Full};
 use millrace_server::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, VIEWERS_OF_PLAYER};
 use millrace_server::service::{
-    EndReason, Fetch, FetchedSegment, Fetching, Refusal, ServiceEvent, StreamKey, StreamPath, Which,
+    EndReason, Exhausted, Fetch, FetchedSegment, Fetching, Refusal, ServiceEvent, StreamKey, StreamPath,
+    Which,
 };
 
 const MBIT: u64 = 1_000_000;
@@ -147,7 +148,10 @@ fn segment_viewers_and_streams_share_max_streams() {
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     let stream = desk.udp("film", 5000);
     desk.play(stream, None).unwrap();
-    assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Streams { max: 2 }));
+    assert_eq!(
+        ask(&mut desk, fetch(BERT, 'b', "film", 0)),
+        Err(Refusal::Exhausted(Exhausted::Streams { max: 2 }))
+    );
     let told = desk.events.iter().filter(|event| matches!(event, ServiceEvent::NoRoom { .. })).count();
     assert_eq!((told, desk.counters.refused_full), (1, 1));
     assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), Ok(()), "it has a place");
@@ -156,7 +160,7 @@ fn segment_viewers_and_streams_share_max_streams() {
     ask(&mut desk, fetch(BERT, 'b', "film", 0)).unwrap();
     let conn = desk.conn();
     let request = desk.request("film", conn, udp(5002));
-    assert_eq!(desk.admit(request).unwrap_err(), Refusal::Streams { max: 2 });
+    assert_eq!(desk.admit(request).unwrap_err(), Refusal::Exhausted(Exhausted::Streams { max: 2 }));
 }
 
 #[test]
@@ -170,7 +174,11 @@ fn bit_rates_count_and_a_higher_one_is_asked_for_again() {
     let refused = ask(&mut desk, fetch(BERT, 'b', "film", 1)).unwrap_err();
     assert_eq!(
         refused,
-        Refusal::Rate { used: BitRate(4 * MBIT), max: BitRate(7 * MBIT), more: BitRate(4 * MBIT) }
+        Refusal::Exhausted(Exhausted::Rate {
+            used: BitRate(4 * MBIT),
+            max: BitRate(7 * MBIT),
+            more: BitRate(4 * MBIT)
+        })
     );
     assert_eq!(reserved(&desk), (2, 6), "it keeps what it has");
     ask(&mut desk, fetch(BERT, 'b', "film@360p", 1)).unwrap();
@@ -179,7 +187,10 @@ fn bit_rates_count_and_a_higher_one_is_asked_for_again() {
     let mut desk = Desk::with(|config| (config.max_streams, config.address_share_percent) = (10, 20));
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     ask(&mut desk, fetch(ANNA, 'b', "film", 50)).unwrap();
-    assert_eq!(ask(&mut desk, fetch(ANNA, 'c', "film", 90)), Err(Refusal::AddressStreams { max: 2 }));
+    assert_eq!(
+        ask(&mut desk, fetch(ANNA, 'c', "film", 90)),
+        Err(Refusal::Exhausted(Exhausted::AddressStreams { max: 2 }))
+    );
     assert_eq!(ask(&mut desk, fetch(BERT, 'd', "film", 90)), Ok(()));
     // And the links theirs.
     let mut desk = Desk::with(|config| {
@@ -188,7 +199,7 @@ fn bit_rates_count_and_a_higher_one_is_asked_for_again() {
     });
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();
     let full = Full::Link { used: BitRate(4 * MBIT), rate: BitRate(5 * MBIT) };
-    assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Full(full)));
+    assert_eq!(ask(&mut desk, fetch(BERT, 'b', "film", 0)), Err(Refusal::Exhausted(Exhausted::Full(full))));
     let links =
         desk.service.in_use().into_iter().find(|one| one.what == "bits a second of the links").unwrap();
     assert_eq!((links.used, links.of), (4 * MBIT, 5 * MBIT));
@@ -211,7 +222,7 @@ fn audio_only_viewer_counts_with_audio_bit_rate() {
     // Another of the same program from behind its address, at another place: two, and the server is full.
     ask(&mut desk, sound(ANNA, 'c', "film", 50)).unwrap();
     assert_eq!(counted(&desk), (2, 2 * SOUND));
-    let full = Err(Refusal::Streams { max: 2 });
+    let full = Err(Refusal::Exhausted(Exhausted::Streams { max: 2 }));
     assert_eq!(ask(&mut desk, sound(BERT, 'd', "film", 0)), full);
     assert_eq!(ask(&mut desk, fetch(BERT, 'd', "film", 0)), full);
     assert_eq!(order(&mut desk, "other", 'e', 0, None).map(drop), full);
@@ -262,7 +273,8 @@ fn audio_viewer_adding_video_is_readmitted_and_keeps_audio() {
     ask(&mut desk, fetch(BERT, 'b', "film@360p", 0)).unwrap();
     ask(&mut desk, sound(ANNA, 'a', "film", 0)).unwrap();
     let more = BitRate(4 * MBIT);
-    let refused = Err(Refusal::Rate { used: BitRate(2 * MBIT), max: BitRate(5 * MBIT), more });
+    let refused =
+        Err(Refusal::Exhausted(Exhausted::Rate { used: BitRate(2 * MBIT), max: BitRate(5 * MBIT), more }));
     assert_eq!(ask(&mut desk, fetch(ANNA, 'a', "film", 1)), refused);
     assert_eq!(counted(&desk), (2, 2 * MBIT + SOUND));
     ask(&mut desk, sound(ANNA, 'a', "film", 1)).unwrap();
@@ -276,8 +288,14 @@ fn audio_viewer_adding_video_is_readmitted_and_keeps_audio() {
     let of_anna = |fetch| Fetch { quota: Some(&anna), ..fetch };
     let mut desk = Desk::with(|config| config.max_streams_per_title = Some(1));
     ask(&mut desk, of_anna(sound(ANNA, 'a', "film", 0))).unwrap();
-    assert_eq!(ask(&mut desk, of_anna(sound(BERT, 'b', "other", 0))), Err(Refusal::UserStreams { max: 1 }));
-    assert_eq!(ask(&mut desk, sound(BERT, 'b', "film", 0)), Err(Refusal::TitleStreams { max: 1 }));
+    assert_eq!(
+        ask(&mut desk, of_anna(sound(BERT, 'b', "other", 0))),
+        Err(Refusal::Exhausted(Exhausted::UserStreams { max: 1 }))
+    );
+    assert_eq!(
+        ask(&mut desk, sound(BERT, 'b', "film", 0)),
+        Err(Refusal::Exhausted(Exhausted::TitleStreams { max: 1 }))
+    );
 }
 
 /// The segment's bytes are ordered from an engine.
@@ -325,7 +343,10 @@ fn segment_order_viewer_keeps_reservation_between_segments() {
     assert_eq!(reserved(&desk), (1, 4));
     // Others are counted beside it, whatever their segments are made of.
     ask(&mut desk, fetch(BERT, 'c', "film", 0)).unwrap();
-    assert_eq!(order(&mut desk, "other", 'd', 0, None), Err(Refusal::Streams { max: 2 }));
+    assert_eq!(
+        order(&mut desk, "other", 'd', 0, None),
+        Err(Refusal::Exhausted(Exhausted::Streams { max: 2 }))
+    );
     let told = desk
         .events
         .iter()
@@ -348,7 +369,7 @@ fn segment_order_cut_off_continues_on_any_connection() {
     let key = order(&mut desk, "film", 'a', 7, None).unwrap();
     desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
     assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 0));
-    let full = Err(Refusal::Streams { max: 1 });
+    let full = Err(Refusal::Exhausted(Exhausted::Streams { max: 1 }));
     assert_eq!(order(&mut desk, "other", 'b', 7, None), full, "another title is another viewer");
     let key = order(&mut desk, "film", 'b', 7, None).unwrap();
     desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
@@ -366,7 +387,7 @@ fn segment_order_cut_off_continues_on_any_connection() {
 fn made_segment_cut_off_continues_on_any_connection() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let cut = begin(&mut desk, fetch(ANNA, 'a', "film", 7)).unwrap();
-    let full = Err(Refusal::Streams { max: 1 });
+    let full = Err(Refusal::Exhausted(Exhausted::Streams { max: 1 }));
     assert_eq!(ask(&mut desk, fetch(ANNA, 'b', "film", 40)), full, "another viewer, while it is sent");
     desk.wait(SECOND);
     end(&mut desk, cut, 1000, false);
@@ -488,7 +509,7 @@ fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
     let limits = Limits { streams: Some(1), bits_per_s: None };
     let anna = Quota { user: "anna".into(), limits };
     let of_anna = |fetch| Fetch { quota: Some(&anna), ..fetch };
-    let full = Err(Refusal::UserStreams { max: 1 });
+    let full = Err(Refusal::Exhausted(Exhausted::UserStreams { max: 1 }));
     let mut desk = Desk::new();
     ask(&mut desk, of_anna(fetch(ANNA, 'a', "film", 0))).unwrap();
     let phone = Fetch { agent: Some("phone"), ..of_anna(fetch(ANNA, 'b', "film", 0)) };
@@ -503,7 +524,7 @@ fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
     let conn = desk.conn();
     let mut request = desk.request("film", conn, udp(5000));
     request.quota = Some(anna.clone());
-    assert_eq!(desk.admit(request).unwrap_err(), Refusal::UserStreams { max: 1 });
+    assert_eq!(desk.admit(request).unwrap_err(), Refusal::Exhausted(Exhausted::UserStreams { max: 1 }));
     ask(&mut desk, fetch(BERT, 'e', "film", 0)).unwrap();
     desk.wait(LENGTH * SECOND + FETCH_GRACE_NS);
     ask(&mut desk, phone).unwrap();
@@ -516,14 +537,14 @@ fn limits_of_users_and_titles_hold_for_players_whatever_they_fetch() {
     ask(&mut desk, fetch(ANNA, 'b', "film", 50)).unwrap();
     let stream = desk.udp("film", 5000);
     desk.play(stream, None).unwrap();
-    let full = Err(Refusal::TitleStreams { max: 2 });
+    let full = Err(Refusal::Exhausted(Exhausted::TitleStreams { max: 2 }));
     assert_eq!(ask(&mut desk, fetch(BERT, 'c', "film", 0)), full);
     ask(&mut desk, fetch(BERT, 'c', "other", 0)).unwrap();
     desk.close(stream);
     ask(&mut desk, fetch(BERT, 'd', "film", 0)).unwrap();
     let conn = desk.conn();
     let request = desk.request("film", conn, udp(5000));
-    assert_eq!(desk.admit(request).unwrap_err(), Refusal::TitleStreams { max: 2 });
+    assert_eq!(desk.admit(request).unwrap_err(), Refusal::Exhausted(Exhausted::TitleStreams { max: 2 }));
     assert_eq!(desk.counters.refused_title, 2);
 }
 
@@ -538,7 +559,7 @@ fn fetch_of_many_segments_at_once_counts_against_the_limit_of_a_user() {
         quota: Some(&quota),
         ..fetch(ANNA, conns[number], title, number as u32 * 10)
     };
-    let full = Refusal::UserStreams { max: 1 };
+    let full = Refusal::Exhausted(Exhausted::UserStreams { max: 1 });
     // Other places in the title, and another title.
     let mut under_way = Vec::new();
     for number in 0..conns.len() {

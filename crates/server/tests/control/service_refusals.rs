@@ -9,34 +9,34 @@ use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::MAX_OPENINGS;
 use millrace_server::service::{
-    ConnRefusal, EndReason, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent, StreamKey,
-    Which,
+    ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent,
+    StreamKey, Which,
 };
 
 /// A new variant does not compile until it stands here, and fails until it is met below.
 fn name(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::ShuttingDown => "ShuttingDown",
-        Refusal::ConnectionSessions => "ConnectionSessions",
-        Refusal::AddressSessions => "AddressSessions",
-        Refusal::Sessions { .. } => "Sessions",
-        Refusal::Streams { .. } => "Streams",
-        Refusal::Rate { .. } => "Rate",
-        Refusal::AddressStreams { .. } => "AddressStreams",
-        Refusal::AddressRate { .. } => "AddressRate",
-        Refusal::TitleStreams { .. } => "TitleStreams",
-        Refusal::UserStreams { .. } => "UserStreams",
-        Refusal::UserRate { .. } => "UserRate",
-        Refusal::Full(_) => "Full",
+        Refusal::Exhausted(Exhausted::ConnectionSessions) => "ConnectionSessions",
+        Refusal::Exhausted(Exhausted::AddressSessions) => "AddressSessions",
+        Refusal::Exhausted(Exhausted::Sessions { .. }) => "Sessions",
+        Refusal::Exhausted(Exhausted::Streams { .. }) => "Streams",
+        Refusal::Exhausted(Exhausted::Rate { .. }) => "Rate",
+        Refusal::Exhausted(Exhausted::AddressStreams { .. }) => "AddressStreams",
+        Refusal::Exhausted(Exhausted::AddressRate { .. }) => "AddressRate",
+        Refusal::Exhausted(Exhausted::TitleStreams { .. }) => "TitleStreams",
+        Refusal::Exhausted(Exhausted::UserStreams { .. }) => "UserStreams",
+        Refusal::Exhausted(Exhausted::UserRate { .. }) => "UserRate",
+        Refusal::Exhausted(Exhausted::Full(_)) => "Full",
         Refusal::PortInUse(_) => "PortInUse",
-        Refusal::EngineStreams => "EngineStreams",
-        Refusal::EngineConnections => "EngineConnections",
+        Refusal::Exhausted(Exhausted::EngineStreams) => "EngineStreams",
+        Refusal::Exhausted(Exhausted::EngineConnections) => "EngineConnections",
         Refusal::MembersLost(_) => "MembersLost",
         Refusal::Unfit(_) => "Unfit",
-        Refusal::TooManyTitles => "TooManyTitles",
+        Refusal::Exhausted(Exhausted::OpenTitles) => "TooManyTitles",
         Refusal::Broken => "Broken",
         Refusal::Opening => "Opening",
-        Refusal::TooManyOpenings => "TooManyOpenings",
+        Refusal::Exhausted(Exhausted::Openings) => "TooManyOpenings",
         Refusal::TimedOut => "TimedOut",
         Refusal::Gone => "Gone",
         Refusal::Busy => "Busy",
@@ -177,7 +177,7 @@ fn ceilings(met: &mut Met) {
     // Refused when it asks for a stream and, admitted before, when it wants to play.
     let (mut desk, conn, late) = one_plays(&|config| config.max_streams = 1);
     let refused = desk.play(late, None);
-    assert_eq!(refused, Err(Refusal::Streams { max: 1 }));
+    assert_eq!(refused, Err(Refusal::Exhausted(Exhausted::Streams { max: 1 })));
     met.see(desk.try_tcp(conn), "all 1 streams are in use", Some("streams"));
     assert_eq!((told(&desk), desk.counters.refused_full), (Some("streams"), 2));
     desk.service.conn_closed(desk.now, conn);
@@ -228,7 +228,7 @@ fn quotas(met: &mut Met) {
     let first = ask(&mut desk, "film", peers[0], &anna).unwrap();
     let late = ask(&mut desk, "other", peers[1], &anna).unwrap();
     desk.play(first, None).unwrap();
-    assert_eq!(desk.play(late, None), Err(Refusal::UserStreams { max: 1 }));
+    assert_eq!(desk.play(late, None), Err(Refusal::Exhausted(Exhausted::UserStreams { max: 1 })));
     let text = "all 1 streams that this user may have are in use";
     met.see(ask(&mut desk, "other", peers[2], &anna), text, Some("streams of the user"));
     assert_eq!((told(&desk), desk.counters.refused_user), (Some("streams of the user"), 2));
@@ -283,7 +283,10 @@ fn quotas(met: &mut Met) {
     let small = desk.admit(request).unwrap().stream;
     assert_eq!(desk.service.stream(small).unwrap().rendition().unwrap().to_string(), "480p");
     desk.play(small, None).unwrap();
-    assert_eq!(ask(&mut desk, "ladder", peers[1], &None).err(), Some(Refusal::TitleStreams { max: 1 }));
+    assert_eq!(
+        ask(&mut desk, "ladder", peers[1], &None).err(),
+        Some(Refusal::Exhausted(Exhausted::TitleStreams { max: 1 }))
+    );
     desk.close(small);
     desk.assert_empty();
 }

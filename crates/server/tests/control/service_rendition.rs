@@ -9,8 +9,8 @@ use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, RunEnd, StreamEvent};
 use millrace_offload::command::{FailReason, LeaseFailure, Numbering, Refusal as Refused, StopReason};
 use millrace_server::service::{
-    Begins, Cause, EndReason, FecMode, FecRefusal, FecWish, PlayRequest, Played, Refusal, RenditionWish,
-    ServiceEvent, Speed, StreamKey, Which,
+    Begins, Cause, EndReason, Exhausted, FecMode, FecRefusal, FecWish, PlayRequest, Played, Refusal,
+    RenditionWish, ServiceEvent, Speed, StreamKey, Which,
 };
 use proptest::prelude::*;
 
@@ -479,7 +479,7 @@ fn up_needs_room_and_down_gives_it_back() {
     desk.play(other, None).unwrap();
     desk.wait(SECOND);
     // 5.2 of 5.5 Mb/s are taken.
-    assert!(matches!(set(&mut desk, key, "720p"), Err(Refusal::Rate { .. })));
+    assert!(matches!(set(&mut desk, key, "720p"), Err(Refusal::Exhausted(Exhausted::Rate { .. }))));
     assert_eq!((desk.counters.refused_full, desk.service.reserved_rate()), (1, 5_200_000));
     desk.wait(3 * SECOND);
     assert_eq!(rendition(&desk, key), "480p");

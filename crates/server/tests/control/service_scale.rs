@@ -10,7 +10,8 @@ use millrace_core::units::BitRate;
 use millrace_offload::command::{Event as EngineEvent, FailReason, LeaseFailure, Numbering, StreamEvent};
 use millrace_server::limits::trick::UNREAD_NS;
 use millrace_server::service::{
-    EndReason, FecMode, FecWish, PlayRequest, Played, Playing, Refusal, ServiceEvent, Speed, StreamKey, Which,
+    EndReason, Exhausted, FecMode, FecWish, PlayRequest, Played, Playing, Refusal, ServiceEvent, Speed,
+    StreamKey, Which,
 };
 
 const BASE: u32 = 1_000_000;
@@ -494,7 +495,7 @@ fn faster_delivery_is_paid_for() {
     // A speed that there is no room for is lowered, and the reply gives the lower one.
     assert_eq!(play(&mut desk, &speed(4_000)), (Played::Waits, 3_000, 12_000_000));
     // Another one that wants to play finds too little left.
-    assert!(matches!(desk.play(other, None), Err(Refusal::Rate { .. })));
+    assert!(matches!(desk.play(other, None), Err(Refusal::Exhausted(Exhausted::Rate { .. }))));
     desk.pause(key);
     // A pause keeps the reservation for a while, and then releases all of it.
     assert_eq!(desk.service.reserved_rate(), 12_000_000);

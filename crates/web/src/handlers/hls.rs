@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_store::volume::TitleInfo;
 
-use crate::answer::{Answer, Body, MediaBody};
+use crate::answer::{Answer, Body};
 use crate::conditions::Version;
 use crate::context::ServerContext;
 use crate::failures::failed;
@@ -18,7 +18,7 @@ use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
 use crate::request::{Request, RequestId};
 use crate::route::RouteMatch;
-use crate::site::OrderedSegment;
+use crate::site::{OrderedMedia, OrderedSegment};
 
 /// `/titles/NAME/media.m3u8`
 ///
@@ -122,7 +122,7 @@ pub(crate) async fn segment(
         let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
         match bytes.is_empty() {
             true => Body::Bytes(Bytes::copy_from_slice(before)),
-            false => Body::Media(MediaBody {
+            false => Body::Media(OrderedMedia {
                 title: title.name.clone(),
                 bytes,
                 before: before.to_vec(),

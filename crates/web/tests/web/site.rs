@@ -23,8 +23,8 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, NotTaken, Order, OrderSocket, OrderedSegment,
-    PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, NotTaken, Order, OrderSocket, OrderedMedia,
+    OrderedSegment, PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -354,17 +354,17 @@ impl Site for MadeUp {
 
     fn send(&self, order: Order) {
         self.orders.lock().unwrap().push(Ordered {
-            bytes: order.bytes.clone(),
+            bytes: order.media.bytes.clone(),
             is_inside: matches!(order.socket, OrderSocket::Inside(_)),
-            ahead_ms: order.ahead_ms,
+            ahead_ms: order.media.ahead_ms,
             label: order.label.clone(),
             agent: order.agent.clone(),
             peer: order.peer,
-            quota: order.quota.clone(),
-            segment: order.segment,
+            quota: order.media.quota.as_deref().cloned(),
+            segment: order.media.segment.as_deref().copied(),
         });
-        assert!(order.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
-        let (bytes, manner) = match self.films.get(&order.title) {
+        assert!(order.media.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
+        let (bytes, manner) = match self.films.get(&order.media.title) {
             Some(film) => (Arc::clone(&film.bytes), film.manner.clone()),
             None => (Arc::from(Vec::new()), Manner::Refuses(DeliveryRefusal::Gone)),
         };
@@ -457,7 +457,7 @@ millrace_core::counters! {
 }
 
 fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
-    let Order { socket, bytes: range, before, done, .. } = order;
+    let Order { socket, media: OrderedMedia { bytes: range, before, .. }, done, .. } = order;
     let mut socket = socket;
     let whole = [&before[..], &bytes[range.start as usize..range.end as usize]].concat();
     let is_sent = match manner {

@@ -12,7 +12,7 @@ use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 use serde::{Deserialize, Serialize};
 
-use super::EgressFindings;
+use super::measure::EgressFindings;
 use crate::limits::control::{MAX_FIGURES, MAX_FIGURES_BYTES};
 
 /// Layout of the file.

@@ -8,7 +8,7 @@
 //! | `figures` | the file that keeps the measurements |
 //! | `devices` | opening devices, at the start and again later |
 
-mod devices;
+pub(crate) mod devices;
 mod figures;
 mod measure;
 
@@ -22,7 +22,6 @@ use millrace_offload::egress_select::{Class, DeviceClass, EgressPath, EgressPlan
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::xdp::Strategy;
 
-pub(crate) use self::devices::{Devices, Ports};
 pub(crate) use self::figures::FiguresFile;
 pub(crate) use self::measure::{EgressFindings, measure_now, probe};
 

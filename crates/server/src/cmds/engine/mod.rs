@@ -20,7 +20,7 @@ use millrace_offload::toe::{
 };
 
 use self::place::{EngineBinding, OptionNames, OwnAddress};
-use super::serve::stats::StatsFile;
+use super::stats_file::StatsFile;
 use super::{cancel_on_signals, usage};
 use crate::limits::control::CONTROL_TICK;
 

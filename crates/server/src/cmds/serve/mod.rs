@@ -1,5 +1,5 @@
-//! `millrace serve`: the server. Its settings are here; `run` starts everything and stops
-//! everything, `librarian` keeps the titles in step with folders and store, `uploads` takes in
+//! `millrace serve`: the server. Its settings are here; `plan` makes the configuration of each part
+//! of them; `run` starts everything and stops everything, `librarian` keeps the titles in step with folders and store, `uploads` takes in
 //! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
 //! offload engine, `invite` prints the lines to paste into a player.
 
@@ -8,14 +8,15 @@ mod inject;
 pub(crate) mod invite;
 mod librarian;
 mod link;
-mod maker;
+mod listen;
+pub(crate) mod maker;
 mod members;
 mod pictures;
+mod plan;
 mod rests;
 mod retry_timer;
 pub(crate) mod rights;
 mod run;
-pub(crate) mod stats;
 mod status;
 mod tcp;
 mod tls;
@@ -38,16 +39,15 @@ use millrace_store::volume::Volume;
 
 use self::librarian::DeletedFiles;
 use self::link::LinkRate;
+use self::listen::{ListenChoice, parse_listen};
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
 use self::tls::TlsArgs;
 use self::uploads::UploadArgs;
-use self::web::ListenChoice;
 use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
-use super::settings::Origins;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::service::PacketSizes;
@@ -276,12 +276,6 @@ fn parse_address_share(text: &str) -> Result<Percent, String> {
     number.map(|number| Percent(f64::from(number))).ok_or_else(|| format!("got \"{text}\"; write 1% to 100%"))
 }
 
-fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        format!("got \"{text}\"; write an address and a port, for example 0.0.0.0:8554, or [::]:8554 for IPv6 as well")
-    })
-}
-
 /// The text, if it makes sense. Modules are read.
 fn parse_transform(text: &str) -> Result<String, String> {
     Transforms::parse(&[text]).map(|_| text.to_owned()).map_err(|error| error.to_string())
@@ -361,8 +355,7 @@ impl ServeArgs {
 }
 
 /// Serves until a signal comes.
-pub(crate) fn run(args: &ServeArgs, origins: &Origins) -> anyhow::Result<ExitCode> {
-    args.check().map_err(|error| super::usage(origins.blame(error)))?;
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     run::run(args)
 }
 

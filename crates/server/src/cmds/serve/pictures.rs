@@ -19,7 +19,6 @@ use millrace_store::pictures::{PictureFiles, Pictures};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_web::PicturesState;
 
-use super::ServeArgs;
 use super::rests::Rests;
 use super::retry_timer::RetryTimer;
 use super::worker::Worker;
@@ -130,6 +129,14 @@ impl Album {
     }
 }
 
+/// Settings of the maker.
+pub(super) struct PictureSettings {
+    /// The program.
+    pub(super) ffmpeg: PathBuf,
+    /// Limit for the pictures of all titles.
+    pub(super) space: ByteLen,
+}
+
 /// The parts that the thread works with.
 pub(super) struct PicturesMaker {
     volume: Arc<Volume>,
@@ -156,14 +163,14 @@ struct PicturesPause {
 impl PicturesMaker {
     /// Creates, for a volume, the album that shows the results, and the maker itself.
     pub(super) fn of(
-        args: &ServeArgs,
+        settings: PictureSettings,
         volume: &Arc<Volume>,
         open_titles: &Arc<OpenTitles>,
         rests: Rests,
     ) -> (Arc<Album>, Self) {
         let album = Arc::new(Album::of(volume));
         let (volume, open_titles) = (Arc::clone(volume), Arc::clone(open_titles));
-        let (ffmpeg, space) = (args.ffmpeg.program.clone(), args.picture_space);
+        let PictureSettings { ffmpeg, space } = settings;
         (
             Arc::clone(&album),
             Self { volume, open_titles, album, ffmpeg, rests, space, pause: None, there: HashSet::new() },

@@ -14,7 +14,6 @@ use millrace_store::blocking::{Timeout, send_to};
 use millrace_store::members::Members;
 use millrace_web::Webhook;
 
-use super::ServeArgs;
 use crate::limits::DEFAULT_ADVICE_TIME;
 
 /// Settings.
@@ -110,9 +109,9 @@ enum TrustChoice {
 }
 
 /// The gate of a server that is being started.
-pub(super) fn start(args: &ServeArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
-    let gate = by_rights(&args.rights, members)?;
-    let RightsArgs { webhook, webhook_ca, webhook_timeout, webhook_failure, .. } = &args.rights;
+pub(super) fn start(args: &RightsArgs, members: &Arc<Members>) -> anyhow::Result<Arc<Gate>> {
+    let gate = by_rights(args, members)?;
+    let RightsArgs { webhook, webhook_ca, webhook_timeout, webhook_failure, .. } = args;
     if let Some(address) = webhook {
         let webhook = Webhook::start(address, webhook_timeout.0, webhook_ca.as_deref())?;
         gate.be_advised(Advised::new(Box::new(webhook), *webhook_failure == FailureChoice::Allow));

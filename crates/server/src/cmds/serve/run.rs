@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::counters::{Registry, Sheet};
-use millrace_core::limits::{EXTENT_BYTES, MAX_AHEAD_MS, MAX_CONNS_PER_ENGINE, MAX_STREAMS_PER_ENGINE};
+use millrace_core::limits::{EXTENT_BYTES, MAX_CONNS_PER_ENGINE};
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
 use millrace_core::source::SourceTable;
@@ -26,9 +26,9 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadSnapshot, LoopSheets};
 use millrace_offload::toe::{EngineTx, Seat};
 use millrace_offload::xdp::XdpTx;
-use millrace_offload::{GsoMode, KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
+use millrace_offload::{KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
 use millrace_rights::Gate;
-use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats, ReadBackend};
+use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats};
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
@@ -40,69 +40,72 @@ use super::librarian::{Librarian, Refreshed, Said};
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
+use super::plan::{LibrarySettings, LoopSettings};
 use super::rests::Rests;
-use super::stats::StatsFile;
 use super::tcp::url_host;
 use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs, bind, invite, rights};
-use crate::admission::AdmissionConfig;
-use crate::cmds::egress::{Devices, Egress, Ports, figures_file};
+use super::{ServeArgs, bind, invite, rights};
+use crate::cmds::egress::devices::{Devices, Ports};
+use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
+use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
 use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets, UdpSockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
-use crate::limits::control::{SIGNAL_LOOK_EVERY, SPARE_STREAMS, STOP_FAREWELL};
+use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
-use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP, session_table_size};
+use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
+use crate::session::ServerConfig;
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     give_large_blocks_back();
-    let cancel = begin(args)?;
-    let memory = take_memory(args)?;
+    let cancel = begin(args.log_format, args.tls.has_certificate())?;
+    let engine = args.loop_settings()?;
+    let memory = take_memory(args.cache, &engine)?;
     let transforms = args.named_transforms()?;
     let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
     let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let address = listener.local_addr()?;
-    let mut tls = Tls::take(args, address)?;
-    let mut web = Web::take(args, ByteLen(memory.cache_bytes), address, tls.as_mut(), &cancel)?;
-    let gate = rights::start(args, volume.members())?;
-    let bells = (0..args.engines).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
-    let mut udp = bind_udp(args, address)?;
+    let mut tls = Tls::take(&args.tls, args.listen, address)?;
+    let mut web = Web::take(args.web_settings(&cancel), ByteLen(memory.cache_bytes), address, tls.as_mut())?;
+    let gate = rights::start(&args.rights, volume.members())?;
+    let bells = (0..engine.count).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+    let mut udp = bind_udp(&engine, address)?;
     let egress = Egress::decide(&args.egress, &figures_file(Some(&volume.present_dir())), address.ip())?;
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
-    let (cache, handles, arena) = start_cache(args, memory, &bells, &egress, injector.faults())?;
+    let (cache, handles, arena) =
+        start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
     let cache = Arc::new(cache);
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
-    let (loop_sides, device_sides) = (0..args.engines).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
-    let supervisor = Devices::start(&egress, device_sides, arena, streams_per_engine(args), ports)?;
+    let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
+    let supervisor = Devices::start(&egress, device_sides, arena, engine.streams, ports)?;
     let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
-        start_engines(args, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
+        start_engines(&engine, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
     let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
-    let (reader, maker) = with_maker(args, reader, (&volume, &open_titles, &cache), &meters);
-    let sockets = |pair: UdpPair| UdpSockets { rtp: pair.rtp, rtcp: pair.rtcp };
-    let udp = udp.into_iter().flatten().map(|ports| sockets(ports.receiver)).collect();
-    let offload = args.tcp.start(address.port(), web.offload_port(args), seat);
+    let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
+    let udp = udp.into_iter().flatten().map(|ports| udp_sockets(ports.receiver)).collect();
+    let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat);
     let (offload, carrier) = offload.unzip();
     web.carry(carrier.flatten());
-    let hosts = hosts(args, offload.as_ref(), address);
+    let hosts = hosts(args.host.as_deref(), offload.as_ref(), address);
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
-    let control =
-        ControlPlane::start(control_config(args, &gate, &web, sources), Box::new(reader), engines, sockets)?;
-    let (album, pictures) =
-        PicturesMaker::of(args, &volume, &open_titles, Rests::new(Arc::clone(&cache), loads(&meters)));
+    let config = control_config(args.server_config(), &gate, &web, sources);
+    let control = ControlPlane::start(config, Box::new(reader), engines, sockets)?;
+    let rests = Rests::new(Arc::clone(&cache), loads(&meters));
+    let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
     let registry = registry(&control, &cache, &meters, made);
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
@@ -112,7 +115,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     let base_url = invite::base_url(&hosts.first, address.port());
     let titles = Arc::clone(&open_titles);
-    let librarian = librarian(args, volume, open_titles, base_url);
+    let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures))?;
@@ -131,15 +134,14 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Sets up the process itself: log, signal handling, limit of open files.
-fn begin(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
-    start_log(args.log_format);
+fn begin(log_format: LogFormat, has_certificate: bool) -> anyhow::Result<Arc<AtomicBool>> {
+    start_log(log_format);
     raise_open_files();
-    cancel_on_signals(args)
+    cancel_on_signals(has_certificate)
 }
 
 /// Returns a flag that a signal sets when the server should end.
-fn cancel_on_signals(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
-    let has_certificate = args.tls.has_certificate();
+fn cancel_on_signals(has_certificate: bool) -> anyhow::Result<Arc<AtomicBool>> {
     crate::cmds::signals::cancel_server_on_signals(move || match has_certificate {
         true => tracing::info!("SIGHUP: reading the certificate again"),
         false => {
@@ -150,10 +152,16 @@ fn cancel_on_signals(args: &ServeArgs) -> anyhow::Result<Arc<AtomicBool>> {
     })
 }
 
+/// The sockets on the engines' ports, which the control side reads.
+fn udp_sockets(UdpPair { rtp, rtcp }: UdpPair) -> UdpSockets {
+    UdpSockets { rtp, rtcp }
+}
+
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
-fn hosts(args: &ServeArgs, offload: Option<&Offload>, address: SocketAddr) -> Hosts {
-    let kernel = args.host.clone().unwrap_or_else(|| invite::own_host(address));
-    let first = args.host.clone().or_else(|| url_host(offload)).unwrap_or_else(|| kernel.clone());
+fn hosts(host: Option<&str>, offload: Option<&Offload>, address: SocketAddr) -> Hosts {
+    let host = host.map(str::to_owned);
+    let kernel = host.clone().unwrap_or_else(|| invite::own_host(address));
+    let first = host.or_else(|| url_host(offload)).unwrap_or_else(|| kernel.clone());
     Hosts { first, kernel }
 }
 
@@ -194,12 +202,12 @@ fn watch(
 
 /// Has titles made for speeds that viewers ask for, if they may take any space.
 fn with_maker(
-    args: &ServeArgs,
+    space: ByteLen,
     reader: TitleReader,
     (volume, open_titles, cache): (&Arc<Volume>, &Arc<OpenTitles>, &Arc<Cache>),
     meters: &[Meters],
 ) -> (TitleReader, Option<Maker>) {
-    if args.trick_space.0 == 0 {
+    if space.0 == 0 {
         return (reader, None);
     }
     let on_use = Arc::new(OnUse::default());
@@ -210,7 +218,7 @@ fn with_maker(
         closer: reader.closer(),
         on_use: Arc::clone(&on_use),
         loops: loads(meters),
-        space: args.trick_space,
+        space,
     });
     (reader.with_wishes(on_use), Some(maker))
 }
@@ -236,24 +244,25 @@ fn start_makers(maker: Option<Maker>, pictures: Option<PicturesMaker>) -> anyhow
 }
 
 fn librarian(
-    args: &ServeArgs,
+    settings: LibrarySettings,
     volume: Arc<Volume>,
     open_titles: Arc<OpenTitles>,
     base_url: String,
 ) -> Librarian {
     let said = Said::default();
     said.in_memory.set(volume.catalogue_in_memory().is_some());
+    let LibrarySettings { folders, follow_symlinks, settle, deleted_files, ffmpeg, quiet } = settings;
     Librarian {
         volume,
         open_titles,
-        folders: args.absolute_folders(),
-        follow_symlinks: args.follow_symlinks,
-        settle: args.settle.0,
-        deleted_files: args.deleted_files,
+        folders,
+        follow_symlinks,
+        settle,
+        deleted_files,
         sources: RefCell::default(),
         missing: RefCell::default(),
-        ffmpeg: args.ffmpeg.clone(),
-        quiet: args.quiet,
+        ffmpeg,
+        quiet,
         base_url,
         lost: Cell::new(0),
         said,
@@ -299,9 +308,9 @@ fn raise_open_files() {
 }
 
 /// Plans memory before any is allocated: an excess is an error at startup, not an OOM kill later.
-fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
+fn take_memory(cache: Option<ByteLen>, engine: &LoopSettings) -> anyhow::Result<MemoryPlan> {
     let limits = memory::limits();
-    let plan = memory::plan(&limits, args.cache.map(|cache| cache.0))?;
+    let plan = memory::plan(&limits, cache.map(|cache| cache.0))?;
     millrace_core::memory::set_share(plan.share_permille);
     if let (Some(lowest), true) = (memory::lowest(&limits), plan.share_permille < 1000) {
         tracing::info!(
@@ -310,7 +319,7 @@ fn take_memory(args: &ServeArgs) -> anyhow::Result<MemoryPlan> {
         );
     }
     if memory::address_limit(&limits).is_some() {
-        let bytes = plan.cache_bytes + memory::address_bytes(streams_per_engine(args), args.engines);
+        let bytes = plan.cache_bytes + memory::address_bytes(engine.streams, engine.count);
         reserve(bytes, &limits)?;
     }
     Ok(plan)
@@ -321,24 +330,17 @@ fn reserve(bytes: u64, limits: &[MemoryLimit]) -> anyhow::Result<PageRegion> {
 }
 
 fn start_cache(
-    args: &ServeArgs,
+    config: CacheConfig,
     plan: MemoryPlan,
     bells: &[Arc<EventBell>],
     egress: &Egress,
     faults: ReadFaults,
 ) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
-    let aside = Devices::aside_extents(egress, u32::from(args.engines));
+    let aside = Devices::aside_extents(egress, bells.len() as u32);
     let region = reserve(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64, &memory::limits())?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();
-    let backend = match args.read {
-        ReadChoice::Auto => ReadBackend::Auto,
-        ReadChoice::Uring => ReadBackend::Uring,
-        ReadChoice::Threads => ReadBackend::Threads,
-    };
     let rings = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
-    let max_damaged_permille = args.max_damaged.permille();
-    let config = CacheConfig { backend, max_damaged_permille, ..CacheConfig::default() };
     let clock = Arc::new(MonotonicClock);
     let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
     let bytes = ByteLen(plan.cache_bytes);
@@ -348,9 +350,9 @@ fn start_cache(
 
 /// Binds UDP ports for each address family that is listened on, IPv4 first: one pair for each,
 /// which all engines send from.
-fn bind_udp(args: &ServeArgs, address: SocketAddr) -> anyhow::Result<[Option<UdpPorts>; 2]> {
-    let (first, last) = args.udp_ports;
-    let bind = |ip, first, last| bind_ports(ip, first, last, usize::from(args.engines));
+fn bind_udp(engine: &LoopSettings, address: SocketAddr) -> anyhow::Result<[Option<UdpPorts>; 2]> {
+    let (first, last) = engine.udp_ports;
+    let bind = |ip, first, last| bind_ports(ip, first, last, usize::from(engine.count));
     // [::] takes IPv4 connections too, so their viewers need a socket of their own family.
     let v4_address = match address.ip() {
         IpAddr::V4(ip) => Some(IpAddr::V4(ip)),
@@ -377,17 +379,6 @@ fn one_pair_of_ports(egress: Egress, udp: &[Option<UdpPorts>; 2]) -> anyhow::Res
         egress.without_devices("IPv4 and IPv6 have different UDP ports; free some or change --udp-ports")
     };
     Ok((egress, Ports { rtp, rtcp }))
-}
-
-/// Streams of a viewer: the media, the first parity, the further ones.
-const STREAMS_WITH_FEC: usize = 3;
-
-/// Places in the table of an engine.
-fn streams_per_engine(args: &ServeArgs) -> usize {
-    let each = if args.fec == FecChoice::Allow { STREAMS_WITH_FEC } else { 1 };
-    // Sessions that do not play have streams in the table too, though they hold no viewer's place.
-    let sessions = session_table_size(args.max_streams).div_ceil(usize::from(args.engines));
-    (sessions * each + SPARE_STREAMS).min(MAX_STREAMS_PER_ENGINE)
 }
 
 /// Every counter of the server.
@@ -472,42 +463,38 @@ fn loads(meters: &[Meters]) -> Vec<Arc<Sheet<LoadSnapshot>>> {
 type Engines = (Vec<Box<dyn EnginePort>>, Vec<Meters>, Option<Seat>);
 
 fn start_engines(
-    args: &ServeArgs,
+    settings: &LoopSettings,
     udp: &mut [Option<UdpPorts>; 2],
     sources: &Arc<SourceTable>,
     egress: &Egress,
     handles: impl Iterator<Item = (CacheHandle, LoopSide<XdpTx>)>,
     bells: &[Arc<EventBell>],
 ) -> anyhow::Result<Engines> {
-    let streams = streams_per_engine(args);
+    let streams = settings.streams;
     let (mut engines, mut meters, mut seat) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new(), None);
     for (number, ((handle, devices), bell)) in handles.zip(bells).enumerate() {
         let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
-        let kernel = KernelTx::new(KernelTxConfig {
-            v4,
-            v6,
-            gso: if args.no_gso { GsoMode::Off } else { GsoMode::Auto },
-            conns: MAX_CONNS_PER_ENGINE,
-        })?
-        .with_sources(Arc::clone(sources));
+        let kernel =
+            KernelTx::new(KernelTxConfig { v4, v6, gso: settings.gso, conns: MAX_CONNS_PER_ENGINE })?
+                .with_sources(Arc::clone(sources));
         let tx = BestTx::new(kernel, egress.base, streams, devices);
         let tally = tx.tally();
         let engine = EngineConfig {
             streams,
-            burst_ns: u64::try_from(args.burst.0.as_nanos())?,
-            smooth: args.smooth,
-            shares_wakes: args.idle != IdlePolicy::Busy,
+            burst_ns: settings.burst_ns,
+            smooth: settings.smooth,
+            shares_wakes: settings.idle != IdlePolicy::Busy,
             wall_offset_ns: wall_offset_ns(),
             cname: "millrace".into(),
         };
         let thread = ThreadConfig {
             number,
-            cpu: args.cpus.get(number).copied(),
-            idle: args.idle,
-            busy_burst_ns: u64::try_from(args.busy_burst.0.as_nanos())?,
+            cpu: settings.cpus.get(number).copied(),
+            idle: settings.idle,
+            busy_burst_ns: settings.busy_burst_ns,
         };
         let (clock, bell_of) = (MonotonicClock, Arc::clone(bell));
-        let handle = if number == 0 && args.tcp.is_engine() {
+        let handle = if number == 0 && settings.has_offload_seat {
             // One offload engine: the first loop turns it.
             let (tx, its_seat) = EngineTx::with_seat(tx, MAX_CONNS_PER_ENGINE, Arc::clone(bell));
             seat = Some(its_seat);
@@ -522,37 +509,14 @@ fn start_engines(
     Ok((engines, meters, seat))
 }
 
-/// Where the kernel shows the network devices.
-const NETWORK_DEVICES: &str = "/sys/class/net";
-
-fn control_config(args: &ServeArgs, gate: &Arc<Gate>, web: &Web, sources: Arc<SourceTable>) -> ControlConfig {
-    let mut config = ControlConfig { feed: web.feed(), ..ControlConfig::default() };
-    config.session.service.admission = AdmissionConfig {
-        is_on: args.admission == AdmissionChoice::Measured,
-        max_busy_permille: u64::from(args.max_busy.permille()),
-        link_rate: args.link_rate.bound(Path::new(NETWORK_DEVICES)),
-        overload: args.overload,
-    };
-    let session = &mut config.session;
+fn control_config(
+    mut session: ServerConfig,
+    gate: &Arc<Gate>,
+    web: &Web,
+    sources: Arc<SourceTable>,
+) -> ControlConfig {
     (session.gate, session.sources) = (Some(Arc::clone(gate)), sources);
-    session.session_timeout_ns = u64::try_from(args.session_timeout.0.as_nanos()).unwrap_or(u64::MAX);
-    let service = &mut session.service;
-    service.max_streams = args.max_streams;
-    service.max_sessions = session_table_size(args.max_streams);
-    service.address_share_percent = args.share_per_address.0 as u8;
-    service.pause_reservation_ns = u64::try_from(args.pause_reservation.0.as_nanos()).unwrap_or(u64::MAX);
-    service.streams_per_engine = streams_per_engine(args);
-    // Its range is that of the field.
-    service.fast_start_ms =
-        u16::try_from(args.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
-    service.adapt = args.adapt == AdaptChoice::On;
-    service.fec = args.fec == FecChoice::Allow;
-    service.max_streams_per_title = args.max_streams_per_title;
-    service.max_rate = args.max_rate;
-    service.packet_sizes = args.packet_sizes.clone();
-    service.max_connections_per_address = args.max_connections_per_address;
-    service.max_sessions_per_address = args.max_connections_per_address;
-    config
+    ControlConfig { session, feed: web.feed(), ..ControlConfig::default() }
 }
 
 /// Ends the control plane and logs a summary of all the work.

@@ -12,8 +12,8 @@ use millrace_tls::{Acceptor, Certificates, Relay, Relayed, Totals};
 use millrace_web::Secure;
 use tokio::sync::mpsc;
 
-use super::web::ListenChoice;
-use super::{ServeArgs, bind, invite, web};
+use super::listen::{ListenChoice, usual};
+use super::{bind, invite};
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::{DEFAULT_HTTPS_PORT, RTSP_WRITE_TIMEOUT_NS};
 
@@ -80,20 +80,24 @@ pub(super) type Rtsps = (Option<Relay>, Option<mpsc::Receiver<Relayed>>);
 
 impl Tls {
     /// Reads the certificate and takes the addresses, if there is one.
-    pub(super) fn take(args: &ServeArgs, rtsp: SocketAddr) -> anyhow::Result<Option<Self>> {
-        let TlsArgs { tls_certificate, tls_key, https, rtsps } = &args.tls;
+    pub(super) fn take(
+        args: &TlsArgs,
+        listen: Option<SocketAddr>,
+        rtsp: SocketAddr,
+    ) -> anyhow::Result<Option<Self>> {
+        let TlsArgs { tls_certificate, tls_key, https, rtsps } = args;
         let (Some(certificate), Some(key)) = (tls_certificate, tls_key) else { return Ok(None) };
         let totals = Arc::new(Totals::default());
         let certificates = Certificates::read(certificate, key, &totals)?;
         certificates.follow()?;
         let https = match https {
             Some(choice) => choice.take(bind::For::Https)?,
-            None => web::usual(args.listen, rtsp.ip(), DEFAULT_HTTPS_PORT, bind::For::Https),
+            None => usual(listen, rtsp.ip(), DEFAULT_HTTPS_PORT, bind::For::Https),
         };
         let rtsps = match rtsps {
             Some(choice) => choice.take(bind::For::Rtsps)?,
             None => {
-                let is_any = args.listen.is_some_and(|listen| listen.port() == 0);
+                let is_any = listen.is_some_and(|listen| listen.port() == 0);
                 let ports = if is_any { &[0][..] } else { &DEFAULT_RTSPS_PORTS };
                 let choices: Vec<_> = ports.iter().map(|&port| SocketAddr::new(rtsp.ip(), port)).collect();
                 bind::first_free(&choices, bind::For::Rtsps)

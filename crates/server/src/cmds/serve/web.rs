@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
@@ -29,45 +27,31 @@ use millrace_web::{
 };
 use tokio::sync::mpsc;
 
+use super::listen::{ListenChoice, usual};
 use super::pictures::Album;
+use super::tcp::TcpArgs;
 use super::tls::Tls;
-use super::uploads::Intake;
-use super::{ServeArgs, bind, invite, status};
+use super::uploads::{Intake, UploadArgs};
+use super::{bind, invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
-use crate::limits::web::{
-    DEFAULT_HTTP_PORT, HTTP_PORTS, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES,
-};
+use crate::limits::web::{DEFAULT_HTTP_PORT, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
 
-/// Where a protocol is listened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenChoice {
-    /// At this address.
-    At(SocketAddr),
-    /// Nowhere.
-    Off,
-}
-
-impl FromStr for ListenChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Self::Off),
-            _ => super::parse_listen(text).map(Self::At).map_err(|error| format!("{error}, or off")),
-        }
-    }
-}
-
-impl ListenChoice {
-    /// Takes the address, if there is one.
-    pub(super) fn take(self, what: bind::For) -> anyhow::Result<Option<TcpListener>> {
-        match self {
-            Self::Off => Ok(None),
-            Self::At(address) => bind::first_free(&[address], what).map(Some),
-        }
-    }
+/// Settings of the web side.
+pub(super) struct WebSettings {
+    /// Where HTTP is wanted; `None`: at the usual place.
+    pub(super) http: Option<ListenChoice>,
+    /// Where RTSP is wanted.
+    pub(super) rtsp: Option<SocketAddr>,
+    pub(super) connections_per_address: usize,
+    /// Memory for responses; `None`: in proportion to the cache.
+    pub(super) memory: Option<ByteLen>,
+    pub(super) uploads: UploadArgs,
+    /// How uploads are converted.
+    pub(super) ingest: IngestOptions,
+    /// The served folders, absolute.
+    pub(super) folders: Vec<PathBuf>,
 }
 
 /// The web side before it is started: its port is taken, and orders can be waited for.
@@ -91,27 +75,27 @@ pub(super) struct Web {
 impl Web {
     /// Takes the address for HTTP. Without a choice it is that of RTSP with the usual port, or one of the next.
     pub(super) fn take(
-        args: &ServeArgs,
+        settings: WebSettings,
         cache: ByteLen,
         rtsp: SocketAddr,
         tls: Option<&mut Tls>,
-        cancel: &Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
-        let listener = match args.http {
+        let WebSettings { http, rtsp: rtsp_choice, connections_per_address, memory: chosen, uploads, ingest, folders } =
+            settings;
+        let listener = match http {
             Some(choice) => choice.take(bind::For::Http)?,
-            None => usual(args.listen, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),
+            None => usual(rtsp_choice, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),
         };
         let secure = tls.map(Tls::https).transpose()?.flatten();
         let (orders, ordered) = mpsc::unbounded_channel();
         let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
-        let connections_per_address = args.max_connections_per_address;
-        let (upload_bytes, upload_rate) = (args.uploads.max_upload.0, args.uploads.upload_rate.0);
-        let memory = memory(args.web_memory, cache);
+        let (upload_bytes, upload_rate) = (uploads.max_upload.0, uploads.upload_rate.0);
+        let memory = memory(chosen, cache);
         let limits =
             WebLimits { connections_per_address, memory, upload_bytes, upload_rate, ..WebLimits::default() };
         let (feed, totals) = (Feed::default(), Arc::default());
         let (carrier, loops) = (None, Vec::new());
-        let (rtsp_port, ingest) = (rtsp.port(), args.ffmpeg.ingest_options(cancel));
+        let rtsp_port = rtsp.port();
         Ok(Self {
             listener,
             carrier,
@@ -124,15 +108,15 @@ impl Web {
             loops,
             rtsp_port,
             ingest,
-            folders: args.absolute_folders(),
+            folders,
         })
     }
 
     /// The port of HTTP at the offload engine too: that of the kernel's, unless --http names an address that is not the engine's.
-    pub(super) fn offload_port(&self, args: &ServeArgs) -> Option<u16> {
+    pub(super) fn offload_port(&self, http: Option<ListenChoice>, tcp: &TcpArgs) -> Option<u16> {
         let port = self.listener.as_ref()?.local_addr().ok()?.port();
-        let is_there_only = |ip: IpAddr| !ip.is_unspecified() && !args.tcp.has(ip);
-        match args.http {
+        let is_there_only = |ip: IpAddr| !ip.is_unspecified() && !tcp.has(ip);
+        match http {
             Some(ListenChoice::At(at)) if is_there_only(at.ip()) => None,
             _ => Some(port),
         }
@@ -235,24 +219,6 @@ pub(super) struct Hosts {
     pub(super) first: String,
     /// Where the kernel's TCP listens.
     pub(super) kernel: String,
-}
-
-/// Takes the default address if none was given. RTSP is served even if none is free.
-pub(super) fn usual(
-    listen: Option<SocketAddr>,
-    ip: IpAddr,
-    first: u16,
-    what: bind::For,
-) -> Option<TcpListener> {
-    let ports = match listen {
-        // If RTSP takes any free port, no particular one is wanted here.
-        Some(listen) if listen.port() == 0 => 0..1,
-        _ => first..first + HTTP_PORTS,
-    };
-    let choices: Vec<_> = ports.map(|port| SocketAddr::new(ip, port)).collect();
-    bind::first_free(&choices, what)
-        .inspect_err(|error| tracing::warn!("{error:#}; until then the web page is unavailable there"))
-        .ok()
 }
 
 /// The page's address as it is printed.
@@ -455,10 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listen_choice_parse_accepts_address_or_off() {
-        assert_eq!("off".parse(), Ok(ListenChoice::Off));
-        assert_eq!("127.0.0.1:80".parse(), Ok(ListenChoice::At(([127, 0, 0, 1], 80).into())));
-        assert!("8080".parse::<ListenChoice>().unwrap_err().ends_with(", or off"));
+    fn page_address_has_port_and_ipv6_in_brackets() {
         assert_eq!(page("http", "::1", 8080), "http://[::1]:8080/");
         assert_eq!(page("https", "tv.example", 80), "https://tv.example:80/");
     }
@@ -477,20 +440,5 @@ mod tests {
             let chosen = chosen.map(|mib: u64| ByteLen(mib * MIB));
             assert_eq!(memory(chosen, ByteLen(cache * MIB)) as u64, expected * MIB, "{cache}");
         }
-    }
-
-    #[test]
-    fn usual_skips_port_in_use_and_honours_explicit_address() {
-        let here = IpAddr::from([127, 0, 0, 1]);
-        let first = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of ten");
-        // Whoever only has a port without listening there does not keep others from it.
-        rustix::net::listen(&first, 1).unwrap();
-        let second = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of nine");
-        assert_ne!(first.local_addr().unwrap(), second.local_addr().unwrap());
-        let any = usual(Some(SocketAddr::new(here, 0)), here, DEFAULT_HTTP_PORT, bind::For::Http)
-            .unwrap()
-            .local_addr()
-            .unwrap();
-        assert!(!(DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS).contains(&any.port()));
     }
 }

@@ -9,7 +9,7 @@ use millrace_core::text::excerpt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Setting, SettingKind};
+use super::setting::{Setting, SettingKind};
 use crate::limits::MAX_CONFIG_FILE_BYTES;
 
 /// A setting in the file.
@@ -101,7 +101,7 @@ pub(crate) fn parse(path: &Path, text: &str, table: &[Setting]) -> (Vec<FileSett
 
 fn unknown(name: &str, table: &[Setting]) -> String {
     let given = excerpt(name, 60);
-    if name == super::CONFIG {
+    if name == super::setting::CONFIG {
         return "config: a file cannot name another; give --config or MILLRACE_CONFIG".to_owned();
     }
     let likeness = |setting: &&Setting| (strsim::jaro_winkler(name, &setting.name) * 1000.0) as u32;

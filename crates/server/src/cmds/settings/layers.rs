@@ -12,7 +12,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 
 use super::file::{self, Fault, FileSetting};
-use super::{ALTERNATIVES, CONFIG, Setting, SettingKind, command, table};
+use super::setting::{ALTERNATIVES, CONFIG, Setting, SettingKind, command, table};
 use crate::cmds::Cli;
 
 /// Where a value comes from.

@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 use millrace_core::packet::WireLayout;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
-use millrace_offload::command::{Command, Dest, Numbering, RunCut, RunSpec};
+use millrace_offload::command::{self, Command, Dest, Numbering, RunCut, RunSpec};
 use millrace_server::control::ServerCounters;
 use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{ConnKey, NeededPart, OpenError, ServiceConfig, ServiceEvent};
-use millrace_server::session::{Entropy, Output, Server, ServerConfig};
+use millrace_server::service::{self, ConnKey, NeededPart, OpenError, Service, ServiceConfig, ServiceEvent};
+use millrace_server::session::{Entropy, Output, RtspFace, Server, ServerConfig};
 
 mod engine;
 pub mod live;
@@ -78,6 +78,7 @@ impl Answer {
 
 /// The server, one engine, and everything that has come out.
 pub struct World {
+    pub service: Service,
     pub server: Server,
     pub engine: FakeEngine,
     pub open_titles: SharedTitles,
@@ -117,8 +118,10 @@ impl World {
         };
         change(&mut config);
         let open_titles = SharedTitles::default();
-        let server = Server::new(config, Box::new(open_titles.clone()), Box::<Counting>::default());
+        let service = Service::new(config.service.clone(), Box::new(open_titles.clone()));
+        let server = Server::new(config, Box::<Counting>::default());
         Self {
+            service,
             server,
             engine: FakeEngine::new(),
             open_titles,
@@ -135,6 +138,23 @@ impl World {
         }
     }
 
+    /// RTSP, for one call.
+    pub fn rtsp(&mut self) -> RtspFace<'_> {
+        self.server.face(&mut self.service)
+    }
+
+    /// Does something with the service itself.
+    pub fn on_service<R>(&mut self, act: impl FnOnce(&mut Service, Instant) -> R) -> R {
+        let now = self.now;
+        let done = act(&mut self.service, now);
+        self.rtsp().drain_service(now);
+        done
+    }
+
+    pub fn engine_event(&mut self, engine: usize, event: command::Event) {
+        self.on_service(|service, now| service.engine_event(now, engine, event));
+    }
+
     pub fn connect(&mut self) -> ConnKey {
         self.connect_from(VIEWER)
     }
@@ -142,7 +162,10 @@ impl World {
     pub fn connect_from(&mut self, peer: &str) -> ConnKey {
         let peer: SocketAddr = peer.parse().unwrap();
         let local = if peer.is_ipv4() { "192.0.2.1:554" } else { "[2001:db8::1]:554" };
-        self.server.conn_opened(self.now, peer, local.parse().unwrap()).expect("accepted")
+        self.server
+            .face(&mut self.service)
+            .conn_opened(self.now, peer, local.parse().unwrap())
+            .expect("accepted")
     }
 
     /// Moves the clock; the engine and the server's timers run.
@@ -152,7 +175,7 @@ impl World {
             self.now = end.min(self.now.plus_ns(SECOND / 2));
             self.engine.advance(self.now);
             self.settle();
-            self.server.tick(self.now);
+            self.server.face(&mut self.service).tick(self.now);
             self.settle();
         }
     }
@@ -169,7 +192,7 @@ impl World {
                 && let Some(event) = self.engine.events.pop_front()
             {
                 moved = true;
-                self.server.handle_engine_event(self.now, 0, event);
+                self.engine_event(0, event);
             }
             if !moved {
                 return;
@@ -185,13 +208,33 @@ impl World {
                 *self.replies.entry(conn).or_default() += 1;
                 self.answers.entry(conn).or_default().push_back(answer);
             }
-            Output::Attach { conn, engine, id } => {
+            Output::Service(output) => self.carry_out_service(output),
+            Output::Close { conn } => {
+                assert!(self.closed.insert(conn), "closed twice");
+            }
+            Output::Ask { conn, question } => {
+                let gate = std::sync::Arc::clone(self.server.gate().unwrap());
+                // Those of the tests answer at once, or never.
+                gate.advised().unwrap().ask(question, Box::new(|| ()));
+                self.server.face(&mut self.service).password_checked(self.now, conn);
+            }
+            Output::Check { conn, check } => {
+                let now = millrace_rights::Now { mono: self.now, unix_s: 0 };
+                self.server.gate().unwrap().carry_out(check, now);
+                self.server.face(&mut self.service).password_checked(self.now, conn);
+            }
+        }
+    }
+
+    fn carry_out_service(&mut self, output: service::Output) {
+        match output {
+            service::Output::Attach { conn, engine, id } => {
                 assert!(self.attached.insert(conn), "attached twice");
                 assert!(engine == 0 && self.engine.conns.insert(id.0), "connection name in use");
                 self.log.push("attach".into());
             }
-            Output::Hold { .. } => panic!("there is one engine"),
-            Output::Command { command, .. } => {
+            service::Output::Hold { .. } => panic!("there is one engine"),
+            service::Output::Command { command, .. } => {
                 self.log.push(match &command {
                     Command::Open { dest: Dest::Udp { port, .. }, quiet: true, .. } => {
                         format!("open fec {port}")
@@ -220,21 +263,7 @@ impl World {
                 });
                 self.engine.take(self.now, command);
             }
-            Output::Close { conn } => {
-                assert!(self.closed.insert(conn), "closed twice");
-            }
-            Output::Ask { conn, question } => {
-                let gate = std::sync::Arc::clone(self.server.gate().unwrap());
-                // Those of the tests answer at once, or never.
-                gate.advised().unwrap().ask(question, Box::new(|| ()));
-                self.server.password_checked(self.now, conn);
-            }
-            Output::Check { conn, check } => {
-                let now = millrace_rights::Now { mono: self.now, unix_s: 0 };
-                self.server.gate().unwrap().carry_out(check, now);
-                self.server.password_checked(self.now, conn);
-            }
-            Output::Event(event) => {
+            service::Output::Event(event) => {
                 self.counters.count(&event);
                 if event.is_logged() {
                     self.notices.push(event);
@@ -260,14 +289,14 @@ impl World {
             match self.framers.get_mut(&conn).unwrap().next_incoming() {
                 Ok(Some(Incoming::Request(request))) => {
                     *self.requests.entry(conn).or_default() += 1;
-                    self.server.handle_request(self.now, conn, &request);
+                    self.server.face(&mut self.service).handle_request(self.now, conn, &request);
                 }
                 Ok(Some(Incoming::Interleaved { channel, bytes })) => {
-                    self.server.handle_interleaved(self.now, conn, channel, &bytes);
+                    self.server.face(&mut self.service).handle_interleaved(self.now, conn, channel, &bytes);
                 }
                 Ok(Some(Incoming::Response | Incoming::Tunnel(_))) => {}
                 Ok(None) => break,
-                Err(error) => self.server.handle_bad_message(self.now, conn, &error),
+                Err(error) => self.server.face(&mut self.service).handle_bad_message(self.now, conn, &error),
             }
             self.settle();
         }
@@ -291,7 +320,7 @@ impl World {
     /// Completes the oldest opening under way, and informs the server; returns the completed need.
     pub fn opened(&mut self, result: Result<(), OpenError>) -> NeededPart {
         let need = self.open_titles.answer(result);
-        self.server.take_openings(self.now);
+        self.server.face(&mut self.service).take_openings(self.now);
         self.settle();
         // Input held back meanwhile.
         let mut conns: Vec<_> = self.framers.keys().copied().collect();
@@ -309,7 +338,7 @@ impl World {
     }
 
     pub fn hang_up(&mut self, conn: ConnKey) {
-        self.server.conn_closed(self.now, conn);
+        self.server.face(&mut self.service).conn_closed(self.now, conn);
         self.settle();
     }
 
@@ -347,9 +376,9 @@ impl World {
 
     /// Nothing is left: no sessions, streams, titles, reserved rate.
     pub fn assert_empty(&self) {
-        assert_eq!(self.server.service().stream_count(), 0, "sessions");
-        assert_eq!(self.server.service().place_count(), 0, "streams");
-        assert_eq!(self.server.service().reserved_rate(), 0, "rate");
+        assert_eq!(self.service.stream_count(), 0, "sessions");
+        assert_eq!(self.service.place_count(), 0, "streams");
+        assert_eq!(self.service.reserved_rate(), 0, "rate");
         assert_eq!(self.engine.streams.len(), 0, "streams in the engine");
         assert_eq!(self.open_titles.open_count(), 0, "open titles");
     }

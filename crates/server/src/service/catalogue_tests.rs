@@ -1,0 +1,97 @@
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use super::super::sample_tests;
+use super::*;
+
+const CONN: ConnKey = ConnKey(1);
+
+/// Calls that the library has received, and its answers to come.
+#[derive(Default)]
+struct FakeLibrary {
+    begun: Vec<NeededPart>,
+    answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
+    /// How many titles can still be opened.
+    room: u32,
+    closed: Vec<TitleRef>,
+}
+
+struct SharedLibrary(Arc<Mutex<FakeLibrary>>);
+
+impl Library for SharedLibrary {
+    fn has(&mut self, _: &NeededPart) -> bool {
+        false
+    }
+    fn begin(&mut self, need: &NeededPart) {
+        self.0.lock().unwrap().begun.push(need.clone());
+    }
+    fn poll_answer(&mut self) -> Option<(NeededPart, Result<(), OpenError>)> {
+        self.0.lock().unwrap().answers.pop_front()
+    }
+    fn find(&mut self, _: &str) -> Option<TitleEntry> {
+        None
+    }
+    fn open(&mut self, _: &TitleEntry) -> Result<TitleRef, OpenError> {
+        let mut library = self.0.lock().unwrap();
+        library.room = library.room.checked_sub(1).ok_or(OpenError::Full)?;
+        Ok(TitleRef(library.room))
+    }
+    fn close(&mut self, title: TitleRef) {
+        self.0.lock().unwrap().closed.push(title);
+    }
+}
+
+fn catalogue() -> (TitleCatalogue, Arc<Mutex<FakeLibrary>>) {
+    let library = Arc::new(Mutex::new(FakeLibrary::default()));
+    (TitleCatalogue::new(Box::new(SharedLibrary(Arc::clone(&library)))), library)
+}
+
+#[test]
+fn failed_opening_is_not_tried_again_for_its_request() {
+    let (mut titles, library) = catalogue();
+    let need = NeededPart::title("film");
+    let missing = titles.missing(Some(CONN), [need.clone()]);
+    assert_eq!(titles.begin_opening(Instant(1), Some(CONN), missing), Refusal::Opening);
+    assert!(titles.openings().is_waiting(CONN));
+    library.lock().unwrap().answers.push_back((need.clone(), Err(OpenError::Full)));
+    let mut complete = Vec::new();
+    let answer = titles.take_answer(&mut complete).unwrap();
+    assert!(answer.unreported.is_none(), "the request is refused for it");
+    assert_eq!(complete, [CONN]);
+    assert!(titles.missing(Some(CONN), [need.clone()]).is_empty());
+    titles.forget_opening(CONN);
+    assert_eq!(titles.missing(Some(CONN), [need.clone()]), [need]);
+}
+
+#[test]
+fn failure_that_no_request_waits_for_is_unreported() {
+    let (mut titles, library) = catalogue();
+    let need = NeededPart::title("film");
+    let missing = titles.missing(None, [need.clone()]);
+    assert_eq!(titles.begin_opening(Instant(1), None, missing), Refusal::Opening);
+    library.lock().unwrap().answers.push_back((need, Err(OpenError::Full)));
+    let answer = titles.take_answer(&mut Vec::new()).unwrap();
+    assert_eq!(answer.unreported, Some(("film".to_owned(), OpenError::Full)));
+    assert!(titles.take_answer(&mut Vec::new()).is_none());
+}
+
+#[test]
+fn requests_with_same_need_share_one_opening() {
+    let (mut titles, library) = catalogue();
+    for conn in [CONN, ConnKey(2)] {
+        let missing = titles.missing(Some(conn), [NeededPart::title("film")]);
+        titles.begin_opening(Instant(1), Some(conn), missing);
+    }
+    assert_eq!(library.lock().unwrap().begun.len(), 1);
+}
+
+#[test]
+fn made_titles_are_opened_all_or_none() {
+    let (mut titles, library) = catalogue();
+    library.lock().unwrap().room = 2;
+    let entries = |count| (0..count).map(|_| sample_tests::entry());
+    assert!(titles.open_made(entries(3)).is_none());
+    assert_eq!(library.lock().unwrap().closed, [TitleRef(1), TitleRef(0)]);
+    library.lock().unwrap().room = 2;
+    assert_eq!(titles.open_made(entries(2)).map(|made| made.len()), Some(2));
+}
