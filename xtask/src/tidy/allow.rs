@@ -49,7 +49,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
         "crates/netio/src/kernel_rx.rs",
         "brings the kernel's stamps over to the clock of the loop",
     ),
-    entry(Rule::Clock, "crates/netio/src/link/run.rs", "lets packets through at their time"),
+    entry(Rule::Clock, "crates/link/src/run.rs", "lets packets through at their time"),
     entry(Rule::Clock, "crates/netio/src/recv.rs", "waits on a socket until a deadline"),
     entry(Rule::Clock, "crates/netio/src/route/watch.rs", "retries and refreshes, passed down from here"),
     entry(

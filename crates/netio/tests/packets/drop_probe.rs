@@ -10,7 +10,7 @@ use millrace_core::seam::SendOutcome;
 use millrace_netio::GsoMode;
 use millrace_netio::bpf::{Assembler, BpfError, BpfProgram, InterfaceLink, ProgramType, Reg};
 use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
-use millrace_netio::link::Tun;
+use millrace_netio::tun::Tun;
 
 /// Payload of the RTP packets here.
 const PAYLOAD_BYTES: usize = 1316;

@@ -1,4 +1,4 @@
-use super::super::spec::{Reorder, Share};
+use crate::spec::{Reorder, Share};
 use super::*;
 use millrace_core::units::BitRate;
 use proptest::prelude::*;

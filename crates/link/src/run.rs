@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use millrace_core::time::{Instant, NS_PER_S};
+use millrace_netio::NetError;
+use millrace_netio::tun::Tun;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::classify::{Traffic, classify};
-use super::counts::LinkStats;
-use super::model::ImpairmentModel;
-use super::spec::LinkSpec;
-use super::tun::Tun;
-use crate::error::NetError;
+use crate::classify::{Traffic, classify};
+use crate::counts::LinkStats;
+use crate::model::ImpairmentModel;
+use crate::spec::LinkSpec;
 use crate::limits::{LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES};
 
 /// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.

@@ -1,12 +1,14 @@
 //! Two TUN devices with a thread between them, as real senders and receivers meet it. Needs root; skipped otherwise.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use crate::support::*;
 use millrace_core::seam::SendOutcome;
+use millrace_link::{LinkSpec, LinkStats, TunLink};
 use millrace_netio::GsoMode;
-use millrace_netio::link::{LinkSpec, LinkStats, Tun, TunLink};
+use millrace_netio::tun::Tun;
+use millrace_testkit::hosts::{Netns, TIMEOUT};
+use millrace_testkit::packets::*;
 
 /// Two hosts joined by an emulated link: 10.77.0.1 and 10.77.0.2, or fd77::1 and fd77::2 as well.
 struct Hosts {
@@ -130,20 +132,6 @@ fn link_directions_have_independent_impairments() {
 }
 
 #[test]
-fn tun_missed_counts_kernel_drops_before_link() {
-    let Some((server, _viewers)) = namespaces() else { return };
-    let tun = end(&server, "ta", "10.77.0.1", None);
-    server.ip("link set ta txqueuelen 50");
-    let socket = server.inside(|| UdpSocket::bind("10.77.0.1:7000").unwrap());
-    let to: SocketAddr = "10.77.0.2:7000".parse().unwrap();
-    let sent = (0..500).filter(|_| socket.send_to(&[7; 100], to).is_ok()).count() as u64;
-    let mut buffer = [0; 200];
-    let read = std::iter::from_fn(|| tun.read(&mut buffer).unwrap()).count() as u64;
-    assert!((1..=100).contains(&read), "{read} of {sent}");
-    assert_eq!(read + tun.missed(), 500, "{sent} were taken without an error");
-}
-
-#[test]
 fn link_drop_removes_devices_immediately() {
     let Some(net) = hosts("delay 10s", [None; 2]) else { return };
     let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:7000").unwrap());
@@ -176,14 +164,4 @@ fn link_failure_reports_removed_device() {
         }
     };
     assert!(failure.as_ref().is_some_and(|text| text.contains("ta")), "{failure:?}");
-}
-
-#[test]
-fn names_that_are_taken_or_too_long_are_refused() {
-    let Some((server, _viewers)) = namespaces() else { return };
-    let _first = end(&server, "ta", "10.77.0.1", None);
-    let error = server.inside(|| Tun::open("ta")).unwrap_err();
-    assert!(Tun::is_taken(&error) && error.to_string().contains("another name"), "{error}");
-    let error = server.inside(|| Tun::open("a-name-of-sixteen")).unwrap_err();
-    assert!(!Tun::is_taken(&error) && error.to_string().contains("15 bytes"), "{error}");
 }

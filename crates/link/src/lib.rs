@@ -1,4 +1,4 @@
-//! A bad network between two network namespaces, made by ourselves: loss, delay, reordering, duplicates, damage, ECN marks, a bottleneck.
+//! The emulated link: a bad network between two network namespaces, made by ourselves: loss, delay, reordering, duplicates, damage, ECN marks, a bottleneck.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -7,28 +7,32 @@
 //! | `counts` | [`LinkCounts`]: exact counts of the link's actions |
 //! | `alter` | bits that are flipped and marks that are set in packets |
 //! | `classify` | which packets are RTP |
-//! | `tun` | [`Tun`]: a network device whose packets are read and written as a file |
-//! | `gso_tun`, `train` | [`GsoTun`]: the same for a TCP stack, whose segments go through it in trains |
-//! | `run` | [`TunLink`]: two such devices, joined by a thread |
+//! | `run` | [`TunLink`]: two TUN devices ([`millrace_netio::tun::Tun`]), joined by a thread |
+//! | [`limits`] | bounds |
 //!
 //! A kernel may be built without `netem`; TUN devices are available nearly everywhere. The link
 //! counts its actions packet by packet, so that a receiver's own counts can be compared with them.
+//!
+//! No part of the product: benchmarks and tests use it.
+//!
+//! ## Where to read on
+//!
+//! | topic | read |
+//! | --- | --- |
+//! | the emulated network of tests | `docs/guide/link.md`, `docs/design/0004-emulated-link.md` |
+#![forbid(unsafe_code)]
 
 mod alter;
 mod classify;
 mod counts;
-mod gso_tun;
+pub mod limits;
 mod model;
 mod run;
 mod spec;
-mod train;
-mod tun;
 
 pub use alter::LinkPacket;
 pub use classify::{Traffic, classify};
 pub use counts::{LinkCounts, LinkStats};
-pub use gso_tun::GsoTun;
 pub use model::{Departure, ImpairmentModel};
 pub use run::TunLink;
 pub use spec::{BurstLoss, Impairment, LinkSpec, LinkSpecError, QueueBound, RateLimit, Reorder, Share};
-pub use tun::Tun;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::train::{Joined, PACKET_BYTES, Train, VNET_BYTES, said};
-use super::tun::Tun;
+use super::device::Tun;
 use crate::error::NetError;
 use crate::sys::tun::{Carries, accept_whole_segments};
 

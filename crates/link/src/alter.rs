@@ -2,7 +2,7 @@
 
 use millrace_core::wire::checksum::sum16;
 
-/// The unit that an [`super::ImpairmentModel`] carries: an IP packet, or a stand-in for one.
+/// The unit that an [`crate::ImpairmentModel`] carries: an IP packet, or a stand-in for one.
 pub trait LinkPacket {
     /// Flips bits so that a checksum over them fails; `random` selects them.
     fn flip_bits(&mut self, random: u64);

@@ -84,7 +84,7 @@ impl fmt::Display for LinkCounts {
 pub struct LinkStats {
     /// All packets.
     pub all: LinkCounts,
-    /// Of these the RTP packets, as [`super::classify`] knows them.
+    /// Of these the RTP packets, as [`crate::classify()`] knows them.
     pub rtp: LinkCounts,
     /// Packets that the kernel dropped before the emulator could read them: it was too slow. No part of the description.
     pub missed: u64,

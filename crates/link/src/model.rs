@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 
 use millrace_core::time::{Instant, NS_PER_S};
 
-use super::alter::LinkPacket;
-use super::classify::Traffic;
-use super::counts::LinkCounts;
-use super::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
+use crate::alter::LinkPacket;
+use crate::classify::Traffic;
+use crate::counts::LinkCounts;
+use crate::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
 use crate::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
 use millrace_core::random::{MILLION, SplitMix};
 
