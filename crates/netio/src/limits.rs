@@ -137,9 +137,6 @@ pub const LONGEST_WAIT_LOOKS: u32 = 32;
 pub const VERIFIER_LOG_BYTES: usize = 1 << 20;
 /// How much of their end is shown: the reason is in the last lines.
 pub const VERIFIER_SHOWN_BYTES: usize = 2000;
-/// How often a reader of the kernel's counts that meets a writer tries again. The program needs less than a microsecond a
-/// packet.
-pub const SLOT_READ_TRIES: u32 = 64;
 
 // Measurements of egress paths.
 

@@ -9,11 +9,15 @@
 pub mod counting;
 #[cfg(feature = "film")]
 pub mod film;
+pub mod fuzz;
 #[cfg(feature = "hosts")]
 pub mod hosts;
 pub mod mux;
 #[cfg(feature = "packets")]
 pub mod packets;
+#[cfg(feature = "rtsp_server")]
+pub mod rtsp_server;
+pub mod steady;
 pub mod teletext;
 #[cfg(feature = "titles")]
 pub mod titles;

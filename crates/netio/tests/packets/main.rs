@@ -1,6 +1,5 @@
 //! Packets through real sockets, AF_XDP and TUN devices, on loopback and between network namespaces.
 
-mod drop_probe;
 mod egress_measure;
 mod features;
 mod gso_tun;

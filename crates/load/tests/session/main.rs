@@ -1,0 +1,7 @@
+//! Loads and listeners against servers and senders that do exactly known things, in real time.
+
+mod http_server;
+mod load;
+mod load_fec;
+mod load_listen;
+mod load_web;
