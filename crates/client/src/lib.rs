@@ -24,6 +24,7 @@
 //! | [`listen`], [`net`] | addresses and sockets of streams that are sent without a request; other sockets |
 //! | [`fec`] | lost packets recovered from FEC: a window that repairs and orders, without I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
+//! | [`reception`] | the figures of receiver reports |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
 //! | [`verify`] | comparison with the reference, byte by byte; `millrace-ts` checks the integrity of the transport stream |
@@ -50,6 +51,7 @@ pub mod net;
 pub mod play;
 pub mod procfs;
 pub mod receive;
+pub mod reception;
 pub mod reorder;
 pub mod report;
 pub mod rtsp;

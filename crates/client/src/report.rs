@@ -1,4 +1,7 @@
 //! The findings of a reception, as a table for people and as JSON in one stable form.
+//!
+//! A load reports sums over thousands of sessions (`crates/load/src/report.rs`), which have other fields; figures are
+//! printed by the same functions.
 
 use std::fmt;
 

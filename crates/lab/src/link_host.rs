@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use millrace_link::TunLink;
 use millrace_netio::tun::Tun;
+
 // Commands know packet I/O through this crate only.
 pub use millrace_link::{Impairment, LinkCounts, LinkSpec, LinkStats};
 use serde_json::json;

@@ -7,14 +7,14 @@
 
 use std::collections::VecDeque;
 
+use millrace_core::random::{MILLION, SplitMix};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use crate::alter::LinkPacket;
 use crate::classify::Traffic;
 use crate::counts::LinkCounts;
-use crate::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
 use crate::limits::{MAX_LINK_BYTES, MAX_LINK_PACKETS};
-use millrace_core::random::{MILLION, SplitMix};
+use crate::spec::{BurstLoss, Impairment, QueueBound, RateLimit};
 
 /// A packet that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

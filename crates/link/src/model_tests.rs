@@ -1,8 +1,10 @@
-use crate::spec::{Reorder, Share};
 use super::*;
+use std::time::Duration;
+
 use millrace_core::units::BitRate;
 use proptest::prelude::*;
-use std::time::Duration;
+
+use crate::spec::{Reorder, Share};
 
 const MS: u64 = 1_000_000;
 

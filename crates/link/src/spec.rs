@@ -4,9 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use millrace_core::units::{BitRate, ByteLen, HumanDuration};
-
 use millrace_core::random::MILLION;
+use millrace_core::units::{BitRate, ByteLen, HumanDuration};
 
 use crate::limits::{
     DEFAULT_LINK_HOLD_NS, DEFAULT_LINK_QUEUE_PACKETS, MAX_LINK_BURST_PACKETS, MAX_LINK_DELAY_NS,

@@ -19,6 +19,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use millrace_client::script::{Action, Script};
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::units::HumanDuration;
@@ -26,7 +27,6 @@ use millrace_core::units::HumanDuration;
 use crate::error::LoadError;
 use crate::limits::{MAX_HABITS, MIN_HABIT_WAIT};
 use crate::rng::Rng;
-use millrace_client::script::{Action, Script};
 
 /// A time to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

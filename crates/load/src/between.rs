@@ -79,6 +79,9 @@ pub(super) struct Parted {
 /// Whether the first packet received is the one that `RTP-Info` announced, by sequence number and
 /// timestamp; `None` if this is unknown, because nothing came, or because the first packets were
 /// lost, which is counted as loss.
+///
+/// The player is stricter: its record of a PLAY shows the announced and the first packet beside each other, and the loss of
+/// the first one is a difference there.
 pub(super) fn is_as_announced(
     announced: Option<(Option<u16>, Option<u32>)>,
     first: Option<(u16, u32)>,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use millrace_client::error::ClientError;
 use millrace_core::units::HumanDuration;
 
 use crate::limits::{MAX_ARRIVALS_S, MAX_EXPONENT};
 use crate::rng::Rng;
-use millrace_client::error::ClientError;
 
 /// Which viewer watches what.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -22,7 +22,7 @@
 //! | `meter`, `raw_meter`, `between` | the counts of one RTP stream, and of one in plain datagrams |
 //! | `ts`, `pcr_clock` | a light look at transport streams |
 //! | [`web`] | HTTP and HLS without I/O |
-//! | `behaviour`, `person`, `choice`, `rng` | what viewers do, what they watch, when they come |
+//! | `behaviour`, `person`, `choice`, `rng` | actions, choice of titles and arrival times of viewers |
 //! | `outcome`, `sums`, `series`, `streams`, `report` | from one session to the report of all |
 //! | [`drop_probe`], `probe` | streams counted and dropped at an interface, in the kernel |
 //! | [`limits`] | bounds |

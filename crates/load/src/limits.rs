@@ -1,4 +1,4 @@
-//! Bounds of this crate, each with its reason. What a single player needs too is in
+//! Bounds of this crate, each with its reason. Those of a single player are in
 //! [`millrace_client::limits`].
 
 use std::time::Duration;

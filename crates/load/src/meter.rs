@@ -1,16 +1,21 @@
-//! What one viewer of RTP counts: half a kilobyte of bits, some numbers, no payload.
+//! The counts of one viewer of RTP: half a kilobyte of bits, some numbers, no payload.
+//!
+//! It is not the receiver of the player (`crates/client/src/play/media.rs`), for a reason: that one hands payload to a sink
+//! and records every PLAY, which thousands of viewers in one process cannot afford. Packets between two runs wait here for
+//! the reply to PLAY, since replies of a busy load are read late. Sequence numbers, lateness, repair and
+//! report blocks are those of `millrace-client`.
 
 use hdrhistogram::Histogram;
-use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
-use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
-
 use millrace_client::fec::{CodeShape, FecCounts, Window};
 use millrace_client::lateness::LightLateness;
 use millrace_client::receive::{SequenceCounts, SequenceTracker, SequenceVerdict};
+use millrace_client::reception::ReceptionState;
 use millrace_client::reorder::InOrder;
 use millrace_client::rtsp::dialogue::PlayReply;
 use millrace_client::sdp::Description;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
+use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
 use crate::between::{BYE_WAIT_NS, Between, HeldPacket, end_timestamp, is_as_announced, is_near_end};
 use crate::options::MediaClock;
@@ -485,16 +490,19 @@ impl Meter {
     /// Block of a receiver report for now.
     pub(super) fn report_block(&mut self) -> Option<ReportBlock> {
         let ssrc = self.ssrc?;
-        let lost = self.tracker.counts().lost.min(0x7f_ffff);
-        let jitter = u128::from(self.lateness.clock().jitter_ns()) * u128::from(self.lateness.clock().hz())
-            / 1_000_000_000;
-        Some(ReportBlock {
-            ssrc,
-            fraction_lost: self.tracker.fraction_lost(),
-            cumulative_lost: lost as i32,
-            highest_sequence: self.tracker.highest_for_report(),
-            jitter: u32::try_from(jitter).unwrap_or(u32::MAX),
-        })
+        let clock = self.lateness.clock();
+        let (jitter_ns, clock_hz) = (clock.jitter_ns(), clock.hz());
+        Some(
+            ReceptionState {
+                ssrc,
+                fraction_lost: self.tracker.fraction_lost(),
+                lost: i64::try_from(self.tracker.counts().lost).unwrap_or(i64::MAX),
+                highest_sequence: self.tracker.highest_for_report(),
+                jitter_ns,
+                clock_hz,
+            }
+            .report_block(),
+        )
     }
 
     /// From the reply to PLAY to the first packet; negative if that came before, as some servers have it.

@@ -1,8 +1,9 @@
 use millrace_core::time::NS_PER_S;
 
-use super::*;
 use millrace_client::lateness::histogram_us;
 use millrace_client::rtsp::headers::{NptRange, RtpInfo};
+
+use super::*;
 
 fn packet(sequence: u16) -> Vec<u8> {
     timed_packet(sequence, u32::from(sequence) * 900, 0)

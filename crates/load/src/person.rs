@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use millrace_client::script::Action;
 use millrace_core::scale::Scale;
 use millrace_core::time::Instant;
 
 use crate::behaviour::{Behaviour, Habit};
 use crate::rng::Rng;
 use crate::viewer::{SeekTarget, ViewerCommand};
-use millrace_client::script::Action;
 
 /// A person's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,18 +7,19 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 use hdrhistogram::Histogram;
+use millrace_client::receive::{MAX_STEP, SequenceCounts};
+use millrace_client::reception::{ReceptionState, ReportInterval};
+use millrace_client::rtsp::dialogue::PlayReply;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::ReportBlock;
 
 use crate::between::{end_timestamp, is_as_announced, is_near_end};
+use crate::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeError, ProbeMedia};
 use crate::error::LoadError;
 use crate::meter::{Ending, ViewerMeasurements};
 use crate::outcome::Live;
 use crate::report::ProbeReport;
-use millrace_client::receive::{MAX_STEP, SequenceCounts};
-use millrace_client::rtsp::dialogue::PlayReply;
 
 /// Counts a load's packets in the kernel, before they reach sockets.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ pub(super) struct ProbeMeter {
     length: Option<MediaTicks>,
     /// RTP timestamp of the end of the run.
     end: Option<u32>,
-    reported: (u64, u64),
+    interval: ReportInterval,
 }
 
 impl ProbeMeter {
@@ -130,7 +131,7 @@ impl ProbeMeter {
             clock_hz,
             length,
             end: None,
-            reported: (0, 0),
+            interval: ReportInterval::default(),
         })
     }
 
@@ -202,17 +203,17 @@ impl ProbeMeter {
             return None;
         }
         let expected = counts.packets + counts.lost;
-        let new = expected.saturating_sub(self.reported.0);
-        let lost = new.saturating_sub(counts.packets.saturating_sub(self.reported.1));
-        self.reported = (expected, counts.packets);
-        let jitter = u128::from(counts.jitter_ns) * u128::from(hz) / 1_000_000_000;
-        Some(ReportBlock {
-            ssrc: counts.ssrc,
-            fraction_lost: (lost * 256).checked_div(new).unwrap_or(0).min(255) as u8,
-            cumulative_lost: counts.lost.min(0x7f_ffff) as i32,
-            highest_sequence: counts.highest_sequence_ext as u32,
-            jitter: u32::try_from(jitter).unwrap_or(u32::MAX),
-        })
+        Some(
+            ReceptionState {
+                ssrc: counts.ssrc,
+                fraction_lost: self.interval.fraction_lost(expected, counts.packets),
+                lost: i64::try_from(counts.lost).unwrap_or(i64::MAX),
+                highest_sequence: counts.highest_sequence_ext as u32,
+                jitter_ns: counts.jitter_ns,
+                clock_hz: hz,
+            }
+            .report_block(),
+        )
     }
 
     /// Ends the counting. `sent` is the sender's own count of packets sent, if its BYE came;

@@ -6,6 +6,8 @@
 //! of every datagram against the given rate.
 
 use hdrhistogram::Histogram;
+use millrace_client::lateness::LightLateness;
+use millrace_client::receive::SequenceCounts;
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::time::MEDIA_HZ;
 use millrace_core::units::BitRate;
@@ -14,8 +16,6 @@ use crate::limits::MAX_CLOCK_STEP_NS;
 use crate::meter::ViewerMeasurements;
 use crate::ts::light::TsLight;
 use crate::ts::scan::{Pcr, TsScan};
-use millrace_client::lateness::LightLateness;
-use millrace_client::receive::SequenceCounts;
 
 /// The meter of one stream.
 pub(super) struct RawMeter {

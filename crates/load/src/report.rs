@@ -1,9 +1,15 @@
 //! The report of a load: reception, the viewers' actions, the performance of this process, and the
 //! problems.
+//!
+//! It is not the report of a single reception (`crates/client/src/report.rs`): that one lists every PLAY, byte check and
+//! sender report of one session, this one has sums, percentiles over sessions and the worst of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use millrace_client::fec::FecCounts;
+use millrace_client::lateness::LatenessSummary;
+use millrace_client::report::{human_us, lateness_line, row};
 use millrace_core::units::{BitRate, Count};
 use serde::Serialize;
 
@@ -12,9 +18,6 @@ use crate::series::LoadSample;
 use crate::streams::StreamReport;
 use crate::ts::light::TsFindings;
 use crate::web::WebReport;
-use millrace_client::fec::FecCounts;
-use millrace_client::lateness::LatenessSummary;
-use millrace_client::report::{human_us, lateness_line, row};
 
 /// A session that fared worse than others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

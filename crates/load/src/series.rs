@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
+use millrace_client::lateness::{histogram_us, summarize};
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
 use crate::limits::MAX_SAMPLES;
-use millrace_client::lateness::{histogram_us, summarize};
 
 /// Counts of one interval of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

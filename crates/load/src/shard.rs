@@ -6,15 +6,20 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::limits::{
-    EVENTS_PER_TURN, LAST_NS, NO_WAIT_NS, OWN_STALL_NS, SHARD_WAIT_NS, STARTS_PER_TURN, TALLY_NS,
-};
 use hdrhistogram::Histogram;
+use millrace_client::clock::SystemClock;
+use millrace_client::error::ClientError;
+use millrace_client::lateness::histogram_us;
+use millrace_client::net::{Batch, FIRST_PORT, Inlet};
+use millrace_client::procfs::{run_delay_ns, socket_drops};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
+use crate::limits::{
+    EVENTS_PER_TURN, LAST_NS, NO_WAIT_NS, OWN_STALL_NS, SHARD_WAIT_NS, STARTS_PER_TURN, TALLY_NS,
+};
 use crate::outcome::ViewerOutcome;
 use crate::person::{Deed, Person};
 use crate::plan::LoadPlan;
@@ -24,11 +29,6 @@ use crate::sums::{FinishedSession, Sums, add_histogram};
 use crate::target::Seat;
 use crate::viewer::{LoadViewer, Token, ViewerCommand, ViewerContext, ViewerStage};
 use crate::viewers::open_viewer;
-use millrace_client::clock::SystemClock;
-use millrace_client::error::ClientError;
-use millrace_client::lateness::histogram_us;
-use millrace_client::net::{Batch, FIRST_PORT, Inlet};
-use millrace_client::procfs::{run_delay_ns, socket_drops};
 
 /// Numbers that the calling thread reads while a shard runs.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ pub struct StreamReport {
     pub failure: Option<String>,
     /// From the start to the reply that lets it play; nothing if none came.
     pub setup_us: Option<u64>,
-    /// From that reply to the first packet.
+    /// Time between this reply and the first packet.
     pub first_packet_us: Option<i64>,
     /// From the wish to zap to the first packet of this title, if it was zapped to.
     pub zap_us: Option<u64>,

@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use millrace_client::fec::FecChoice;
+use millrace_client::lateness::{histogram_us, summarize};
+use millrace_client::play::TransportChoice;
+use millrace_client::procfs::UdpErrors;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
@@ -15,10 +19,6 @@ use crate::streams::StreamReport;
 use crate::target::{LoadTarget, Seat};
 use crate::ts::light::TsFindings;
 use crate::web::WebSums;
-use millrace_client::fec::FecChoice;
-use millrace_client::lateness::{histogram_us, summarize};
-use millrace_client::play::TransportChoice;
-use millrace_client::procfs::UdpErrors;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {

@@ -3,12 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::web::Hosts;
-use crate::web::address::HttpUrl;
 use millrace_client::error::ClientError;
 use millrace_client::listen::ListenUrl;
 use millrace_client::net::resolve;
 use millrace_client::url::RtspUrl;
+
+use crate::web::Hosts;
+use crate::web::address::HttpUrl;
 
 /// A source of media to receive.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use hdrhistogram::Histogram;
+use millrace_client::net::Inlet;
 use millrace_core::rendition::RenditionName;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
@@ -12,7 +13,6 @@ use rustix::event::epoll;
 use crate::limits::OWN_STALL_NS;
 use crate::outcome::{Live, ViewerOutcome};
 use crate::plan::LoadPlan;
-use millrace_client::net::Inlet;
 
 /// Stage of a viewer's session. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub(super) enum ViewerStage {
     Starting,
     /// Media flows or could flow; paused too.
     Playing,
-    /// Says BYE; what still comes is not counted.
+    /// Sends BYE; packets that still arrive are not counted.
     Leaving,
     /// Over. [`LoadViewer::end`] may be called, and the viewer dropped.
     Done,

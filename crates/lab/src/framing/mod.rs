@@ -7,7 +7,7 @@
 //! | [`v1`] | over pseudo header and headers; that of the payload is stored | filled field by field |
 //! | [`v2`] | stored sums of payload and header template, and the lengths | IP and UDP: block copy of a template |
 //! | [`v3`] | the same | filled field by field |
-//! | [`v4`] | the same | Ethernet, IP and UDP: one block copy, IP sum included ([`Template`]) |
+//! | [`v4`] | the same | Ethernet, IP and UDP: one block copy, IP sum included ([`millrace_core::wire::frame::Template`]) |
 //!
 //! All but the last leave IP and Ethernet to code of their own, as the layers of a stack do: it
 //! fills those headers and sums the IPv4 header. The RTP header counts as a header: its twelve
@@ -26,7 +26,7 @@ pub use connection::{Connection, Datagram};
 pub use split::{Prebuilt, pre_output, quick_output};
 pub use traditional::{full, full_fast, v1};
 
-/// Version 4: [`Template::emit`]. Like the others it writes the headers to the beginning of `out` and returns their length, or
+/// Version 4: [`millrace_core::wire::frame::Template::emit`]. Like the others it writes the headers to the beginning of `out` and returns their length, or
 /// 0 when they do not fit or the datagram is too long.
 #[inline]
 pub fn v4(connection: &Connection, datagram: &Datagram<'_>, out: &mut [u8]) -> usize {

@@ -8,7 +8,7 @@
 //!
 //! The probe costs the sender of a veth pair, in whose call it runs, some 50 ns a packet and half
 //! as much for each datagram of a train
-//! (`cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`), more when the
+//! (`cargo test -p millrace-load --lib cost_of_a_packet -- --ignored --nocapture`), more when the
 //! state of thousands of streams does not fit the cache.
 //!
 //! What to know:

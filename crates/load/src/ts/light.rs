@@ -12,18 +12,14 @@
 //! network, the sender's pacing and a drift of the clocks alike. Arrivals do not show how exact the
 //! references are in a stream of constant rate; that is a property of the file.
 
+use millrace_core::limits::TS_PACKET_BYTES;
 use serde::Serialize;
 
-use millrace_core::limits::TS_PACKET_BYTES;
-
+use super::packet::{ContinuityState, NULL_PID, PCR_WRAP, PacketFront, SYNC};
 use crate::limits::MAX_PCR_STEP;
 
 /// PIDs that are watched; packets of others are only counted.
 const PIDS: usize = 16;
-const NULL_PID: u16 = 0x1fff;
-const SYNC: u8 = 0x47;
-/// The program clock wraps after 2^33 ticks of 90 kHz, each 300 of 27 MHz.
-const PCR_WRAP: u64 = (1 << 33) * 300;
 
 /// Findings on one stream, or on many together: counts are added, times are maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -69,9 +65,8 @@ impl TsFindings {
 struct Pid {
     /// Number plus one; 0 is a free entry.
     key: u16,
-    counter: u8,
     known: bool,
-    doubled: bool,
+    continuity: ContinuityState,
 }
 
 /// The clock of one run.
@@ -124,36 +119,26 @@ impl TsLight {
             self.findings.sync_losses += 1;
             return;
         }
-        if packet[1] & 0x80 != 0 {
+        let Some(packet) = packet.first_chunk().and_then(PacketFront::parse) else {
             self.findings.marked_errors += 1;
             return;
-        }
-        let number = u16::from_be_bytes([packet[1] & 0x1f, packet[2]]);
-        if number == NULL_PID {
+        };
+        if packet.pid == NULL_PID {
             return;
         }
-        let (counter, has_payload) = (packet[3] & 0x0f, packet[3] & 0x10 != 0);
-        let has_flags = packet[3] & 0x20 != 0 && packet[4] > 0;
-        let is_discontinuous = has_flags && packet[5] & 0x80 != 0;
-        if has_flags && packet[5] & 0x10 != 0 && packet[4] >= 7 {
-            self.pcr(arrival_ns, number, read_pcr(packet), is_discontinuous);
+        if let Some(pcr) = packet.pcr {
+            self.pcr(arrival_ns, packet.pid, pcr, packet.is_discontinuous);
         }
-        let key = number + 1;
+        let key = packet.pid + 1;
         let Some(pid) = self.pids.iter_mut().find(|pid| pid.key == key || pid.key == 0) else {
             self.findings.unwatched += 1;
             return;
         };
         if !pid.known {
-            *pid = Pid { key, counter, known: true, doubled: false };
+            *pid = Pid { key, known: true, continuity: ContinuityState::new(&packet) };
             return;
         }
-        // Section 2.4.3.3: up by one with each payload; a packet may be sent twice, and only twice.
-        let next = (pid.counter + u8::from(has_payload)) & 0x0f;
-        let is_double = has_payload && counter == pid.counter && !pid.doubled;
-        if counter != next && !is_double && !is_discontinuous {
-            self.findings.continuity_errors += 1;
-        }
-        (pid.counter, pid.doubled) = (counter, is_double && !is_discontinuous);
+        self.findings.continuity_errors += u64::from(pid.continuity.follow(&packet) > 0);
     }
 
     fn pcr(&mut self, arrival_ns: u64, pid: u16, pcr: u64, is_discontinuous: bool) {
@@ -187,14 +172,6 @@ impl TsLight {
     pub(crate) fn findings(&self) -> TsFindings {
         self.findings
     }
-}
-
-/// The 42 bits of a program clock reference in ticks of 27 MHz; the field's length was checked.
-fn read_pcr(packet: &[u8]) -> u64 {
-    let high = u32::from_be_bytes([packet[6], packet[7], packet[8], packet[9]]);
-    let base = u64::from(high) << 1 | u64::from(packet[10] >> 7);
-    let extension = u64::from(packet[10] & 1) << 8 | u64::from(packet[11]);
-    base * 300 + extension
 }
 
 #[cfg(test)]

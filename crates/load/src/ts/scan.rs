@@ -4,15 +4,11 @@
 use millrace_core::limits::TS_PACKET_BYTES;
 use serde::Serialize;
 
+use super::packet::{ContinuityState, FRONT_BYTES, NULL_PID, PCR_WRAP, PacketFront, SYNC};
 use crate::limits::{MAX_PCR_INTERVAL_NS, MAX_PIDS};
 
-const NULL_PID: u16 = 0x1fff;
-const SYNC: u8 = 0x47;
-/// The front of a packet with everything that is looked at: header, adaptation field up to its clock reference.
-const FRONT_BYTES: usize = 12;
-/// Units a second of a program clock reference, and where it wraps.
+/// Units a second of a program clock reference.
 const PCR_HZ: u64 = 27_000_000;
-const PCR_WRAP: u64 = (1 << 33) * 300;
 
 /// The findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -71,8 +67,7 @@ impl Pcr {
 #[derive(Clone, Copy, Debug)]
 struct PidState {
     pid: u16,
-    counter: u8,
-    doubled: bool,
+    continuity: ContinuityState,
 }
 
 /// Looks at one stream.
@@ -147,30 +142,17 @@ impl TsScan {
 
     /// Judges the packet whose front is whole.
     fn packet(&mut self) -> Option<Pcr> {
-        let front = &self.front;
         self.counts.packets += 1;
-        if front[1] & 0x80 != 0 {
+        let Some(packet) = PacketFront::parse(&self.front) else {
             self.counts.marked_errors += 1;
-            return None; // nothing in its header can be relied upon
-        }
-        let pid = u16::from_be_bytes([front[1] & 0x1f, front[2]]);
-        if pid == NULL_PID {
+            return None;
+        };
+        if packet.pid == NULL_PID {
             return None;
         }
-        let (has_payload, has_field) = (front[3] & 0x10 != 0, front[3] & 0x20 != 0);
-        let field_bytes = if has_field { front[4] } else { 0 };
-        let flags = if field_bytes > 0 { front[5] } else { 0 };
-        let discontinuity = flags & 0x80 != 0;
-        let pcr = (field_bytes >= 7 && flags & 0x10 != 0).then(|| {
-            let base = front[6..10].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) << 1
-                | u64::from(front[10] >> 7);
-            let extension = u64::from(front[10] & 1) << 8 | u64::from(front[11]);
-            Pcr { value: base * 300 + extension, discontinuity }
-        });
-        let counter = front[3] & 0x0f;
-        self.follow(pid, counter, has_payload, discontinuity);
-        let pcr = pcr?;
-        if *self.pcr_pid.get_or_insert(pid) != pid {
+        self.follow(&packet);
+        let pcr = Pcr { value: packet.pcr?, discontinuity: packet.is_discontinuous };
+        if *self.pcr_pid.get_or_insert(packet.pid) != packet.pid {
             return None;
         }
         let step_ns = self.last_pcr.replace(pcr).map_or(0, |last| pcr.ns_since(last));
@@ -181,22 +163,16 @@ impl TsScan {
         Some(pcr)
     }
 
-    /// ISO/IEC 13818-1 section 2.4.3.3: the counter goes up with each packet that has a payload and only with those; a
-    /// packet may be sent twice, and only twice.
-    fn follow(&mut self, pid: u16, counter: u8, has_payload: bool, may_jump: bool) {
-        let Some(state) = self.pids.iter_mut().find(|state| state.pid == pid) else {
+    fn follow(&mut self, packet: &PacketFront) {
+        let Some(state) = self.pids.iter_mut().find(|state| state.pid == packet.pid) else {
             if self.pids.len() < MAX_PIDS {
-                self.pids.push(PidState { pid, counter, doubled: false });
+                self.pids.push(PidState { pid: packet.pid, continuity: ContinuityState::new(packet) });
             }
             return;
         };
-        let next = (state.counter + u8::from(has_payload)) & 0x0f;
-        let is_double = has_payload && counter == state.counter && !state.doubled;
-        if counter != next && !is_double && !may_jump {
-            self.counts.continuity_errors += 1;
-            self.counts.missing += u64::from(counter.wrapping_sub(next) & 0x0f);
-        }
-        *state = PidState { pid, counter, doubled: is_double && !may_jump };
+        let missing = state.continuity.follow(packet);
+        self.counts.continuity_errors += u64::from(missing > 0);
+        self.counts.missing += u64::from(missing);
     }
 }
 

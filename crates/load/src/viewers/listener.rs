@@ -3,6 +3,10 @@
 //!
 //! A listener is up with its first packet; one that hears nothing in the time for a reply fails.
 
+use millrace_client::listen::address::{Carriage, ListenUrl};
+use millrace_client::listen::socket::open;
+use millrace_client::net::{Batch, Inlet};
+use millrace_client::sdp::Description;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
@@ -14,10 +18,6 @@ use crate::plan::LoadPlan;
 use crate::raw_meter::RawMeter;
 use crate::target::Seat;
 use crate::viewer::{Interest, LoadViewer, Status, ViewerCommand, ViewerContext, ViewerStage};
-use millrace_client::listen::address::{Carriage, ListenUrl};
-use millrace_client::listen::socket::open;
-use millrace_client::net::{Batch, Inlet};
-use millrace_client::sdp::Description;
 
 /// The kind of the only descriptor that a listener has.
 const KIND: u8 = 0;

@@ -2,17 +2,6 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
-
-use crate::error::LoadError;
-use crate::limits::{FAREWELL_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK};
-use crate::meter::{Ending, Meter, ViewerMeasurements};
-use crate::outcome::{Live, SocketCounts, ViewerOutcome};
-use crate::plan::LoadPlan;
-use crate::probe::ProbeMeter;
-use crate::target::Seat;
-use crate::viewer::{Interest, LoadViewer, SeekTarget, Status, ViewerCommand, ViewerContext, ViewerStage};
 use millrace_client::clock::random_u64;
 use millrace_client::error::{ClientError, RtspFailure};
 use millrace_client::fec::FecChoice;
@@ -24,6 +13,17 @@ use millrace_client::rtsp::framing::{Item, next_item};
 use millrace_client::rtsp::headers::{NptRange, PlaybackPace};
 use millrace_client::rtsp::transport::{TransportReply, TransportRequest};
 use millrace_client::url::RtspUrl;
+use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
+
+use crate::error::LoadError;
+use crate::limits::{FAREWELL_NS, FEW_VIEWERS, GRACE_NS, MAX_DRAINS, MEDIA_CHUNK, REPLY_CHUNK};
+use crate::meter::{Ending, Meter, ViewerMeasurements};
+use crate::outcome::{Live, SocketCounts, ViewerOutcome};
+use crate::plan::LoadPlan;
+use crate::probe::ProbeMeter;
+use crate::target::Seat;
+use crate::viewer::{Interest, LoadViewer, SeekTarget, Status, ViewerCommand, ViewerContext, ViewerStage};
 
 /// CNAME of receiver reports.
 const CNAME: &str = "millrace-load";

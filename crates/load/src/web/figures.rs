@@ -3,14 +3,14 @@
 use std::fmt;
 
 use hdrhistogram::Histogram;
+use millrace_client::lateness::{LatenessSummary, histogram_us, summarize};
+use millrace_client::report::{human_us, lateness_line, row};
 use millrace_core::units::BitRate;
 use serde::Serialize;
 
 use super::buffer::BufferCounts;
 use crate::ts::light::TsFindings;
 use crate::ts::scan::ScanCounts;
-use millrace_client::lateness::{LatenessSummary, histogram_us, summarize};
-use millrace_client::report::{human_us, lateness_line, row};
 
 /// One viewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
+use millrace_client::error::ClientError;
+use millrace_client::net::resolve;
+
 use super::address::HttpUrl;
 use super::playlist::Playlists;
 use crate::limits::MAX_HOSTS;
-use millrace_client::error::ClientError;
-use millrace_client::net::resolve;
 
 /// What all viewers of a target share. A name is looked up once; the thread waits meanwhile, so a load that is
 /// to be exact names its servers by address, or asks one server only.

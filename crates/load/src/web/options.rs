@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use millrace_client::error::ClientError;
+
 use super::buffer::BufferPlan;
 use super::playlist::VariantChoice;
 use crate::limits::{DEFAULT_BUFFER, MIN_SEGMENTS};
-use millrace_client::error::ClientError;
 
 /// What viewers over HTTP are like. The default is what common players do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
-//! Loads and listeners against servers and senders that do exactly known things, in real time.
+//! Loads, listeners and the drop probe against servers and senders that do exactly known things, in real time.
 
+mod drop_probe;
 mod http_server;
 mod load;
 mod load_fec;

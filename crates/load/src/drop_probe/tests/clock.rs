@@ -184,7 +184,7 @@ fn datagrams_of_a_train_arrive_together() {
 }
 
 /// Nanoseconds of a datagram, for people:
-/// `cargo test -p millrace-netio --lib cost_of_a_packet -- --ignored --nocapture`. The first line
+/// `cargo test -p millrace-load --lib cost_of_a_packet -- --ignored --nocapture`. The first line
 /// is the kernel's time to call a program that does nothing.
 #[test]
 #[ignore = "prints figures and judges nothing"]

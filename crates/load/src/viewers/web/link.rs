@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
+use millrace_client::net::start_connect;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
@@ -10,7 +11,6 @@ use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::viewer::{Interest, ViewerContext};
 use crate::web::address::HttpUrl;
 use crate::web::exchange::Exchange;
-use millrace_client::net::start_connect;
 
 /// The kind of the only descriptor that a viewer has.
 const KIND: u8 = 0;

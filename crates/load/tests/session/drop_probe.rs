@@ -279,7 +279,7 @@ fn probe_detaches_when_its_process_dies() {
     let mut holder = Command::new("ip")
         .args(["netns", "exec", &net.viewers.name])
         .arg(std::env::current_exe().expect("this program"))
-        .args(["--exact", "holds_a_probe", "--ignored", "--nocapture"])
+        .args(["--exact", "drop_probe::holds_a_probe", "--ignored", "--nocapture"])
         .env("PROBED", to.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
