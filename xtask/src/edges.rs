@@ -116,6 +116,18 @@ const RULES: &[Rule] = &[
         why: "it is the oracle: code shared with the server would hide bugs in both",
     },
     Rule {
+        krate: "millrace-link",
+        ours: &["millrace-core", "millrace-netio"],
+        theirs: None,
+        why: "a bad network for benchmarks and tests; nothing that is shipped depends on it",
+    },
+    Rule {
+        krate: "millrace-load",
+        ours: &["millrace-core", "millrace-netio", "millrace-client"],
+        theirs: None,
+        why: "thousands of viewers for benchmarks and tests; nothing that is shipped depends on it",
+    },
+    Rule {
         krate: "millrace-lab",
         ours: &[
             "millrace-core",
@@ -128,6 +140,8 @@ const RULES: &[Rule] = &[
             "millrace-tcp",
             "millrace-stream",
             "millrace-client",
+            "millrace-link",
+            "millrace-load",
             "millrace-ts",
         ],
         theirs: None,
@@ -153,8 +167,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-testkit",
-        ours: &["millrace-core", "millrace-engine", "millrace-store"],
-        theirs: Some(&[]),
+        ours: &["millrace-core", "millrace-engine", "millrace-netio", "millrace-store"],
+        theirs: Some(&["rustix"]),
         why: "what tests of several crates share: only dev-dependencies lead to it",
     },
     Rule {
@@ -164,6 +178,10 @@ const RULES: &[Rule] = &[
         why: "builds in seconds and works when the rest does not",
     },
 ];
+
+/// The workshop: benchmarks, the load generator and the emulated link. Only crates of the workshop may use them in normal
+/// builds, whatever a rule above says, so that nothing of them is shipped.
+const WORKSHOP: &[&str] = &["millrace-lab", "millrace-link", "millrace-load"];
 
 /// A crate and the crates that it uses in normal builds.
 struct Package {
@@ -182,7 +200,8 @@ pub(crate) fn run(_args: &[String]) -> Result<(), String> {
             if ours.is_empty() { "nothing".into() } else { ours.join(", ") }
         );
     }
-    let faults = check(&packages);
+    let mut faults = check(&packages);
+    faults.extend(workshop_in_product(&packages));
     if faults.is_empty() {
         Ok(())
     } else {
@@ -242,6 +261,19 @@ fn check(packages: &[Package]) -> Vec<String> {
     faults
 }
 
+/// Crates of the product that use one of the workshop.
+fn workshop_in_product(packages: &[Package]) -> Vec<String> {
+    let in_workshop = |krate: &str| WORKSHOP.contains(&krate);
+    let product = packages.iter().filter(|package| !in_workshop(&package.name));
+    let edges = product.flat_map(|package| package.uses.iter().map(move |used| (&package.name, used)));
+    edges
+        .filter(|(_, used)| in_workshop(used))
+        .map(|(name, used)| {
+            format!("{name} -> {used}: only the workshop ({}) and tests may use it", WORKSHOP.join(", "))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,6 +290,30 @@ mod tests {
         let packages = packages(&workspace::metadata().unwrap()).unwrap();
         assert!(packages.len() >= 10, "cargo metadata sees {} crates", packages.len());
         assert_eq!(check(&packages), Vec::<String>::new());
+        assert_eq!(workshop_in_product(&packages), Vec::<String>::new());
+    }
+
+    #[test]
+    fn rules_keep_workshop_out_of_product() {
+        assert_eq!(workshop_in_product(&as_ruled()), Vec::<String>::new());
+        for name in WORKSHOP {
+            assert!(RULES.iter().any(|rule| rule.krate == *name), "{name} is no crate");
+        }
+    }
+
+    #[test]
+    fn product_that_depends_on_workshop_is_a_fault() {
+        for product in ["millrace-server", "millrace-web", "millrace-client"] {
+            for tool in ["millrace-load", "millrace-link", "millrace-lab"] {
+                let mut packages = as_ruled();
+                let package = packages.iter_mut().find(|package| package.name == product).unwrap();
+                package.uses.insert(tool.into());
+                let faults = workshop_in_product(&packages);
+                assert_eq!(faults.len(), 1, "{faults:?}");
+                assert!(faults[0].starts_with(&format!("{product} -> {tool}: only")), "{faults:?}");
+                assert_eq!(check(&packages).len(), 1, "the rules forbid it too");
+            }
+        }
     }
 
     #[test]

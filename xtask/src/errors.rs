@@ -16,11 +16,13 @@ const CRATES: &[(&str, &str)] = &[
     ("store", "Stores and volumes"),
     ("make", "Making titles"),
     ("media", "Media formats"),
-    ("client", "Receiver and load generator"),
+    ("client", "Receiver"),
     ("netio", "Packet I/O"),
     ("offload", "Engine threads"),
     ("stream", "The engine as a library"),
-    ("lab", "Benchmarks and emulated links"),
+    ("load", "Load generator"),
+    ("link", "Emulated link"),
+    ("lab", "Benchmarks"),
     ("core", "Values and units"),
 ];
 

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The machine's clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SystemClock;
+pub struct SystemClock;
 
 fn read_ns(id: ClockId) -> u64 {
     let time = clock_gettime(id);
@@ -22,13 +22,13 @@ impl Clock for SystemClock {
 
 impl SystemClock {
     /// Wall-clock nanoseconds since 1970: the scale of the kernel's packet timestamps.
-    pub(crate) fn unix_ns(self) -> u64 {
+    pub fn unix_ns(self) -> u64 {
         read_ns(ClockId::Realtime)
     }
 }
 
 /// Random bits for an SSRC and for report intervals: unpredictable enough to differ between receivers.
-pub(crate) fn random_u64() -> u64 {
+pub fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

@@ -34,17 +34,6 @@ pub enum ClientError {
         /// The problem with it.
         why: &'static str,
     },
-    /// What viewers are to do cannot be read.
-    #[error(
-        "behaviour: got \"{given}\": {why}; write for example watch:70,zap 8s:20,pause 5s for 3s:5,seek 10s:4,leave 15s:1, \
-         or a script: pause@5,play@8"
-    )]
-    Behaviour {
-        /// The part that is wrong.
-        given: String,
-        /// The problem with it.
-        why: &'static str,
-    },
     /// An option has a value that cannot be used.
     #[error("{option}: got {got}; allowed {allowed}")]
     Option {
@@ -64,14 +53,6 @@ pub enum ClientError {
         distance: u16,
         /// The cause.
         why: String,
-    },
-    /// The probe in the kernel is unavailable.
-    #[error("interface {interface}: {source}")]
-    Probe {
-        /// The interface intended for it.
-        interface: String,
-        /// The cause.
-        source: millrace_netio::drop_probe::ProbeError,
     },
     /// The host name has no address.
     #[error("host {host}: no address: {source}; check the name, or write the address itself")]
@@ -130,18 +111,6 @@ pub enum ClientError {
     /// Cancelled before there was anything to report.
     #[error("cancelled before playback began")]
     Cancelled,
-    /// Not enough file descriptors, ports or the like for the sessions asked for.
-    #[error("{what}: {wanted} needed, {allowed} allowed; {advice}")]
-    Limit {
-        /// The resource in short supply.
-        what: &'static str,
-        /// How many are needed.
-        wanted: u64,
-        /// How many there are.
-        allowed: u64,
-        /// What to do.
-        advice: &'static str,
-    },
 }
 
 /// Why an RTSP dialogue failed.
@@ -189,14 +158,7 @@ pub enum RtspFailure {
 impl ClientError {
     /// Whether another command line would avoid it.
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Option { .. }
-                | Self::Url { .. }
-                | Self::Target { .. }
-                | Self::Script { .. }
-                | Self::Behaviour { .. }
-        )
+        matches!(self, Self::Option { .. } | Self::Url { .. } | Self::Target { .. } | Self::Script { .. })
     }
 }
 

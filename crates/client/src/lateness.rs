@@ -25,12 +25,12 @@ pub struct LatenessSummary {
 }
 
 /// A histogram of microseconds with three significant digits, about 190 KB.
-pub(crate) fn histogram_us() -> Histogram<u64> {
+pub fn histogram_us() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENESS_US, 3).expect("constant bounds: 1 < 2 * high, 3 digits")
 }
 
 /// Percentiles of a histogram of microseconds.
-pub(crate) fn summarize(histogram: &Histogram<u64>) -> LatenessSummary {
+pub fn summarize(histogram: &Histogram<u64>) -> LatenessSummary {
     if histogram.is_empty() {
         return LatenessSummary::default();
     }

@@ -2,8 +2,8 @@
 //! and the sockets of netio, so that a mistake of one is not a mistake of both.
 //!
 //! [`play()`] is one player: it plays a title by RTSP over UDP or TCP, measures and checks the
-//! packets received, and writes them to the chosen output. [`load()`] is up to 20,000 viewers at
-//! once, which only measure.
+//! packets received, and writes them to the chosen output. Thousands of viewers at once, which only
+//! measure, are in `millrace-load`.
 //!
 //! ```text
 //!  RTSP ──► rtsp::framing ──► rtsp::dialogue (state machine)            report
@@ -19,11 +19,12 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mod@play`] | options, the loop of one player |
-//! | [`mod@load`] | many viewers in a few threads: how much can a server carry |
 //! | [`rtsp`] | the dialogue without I/O: state machine, framing, headers |
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
+//! | [`listen`], [`net`] | addresses and sockets of streams that are sent without a request; other sockets |
 //! | [`fec`] | lost packets recovered from FEC: a window that repairs and orders, without I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
+//! | [`reception`] | the figures of receiver reports |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
 //! | [`sender`] | sender reports against reception |
 //! | [`verify`] | comparison with the reference, byte by byte; `millrace-ts` checks the integrity of the transport stream |
@@ -38,19 +39,19 @@
 //! | topic | read |
 //! | --- | --- |
 //! | FEC at the viewer | `crates/client/src/fec/`, `docs/ref/rtsp.md` section FEC |
-//! | many viewers in one process | `crates/client/src/load/viewer.rs`, then `shard.rs` |
 #![forbid(unsafe_code)]
 
-mod clock;
+pub mod clock;
 pub mod error;
 pub mod fec;
 pub mod lateness;
 pub mod limits;
-pub mod load;
-mod net;
+pub mod listen;
+pub mod net;
 pub mod play;
-mod procfs;
+pub mod procfs;
 pub mod receive;
+pub mod reception;
 pub mod reorder;
 pub mod report;
 pub mod rtsp;
@@ -64,7 +65,6 @@ pub mod verify;
 
 pub use error::ClientError;
 pub use fec::FecChoice;
-pub use load::{LoadOptions, LoadProgress, LoadReport, load};
 pub use play::{PlayOptions, PlayProgress, TransportChoice, play};
 pub use report::ReceptionReport;
 pub use rtsp::headers::PlaybackPace;

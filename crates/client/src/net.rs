@@ -14,15 +14,17 @@ use crate::fec::FecChoice;
 use crate::limits::{DATAGRAM_BYTES, MAX_OUTPUT_BYTES, REPORTS_BUFFER_BYTES};
 
 /// One datagram as it came in.
-pub(crate) struct Datagram<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) from: SocketAddr,
+pub struct Datagram<'a> {
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// The sender's address.
+    pub from: SocketAddr,
     /// Wall-clock nanoseconds: the kernel's stamp, or when it was read if the kernel gave none.
-    pub(crate) arrival_ns: u64,
+    pub arrival_ns: u64,
 }
 
 /// The way in for the datagrams of one socket.
-pub(crate) struct Inlet {
+pub struct Inlet {
     rx: UdpRx,
     clock: SystemClock,
     /// Datagrams without a stamp of the kernel.
@@ -31,7 +33,7 @@ pub(crate) struct Inlet {
 
 /// How much an [`Inlet`] takes in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Batch {
+pub enum Batch {
     /// One player: every datagram with a stamp of its own.
     Single,
     /// One of many: this many trains of datagrams, each in one piece. Untouched buffers cost no
@@ -43,7 +45,7 @@ pub(crate) enum Batch {
 
 impl Inlet {
     /// Sets `socket` up with a receive buffer of `buffer_bytes`, more than `net.core.rmem_max` where that is allowed.
-    pub(crate) fn new(socket: UdpSocket, batch: Batch, buffer_bytes: usize) -> Result<Self, ClientError> {
+    pub fn new(socket: UdpSocket, batch: Batch, buffer_bytes: usize) -> Result<Self, ClientError> {
         let receive_buffer = Some(buffer_bytes);
         let single = UdpRxConfig { batch: 64, datagram_bytes: DATAGRAM_BYTES, gro: false, receive_buffer };
         let error = |source| ClientError::Socket { what: "UDP socket", source: io::Error::other(source) };
@@ -69,7 +71,7 @@ impl Inlet {
 
     /// Hands over one batch of what waits; returns the number of datagrams. Never blocks. An ICMP error about something
     /// sent earlier is not an error.
-    pub(crate) fn drain(&mut self, mut each: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
+    pub fn drain(&mut self, mut each: impl FnMut(&Datagram<'_>)) -> io::Result<usize> {
         let mut count = 0;
         let mut now = None;
         for datagram in self.rx.recv(Some(Duration::ZERO))? {
@@ -84,45 +86,48 @@ impl Inlet {
     }
 
     /// The socket: for sending and for waiting.
-    pub(crate) fn socket(&self) -> &UdpSocket {
+    pub fn socket(&self) -> &UdpSocket {
         self.rx.socket()
     }
 
     /// Whether every arrival was stamped by the kernel.
-    pub(crate) fn has_kernel_stamps(&self) -> bool {
+    pub fn has_kernel_stamps(&self) -> bool {
         self.unstamped == 0
     }
 
     /// Returns the size of the receive buffer as the kernel counts it: twice the size requested if
     /// that was granted.
-    pub(crate) fn buffer_bytes(&self) -> usize {
+    pub fn buffer_bytes(&self) -> usize {
         self.rx.receive_buffer().unwrap_or(0)
     }
 
     /// Datagrams that the kernel dropped at this socket, up to the last that was read.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.rx.dropped()
     }
 
     /// Datagrams longer than the buffers; not handed over.
-    pub(crate) fn truncated(&self) -> u64 {
+    pub fn truncated(&self) -> u64 {
         self.rx.truncated()
     }
 }
 
 /// Two UDP sockets with neighbouring ports, the even one for RTP (RFC 3550 section 11).
-pub(crate) struct PortPair {
-    pub(crate) rtp: UdpSocket,
-    pub(crate) rtcp: UdpSocket,
-    pub(crate) rtp_port: u16,
+pub struct PortPair {
+    /// At the even port.
+    pub rtp: UdpSocket,
+    /// At the next one.
+    pub rtcp: UdpSocket,
+    /// The even port.
+    pub rtp_port: u16,
 }
 
 /// Ports that receivers choose from; the range that ffmpeg uses.
-pub(crate) const FIRST_PORT: u16 = 5000;
+pub const FIRST_PORT: u16 = 5000;
 const LAST_PORT: u16 = 65_000;
 
 /// Binds the first free pair at or after the even port `*next`, and moves `*next` behind it. Goes round once.
-pub(crate) fn bind_pair(address: IpAddr, next: &mut u16) -> Result<PortPair, ClientError> {
+pub fn bind_pair(address: IpAddr, next: &mut u16) -> Result<PortPair, ClientError> {
     let mut last_error = None;
     for _ in 0..=(LAST_PORT - FIRST_PORT) / 2 {
         let port = if (FIRST_PORT..LAST_PORT).contains(next) { *next & !1 } else { FIRST_PORT };
@@ -141,12 +146,14 @@ pub(crate) fn bind_pair(address: IpAddr, next: &mut u16) -> Result<PortPair, Cli
 }
 
 /// FEC goes to ports at these distances from the RTP port: columns (XOR) and rows of ST 2022-1, further parities of our server.
-pub(crate) const COLUMN_PORT: u16 = 2;
-pub(crate) const ROW_PORT: u16 = 4;
-pub(crate) const FURTHER_PORT: u16 = 6;
+pub const COLUMN_PORT: u16 = 2;
+/// As [`COLUMN_PORT`], for rows.
+pub const ROW_PORT: u16 = 4;
+/// As [`COLUMN_PORT`], for further parities.
+pub const FURTHER_PORT: u16 = 6;
 
 /// A pair as [`bind_pair`] binds it, with the sockets at the distances that the FEC needs which is asked for over RTSP.
-pub(crate) fn bind_with_fec(
+pub fn bind_with_fec(
     address: IpAddr,
     next: &mut u16,
     fec: FecChoice,
@@ -170,7 +177,7 @@ pub(crate) fn bind_with_fec(
 }
 
 /// Addresses of a host, those of the family of `local` only if it is given.
-pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Result<Vec<SocketAddr>, ClientError> {
+pub fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Result<Vec<SocketAddr>, ClientError> {
     let error = |source| ClientError::Resolve { host: host.to_owned(), source };
     let found: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
@@ -184,7 +191,7 @@ pub(crate) fn resolve(host: &str, port: u16, local: Option<IpAddr>) -> Result<Ve
 }
 
 /// Begins a TCP connection; it is made when the socket becomes writable and [`TcpStream::take_error`] has none.
-pub(crate) fn start_connect(server: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
+pub fn start_connect(server: SocketAddr, local: Option<IpAddr>) -> io::Result<TcpStream> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -201,18 +208,19 @@ pub(crate) fn start_connect(server: SocketAddr, local: Option<IpAddr>) -> io::Re
 }
 
 /// An RTSP connection: bytes in both directions without blocking.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: TcpStream,
     input: Vec<u8>,
     start: usize,
     end: usize,
     chunk: usize,
-    pub(crate) output: Vec<u8>,
+    /// Bytes that wait to be written.
+    pub output: Vec<u8>,
 }
 
 /// What reading gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadState {
+pub enum ReadState {
     /// There is nothing more now.
     Drained,
     /// There may be more.
@@ -224,17 +232,18 @@ pub(crate) enum ReadState {
 impl Connection {
     /// Reads into a buffer that grows in steps of `chunk` bytes while it does not yet hold a whole
     /// message or frame.
-    pub(crate) fn new(stream: TcpStream, chunk: usize) -> Self {
+    pub fn new(stream: TcpStream, chunk: usize) -> Self {
         Self { stream, input: Vec::new(), start: 0, end: 0, chunk, output: Vec::new() }
     }
 
-    pub(crate) fn stream(&self) -> &TcpStream {
+    /// The socket: for waiting, and for its addresses.
+    pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
     /// One read into the buffer. The caller consumes whole items between reads, so that no more than one item and one
     /// chunk lie here.
-    pub(crate) fn read(&mut self) -> ReadState {
+    pub fn read(&mut self) -> ReadState {
         if self.start > 0 {
             self.input.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -257,16 +266,17 @@ impl Connection {
     }
 
     /// Bytes read and not consumed.
-    pub(crate) fn pending(&self) -> &[u8] {
+    pub fn pending(&self) -> &[u8] {
         &self.input[self.start..self.end]
     }
 
-    pub(crate) fn consume(&mut self, len: usize) {
+    /// Marks the first `len` pending bytes as used.
+    pub fn consume(&mut self, len: usize) {
         self.start += len;
     }
 
     /// Appends an interleaved frame; dropped if the server has not read for long.
-    pub(crate) fn push_frame(&mut self, channel: u8, bytes: &[u8]) {
+    pub fn push_frame(&mut self, channel: u8, bytes: &[u8]) {
         if self.output.len() + bytes.len() <= MAX_OUTPUT_BYTES {
             let len = bytes.len() as u16;
             self.output.extend_from_slice(&[b'$', channel, (len >> 8) as u8, len as u8]);
@@ -275,7 +285,7 @@ impl Connection {
     }
 
     /// Writes as much as the kernel accepts; returns `false` if the connection is broken.
-    pub(crate) fn write(&mut self) -> bool {
+    pub fn write(&mut self) -> bool {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
                 Ok(0) => return false,

@@ -6,16 +6,16 @@ use std::net::UdpSocket;
 
 /// UDP errors of a network namespace since it exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct UdpErrors {
+pub struct UdpErrors {
     /// Datagrams with a wrong checksum.
-    pub(crate) checksum: u64,
+    pub checksum: u64,
     /// Datagrams dropped because a receive buffer was full.
-    pub(crate) buffer: u64,
+    pub buffer: u64,
 }
 
 impl UdpErrors {
     /// Reads the counters now; zero where `/proc` is not there.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         // Of the thread, not of the process: a thread may have entered another namespace.
         let file =
             |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
@@ -27,7 +27,7 @@ impl UdpErrors {
     }
 
     /// Returns the increase since `earlier`.
-    pub(crate) fn since(self, earlier: Self) -> Self {
+    pub fn since(self, earlier: Self) -> Self {
         Self {
             checksum: self.checksum.saturating_sub(earlier.checksum),
             buffer: self.buffer.saturating_sub(earlier.buffer),
@@ -57,7 +57,7 @@ fn parse_snmp6(text: &str) -> UdpErrors {
 }
 
 /// How long this thread has waited for a processor since it began, in nanoseconds; 0 where the kernel does not say.
-pub(crate) fn run_delay_ns() -> u64 {
+pub fn run_delay_ns() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     // time on a processor, time waiting for one, time slices
     text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0)
@@ -78,7 +78,7 @@ fn drops_by_inode(text: &str, drops: &mut HashMap<u64, u64>) {
 }
 
 /// Datagrams dropped at these sockets, one number each: for want of buffer space or for a wrong checksum.
-pub(crate) fn socket_drops<'a>(sockets: impl Iterator<Item = &'a UdpSocket>) -> Vec<u64> {
+pub fn socket_drops<'a>(sockets: impl Iterator<Item = &'a UdpSocket>) -> Vec<u64> {
     let mut drops = HashMap::new();
     for name in ["udp", "udp6"] {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();

@@ -6,6 +6,8 @@
 //! bits, unwrapped against the highest of the run (RFC 3550 appendix A.1, with a far larger window: this is a
 //! measuring instrument, so a long outage is counted as loss rather than as a new sender).
 
+use crate::reception::ReportInterval;
+
 /// Packets behind the highest that are still distinguished as late or duplicate. 4096 packets of
 /// 1316 bytes are 10 s at 4 Mb/s; the bits take 512 bytes per session.
 pub const WINDOW: u64 = 4096;
@@ -100,7 +102,7 @@ pub struct SequenceTracker {
     /// Number that would confirm the last stray.
     confirms: Option<u16>,
     closed: SequenceCounts,
-    reported: (u64, u64),
+    interval: ReportInterval,
 }
 
 impl Default for SequenceTracker {
@@ -112,7 +114,7 @@ impl Default for SequenceTracker {
             previous: None,
             confirms: None,
             closed: SequenceCounts::default(),
-            reported: (0, 0),
+            interval: ReportInterval::default(),
         }
     }
 }
@@ -328,12 +330,7 @@ impl SequenceTracker {
     /// Fraction of packets lost since the last call, in 1/256 (RFC 3550 appendix A.3).
     pub fn fraction_lost(&mut self) -> u8 {
         let counts = self.counts();
-        let (expected, received) = (counts.received + counts.lost, counts.received);
-        let expected_now = expected.saturating_sub(self.reported.0);
-        let received_now = received.saturating_sub(self.reported.1);
-        self.reported = (expected, received);
-        let lost = expected_now.saturating_sub(received_now);
-        (lost * 256).checked_div(expected_now).unwrap_or(0).min(255) as u8
+        self.interval.fraction_lost(counts.received + counts.lost, counts.received)
     }
 }
 

@@ -1,4 +1,7 @@
 //! The findings of a reception, as a table for people and as JSON in one stable form.
+//!
+//! A load reports sums over thousands of sessions (`crates/load/src/report.rs`), which have other fields; figures are
+//! printed by the same functions.
 
 use std::fmt;
 
@@ -320,7 +323,7 @@ impl ReceptionReport {
 }
 
 /// Microseconds for people.
-pub(crate) fn human_us(us: u64) -> String {
+pub fn human_us(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{:.3} ms", us as f64 / 1e3),
@@ -334,12 +337,12 @@ fn signed_us(us: i64) -> String {
 }
 
 /// One line of a table.
-pub(crate) fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
+pub fn row(f: &mut fmt::Formatter<'_>, name: &str, value: &str) -> fmt::Result {
     writeln!(f, "{name:<18}{value}")
 }
 
 /// Lateness as one line.
-pub(crate) fn lateness_line(l: &LatenessSummary) -> String {
+pub fn lateness_line(l: &LatenessSummary) -> String {
     let parts = [("p50", l.p50_us), ("p99", l.p99_us), ("p99.9", l.p999_us), ("max", l.max_us)];
     parts.map(|(name, us)| format!("{name} {}", human_us(us))).join(", ")
 }

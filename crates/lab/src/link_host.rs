@@ -7,9 +7,11 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use millrace_netio::link::{Tun, TunLink};
+use millrace_link::TunLink;
+use millrace_netio::tun::Tun;
+
 // Commands know packet I/O through this crate only.
-pub use millrace_netio::link::{Impairment, LinkCounts, LinkSpec, LinkStats};
+pub use millrace_link::{Impairment, LinkCounts, LinkSpec, LinkStats};
 use serde_json::json;
 
 use crate::netns::{add_namespace, inside, ip, namespace_path, tun_here, unique_name};

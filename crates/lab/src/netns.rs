@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use millrace_netio::NetError;
-use millrace_netio::link::{Impairment, LinkSpec, LinkStats, Tun, TunLink};
+use millrace_link::{Impairment, LinkSpec, LinkStats, TunLink};
+use millrace_netio::tun::Tun;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A server host and a client host, 10.77.0.1 and 10.77.0.2, with nothing else in their world. Several may exist side by

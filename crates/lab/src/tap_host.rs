@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_core::time::Instant;
-use millrace_netio::link::Tun;
+use millrace_netio::tun::Tun;
 use millrace_tcp::conn::TcpCounters;
 use millrace_tcp::ip::{self, IpCounters, LinkLayer};
 use millrace_tcp::stack::Settings;

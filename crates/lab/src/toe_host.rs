@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::random::SplitMix;
 use millrace_core::time::Instant;
-use millrace_netio::link::GsoTun;
+use millrace_netio::tun::GsoTun;
 use millrace_offload::toe::{Access, Device, Engine, EngineSettings, Inbound, Stopped, TunDevice};
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -10,8 +10,8 @@
 //! | [`KernelRx`] | the ingress path everywhere: datagrams that come to a UDP socket | a socket |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
-//! [`link`] is a bad network to test with. [`drop_probe`] counts streams at an interface instead of
-//! receiving them; its program is written with [`bpf`]. [`probe`] reports the capabilities of this
+//! [`tun`] has network devices that a program reads and writes. [`bpf`] assembles and
+//! attaches programs for the kernel. [`probe`] reports the capabilities of this
 //! kernel, [`features`] those of an interface, [`route`] how frames reach a destination. `unsafe`
 //! lives in `sys` (raw layouts, each asserted), in `bpf/sys.rs` (the system call and the memory of
 //! maps) and in `xdp/sys.rs` (the memory of rings).
@@ -20,15 +20,12 @@
 //!
 //! | topic | read |
 //! | --- | --- |
-//! | counting packets in the kernel | `crates/netio/src/drop_probe/mod.rs`, `docs/design/0003-count-at-the-interface.md` |
 //! | frames past the kernel's sockets (AF_XDP) | `crates/netio/src/xdp/mod.rs`, `docs/guide/xdp.md` |
 //! | choice of the egress path | `crates/netio/src/egress_select/mod.rs`, `docs/design/0007-egress-path.md` |
-//! | the emulated network of tests | `crates/netio/src/link/mod.rs`, `docs/guide/link.md` |
 //! | choice of the engine, and ports that engines share | `docs/design/0018-several-engines.md`, `crates/netio/src/kernel/udp.rs`, `crates/server/src/service/moving.rs` |
 #![deny(unsafe_code)]
 
 pub mod bpf;
-pub mod drop_probe;
 pub mod egress_select;
 mod errno;
 pub mod error;
@@ -36,7 +33,6 @@ pub mod features;
 mod kernel;
 mod kernel_rx;
 pub mod limits;
-pub mod link;
 pub mod multicast;
 mod netlink;
 pub mod null;
@@ -44,6 +40,7 @@ pub mod probe;
 pub mod recv;
 pub mod route;
 mod sys;
+pub mod tun;
 pub mod xdp;
 
 pub use error::{ConnError, NetError};

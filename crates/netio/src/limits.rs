@@ -13,6 +13,11 @@ use millrace_core::limits::{DEFAULT_STREAMS_PER_ENGINE, MAX_BATCH_BURSTS, RX_BAT
 pub const UDP_SENDERS: usize = 4;
 /// Messages in one sendmmsg call: a full batch of bursts, each cut in up to four.
 pub const MESSAGES_PER_CALL: usize = 4 * MAX_BATCH_BURSTS;
+/// Most segments the kernel takes in one UDP GSO send (UDP_MAX_SEGMENTS was 64 before Linux 6.9), and a datagram
+/// train of at most 65,507 bytes: 44 segments of 1328 bytes.
+pub const MAX_GSO_SEGMENTS: usize = 64;
+/// Most bytes in one UDP GSO send over IPv4: 65,535 - 20 - 8.
+pub const MAX_GSO_BYTES: usize = 65_507;
 /// Parts of all messages of a call: eight patched sends of 64 datagrams.
 pub const PARTS_PER_CALL: usize = 16 * MAX_GSO_SEGMENTS;
 /// Send buffer asked for. Shared by all viewers, it must hold what waits for slow address resolution (up to 208 KiB
@@ -132,9 +137,6 @@ pub const LONGEST_WAIT_LOOKS: u32 = 32;
 pub const VERIFIER_LOG_BYTES: usize = 1 << 20;
 /// How much of their end is shown: the reason is in the last lines.
 pub const VERIFIER_SHOWN_BYTES: usize = 2000;
-/// How often a reader of the kernel's counts that meets a writer tries again. The program needs less than a microsecond a
-/// packet.
-pub const SLOT_READ_TRIES: u32 = 64;
 
 // Measurements of egress paths.
 
@@ -178,37 +180,6 @@ pub const NETLINK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Datagrams of changes taken at once: after that, questions that wait get their turn.
 pub const EVENTS_PER_CALL: usize = 64;
 
-// The emulated link.
-
-/// Packets read from one side of an emulated link before the other gets its turn: less than a tenth of a millisecond.
-pub const LINK_READS_PER_TURN: usize = 64;
-/// Longest packet that a TUN device may hand over, however its MTU is set: the length field of IPv4.
-pub const MAX_DEVICE_PACKET_BYTES: usize = 65_535;
-/// Used packet buffers that an emulated link keeps for the next packets: 2 MiB, the data under way
-/// at 100 Mb/s and 160 ms.
-pub const SPARE_BUFFERS: usize = 1024;
-/// Longest buffer kept for reuse: any packet of an ordinary network.
-pub const SPARE_BYTES: usize = 2048;
-/// Most segments the kernel takes in one UDP GSO send (UDP_MAX_SEGMENTS was 64 before Linux 6.9), and a datagram
-/// train of at most 65,507 bytes: 44 segments of 1328 bytes.
-pub const MAX_GSO_SEGMENTS: usize = 64;
-/// Most bytes in one UDP GSO send over IPv4: 65,535 - 20 - 8.
-pub const MAX_GSO_BYTES: usize = 65_507;
-/// Packets that one direction of an emulated link holds at most: 100 ms of 300,000 packets a second, or 48 MiB of full
-/// ones.
-pub const MAX_LINK_PACKETS: usize = 1 << 15;
-/// And at most this many bytes of them, should they be larger than usual.
-pub const MAX_LINK_BYTES: u64 = 64 << 20;
-/// Longest delay, jitter or hold of an emulated link. Two satellite hops take 0.6 s; beyond 10 s sessions time out.
-pub const MAX_LINK_DELAY_NS: u64 = 10_000_000_000;
-/// A packet that an emulated link holds back for reordering is let go after this if too few others come by.
-pub const DEFAULT_LINK_HOLD_NS: u64 = 100_000_000;
-/// Most packets that may overtake one on an emulated link: receivers tell late packets from lost ones within 4096.
-pub const MAX_LINK_REORDER_PACKETS: u32 = 1000;
-/// Longest mean burst of losses of an emulated link.
-pub const MAX_LINK_BURST_PACKETS: u32 = 10_000;
-/// Packets that wait before the bottleneck of an emulated link by default: 120 ms at 10 Mb/s.
-pub const DEFAULT_LINK_QUEUE_PACKETS: u32 = 100;
 /// Destinations whose next hop one packet device knows: every stream of an engine by default may go to another address.
 /// Those beyond it are sent to through kernel sockets.
 pub const MAX_HOPS: usize = DEFAULT_STREAMS_PER_ENGINE;

@@ -18,9 +18,9 @@ pub(super) const LONG: &[&str] = &[
     "server/e2e_egress",
     "server/e2e_link",
     "server/e2e_offload_http",
-    "client/load_web",
+    "load/load_web",
     "server/load_probe",
-    "client/load",
+    "load/load",
     "client/play",
     "server/e2e_fec_gst",
     "store/cache_members",
@@ -47,7 +47,8 @@ pub(super) const ALONE: &[(&str, &str)] = &[
 const WHOLE: &[&str] = &["engine/virtual_time", "web/web"];
 
 /// Crates whose test programs have real sockets and real clocks, and sometimes starve beside others on a busy machine.
-const REAL_TIME: &[&str] = &["client", "lab", "netio", "offload", "preload", "server", "stream", "web"];
+const REAL_TIME: &[&str] =
+    &["client", "lab", "link", "load", "netio", "offload", "preload", "server", "stream", "web"];
 
 /// Whether a program's tests may fail for want of a processor. Unit tests and all of the other crates take the clock as an
 /// argument, so a test that fails there sometimes has found a fault.

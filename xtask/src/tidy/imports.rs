@@ -12,7 +12,7 @@ use crate::rust_text::RustText;
 const MOST: usize = 10;
 
 /// Crates with more; the number can only fall.
-const COUNTS: &[(&str, usize)] = &[("crates/client", 20), ("crates/lab", 20), ("crates/tcp", 27)];
+const COUNTS: &[(&str, usize)] = &[("crates/tcp", 27)];
 
 /// The folder's own `mod.rs` or `lib.rs` among its modules.
 const OWN: &str = ".";

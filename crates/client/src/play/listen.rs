@@ -20,7 +20,7 @@ use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
 use crate::limits::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
-use crate::load::listen::{ListenUrl, socket};
+use crate::listen::{ListenUrl, socket};
 use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
 use crate::procfs::UdpErrors;
 use crate::report::{EndReason, ReceiverReport, ReceptionReport};

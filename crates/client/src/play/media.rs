@@ -1,7 +1,11 @@
-//! What becomes of RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
+//! RTP and RTCP packets, whichever way they came: counted, timed, put in order, handed to the sink.
+//!
+//! A viewer of a load has a meter of its own (`crates/load/src/meter.rs`), for a reason: it keeps no payload, has no sink
+//! and shares one histogram with thousands of others, while this receiver keeps a record of every PLAY and compares sender
+//! reports. Both count sequence numbers, time, repair and report by the same modules of this crate.
 
 use millrace_core::scale::Scale;
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
 use millrace_core::wire::rtcp::{self, ReportBlock, RtcpPacket};
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader};
 
@@ -9,6 +13,7 @@ use crate::fec::{CodeShape, FecCounts, Window};
 use crate::lateness::Lateness;
 use crate::limits::MAX_PLAYS;
 use crate::receive::{SequenceTracker, SequenceVerdict};
+use crate::reception::ReceptionState;
 use crate::reorder::Reorder;
 use crate::report::{ByeReport, PlayRecord, SequenceReport, TimingReport};
 use crate::rtsp::dialogue::PlayReply;
@@ -413,14 +418,17 @@ impl MediaReceiver {
         // RFC 3550 section 6.4.1: duplicates count as received, so the number may be negative.
         let lost = i64::try_from(counts.lost).unwrap_or(i64::MAX);
         let duplicates = i64::try_from(counts.duplicates).unwrap_or(i64::MAX);
-        let jitter_ticks = self.lateness.clock().jitter_ns() * 9 / 100_000;
-        Some(ReportBlock {
-            ssrc,
-            fraction_lost: self.tracker.fraction_lost(),
-            cumulative_lost: lost.saturating_sub(duplicates).clamp(-0x80_0000, 0x7f_ffff) as i32,
-            highest_sequence: self.tracker.highest_for_report(),
-            jitter: u32::try_from(jitter_ticks).unwrap_or(u32::MAX),
-        })
+        Some(
+            ReceptionState {
+                ssrc,
+                fraction_lost: self.tracker.fraction_lost(),
+                lost: lost.saturating_sub(duplicates),
+                highest_sequence: self.tracker.highest_for_report(),
+                jitter_ns: self.lateness.clock().jitter_ns(),
+                clock_hz: MEDIA_HZ as u32,
+            }
+            .report_block(),
+        )
     }
 
     /// Different packets received.

@@ -22,7 +22,7 @@ use crate::fec::FecChoice;
 use crate::limits::{
     FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
 };
-use crate::load::listen::ListenUrl;
+use crate::listen::ListenUrl;
 use crate::report::ReceptionReport;
 use crate::rtsp::headers::PlaybackPace;
 use crate::script::Script;
@@ -178,7 +178,7 @@ impl PlayOptions {
 }
 
 /// A text that goes into a header line must not end that line.
-pub(crate) fn check_header_text(option: &'static str, text: &str) -> Result<(), ClientError> {
+pub fn check_header_text(option: &'static str, text: &str) -> Result<(), ClientError> {
     if text.len() <= 200 && text.bytes().all(|b| (0x20..=0x7e).contains(&b)) {
         return Ok(());
     }

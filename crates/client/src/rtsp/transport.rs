@@ -118,10 +118,7 @@ impl TransportReply {
 
     /// Where the server sends from, given the address that was expected: that with the `source` of the reply in it, if it
     /// names one of the same family; and the same with the server's RTP and RTCP ports, if it names them.
-    pub(crate) fn server_addresses(
-        &self,
-        mut source: SocketAddr,
-    ) -> (SocketAddr, Option<(SocketAddr, SocketAddr)>) {
+    pub fn server_addresses(&self, mut source: SocketAddr) -> (SocketAddr, Option<(SocketAddr, SocketAddr)>) {
         let fits = |ip: &IpAddr| ip.is_ipv4() == source.is_ipv4() && !ip.is_unspecified();
         if let Some(ip) = self.source.filter(fits) {
             source.set_ip(ip);

@@ -3,7 +3,6 @@
 //! Each target runs its seeds (`__fuzz__/<target>/corpus`) and random input under plain `cargo test`, and longer with
 //! `cargo bolero test <target>`. Input is arbitrary bytes, and edits of what real servers send, which get deeper.
 
-use crate::fuzz_support::{edited, seeds};
 use bolero::check;
 use millrace_client::rtsp::dialogue::{Dialogue, DialogueConfig, DialoguePhase};
 use millrace_client::rtsp::framing::{Item, next_item};
@@ -13,8 +12,14 @@ use millrace_client::script::Script;
 use millrace_client::sdp;
 use millrace_client::url::RtspUrl;
 use millrace_core::time::Instant;
+use millrace_testkit::fuzz::edited;
 
 const ITERATIONS: usize = 3000;
+
+/// Files of a target's corpus.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    millrace_testkit::fuzz::seeds(env!("CARGO_MANIFEST_DIR"), target)
+}
 
 /// Takes items until there is none, or an error ends the connection.
 fn take_all(bytes: &[u8]) -> (Vec<String>, bool) {

@@ -1,5 +1,3 @@
 //! Arbitrary and mutated responses against everything in the client that reads them.
 
 mod fuzz;
-mod fuzz_support;
-mod fuzz_web;

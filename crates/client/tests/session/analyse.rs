@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::support::{Behaviour, PAYLOAD, Server, steady};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
 use millrace_client::report::ReceptionReport;
+use millrace_testkit::rtsp_server::{Behaviour, PAYLOAD, Server, steady};
 use millrace_ts::{AnalysisVerdict, Check};
 
 /// Three seconds of a film at a constant rate, whole payloads.

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Behaviour, PAYLOAD, RtpInfo, Server, film, steady};
 use millrace_client::error::ClientError;
 use millrace_client::play::{PlayOptions, PlayProgress, TransportChoice, play};
 use millrace_client::report::{EndReason, ReceptionReport};
 use millrace_client::sink::Output;
 use millrace_client::verdict::ReceptionVerdict;
 use millrace_core::time::MediaTicks;
+use millrace_testkit::rtsp_server::{Behaviour, PAYLOAD, RtpInfo, Server, film, steady};
 
 fn options(server: &Server, transport: TransportChoice) -> PlayOptions {
     let mut options = PlayOptions::new(server.url());

@@ -1,28 +1,14 @@
-//! The player and the load with FEC, against a server that loses packets as configured.
+//! The player with FEC, against a server that loses packets as configured.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::support;
-use crate::support::fec::FecSending;
-use crate::support::{Behaviour, Server, steady};
-use millrace_client::load::{LoadOptions, LoadReport, load};
 use millrace_client::play::{PlayOptions, TransportChoice, play};
 use millrace_client::report::{EndReason, ReceptionReport};
 use millrace_client::{FecChoice, Output};
 use millrace_core::fec::Spread;
-
-/// Packets that the film has; not a whole number of rows, the last packet short.
-const PACKETS: usize = 330;
-
-fn behaviour(fec: FecSending) -> Behaviour {
-    let mut behaviour = Behaviour::new(PACKETS);
-    behaviour.film.truncate((PACKETS - 1) * support::PAYLOAD + 3 * support::TS);
-    behaviour.first_sequence = 65_400;
-    behaviour.bye = Some(Duration::from_millis(300));
-    behaviour.fec = Some(fec);
-    behaviour
-}
+use millrace_testkit::rtsp_server::fec::{FecSending, PACKETS, behaviour, losses};
+use millrace_testkit::rtsp_server::{Behaviour, Server, steady};
 
 /// Plays to a file; returns the report and whether the file is the film, bit by bit.
 fn record(
@@ -41,13 +27,6 @@ fn record(
     change(&mut options);
     let report = play(&options, &AtomicBool::new(false), &mut |_| {}).unwrap();
     (report, std::fs::read(out).unwrap() == behaviour.film)
-}
-
-/// Singles, a burst of a unit, the film's first packet and its last.
-fn losses(fec: &FecSending) -> Vec<u32> {
-    let mut lost = vec![0, 33, fec.row() + 7, PACKETS as u32 - 1];
-    lost.extend(2 * fec.row() + 3..2 * fec.row() + 3 + fec.unit);
-    lost
 }
 
 #[test]
@@ -198,57 +177,6 @@ fn repair_goes_on_after_a_seek() {
         assert_eq!((counts.lost, counts.unfit, report.sequence.lost), (0, 0, 0), "{report}");
         assert!(counts.repaired >= 4, "{report}");
         assert_eq!(report.byte_check.as_ref().unwrap().different_bytes, 0, "{report}");
-    });
-}
-
-fn run_load(behaviour: &Behaviour, choice: FecChoice, viewers: u32) -> LoadReport {
-    let server = Server::start(behaviour.clone());
-    let mut options = LoadOptions::new(vec![server.url()], viewers);
-    options.fec = choice;
-    options.duration = Duration::from_secs(3); // longer than the film
-    load(&options, &AtomicBool::new(false), &mut |_| {}).unwrap()
-}
-
-#[test]
-fn viewers_of_a_load_repair_and_verify() {
-    steady(|| {
-        let fec = FecSending::new(4, 3, 10);
-        let mut behaviour = behaviour(fec.clone());
-        behaviour.drop = losses(&fec);
-        behaviour.holes = (160..180).collect();
-        let report = run_load(&behaviour, FecChoice::All, 4);
-        let sums = report.fec.clone().unwrap();
-        let missing = (behaviour.drop.len() + behaviour.holes.len()) as u64;
-        assert_eq!((sums.granted, sums.refused, sums.counts.repaired), (4, 0, 4 * missing), "{report}");
-        assert_eq!((report.lost_in_all(), sums.counts.unsettled, sums.counts.unfit), (0, 0, 0), "{report}");
-        assert_eq!(
-            (report.sessions_inspected, report.ts.continuity_errors, report.ts.sync_losses),
-            (4, 0, 0)
-        );
-        assert_eq!(
-            report.ts.packets,
-            4 * (behaviour.film.len() / support::TS) as u64,
-            "every packet of every film"
-        );
-        assert!((report.delivered_ratio - 1.0).abs() < 1e-9, "{report}");
-        assert!(report.per_stream.iter().all(|stream| stream.repaired == Some(missing) && stream.lost == 0));
-    });
-}
-
-#[test]
-fn load_with_fec_counts_unrepaired_packets() {
-    steady(|| {
-        let mut behaviour = behaviour(FecSending::new(4, 1, 10));
-        behaviour.drop = vec![1, 11, 25];
-        let report = run_load(&behaviour, FecChoice::Xor, 2);
-        let sums = report.fec.clone().unwrap();
-        assert_eq!((report.lost_in_all(), sums.counts.repaired, sums.lost_on_the_way), (4, 2, 6), "{report}");
-        assert!(report.problems.iter().any(|problem| problem == "4 packets lost"), "{report}");
-        behaviour.fec = None;
-        let report = run_load(&behaviour, FecChoice::Xor, 2);
-        assert_eq!((report.fec.as_ref().unwrap().refused, report.lost_in_all()), (2, 6), "{report}");
-        let problem = "2 sessions were refused the FEC that they requested";
-        assert!(report.problems.iter().any(|text| text == problem), "{report}");
     });
 }
 

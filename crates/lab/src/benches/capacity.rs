@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use millrace_client::load::Behaviour;
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
+use millrace_load::Behaviour;
 
 use crate::capacity::crowd::{Crowd, Offer, offer};
 use crate::capacity::limits::{Limits, is_disturbing};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::time::MediaTicks;
+use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 
 use crate::capacity::Scratch;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};

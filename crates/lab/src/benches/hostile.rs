@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, ensure};
-use millrace_client::load::{LoadOptions, LoadReport, load};
 use millrace_core::time::MediaTicks;
+use millrace_load::{LoadOptions, LoadReport, load};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::capacity::Scratch;

@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Behaviour, LoadProgress, LoadSample, StreamReport};
 use millrace_core::units::BitRate;
+use millrace_load::{Behaviour, LoadProgress, LoadSample, StreamReport};
 use serde_json::Value;
 
 use crate::capacity::crowd::{Crowd, Offer, SessionFate, offer};

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::Behaviour;
 use millrace_core::units::BitRate;
+use millrace_load::Behaviour;
 
 use crate::capacity::crowd::{Crowd, Offer, offer};
 use crate::capacity::limits::{Limits, is_disturbing};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
-use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_core::time::MediaTicks;
+use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::held::HeldResources;

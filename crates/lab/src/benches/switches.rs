@@ -5,8 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Behaviour, LoadProgress, StreamReport};
 use millrace_core::units::BitRate;
+use millrace_load::{Behaviour, LoadProgress, StreamReport};
 use serde_json::Value;
 
 use crate::capacity::crowd::{Crowd, Offer, offer};

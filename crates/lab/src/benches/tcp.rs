@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as StdInstant};
 use anyhow::{Context, ensure};
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
-use millrace_netio::link::{Impairment, LinkSpec, QueueBound, RateLimit, Share};
+use millrace_link::{Impairment, LinkSpec, QueueBound, RateLimit, Share};
 use millrace_tcp::conn::{Config, Happened, TcpCounters};
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::{ConnectionId, Settings, Stack};

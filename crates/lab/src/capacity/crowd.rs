@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::{Arrivals, Behaviour, LoadProgress, LoadReport, LoadSample, StreamReport};
+use millrace_load::{Arrivals, Behaviour, LoadProgress, LoadReport, LoadSample, StreamReport};
 
 use super::limits::{Limits, TrialFigures};
 use super::search::TrialVerdict;

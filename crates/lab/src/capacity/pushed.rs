@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
 use millrace_core::units::BitRate;
-use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeMedia};
+use millrace_load::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeCounts, ProbeMedia};
 
 use super::limits::TrialFigures;
 use super::meter::{Usage, syscalls_per_s};

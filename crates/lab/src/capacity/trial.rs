@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_client::error::ClientError;
-use millrace_client::load::{
-    Arrivals, Inspect, LoadOptions, LoadProgress, LoadReport, LoadSample, MediaClock, load,
-};
 use millrace_client::play::TransportChoice;
 use millrace_core::limits::web::HLS_TARGET_TICKS;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
+use millrace_load::{
+    Arrivals, Inspect, LoadError, LoadOptions, LoadProgress, LoadReport, LoadSample, MediaClock, load,
+};
 
 use super::limits::TrialFigures;
 use super::meter::{Spent, Usage, syscalls_per_s};
@@ -250,8 +250,9 @@ pub(super) fn run_load(
     }
 }
 
-fn is_about_the_probe(error: &ClientError) -> bool {
-    matches!(error, ClientError::Option { option: "probe", .. }) || error.to_string().contains("probe")
+fn is_about_the_probe(error: &LoadError) -> bool {
+    let is_option = matches!(error, LoadError::Client(ClientError::Option { option: "probe", .. }));
+    is_option || error.to_string().contains("probe")
 }
 
 /// Actions and records while a trial runs.

@@ -15,15 +15,15 @@ use clap::Args;
 use millrace_cli::exit::{print_json, usage};
 use millrace_cli::percent::Percent;
 use millrace_cli::signals::cancel_on_signals;
-use millrace_client::load::web::playlist::VariantChoice;
-use millrace_client::load::{
-    Arrivals, Behaviour, Inspect, LoadOptions, LoadProgress, LoadReport, MediaClock, TitleChoice, WebOptions,
-    load, write_per_stream, write_series,
-};
+use millrace_client::FecChoice;
 use millrace_client::play::TransportChoice;
-use millrace_client::{ClientError, FecChoice};
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, ByteLen, HumanDuration};
+use millrace_load::web::playlist::VariantChoice;
+use millrace_load::{
+    Arrivals, Behaviour, Inspect, LoadError, LoadOptions, LoadProgress, LoadReport, MediaClock, TitleChoice,
+    WebOptions, load, write_per_stream, write_series,
+};
 
 /// Load any server with many viewers, and measure received packets, lateness and loss
 ///
@@ -295,7 +295,7 @@ fn load_with(
     options: &LoadOptions,
     cancel: &AtomicBool,
     line: &mut LoadProgressLine,
-) -> Result<LoadReport, ClientError> {
+) -> Result<LoadReport, LoadError> {
     load(options, cancel, &mut |progress| line.show(progress))
 }
 

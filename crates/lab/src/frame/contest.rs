@@ -11,9 +11,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use millrace_core::random::SplitMix;
 
+use super::noise::{Noise, NoiseMeter};
+use super::options::Options;
+use super::plot::{Axis, Plot, PlotKind, Point};
+use super::report::Row;
 use super::stats::{Interval, median_interval, percentile_of_sorted};
 use super::ticks::{TickClock, clock};
-use super::{Axis, Noise, NoiseMeter, Options, Plot, PlotKind, Point, Row};
 
 /// Fewest rounds for a meaningful median over rounds.
 const LEAST_ROUNDS: usize = 9;
@@ -275,7 +278,7 @@ impl<'a> Contest<'a> {
             gathered.samples.clear();
         } else {
             let mut of_round = gathered.samples[before..].to_vec();
-            gathered.rounds.push(super::percentile(&mut of_round, 50.0));
+            gathered.rounds.push(super::stats::percentile(&mut of_round, 50.0));
             gathered.items += slot.items;
         }
         Ok(())

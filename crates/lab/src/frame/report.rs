@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Noise, Plot};
+use super::noise::Noise;
+use super::plot::Plot;
 
 /// The results. The JSON form is stable: `{bench, commit, machine, rows, promises}`.
 #[derive(Clone, Debug, Serialize)]

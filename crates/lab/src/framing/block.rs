@@ -1,9 +1,9 @@
 //! `v2` and `v3`: the sum of a header template is known. `v2` also copies the template, `v3` fills the fields one by one, which
 //! the paper found to be faster.
 
+use super::connection::{Connection, Datagram};
 use super::stack::{DatagramFrame, Headers, V4_UDP, V6_UDP, begin, ip_output_v4, ip_output_v6, quick_sum};
 use super::traditional::fill_all;
-use super::{Connection, Datagram};
 use millrace_core::wire::frame::UDP_HEADER_BYTES;
 use millrace_core::wire::frame::layout::{UDP_CHECK, UDP_LENGTH};
 use millrace_core::wire::frame::udp_check;

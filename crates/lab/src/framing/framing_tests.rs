@@ -1,8 +1,9 @@
 //! All versions against each other. That the last of them is right is tested beside the template, in `millrace-core`.
 
+use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::random::SplitMix;
-use millrace_core::wire::checksum::ChecksumAlgorithm;
-use millrace_core::wire::frame::{MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
+use millrace_core::wire::checksum::{ChecksumAlgorithm, sum16};
+use millrace_core::wire::frame::{Flow, LinkHeader, MAX_HEADER_BYTES, MAX_UDP_PAYLOAD_BYTES};
 use proptest::prelude::*;
 
 use super::*;

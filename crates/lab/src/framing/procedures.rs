@@ -1,12 +1,15 @@
 //! The checksum procedures of the versions by themselves, for measurement: the part that remains
 //! when nothing is filled in.
 
-use super::stack::{Headers, begin, quick_sum};
-use super::traditional::overlay;
-use super::{Connection, Datagram, RTP_HEADER_BYTES, UDP_HEADER_BYTES, V6_BYTES};
+use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::wire::checksum::{ChecksumAlgorithm, add, sum16_with};
 use millrace_core::wire::frame::MAX_HEADER_BYTES;
+use millrace_core::wire::frame::UDP_HEADER_BYTES;
 use millrace_core::wire::frame::udp_check;
+
+use super::connection::{Connection, Datagram, V6_BYTES};
+use super::stack::{Headers, begin, quick_sum};
+use super::traditional::overlay;
 
 /// Pseudo header, UDP header without checksum and RTP header, in one piece: the bytes that a
 /// traditional stack sums before the payload.

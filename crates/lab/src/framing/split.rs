@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::Connection;
+use super::connection::Connection;
 use super::stack::{DatagramFrame, begin, in_cksum};
 use super::traditional::fill_all;
 use millrace_core::limits::RTP_HEADER_BYTES;

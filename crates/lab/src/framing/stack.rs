@@ -1,6 +1,6 @@
 //! The work of a stack below UDP, and the steps that the versions share.
 
-use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
+use super::connection::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::wire::checksum::{ChecksumAlgorithm, fold, sum16_with};
 use millrace_core::wire::frame::layout::{

@@ -3,8 +3,8 @@
 //! The pseudo header is laid where the IP header will be, so that one run of the checksum loop covers it and the headers behind
 //! it: BSD's `udpiphdr`. Then IP fills its own fields over it.
 
+use super::connection::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use super::stack::{DatagramFrame, Headers, V4_UDP, V6_UDP, begin, in_cksum, ip_output_v4, ip_output_v6};
-use super::{Connection, Datagram, V4_BYTES, V6_BYTES};
 use millrace_core::wire::checksum::{add, sum16};
 use millrace_core::wire::frame::layout::{Addresses, UDP, UDP_CHECK, UDP_LENGTH};
 use millrace_core::wire::frame::udp_check;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
+use super::client::{Attack, AttackTarget, Response, is_closed, sends};
 use super::frames::{CONTINUATION, END_STREAM, HEADERS, PING, frame, get, get_fields, hello, literal, reset};
-use super::{Attack, AttackTarget, Response, is_closed, sends};
 
 /// All that need nothing but a title.
 pub const ATTACKS: &[Attack] = &[

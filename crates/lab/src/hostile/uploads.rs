@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 
-use super::{AttackTarget, Response, sends};
+use super::client::{AttackTarget, Response, sends};
 
 /// Bytes that are written at once.
 const PIECE_BYTES: usize = 64 << 10;

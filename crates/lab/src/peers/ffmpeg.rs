@@ -1,6 +1,6 @@
 //! `ffmpeg -re`: a process a stream that unpacks the file and packs it again.
 
-use super::{Peer, listen_port, need, process_each};
+use super::peer::{Peer, listen_port, need, process_each};
 use crate::capacity::Scene;
 use crate::capacity::trial::Service;
 

@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 
-use super::{PORT, Peer, need, rtsp_services};
+use super::peer::{PORT, Peer, need, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{RunningService, Service};

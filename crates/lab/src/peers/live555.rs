@@ -1,9 +1,9 @@
 //! live555 Media Server: one thread, everything in the folder that it is started in.
 
 use anyhow::Context;
-use millrace_client::load::MediaClock;
+use millrace_load::MediaClock;
 
-use super::{Peer, program, rtsp_services};
+use super::peer::{Peer, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{RunningService, Service};

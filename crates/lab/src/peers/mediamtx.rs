@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::{PORT, Peer, program, rtsp_services};
+use super::peer::{PORT, Peer, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{RunningService, Service};
@@ -17,7 +17,7 @@ pub(super) const PEER: Peer = Peer {
     install: "get it from https://github.com/bluenviron/mediamtx and put it on the PATH or name the file in MILLRACE_PEER_MEDIAMTX",
     missing: || {
         let missing = program(VARIABLE, &[NAME]).is_none().then(|| NAME.to_owned());
-        missing.or_else(|| super::need(&["ffmpeg"]))
+        missing.or_else(|| super::peer::need(&["ffmpeg"]))
     },
     services,
 };

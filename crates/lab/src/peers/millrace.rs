@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
+use millrace_load::MediaClock;
 
-use super::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
+use super::peer::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
 use crate::capacity::site::{BenchSite, Group, SERVER_INTERFACE};
 use crate::capacity::trial::{Delivery, RunningService, SEGMENT_S, Service};

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Peer, converted, listen_port, need, process_each};
+use super::peer::{Peer, converted, listen_port, need, process_each};
 use crate::capacity::Scene;
 use crate::capacity::trial::Service;
 

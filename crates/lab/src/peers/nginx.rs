@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
+use millrace_load::MediaClock;
 
-use super::{PORT, Peer, converted, need};
+use super::peer::{PORT, Peer, converted, need};
 use crate::capacity::Scene;
 use crate::capacity::site::{BenchSite, Group};
 use crate::capacity::trial::{Delivery, RunningService, SEGMENT_S, Service};
@@ -41,7 +41,7 @@ fn configuration(site: &BenchSite, root: &Path, port: u16) -> String {
 pub(crate) fn serves(site: &BenchSite, root: &Path, port: u16) -> anyhow::Result<Group> {
     let path = site.dir.join(format!("nginx-{port}.conf"));
     std::fs::write(&path, configuration(site, root, port)).with_context(|| format!("{}", path.display()))?;
-    let mut command = site.command(super::program("", &["nginx"]).context("nginx")?);
+    let mut command = site.command(super::peer::program("", &["nginx"]).context("nginx")?);
     command.arg("-p").arg(&site.dir).arg("-c").arg(&path).args(["-e", "stderr"]);
     let mut group = Group::start(site, "nginx", command)?;
     site.wait_for_port(port, &mut group)?;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use millrace_client::load::MediaClock;
 use millrace_client::play::TransportChoice;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::units::BitRate;
+use millrace_load::MediaClock;
 
-use super::{LISTEN_PORT, PORT, Peer};
+use super::peer::{LISTEN_PORT, PORT, Peer};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{Delivery, RunningService, Service};

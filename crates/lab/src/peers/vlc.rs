@@ -1,7 +1,7 @@
 //! VLC: one title to all clients that connect (`#rtp{sdp=...}`); they share one position. Its
 //! on-demand server starts a whole player for every viewer and is left out.
 
-use super::{PORT, Peer, need, rtsp_services};
+use super::peer::{PORT, Peer, need, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{RunningService, Service};

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{PORT, Peer, mp4_files, program, rtsp_services};
+use super::peer::{PORT, Peer, mp4_files, program, rtsp_services};
 use crate::capacity::Scene;
 use crate::capacity::site::Group;
 use crate::capacity::trial::{RunningService, Service};

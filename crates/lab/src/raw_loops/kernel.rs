@@ -3,7 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
-use super::ViewerDatagrams;
+use super::datagrams::ViewerDatagrams;
 use crate::raw_send::{RawMessage, RawSender};
 
 /// Messages in one call.

@@ -12,23 +12,10 @@
 //!
 //! They compute no UDP checksum: over IPv4 none is needed, and the kernel's sockets leave it to the device.
 
+mod datagrams;
 mod kernel;
 mod xdp;
 
-use std::net::SocketAddr;
-
+pub use datagrams::ViewerDatagrams;
 pub use kernel::{KernelLoop, KernelPath};
 pub use xdp::{Headers, XdpLoop, XdpPath};
-
-/// Some datagrams for one viewer, one after the other in memory.
-#[derive(Clone, Copy, Debug)]
-pub struct ViewerDatagrams<'a> {
-    /// Whose: an index below the number of viewers.
-    pub viewer: usize,
-    /// Where they go.
-    pub to: SocketAddr,
-    /// The datagrams: RTP header and payload each.
-    pub bytes: &'a [u8],
-    /// Where they lie in the memory that is registered with the device.
-    pub address: u64,
-}

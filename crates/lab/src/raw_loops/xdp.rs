@@ -12,7 +12,7 @@ use millrace_netio::xdp::ring::Desc;
 use millrace_netio::xdp::socket::{Kick, SocketConfig, SocketRings, XdpSocket};
 use millrace_netio::xdp::umem::CHUNK_BYTES;
 
-use super::ViewerDatagrams;
+use super::datagrams::ViewerDatagrams;
 
 /// Ethernet, IPv4 and UDP header.
 const HEADER_BYTES: usize = ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + UDP_HEADER_BYTES;

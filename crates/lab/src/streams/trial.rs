@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::Context;
-use millrace_netio::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeMedia};
+use millrace_load::drop_probe::{DropProbe, ProbeAction, ProbeConfig, ProbeMedia};
 
 use super::receive::Viewers;
 use super::routines::{self, Routine};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use millrace_client::receive::{SequenceCounts, SequenceTracker};
 use millrace_lab::link_host::LinkHost;
 use millrace_lab::netns::{CLIENT_IP, SERVER_IP, TwoHosts};
-use millrace_netio::link::{Impairment, LinkSpec, LinkStats};
+use millrace_link::{Impairment, LinkSpec, LinkStats};
 use millrace_netio::recv::{UdpRx, UdpRxConfig};
 
 /// No test waits for this time unless it fails.

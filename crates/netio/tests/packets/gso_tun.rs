@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::support::*;
 use etherparse::PacketBuilder;
 use millrace_netio::NetError;
-use millrace_netio::link::{GsoTun, Tun};
+use millrace_netio::tun::{GsoTun, Tun};
 
 const TCP_AT: [usize; 2] = [20, 40];
 

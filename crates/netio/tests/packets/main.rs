@@ -1,10 +1,8 @@
 //! Packets through real sockets, AF_XDP and TUN devices, on loopback and between network namespaces.
 
-mod drop_probe;
 mod egress_measure;
 mod features;
 mod gso_tun;
-mod link_tun;
 mod model;
 mod multicast;
 mod receive;
@@ -15,6 +13,7 @@ mod support;
 mod tcp;
 mod tcp_bytes;
 mod tcp_full;
+mod tun;
 mod udp_loopback;
 mod udp_netns;
 mod xdp_netns;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_core::time::Instant;
 use millrace_netio::NetError;
-use millrace_netio::link::GsoTun;
+use millrace_netio::tun::GsoTun;
 
 /// A packet that a device shows.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@
 //! use millrace_offload::toe::{Engine, EngineSettings, TcpListener, TunDevice};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! # let tun = millrace_netio::link::GsoTun::open("toe0").map_err(std::io::Error::other)?;
+//! # let tun = millrace_netio::tun::GsoTun::open("toe0").map_err(std::io::Error::other)?;
 //! // A TUN device that is up; the kernel has 10.0.0.2 there, the engine is 10.0.0.1.
 //! let settings = EngineSettings::new(&[("10.0.0.1".parse().unwrap(), 24)]);
 //! let engine = Engine::start(&settings, Box::new(TunDevice::new(tun)))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::two_hosts::{Site, listen};
 use crate::support::{Server, film, millrace, ok, run};
-use millrace_client::load::{Arrivals, LoadOptions, load};
+use millrace_load::{Arrivals, LoadOptions, load};
 use millrace_lab::link_host::{LinkSpec, LinkStats};
 use millrace_lab::netns::TwoHosts;
 

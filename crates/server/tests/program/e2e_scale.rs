@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support;
 use crate::support::{Server, add, film, header, ok, play, read_head, run};
 use millrace_client::TransportChoice;
-use millrace_client::load::{LoadOptions, load};
+use millrace_load::{LoadOptions, load};
 use millrace_core::time::MediaTicks;
 use millrace_store::format::manifest::Manifest;
 use serde_json::Value;

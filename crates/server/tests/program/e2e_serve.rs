@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::{Server, film, ok, play};
-use millrace_client::load::{Arrivals, LoadOptions, load};
+use millrace_load::{Arrivals, LoadOptions, load};
 use millrace_core::time::MediaTicks;
 
 /// A store with one title of `secs` seconds; returns (store, path of its data file).

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::support::two_hosts::{Site, listen};
-use millrace_client::load::{Arrivals, LoadOptions, LoadReport, load};
+use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_lab::netns::TwoHosts;
 
 /// The client host's end of the veth pair.

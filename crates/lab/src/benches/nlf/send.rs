@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::framing::{Connection, VERSIONS, Version, full_fast, v4};
 use anyhow::{Context, ensure};
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, MAX_HEADER_BYTES};
-use millrace_netio::link::Tun;
+use millrace_netio::tun::Tun;
 
 use super::stream::{PacketStream, VIEWER, connection_to};
 use crate::frame::ticks::thread_cpu_time;

@@ -19,7 +19,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use millrace_netio::link::GsoTun;
+use millrace_netio::tun::GsoTun;
 use millrace_netio::xdp::XdpRawConfig;
 use millrace_offload::toe::{Device, Engine, EngineSettings, TunDevice, XdpDevice};
 use rustix::process::Pid;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use millrace_lab::tcp_host::{OUR_IP, TcpHost, TcpHostResult};
-use millrace_netio::link::LinkSpec;
+use millrace_link::LinkSpec;
 use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::Settings;
 
