@@ -116,6 +116,12 @@ const RULES: &[Rule] = &[
         why: "it is the oracle: code shared with the server would hide bugs in both",
     },
     Rule {
+        krate: "millrace-link",
+        ours: &["millrace-core", "millrace-netio"],
+        theirs: None,
+        why: "a bad network for benchmarks and tests; nothing that is shipped depends on it",
+    },
+    Rule {
         krate: "millrace-lab",
         ours: &[
             "millrace-core",
@@ -128,6 +134,7 @@ const RULES: &[Rule] = &[
             "millrace-tcp",
             "millrace-stream",
             "millrace-client",
+            "millrace-link",
             "millrace-ts",
         ],
         theirs: None,
@@ -153,8 +160,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-testkit",
-        ours: &["millrace-core", "millrace-engine", "millrace-store"],
-        theirs: Some(&[]),
+        ours: &["millrace-core", "millrace-engine", "millrace-netio", "millrace-store"],
+        theirs: Some(&["rustix"]),
         why: "what tests of several crates share: only dev-dependencies lead to it",
     },
     Rule {

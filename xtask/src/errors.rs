@@ -20,6 +20,7 @@ const CRATES: &[(&str, &str)] = &[
     ("netio", "Packet I/O"),
     ("offload", "Engine threads"),
     ("stream", "The engine as a library"),
+    ("link", "Emulated link"),
     ("lab", "Benchmarks and emulated links"),
     ("core", "Values and units"),
 ];

@@ -59,6 +59,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     ),
     entry(Rule::Clock, "crates/lab/src/cmds/bench.rs", "the date in a report, for people"),
     entry(Rule::Clock, "crates/server/src/cmds/serve/librarian.rs", "compares with the time stamps of files"),
+    entry(Rule::Clock, "crates/testkit/src/hosts.rs", "waits until the kernel has brought a link up"),
     entry(Rule::Clock, "crates/store/src/volume/catalogue/mod.rs", "compares with the time stamps of files"),
     entry(Rule::Clock, "crates/store/src/volume/dirs.rs", "the date when a title was added, for people"),
     entry(Rule::Clock, "crates/web/src/date.rs", "the date in responses"),
@@ -70,6 +71,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
         "xtask/src/suite/mod.rs",
         "bounds how long a test program may run, and says how long it took",
     ),
+    entry(Rule::Print, "crates/testkit/src/hosts.rs", "why a test is skipped"),
     // unsafe. A file is here when the thing it wraps has no safe form; each has tests of its own.
     entry(Rule::Unsafe, "crates/core/src/fec/neon.rs", "vector loads and stores take raw pointers"),
     entry(

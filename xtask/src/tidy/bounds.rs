@@ -7,7 +7,7 @@ use crate::rust_text::RustText;
 /// Crates whose bounds stand there: those that are shipped, without the benchmarks.
 const SHIPPED: &[&str] = &[
     "core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload",
-    "web", "rights", "tls", "make", "media",
+    "web", "rights", "tls", "make", "media", "link",
 ];
 
 /// Parts of a constant's name that say that it bounds something.

@@ -48,6 +48,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/core/", 4),
     ("crates/engine/", 3),
     ("crates/lab/", 8),
+    ("crates/link/", 0),
     ("crates/make/", 2),
     ("crates/media/", 0),
     ("crates/netio/", 11),
