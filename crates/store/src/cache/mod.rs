@@ -82,6 +82,8 @@ pub use self::derived::DerivedTitle;
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
+#[cfg(feature = "sim")]
+pub use self::manager::stepped::SteppedCache;
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};
 pub use self::stripes::{MemberFiles, TitleFile};
