@@ -1,5 +1,5 @@
-//! The server in the simulation: the real service and sessions, the real loops, the real cache. What
-//! is simulated is what `control` does with sockets and tasks.
+//! The server in the simulation: the real service and sessions, the real loops, the real cache. Only
+//! the sockets and tasks of `control` are simulated.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -74,7 +74,7 @@ struct HostConnection {
     number: u32,
     framer: Framer,
     writer: ConnWriterSide,
-    /// What the connection has not taken, and since when.
+    /// Replies that the connection has not taken, and since when.
     out: VecDeque<Vec<u8>>,
     stuck_since: Option<Instant>,
     has_ended: bool,
@@ -98,7 +98,7 @@ pub struct SimHost {
     null: OwnedFd,
     /// Unix time minus monotonic time.
     wall_offset_ns: u64,
-    /// What has happened, to be looked at.
+    /// Events of the service that have not been checked yet.
     pub happened: Vec<ServiceEvent>,
 }
 
@@ -126,10 +126,10 @@ fn server_config(plan: &ServerPlan) -> ServerConfig {
 }
 
 impl SimHost {
-    /// Starts the server on what is durable.
+    /// Starts the server on a volume.
     ///
     /// # Errors
-    /// What is durable cannot be read.
+    /// If the volume cannot be read.
     pub fn start(
         (clock, network): (SimClock, SharedNetwork),
         plan: &ServerPlan,
@@ -241,7 +241,7 @@ impl SimHost {
             self.next_tick = now.plus_ns(CONTROL_TICK.as_nanos() as u64);
             self.tick(now);
         }
-        // What comes to an end does so within a few rounds; a bound finds what does not.
+        // A few rounds are enough; the bound finds a server that never comes to rest.
         for _ in 0..10_000 {
             if self.round(now) == 0 {
                 return;
@@ -462,7 +462,7 @@ impl SimHost {
         }
     }
 
-    /// What the server holds: everything must be given back when no viewer is left.
+    /// Returns the resources that the server holds for viewers: none when no viewer is left.
     pub fn held(&self) -> HeldResources {
         let service = self.server.service();
         HeldResources {

@@ -3,15 +3,15 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`scenario`] | what is done and what fails, drawn from the seed |
+//! | [`scenario`] | actions and faults, drawn from the seed |
 //! | [`world`] | the clock, the order of events, the invariants |
 //! | [`host`] | the server: the real service, loops and cache, and a control plane without sockets |
 //! | [`transmit`], [`network`] | the loops' egress path, and where it leads |
 //! | [`library`], [`titles`] | the service's titles, and the volumes that they lie on |
-//! | [`viewer`], [`reception`] | the client's dialogue, and what it receives, packet by packet |
+//! | [`viewer`], [`reception`] | the client's dialogue, and its media, packet by packet |
 //! | [`search`] | many seeds, and the least of a scenario that still fails |
 //!
-//! `docs/design/0047-simulator.md` says what is real in it, what it checks, and what it has found.
+//! `docs/design/0047-simulator.md` lists its real parts and its checks.
 #![forbid(unsafe_code)]
 
 pub mod host;

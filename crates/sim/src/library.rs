@@ -64,7 +64,7 @@ struct LibraryState {
 pub struct SimLibrary(Arc<Mutex<LibraryState>>);
 
 impl SimLibrary {
-    /// Reads what is in the volume.
+    /// Reads the titles of the volume.
     ///
     /// # Errors
     /// When that cannot be read; nothing that is simulated does this.

@@ -36,7 +36,7 @@ pub struct Datagram {
     pub to: SocketAddr,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// It does not arrive: the viewer's account is told of it, not the viewer.
+    /// It does not arrive: only the account of the viewer's media sees it.
     pub is_lost: bool,
 }
 
@@ -84,6 +84,8 @@ pub struct SimNetwork {
     pub sockets: BTreeMap<i32, u32>,
     /// Datagrams of a million that are lost to an address.
     pub loss_ppm: BTreeMap<IpAddr, u32>,
+    /// Datagrams of viewers to the RTCP port.
+    pub reports: Vec<(SocketAddr, Vec<u8>)>,
     /// Media taken for each viewer's port, or for each connection and channel.
     pub sent: BTreeMap<MediaAddress, SentAmount>,
     /// How much a connection holds before the server sees that it is full.
@@ -113,6 +115,7 @@ impl SharedNetwork {
             conns: BTreeMap::new(),
             sockets: BTreeMap::new(),
             loss_ppm: BTreeMap::new(),
+            reports: Vec::new(),
             sent: BTreeMap::new(),
             capacity_bytes,
         };
@@ -194,7 +197,7 @@ impl SimNetwork {
         }
     }
 
-    /// The viewer closes its end: what is on its way to it is lost.
+    /// The viewer closes its end: bytes on their way to it are lost.
     pub fn close_viewer_end(&mut self, conn: u32) {
         if let Some(conn) = self.conns.get_mut(&conn) {
             conn.viewer_closed = true;

@@ -1,4 +1,4 @@
-//! What a viewer has received, checked packet by packet against the title and against time.
+//! The media of a viewer, checked packet by packet against the title and against time.
 
 use std::collections::VecDeque;
 
@@ -32,9 +32,9 @@ pub struct PlayAnswer {
     pub at: Instant,
     /// The sequence number of the first packet.
     pub sequence: Option<u16>,
-    /// The packet with which it should begin; `None`: it goes on.
+    /// The first packet expected; `None`: the media continues.
     pub from: Option<u32>,
-    /// In thousandths of real time, at most 1000: what is delivered faster may be on time too.
+    /// In thousandths of real time, at most 1000: faster delivery may also come at normal speed.
     pub speed_permille: u16,
 }
 
@@ -43,6 +43,8 @@ struct Jump {
     at: Instant,
     sequence: u16,
     packet: u32,
+    /// It follows the last packet of the title.
+    is_behind_end: bool,
 }
 
 /// The media of one session.
@@ -94,7 +96,7 @@ impl Reception {
     /// Takes an RTP packet, or learns that it was lost.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the packet is not one that may come now.
     pub fn take(
         &mut self,
         (now, title): (Instant, &StoredTitle),
@@ -123,7 +125,8 @@ impl Reception {
             }
         };
         if jumps {
-            self.jumps.push_back(Jump { at: now, sequence: header.sequence, packet });
+            let is_behind_end = self.next_packet() == Some(title.packets());
+            self.jumps.push_back(Jump { at: now, sequence: header.sequence, packet, is_behind_end });
             (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
         }
         self.last = Some((header.sequence, packet));
@@ -162,11 +165,17 @@ impl Reception {
     }
 
     /// A PLAY was answered.
-    pub fn take_answer(&mut self, answer: PlayAnswer) {
+    pub fn take_answer(&mut self, title: &StoredTitle, answer: PlayAnswer) {
         self.answers.push(answer);
         self.waits_since = Some(answer.at);
-        self.speed_permille = answer.speed_permille;
+        // A PLAY without a range changes nothing of what plays.
+        let kept = if answer.from.is_none() { self.speed_permille } else { 1_000 };
+        self.speed_permille = answer.speed_permille.min(kept);
         (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+        if answer.from.is_none() && self.next_packet() == Some(title.packets()) {
+            // There is nothing to go on with but BYE.
+            (self.waits_since, self.ended_at) = (None, Some(answer.at));
+        }
     }
 
     /// No media is expected until the next PLAY is answered, and none is late that comes.
@@ -186,7 +195,7 @@ impl Reception {
     /// Looks whether media is overdue, now and then.
     ///
     /// # Errors
-    /// What is overdue.
+    /// If media or BYE is overdue.
     pub fn look(&mut self, now: Instant, excuses: Excuses) -> Result<(), String> {
         self.check_jumps(now)?;
         if excuses.is_lost {
@@ -223,10 +232,12 @@ impl Reception {
                 return Ok(());
             }
             self.jumps.pop_front();
-            let announces = |answer: &&PlayAnswer| {
-                answer.sequence == Some(jump.sequence) && answer.from == Some(jump.packet)
+            // A title that has been played to its end begins again.
+            let again = jump.is_behind_end.then_some(0);
+            let announces = |answer: &PlayAnswer| {
+                answer.sequence == Some(jump.sequence) && answer.from.or(again) == Some(jump.packet)
             };
-            if !self.answers.iter().any(|answer| announces(&answer)) {
+            if !self.answers.iter().any(announces) {
                 return Err(format!(
                     "sequence {} is packet {}, which no answer to a PLAY has announced: {:?}",
                     jump.sequence, jump.packet, self.answers

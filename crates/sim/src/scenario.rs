@@ -1,5 +1,5 @@
-//! What a simulation does, drawn from its seed: the server's settings, what each viewer does, and
-//! what fails. It is plain data, so that parts of it can be left out to find what a failure needs.
+//! The plan of a simulation, drawn from its seed: the server's settings, the actions of each viewer,
+//! and the faults. It is plain data, so that parts can be left out to find those that a failure needs.
 
 use millrace_core::random::SplitMix;
 use millrace_store::disk::ReadFault;
@@ -32,7 +32,7 @@ pub struct ServerPlan {
     pub shares_wakes: bool,
 }
 
-/// What a viewer does at one moment.
+/// A viewer's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewerAction {
     /// PAUSE.
@@ -92,11 +92,11 @@ pub struct ViewerPlan {
     pub loss_ppm: u32,
     /// It connects again after the server was killed.
     pub comes_back: bool,
-    /// What it does while it plays.
+    /// Its actions while it plays.
     pub steps: Vec<ViewerStep>,
 }
 
-/// What fails.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
     /// A disk.
@@ -122,7 +122,7 @@ pub enum FaultKind {
 pub struct FaultPlan {
     /// When.
     pub at_ns: u64,
-    /// What.
+    /// The fault.
     pub kind: FaultKind,
 }
 

@@ -9,7 +9,7 @@ use crate::world::{Summary, Violation, simulate};
 /// Runs a scenario; a panic of the server is a failure like any other.
 ///
 /// # Errors
-/// What went wrong.
+/// The first invariant that does not hold.
 pub fn run_scenario(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
     let run = || simulate(scenario, is_verbose);
     catch_unwind(AssertUnwindSafe(run))
@@ -21,8 +21,8 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("of an unknown kind")
 }
 
-/// Leaves out faults, viewers and actions as long as the scenario fails without them. Returns what is
-/// left, and how it fails.
+/// Leaves out faults, viewers and actions as long as the scenario fails without them. Returns the
+/// rest, and how it fails.
 pub fn shrink_scenario(scenario: &Scenario, violation: Violation) -> (Scenario, Violation) {
     let (mut least, mut how) = (scenario.clone(), violation);
     loop {
@@ -78,7 +78,7 @@ pub enum SearchOutcome {
     },
 }
 
-/// Runs seeds `first..first + count` until one fails. `progress` is told of each.
+/// Runs seeds `first..first + count` until one fails. Calls `progress` after each.
 pub fn search_seeds(first: u64, count: u64, mut progress: impl FnMut(u64, &Summary)) -> SearchOutcome {
     let mut all = Summary::default();
     for seed in first..first.saturating_add(count) {

@@ -1,7 +1,7 @@
 //! Generated titles in real volumes: one of a single disk, one of four disks that may lose one.
 //!
-//! They are written once for each process. What is on the disks does not depend on the seed of a
-//! simulation, so all of them share it.
+//! They are written once for each process. The content of the disks does not depend on the seed of
+//! a simulation, so all simulations share it.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ const TITLES_SEED: u64 = 20_261_129;
 /// Media packets of each title: extents that are full and not, 4 to 25 s.
 const LENGTHS: [u32; 4] = [400, 784, 1_301, 2_350];
 
-/// What was written of one title.
+/// One title as it was written.
 pub struct StoredTitle {
     /// Its name in RTSP URLs.
     pub name: String,
@@ -62,7 +62,7 @@ impl StoredTitle {
         MediaTicks(u64::from(packet) * TS_PER_PACKET as u64 * TICKS_PER_TS_PACKET)
     }
 
-    /// The packet with which a viewer begins who wants to begin at this time.
+    /// The first packet sent to a viewer that asks for this time.
     pub fn access_at_or_before(&self, time: MediaTicks) -> u32 {
         let packet = (time.0 / Self::time(1).0).min(u64::from(self.packets()) - 1) as u32;
         packet / ACCESS_PACKETS * ACCESS_PACKETS

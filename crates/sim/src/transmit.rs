@@ -26,7 +26,7 @@ struct WrittenConnection {
     is_gone: bool,
 }
 
-/// The path. What it takes is on its way at once.
+/// The path. Accepted packets are on their way at once.
 pub struct SimTx {
     network: SharedNetwork,
     conns: BTreeMap<u32, WrittenConnection>,

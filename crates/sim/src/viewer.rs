@@ -1,4 +1,4 @@
-//! A viewer: the client's dialogue without its sockets, and what it does by plan.
+//! A viewer: the client's dialogue without its sockets, and its planned actions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,6 +25,9 @@ const PORTS: (u16, u16) = (5_000, 5_001);
 const REPLY_TIMEOUT_NS: u64 = 20_000_000_000;
 /// The kernel gives a connection up whose other end is gone.
 const DEAD_PEER_NS: u64 = 20_000_000_000;
+/// A viewer with nothing left to do looks this often whether media still comes; one that has paused
+/// is kept alive until then.
+const STAY_NS: u64 = 7_000_000_000;
 /// From the end of the title to TEARDOWN.
 const LEAVE_NS: u64 = 200_000_000;
 
@@ -37,14 +40,14 @@ pub enum ViewerEnd {
     Ended(String),
 }
 
-/// What has become of a viewer.
+/// State of a viewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ViewerPhase {
     /// It reads and speaks.
     Active,
     /// It does nothing until then.
     Stalled(Instant),
-    /// It is gone; the server learns of that when its connection is given up.
+    /// It is gone; its connection is given up at this time.
     Vanished(Instant),
     /// It is over.
     Over(ViewerEnd),
@@ -65,16 +68,16 @@ pub struct SimViewer {
     phase: ViewerPhase,
     next_step: usize,
     next_step_at: Option<Instant>,
-    /// What the next PLAY asks for, oldest first.
+    /// Place and speed of each PLAY that has not been answered, oldest first.
     asked: std::collections::VecDeque<(Option<u64>, u16)>,
-    /// What excuses the server for ending it.
+    /// Reasons of its own for its end.
     pub faults_of_its_own: Vec<&'static str>,
     /// Its session, once it has one.
     pub session: Option<String>,
     has_left_server: bool,
 }
 
-/// What a viewer needs of the world.
+/// The surroundings of a viewer.
 pub struct ViewerWorld<'a> {
     /// Now.
     pub now: Instant,
@@ -84,6 +87,10 @@ pub struct ViewerWorld<'a> {
     pub title: &'a StoredTitle,
     /// What excuses the server now.
     pub excuses: Excuses,
+}
+
+fn is_bye(bytes: &[u8]) -> bool {
+    parse(bytes).any(|packet| matches!(packet, RtcpPacket::Bye { .. }))
 }
 
 fn dialogue_config() -> DialogueConfig {
@@ -142,6 +149,11 @@ impl SimViewer {
         self.phase == ViewerPhase::Active
     }
 
+    /// Whether media was promised to it.
+    pub fn plays(&self) -> bool {
+        self.dialogue.phase() == DialoguePhase::Playing
+    }
+
     /// How it ended, if it has.
     pub fn end(&self) -> Option<&ViewerEnd> {
         match &self.phase {
@@ -159,10 +171,10 @@ impl SimViewer {
         }
     }
 
-    /// Reads what has come, does what is due.
+    /// Reads arrived bytes and carries out due actions.
     ///
     /// # Errors
-    /// What the server did wrong.
+    /// If the server broke an invariant.
     pub fn run(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {
         match self.phase {
             ViewerPhase::Stalled(until) if until <= world.now => {
@@ -225,10 +237,10 @@ impl SimViewer {
         Ok(())
     }
 
-    /// A datagram arrives, or was lost on the way.
+    /// A datagram arrives. The account of the media has those too that were lost on the way.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the packet is not one that may come now.
     pub fn receive(
         &mut self,
         world: &ViewerWorld<'_>,
@@ -240,15 +252,18 @@ impl SimViewer {
         match port == PORTS.0 {
             true => self.reception.take((world.now, world.title), bytes, world.excuses),
             false => {
-                let _ = is_lost;
-                self.take_rtcp(world, bytes);
+                if is_lost && is_bye(bytes) {
+                    self.reception.take_bye();
+                } else if !is_lost {
+                    self.take_rtcp(world, bytes);
+                }
                 Ok(())
             }
         }
     }
 
     fn take_rtcp(&mut self, world: &ViewerWorld<'_>, bytes: &[u8]) {
-        if parse(bytes).any(|packet| matches!(packet, RtcpPacket::Bye { .. })) {
+        if is_bye(bytes) {
             self.reception.take_bye();
             if self.next_step >= self.plan.steps.len() {
                 self.next_step_at = Some(world.now.plus_ns(LEAVE_NS));
@@ -308,26 +323,32 @@ impl SimViewer {
     fn playing(&mut self, world: &ViewerWorld<'_>, reply: &PlayReply) {
         let (from_ms, permille) = self.asked.pop_front().unwrap_or((None, 1_000));
         let from = from_ms.map(|ms| world.title.access_at_or_before(MediaTicks(ms * 90)));
-        self.reception.take_answer(PlayAnswer {
+        let answer = PlayAnswer {
             at: world.now,
             sequence: reply.rtp_info.as_ref().and_then(|info| info.sequence),
             from,
             speed_permille: permille.min(1_000),
-        });
+        };
+        self.reception.take_answer(world.title, answer);
         if self.next_step == 0 && self.next_step_at.is_none() {
             self.schedule(world.now);
         }
     }
 
-    /// The time of the next action; without one it stays to the end.
+    /// The time of the next action; without one it stays as long as media comes.
     fn schedule(&mut self, now: Instant) {
-        let step = self.plan.steps.get(self.next_step);
-        self.next_step_at = step.map(|step| now.plus_ns(step.after_ns));
+        let after_ns = self.plan.steps.get(self.next_step).map_or(STAY_NS, |step| step.after_ns);
+        self.next_step_at = Some(now.plus_ns(after_ns));
     }
 
     fn act(&mut self, world: &ViewerWorld<'_>) {
         let now = world.now;
         let Some(step) = self.plan.steps.get(self.next_step).copied() else {
+            let plays = self.dialogue.phase() == DialoguePhase::Playing || self.dialogue.is_busy();
+            if plays && !self.reception.is_finished() {
+                self.next_step_at = Some(now.plus_ns(STAY_NS));
+                return;
+            }
             self.next_step_at = None;
             if !self.dialogue.teardown(now) {
                 self.close(world, ViewerEnd::Left);
@@ -336,9 +357,6 @@ impl SimViewer {
         };
         self.next_step += 1;
         self.schedule(now);
-        if self.next_step == self.plan.steps.len() && self.reception.is_finished() {
-            self.next_step_at = Some(now.plus_ns(LEAVE_NS));
-        }
         match step.action {
             ViewerAction::Pause => {
                 self.reception.excuse_time();
@@ -368,13 +386,11 @@ impl SimViewer {
                 self.faults_of_its_own.push("sent garbage");
                 world.network.lock().write_up(self.number, b"\x00\xff not RTSP\r\n\r\n".to_vec());
             }
-            ViewerAction::BadReport => {}
+            ViewerAction::BadReport => {
+                let report = (SocketAddr::new(self.ip, PORTS.1), b"\x81\xc9\x00\x07 not RTCP".to_vec());
+                world.network.lock().reports.push(report);
+            }
         }
-    }
-
-    /// Whether its next action sends a bad report, which the world has to carry.
-    pub fn report_address(&self) -> SocketAddr {
-        SocketAddr::new(self.ip, PORTS.1)
     }
 
     fn close(&mut self, world: &ViewerWorld<'_>, end: ViewerEnd) {
@@ -394,9 +410,9 @@ impl SimViewer {
     /// Looks whether media is overdue.
     ///
     /// # Errors
-    /// What is overdue.
+    /// If media or BYE is overdue.
     pub fn look(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {
-        let plays = self.dialogue.phase() == DialoguePhase::Playing && !self.dialogue.is_busy();
+        let plays = self.plays() && !self.dialogue.is_busy();
         match self.phase == ViewerPhase::Active && plays && !self.has_left_server {
             true => self.reception.look(world.now, world.excuses),
             false => Ok(()),

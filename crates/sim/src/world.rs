@@ -15,27 +15,27 @@ use crate::scenario::{FaultKind, Scenario};
 use crate::titles::{StoredTitle, StoredVolume, stores};
 use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
 
-/// The clock begins here: zero would hide what is earlier than it.
+/// The clock begins here: at zero, earlier times would be hidden.
 const BEGIN: Instant = Instant(100_000_000_000);
 /// Viewers are looked at as often as this.
 const LOOK_NS: u64 = 250_000_000;
-/// What a disk did is felt for this long: read ahead, given up, suspended, probed.
+/// The effects of a disk fault last this long: reads given up, members suspended and probed.
 const AFTERMATH_NS: u64 = 12_000_000_000;
-/// When the last viewer is over, sessions that nobody ends expire within this time.
+/// When the last viewer has left, the remaining sessions expire within this time.
 const REST_NS: u64 = 40_000_000_000;
 /// No simulation takes longer.
 const LONGEST_NS: u64 = 300_000_000_000;
 
-/// What went wrong.
+/// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// When, since the beginning.
     pub at_ns: u64,
-    /// What.
+    /// The invariant, and the values that break it.
     pub what: String,
 }
 
-/// What a simulation did, for those who count.
+/// Counts of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Moments at which something happened.
@@ -77,6 +77,8 @@ struct SimWorld<'a> {
     at_fault: BTreeMap<u16, Instant>,
     next_look: Instant,
     starts: u64,
+    /// Media packets of the runs that the service has reported.
+    reported_packets: u64,
     summary: Summary,
     is_verbose: bool,
 }
@@ -113,6 +115,7 @@ pub fn simulate(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violat
         at_fault: BTreeMap::new(),
         next_look: BEGIN,
         starts: 0,
+        reported_packets: 0,
         summary: Summary::default(),
         is_verbose,
     };
@@ -166,6 +169,8 @@ impl SimWorld<'_> {
         self.host.run();
         self.take_events()?;
         self.run_viewers()?;
+        let reports = std::mem::take(&mut self.network.lock().reports);
+        reports.iter().for_each(|(from, bytes)| self.host.receive_report(*from, bytes));
         self.host.run();
         self.take_events()?;
         if self.now >= self.next_look {
@@ -188,7 +193,7 @@ impl SimWorld<'_> {
         for at in others.into_iter().flatten().chain(active).chain(viewers).chain(coming) {
             next = next.min(at);
         }
-        // What is due already and cannot be done now is tried again a little later.
+        // Work that is due already and cannot be done now is tried again a little later.
         if next <= self.now { self.now.plus_ns(50_000) } else { next }
     }
 
@@ -254,7 +259,7 @@ impl SimWorld<'_> {
         Ok(())
     }
 
-    /// The server's process ends in this moment; another one is started on what is durable.
+    /// The server's process ends at this moment; another one is started on the same volume.
     fn kill(&mut self) -> Result<(), String> {
         self.network.lock().kill_server();
         for index in 0..self.viewers.len() {
@@ -344,6 +349,7 @@ impl SimWorld<'_> {
             self.note_event(&event);
             match event {
                 ServiceEvent::Started { .. } => self.summary.sessions += 1,
+                ServiceEvent::Sent { packets, .. } => self.reported_packets += packets,
                 ServiceEvent::Closed { session, peer, reason, totals, .. } => {
                     self.check_closed(&session, peer, reason)?;
                     if let Some(totals) = totals {
@@ -365,20 +371,24 @@ impl SimWorld<'_> {
         }
     }
 
-    /// A session has ended: for one of the reasons for which it may.
+    /// Checks the reason for which a session has ended.
     fn check_closed(&mut self, session: &str, peer: SocketAddr, reason: EndReason) -> Result<(), String> {
-        let Some(viewer) = self.viewers.iter().find(|viewer| viewer.ip == peer.ip()) else {
+        let is_lost = self.excuses().is_lost;
+        let Some(viewer) = self.viewers.iter_mut().find(|viewer| viewer.ip == peer.ip()) else {
             return Err(format!("session {session} of {peer}, where no viewer is"));
         };
         let own = !viewer.faults_of_its_own.is_empty();
-        let is_lost = self.excuses().is_lost;
         let is_allowed = match reason {
             EndReason::TornDown => viewer.is_over() || own || viewer.session.is_some(),
-            EndReason::Expired => own || is_lost,
+            EndReason::Expired => own || is_lost || viewer.is_over(),
             EndReason::Disconnected => own || is_lost || viewer.is_over(),
             EndReason::Failed(FailReason::ReadError(_)) => is_lost,
             EndReason::Failed(FailReason::SlowReader) => own || is_lost,
             EndReason::Failed(FailReason::ConnectionClosed(_)) => own || viewer.is_over(),
+            EndReason::TablesFull => {
+                viewer.faults_of_its_own.push("did not play while others came");
+                !viewer.plays()
+            }
             _ => false,
         };
         self.summary.failed += u64::from(matches!(reason, EndReason::Failed(_)));
@@ -391,7 +401,7 @@ impl SimWorld<'_> {
         }
     }
 
-    /// What the server counts is what it has sent.
+    /// Compares the server's count for a session with the packets that were sent.
     fn check_totals(&self, peer: SocketAddr, packets: u64, bytes: u64) -> Result<(), String> {
         let Some(viewer) = self.viewers.iter().find(|viewer| viewer.ip == peer.ip()) else { return Ok(()) };
         let sent = self.network.lock().sent.get(&viewer.media_address()).copied().unwrap_or_default();
@@ -414,7 +424,12 @@ impl SimWorld<'_> {
             return Err(format!("extents {leased:?} are leased, and no viewer is left"));
         }
         self.check_durable()?;
-        self.summary.packets = self.network.lock().sent.values().map(|sent| sent.packets).sum();
+        let sent = self.network.lock().sent.values().map(|sent| sent.packets).sum();
+        self.summary.packets = sent;
+        // A server that is killed takes with it the count of its last runs.
+        if self.starts == 0 && self.reported_packets != sent {
+            return Err(format!("{sent} packets were sent, and {} reported", self.reported_packets));
+        }
         Ok(())
     }
 }

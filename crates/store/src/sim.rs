@@ -1,4 +1,4 @@
-//! What a simulation replaces on the thread that runs it: threads that are waited for, and random
+//! Replacements on the thread of a simulation: for threads that are waited for, and for random
 //! bytes. Other threads are not affected, so programs that are built with this feature and do not
 //! call [`enter`] behave as without it.
 

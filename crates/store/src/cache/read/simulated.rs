@@ -1,8 +1,8 @@
 //! Reading in virtual time: files are read by the thread that asks, when their simulated disk would
 //! have answered.
 //!
-//! A part takes a time that is drawn from the seed, and what the [`ReadFaults`] of its member add.
-//! While a member hangs, its parts are answered by nothing but the end of that fault.
+//! A part takes a time that is drawn from the seed, and the delay of the [`ReadFaults`] of its member.
+//! While a member hangs, none of its parts is answered.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,12 +16,8 @@ use super::part::{Arrived, ReadPart};
 use super::parts::{PartId, ReadParts};
 use super::staging::Staging;
 use super::{ExtentReader, Owed, Unanswered};
+use crate::limits::cache::{SIM_READ_LEAST_NS, SIM_READ_SPREAD_NS};
 use crate::disk::{ReadFault, ReadFaults};
-
-/// An answer takes at least this long.
-const SHORTEST_NS: u64 = 100_000;
-/// And up to this much longer: a seek and a turn of a disk.
-const SPREAD_NS: u64 = 12_000_000;
 
 /// A part that its disk has not answered.
 struct AskedPart {
@@ -52,7 +48,7 @@ impl Simulated {
         Ok(Self { parts, asked: Vec::new(), faults, random: SplitMix(seed) })
     }
 
-    /// Answers what is due, in the order in which it was asked.
+    /// Answers the parts that are due, in the order of their requests.
     fn answer(&mut self, now: Instant) {
         let mut index = 0;
         while index < self.asked.len() {
@@ -109,7 +105,7 @@ impl ExtentReader for Simulated {
         for id in self.parts.begin(batch) {
             let Some(part) = self.parts.lend(id) else { continue };
             let late = self.faults.of(member_of(&part)).delay_ns(part.bytes());
-            let takes = SHORTEST_NS + self.random.below(SPREAD_NS);
+            let takes = SIM_READ_LEAST_NS + self.random.below(SIM_READ_SPREAD_NS);
             self.asked.push(AskedPart { id, part, due: now.plus_ns(takes).plus_ns(late) });
         }
     }
