@@ -166,6 +166,19 @@ const RULES: &[Rule] = &[
         why: "the control side: it reaches engine and packet I/O through offload only",
     },
     Rule {
+        krate: "millrace-sim",
+        ours: &[
+            "millrace-core",
+            "millrace-store",
+            "millrace-engine",
+            "millrace-offload",
+            "millrace-client",
+            "millrace-server",
+        ],
+        theirs: None,
+        why: "the whole server on one virtual clock: it uses what is served, and nothing uses it",
+    },
+    Rule {
         krate: "millrace-testkit",
         ours: &["millrace-core", "millrace-engine", "millrace-netio", "millrace-store"],
         theirs: Some(&["rustix"]),

@@ -149,6 +149,10 @@ pub(crate) fn remove_tree(disk: &Disk, path: &Path) -> Result<(), StoreError> {
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; N];
+    #[cfg(feature = "sim")]
+    if crate::sim::fill(&mut bytes) {
+        return Ok(bytes);
+    }
     File::open(path).and_then(|mut f| f.read_exact(&mut bytes)).map_err(StoreError::io("read", path))?;
     Ok(bytes)
 }

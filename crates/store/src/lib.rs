@@ -23,6 +23,7 @@
 //! | [`blocking`] | system calls on disks that may not answer, by threads that may be given up |
 //! | [`bell`] | wakes a sleeping side: the cache's manager, an engine's loop, the control side |
 //! | [`cache`] | the one copy in memory, read ahead, lent to many |
+//! | `sim` | with the feature of this name: replacements on the thread of a simulation |
 //!
 //! A store is a directory. `docs/ref/store-format.md` describes it byte by byte.
 //!
@@ -63,6 +64,8 @@ pub mod packet_size;
 pub mod pictures;
 pub mod repair;
 pub mod scrub;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod stripes;
 pub mod sums;
 pub mod transform;

@@ -124,12 +124,13 @@ impl Service {
 
     /// Checks for overdue work. Call it about once a second.
     pub fn tick(&mut self, now: Instant) {
-        let late: Vec<_> = self
+        let mut late: Vec<_> = self
             .streams
             .values()
             .filter(|s| s.pending.as_ref().is_some_and(|p| now.ns_since(p.since) > ENGINE_ANSWER_TIMEOUT_NS))
             .map(|stream| stream.key)
             .collect();
+        late.sort_unstable();
         for key in late {
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             stream.pending = None;

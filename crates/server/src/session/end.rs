@@ -52,7 +52,9 @@ impl RtspFace<'_> {
             self.service.stream(*key).is_some_and(|stream| now.ns_since(stream.last_heard()) > limit)
         };
         let silent = self.sessions.keys().copied().filter(is_silent);
-        let expired: Vec<_> = silent.filter(must_speak).collect();
+        let mut expired: Vec<_> = silent.filter(must_speak).collect();
+        // The oldest first, whatever the order of the table: two runs with the same input end alike.
+        expired.sort_unstable();
         for key in expired {
             self.end_session(now, key, EndReason::Expired);
         }
@@ -61,7 +63,7 @@ impl RtspFace<'_> {
 
     fn close_slow_connections(&mut self, now: Instant, idle_limit_ns: u64) {
         let header_limit_ns = self.config.header_timeout_ns;
-        let slow: Vec<_> = self
+        let mut slow: Vec<_> = self
             .conns
             .iter()
             .filter(|(_, conn)| !conn.closing && conn.waiting.is_none() && !conn.is_post)
@@ -81,6 +83,7 @@ impl RtspFace<'_> {
                 Some((key, conn.peer, Some((what, conn.begun.is_some()))))
             })
             .collect();
+        slow.sort_unstable_by_key(|(key, ..)| *key);
         for (key, peer, what) in slow {
             if let Some((what, begun)) = what {
                 self.tell(ServiceEvent::TooSlow { peer, what });

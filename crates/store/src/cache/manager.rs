@@ -11,6 +11,8 @@
 mod damage;
 mod flights;
 mod member_monitor;
+#[cfg(feature = "sim")]
+pub(super) mod stepped;
 mod transforms;
 
 use std::sync::Arc;
@@ -94,13 +96,17 @@ impl Manager {
     /// # Errors
     /// When there is no way of reading.
     pub(super) fn new(parts: ManagerParts) -> Result<Self, CacheError> {
-        let ManagerParts { config, arena, handles, control, wake, clock, counters, faults } = parts;
+        let ManagerParts { config, wake, faults, .. } = &parts;
+        let reader = read::start(config.backend, reader_size(config), wake, faults)?;
+        Ok(Self::with_reader(parts, reader))
+    }
+
+    fn with_reader(parts: ManagerParts, reader: Box<dyn ExtentReader>) -> Self {
+        let ManagerParts { config, arena, handles, control, wake, clock, counters, .. } = parts;
         let reads = config.reads_in_flight;
-        let places = EXTENTS_PER_READ * reads + MAX_RUN_EXTENTS;
-        // One place more, for probes.
-        let reader = read::start(config.backend, (places + 1, reads + 1), &wake, &faults)?;
+        let places = reader_size(&config).0 - 1;
         let policy = Policy::new(arena, handles.len(), config.prefetch_ns, reads, Arc::clone(&counters));
-        Ok(Self {
+        Self {
             policy,
             reader,
             builder: Builder::default(),
@@ -118,7 +124,7 @@ impl Manager {
             returns: 0,
             probe: None,
             stopping: false,
-        })
+        }
     }
 
     /// How it reads.
@@ -354,6 +360,12 @@ impl Manager {
         }
         due.unwrap_or(Instant(u64::MAX))
     }
+}
+
+/// Places of a reader, with one for probes, and how many reads are usual at a time.
+fn reader_size(config: &CacheConfig) -> (usize, usize) {
+    let reads = config.reads_in_flight;
+    (EXTENTS_PER_READ * reads + MAX_RUN_EXTENTS + 1, reads + 1)
 }
 
 /// Asks the kernel to drop its cached pages of a span. If it does not, the span is read again all

@@ -91,6 +91,8 @@ pub use self::error::CacheError;
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
+#[cfg(feature = "sim")]
+pub use self::manager::stepped::SteppedCache;
 pub use self::member_files::{MemberFiles, TitleFile};
 pub use self::source::{ParitySource, PlainSource, SourceKind, StripedSource, TitleSource, TrackId};
 pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions, Trouble};

@@ -71,6 +71,13 @@ pub const TROUBLE_INTERVAL_NS: u64 = 1_000_000_000;
 /// Titles whose damage is kept until it is taken: it is asked for twenty times a second, and found again.
 pub const MAX_DAMAGE_KEPT: usize = 64;
 
+// Simulated disks.
+
+/// A read takes at least this long: a request to a fast disk.
+pub const SIM_READ_LEAST_NS: u64 = 100_000;
+/// And up to this much longer: a seek and a turn of a slow one.
+pub const SIM_READ_SPREAD_NS: u64 = 12_000_000;
+
 // Members of a volume.
 
 /// Points at which a member is suspended. They are forgotten at one point in [`POINT_NS`].

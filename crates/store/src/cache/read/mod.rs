@@ -9,6 +9,8 @@
 
 mod part;
 mod parts;
+#[cfg(feature = "sim")]
+pub(super) mod simulated;
 mod span;
 mod staging;
 mod threads;
@@ -55,7 +57,7 @@ pub(super) struct Owed {
 
 /// Reads orders into staging memory. A read is begun in a *place*, which is free again when the place has been named by
 /// [`ExtentReader::next_done`], or has been given up.
-pub(super) trait ExtentReader {
+pub(super) trait ExtentReader: Send {
     /// "io_uring" or "threads".
     fn name(&self) -> &'static str;
 
@@ -104,6 +106,12 @@ pub(super) trait ExtentReader {
 
     /// Memory that is put aside, in bytes.
     fn aside_bytes(&self) -> usize;
+
+    /// When a simulated disk answers next.
+    #[cfg(feature = "sim")]
+    fn next_answer(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// Starts the requested backend, or the best available, with `places` places, sized for the `usual`

@@ -226,6 +226,12 @@ impl ReadPart {
         true
     }
 
+    /// The bytes of files that its reads ask for.
+    #[cfg(feature = "sim")]
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.reads.iter().map(|read| read.span.offset..read.span.offset + read.span.ask as u64)
+    }
+
     /// Whether all its reads have ended.
     pub(super) fn has_ended(&self) -> bool {
         self.left == 0

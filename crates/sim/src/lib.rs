@@ -1,0 +1,26 @@
+//! The whole server in one process and one thread, on one virtual clock, from one seed: viewers, RTSP,
+//! service, engines, cache and disks, and the faults of all of them.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`scenario`] | actions and faults, drawn from the seed |
+//! | [`world`] | the clock, the order of events, the invariants |
+//! | [`host`] | the server: the real service, loops and cache, and a control plane without sockets |
+//! | [`transmit`], [`network`] | the loops' egress path, and where it leads |
+//! | [`library`], [`titles`] | the service's titles, and the volumes that they lie on |
+//! | [`viewer`], [`reception`] | the client's dialogue, and its media, packet by packet |
+//! | [`search`] | many seeds, and the least of a scenario that still fails |
+//!
+//! `docs/design/0047-simulator.md` lists its real parts and its checks.
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod library;
+pub mod network;
+pub mod reception;
+pub mod scenario;
+pub mod search;
+pub mod titles;
+pub mod transmit;
+pub mod viewer;
+pub mod world;

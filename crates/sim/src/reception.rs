@@ -1,0 +1,249 @@
+//! The media of a viewer, checked packet by packet against the title and against time.
+
+use std::collections::VecDeque;
+
+use millrace_core::time::Instant;
+use millrace_core::wire::rtp::RtpHeader;
+
+use crate::titles::StoredTitle;
+
+/// Media may be this late without a reason: a burst in a connection, and the network.
+const SLACK_NS: u64 = 500_000_000;
+/// And this late where parity has to make up for a member: it is given up after two seconds.
+const PARITY_SLACK_NS: u64 = 4_000_000_000;
+/// A viewer's first packet takes openings and reads too.
+const START_SLACK_NS: u64 = 1_000_000_000;
+/// BYE comes 2.5 s after the last packet.
+const BYE_NS: u64 = 4_000_000_000;
+
+/// What excuses the server at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excuses {
+    /// A member is at fault, and parity makes up for it.
+    pub is_degraded: bool,
+    /// More members are at fault than parity makes up for.
+    pub is_lost: bool,
+}
+
+/// The answer to a PLAY.
+#[derive(Clone, Copy, Debug)]
+pub struct PlayAnswer {
+    /// When it came.
+    pub at: Instant,
+    /// The sequence number of the first packet.
+    pub sequence: Option<u16>,
+    /// The first packet expected; `None`: the media continues.
+    pub from: Option<u32>,
+    /// In thousandths of real time, at most 1000: faster delivery may also come at normal speed.
+    pub speed_permille: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Jump {
+    at: Instant,
+    sequence: u16,
+    packet: u32,
+    /// It follows the last packet of the title.
+    is_behind_end: bool,
+}
+
+/// The media of one session.
+pub struct Reception {
+    last: Option<(u16, u32)>,
+    /// Media packets that have come, or were lost on the way.
+    pub packets: u64,
+    /// Packets that the server left out.
+    pub missing: u64,
+    jumps: VecDeque<Jump>,
+    answers: Vec<PlayAnswer>,
+    /// A packet that came in time, and when.
+    anchor: Option<(Instant, u32)>,
+    /// Media should come since this moment.
+    waits_since: Option<Instant>,
+    speed_permille: u16,
+    ended_at: Option<Instant>,
+    has_bye: bool,
+}
+
+impl Default for Reception {
+    fn default() -> Self {
+        Self {
+            last: None,
+            packets: 0,
+            missing: 0,
+            jumps: VecDeque::new(),
+            answers: Vec::new(),
+            anchor: None,
+            waits_since: None,
+            speed_permille: 1_000,
+            ended_at: None,
+            has_bye: false,
+        }
+    }
+}
+
+impl Reception {
+    /// Whether the title has come to its end, and BYE with it.
+    pub fn is_finished(&self) -> bool {
+        self.ended_at.is_some() && self.has_bye
+    }
+
+    /// The packet behind the last one.
+    pub fn next_packet(&self) -> Option<u32> {
+        self.last.map(|(_, packet)| packet + 1)
+    }
+
+    /// Takes an RTP packet, or learns that it was lost.
+    ///
+    /// # Errors
+    /// If the packet is not one that may come now.
+    pub fn take(
+        &mut self,
+        (now, title): (Instant, &StoredTitle),
+        datagram: &[u8],
+        excuses: Excuses,
+    ) -> Result<(), String> {
+        let (header, payload) = RtpHeader::parse(datagram).ok_or("a media datagram is no RTP")?;
+        let packet = title.packet_of(payload).ok_or_else(|| {
+            format!("wrong bytes: RTP sequence {} is no packet of {}", header.sequence, title.name)
+        })?;
+        self.packets += 1;
+        let jumps = match self.last {
+            None => true,
+            Some((sequence, before)) => {
+                let step = header.sequence.wrapping_sub(sequence);
+                let moved = packet.wrapping_sub(before);
+                let is_gap = step > 1 && step < 1_000;
+                if step == 0 || step >= 1_000 || is_gap && !(excuses.is_lost || excuses.is_degraded) {
+                    return Err(format!(
+                        "sequence {} follows {sequence} (packets {packet} and {before})",
+                        header.sequence
+                    ));
+                }
+                self.missing += u64::from(step) - 1;
+                u32::from(step) != moved
+            }
+        };
+        if jumps {
+            let is_behind_end = self.next_packet() == Some(title.packets());
+            self.jumps.push_back(Jump { at: now, sequence: header.sequence, packet, is_behind_end });
+            (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+        }
+        self.last = Some((header.sequence, packet));
+        self.note_time(now, packet, excuses)?;
+        if packet + 1 == title.packets() {
+            self.ended_at.get_or_insert(now);
+            self.waits_since = None;
+        }
+        Ok(())
+    }
+
+    fn note_time(&mut self, now: Instant, packet: u32, excuses: Excuses) -> Result<(), String> {
+        let Some((since, first)) = self.anchor else {
+            self.anchor = Some((now, packet));
+            return Ok(());
+        };
+        let late_ns = now.ns_since(self.due(since, first, packet));
+        if late_ns > SLACK_NS {
+            let slack_ns = if excuses.is_degraded { PARITY_SLACK_NS } else { SLACK_NS };
+            if !excuses.is_lost && late_ns > slack_ns {
+                return Err(format!("packet {packet} is {} ms late", late_ns / 1_000_000));
+            }
+            self.anchor = Some((now, packet));
+        }
+        Ok(())
+    }
+
+    fn due(&self, since: Instant, first: u32, packet: u32) -> Instant {
+        let media_ns = StoredTitle::time(packet.saturating_sub(first)).to_ns();
+        since.plus_ns(media_ns * 1_000 / u64::from(self.speed_permille))
+    }
+
+    /// RTCP BYE has come, or was lost.
+    pub fn take_bye(&mut self) {
+        self.has_bye = true;
+    }
+
+    /// A PLAY was answered.
+    pub fn take_answer(&mut self, title: &StoredTitle, answer: PlayAnswer) {
+        self.answers.push(answer);
+        self.waits_since = Some(answer.at);
+        // A PLAY without a range changes nothing of what plays.
+        let kept = if answer.from.is_none() { self.speed_permille } else { 1_000 };
+        self.speed_permille = answer.speed_permille.min(kept);
+        (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+        if answer.from.is_none() && self.next_packet() == Some(title.packets()) {
+            // There is nothing to go on with but BYE.
+            (self.waits_since, self.ended_at) = (None, Some(answer.at));
+        }
+    }
+
+    /// No media is expected until the next PLAY is answered, and none is late that comes.
+    pub fn excuse_time(&mut self) {
+        (self.anchor, self.waits_since, self.ended_at) = (None, None, None);
+    }
+
+    /// The viewer could not take media until now.
+    pub fn restart_time(&mut self, now: Instant) {
+        self.anchor = None;
+        if self.ended_at.is_none() && self.waits_since.is_some() {
+            self.waits_since = Some(now);
+        }
+        self.ended_at = self.ended_at.map(|_| now);
+    }
+
+    /// Looks whether media is overdue, now and then.
+    ///
+    /// # Errors
+    /// If media or BYE is overdue.
+    pub fn look(&mut self, now: Instant, excuses: Excuses) -> Result<(), String> {
+        self.check_jumps(now)?;
+        if excuses.is_lost {
+            self.restart_time(now);
+            return Ok(());
+        }
+        let more_ns = if excuses.is_degraded { PARITY_SLACK_NS } else { 0 };
+        if let Some(ended_at) = self.ended_at {
+            let overdue = !self.has_bye && now.ns_since(ended_at) > BYE_NS + more_ns;
+            return if overdue { Err("no BYE after the last packet".to_owned()) } else { Ok(()) };
+        }
+        let Some(since) = self.waits_since else { return Ok(()) };
+        let due = match (self.anchor, self.last) {
+            (Some((anchor, first)), Some((_, last))) => {
+                self.due(anchor, first, last + 1).max(since).plus_ns(2 * SLACK_NS)
+            }
+            _ => since.plus_ns(START_SLACK_NS),
+        };
+        if now > due.plus_ns(more_ns) {
+            let last = self.last.map(|(_, packet)| packet);
+            return Err(format!(
+                "no media since packet {last:?}: {} ms overdue",
+                now.ns_since(due) / 1_000_000
+            ));
+        }
+        Ok(())
+    }
+
+    /// Each jump of the media must have been announced by the answer to a PLAY.
+    fn check_jumps(&mut self, now: Instant) -> Result<(), String> {
+        while let Some(jump) = self.jumps.front().copied() {
+            // The answer may be on its way.
+            if now.ns_since(jump.at) < SLACK_NS {
+                return Ok(());
+            }
+            self.jumps.pop_front();
+            // A title that has been played to its end begins again.
+            let again = jump.is_behind_end.then_some(0);
+            let announces = |answer: &PlayAnswer| {
+                answer.sequence == Some(jump.sequence) && answer.from.or(again) == Some(jump.packet)
+            };
+            if !self.answers.iter().any(announces) {
+                return Err(format!(
+                    "sequence {} is packet {}, which no answer to a PLAY has announced: {:?}",
+                    jump.sequence, jump.packet, self.answers
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! The plan of a simulation, drawn from its seed: the server's settings, the actions of each viewer,
+//! and the faults. It is plain data, so that parts can be left out to find those that a failure needs.
+
+use millrace_core::random::SplitMix;
+use millrace_store::disk::ReadFault;
+
+use crate::titles::stores;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// The settings of the server.
+#[derive(Clone, Debug)]
+pub struct ServerPlan {
+    /// Engines.
+    pub engines: usize,
+    /// Streams of each.
+    pub streams_per_engine: usize,
+    /// Streams that play at once.
+    pub max_streams: usize,
+    /// Media sent ahead in connections.
+    pub fast_start_ms: u16,
+    /// Extents of the cache.
+    pub extents: usize,
+    /// Reads at a time.
+    pub reads_in_flight: usize,
+    /// Media read ahead.
+    pub prefetch_ns: u64,
+    /// Packets leave one by one.
+    pub is_smooth: bool,
+    /// Streams share wake-ups.
+    pub shares_wakes: bool,
+}
+
+/// A viewer's action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewerAction {
+    /// PAUSE.
+    Pause,
+    /// PLAY without a range.
+    Resume,
+    /// PLAY from a time of the title.
+    Seek {
+        /// In milliseconds.
+        to_ms: u64,
+    },
+    /// PLAY from a time at another delivery speed.
+    Speed {
+        /// In milliseconds.
+        to_ms: u64,
+        /// In thousandths of real time.
+        permille: u16,
+    },
+    /// TEARDOWN.
+    TearDown,
+    /// It closes its connection.
+    Close,
+    /// Its power fails.
+    Vanish,
+    /// It reads and sends nothing for a while.
+    Stall {
+        /// How long.
+        for_ns: u64,
+    },
+    /// It sends bytes that are not RTSP.
+    Garbage,
+    /// It sends a datagram that is not RTCP.
+    BadReport,
+}
+
+/// One action, and how long after the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct ViewerStep {
+    /// Since the action before, or since media was promised first.
+    pub after_ns: u64,
+    /// The action.
+    pub action: ViewerAction,
+}
+
+/// One viewer.
+#[derive(Clone, Debug)]
+pub struct ViewerPlan {
+    /// When it connects.
+    pub start_ns: u64,
+    /// Place of the title among those of the volume.
+    pub title: usize,
+    /// Media comes by its connection.
+    pub by_tcp: bool,
+    /// Where it begins; `None`: at the beginning, without a range.
+    pub from_ms: Option<u64>,
+    /// Datagrams of a million that it loses.
+    pub loss_ppm: u32,
+    /// It connects again after the server was killed.
+    pub comes_back: bool,
+    /// Its actions while it plays.
+    pub steps: Vec<ViewerStep>,
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FaultKind {
+    /// A disk.
+    Disk {
+        /// Its slot in the volume.
+        member: u16,
+        /// How.
+        fault: ReadFault,
+        /// For how long.
+        for_ns: u64,
+    },
+    /// The wall clock is set; the monotonic clock goes on.
+    WallClock {
+        /// Unix time minus monotonic time from now on.
+        offset_ns: u64,
+    },
+    /// The server is killed and started again.
+    Kill,
+}
+
+/// One fault.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultPlan {
+    /// When.
+    pub at_ns: u64,
+    /// The fault.
+    pub kind: FaultKind,
+}
+
+/// Everything that a simulation does.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed that it was drawn from; delays and losses follow from it too.
+    pub seed: u64,
+    /// Place of the volume.
+    pub volume: usize,
+    /// Bytes that a connection takes before it is full.
+    pub capacity_bytes: usize,
+    /// The server.
+    pub server: ServerPlan,
+    /// The viewers.
+    pub viewers: Vec<ViewerPlan>,
+    /// The faults.
+    pub faults: Vec<FaultPlan>,
+}
+
+fn pick<T: Copy>(random: &mut SplitMix, from: &[T]) -> T {
+    from[random.below(from.len() as u64) as usize]
+}
+
+fn chance(random: &mut SplitMix, percent: u64) -> bool {
+    random.below(100) < percent
+}
+
+impl Scenario {
+    /// Draws everything from a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut random = SplitMix::numbered(seed, 0);
+        let volume = random.below(stores().volumes.len() as u64) as usize;
+        let server = server_plan(&mut random);
+        let viewers = (0..1 + random.below(5)).map(|_| viewer_plan(&mut random)).collect();
+        let mut scenario = Self {
+            seed,
+            volume,
+            capacity_bytes: pick(&mut random, &[64, 256, 1024]) << 10,
+            server,
+            viewers,
+            faults: Vec::new(),
+        };
+        // Half of the seeds have no fault: there nothing excuses anything.
+        if chance(&mut random, 50) {
+            let members = stores().volumes[volume].dirs.len() as u64;
+            scenario.faults = (0..1 + random.below(4)).map(|_| fault_plan(&mut random, members)).collect();
+            scenario.faults.sort_by_key(|fault| fault.at_ns);
+        }
+        scenario
+    }
+}
+
+fn server_plan(random: &mut SplitMix) -> ServerPlan {
+    ServerPlan {
+        engines: pick(random, &[1, 1, 2]),
+        streams_per_engine: pick(random, &[8, 8, 8, 3]),
+        max_streams: pick(random, &[8, 8, 8, 2, 1]),
+        fast_start_ms: pick(random, &[0, 0, 500, 2_000]),
+        extents: pick(random, &[24, 32, 64]),
+        reads_in_flight: pick(random, &[2, 4, 8]),
+        prefetch_ns: pick(random, &[0, SECOND, 2 * SECOND]),
+        is_smooth: chance(random, 20),
+        shares_wakes: chance(random, 30),
+    }
+}
+
+fn viewer_plan(random: &mut SplitMix) -> ViewerPlan {
+    let start_ns = random.below(3_000) * MS;
+    let title = random.below(4) as usize;
+    let by_tcp = chance(random, 45);
+    let from_ms = chance(random, 40).then(|| random.below(26_000));
+    let loss_ppm = pick(random, &[0, 0, 0, 5_000, 50_000]);
+    let comes_back = chance(random, 50);
+    let steps = (0..random.below(6)).map(|_| viewer_step(random)).collect();
+    ViewerPlan { start_ns, title, by_tcp, from_ms, loss_ppm, comes_back, steps }
+}
+
+fn viewer_step(random: &mut SplitMix) -> ViewerStep {
+    let after_ns = match random.below(4) {
+        0 => random.below(20) * MS,
+        _ => random.below(4_000) * MS + random.below(MS),
+    };
+    let to_ms = random.below(26_000);
+    let action = match random.below(100) {
+        0..20 => ViewerAction::Pause,
+        20..42 => ViewerAction::Resume,
+        42..64 => ViewerAction::Seek { to_ms },
+        64..72 => ViewerAction::Speed { to_ms, permille: pick(random, &[500, 800, 1_250, 2_000]) },
+        72..80 => ViewerAction::TearDown,
+        80..85 => ViewerAction::Close,
+        85..89 => ViewerAction::Vanish,
+        89..94 => ViewerAction::Stall { for_ns: random.below(12_000) * MS },
+        94..97 => ViewerAction::Garbage,
+        _ => ViewerAction::BadReport,
+    };
+    ViewerStep { after_ns, action }
+}
+
+fn fault_plan(random: &mut SplitMix, members: u64) -> FaultPlan {
+    let at_ns = random.below(15_000) * MS;
+    let kind = match random.below(10) {
+        0 => FaultKind::Kill,
+        1 => FaultKind::WallClock { offset_ns: random.below(4_000_000_000) * SECOND },
+        _ => {
+            let fault = match random.below(7) {
+                0 => ReadFault::Eio,
+                1 => ReadFault::Hang,
+                2 => ReadFault::SlowNs(random.below(1_500) * MS),
+                3 => ReadFault::Short,
+                4 => ReadFault::EioAt { at: random.below(2_000_000), bytes: 1 + random.below(20_000) },
+                5 => ReadFault::HangAt { at: random.below(2_000_000), bytes: 1 + random.below(20_000) },
+                _ => ReadFault::Flip { seed: random.next(), one_in: pick(random, &[1, 50, 1_000]) },
+            };
+            let member = random.below(members) as u16;
+            FaultKind::Disk { member, fault, for_ns: random.below(6_000) * MS }
+        }
+    };
+    FaultPlan { at_ns, kind }
+}

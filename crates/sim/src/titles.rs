@@ -1,0 +1,175 @@
+//! Generated titles in real volumes: one of a single disk, one of four disks that may lose one.
+//!
+//! They are written once for each process. The content of the disks does not depend on the seed of
+//! a simulation, so all simulations share it.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
+use millrace_core::packet::PacketMeta;
+use millrace_core::random::SplitMix;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_store::format::superblock::Geometry;
+use millrace_store::index::{ClockPiece, PidRole, PidUse, RandomAccessPoint, TitleIndex};
+use millrace_store::volume::{ElementaryStream, FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
+
+/// Ticks that a TS packet lasts: 95 media packets a second, 1 Mb/s, so that seconds of media cost
+/// little time to simulate.
+const TICKS_PER_TS_PACKET: u64 = 135;
+/// Packets from one access point to the next: a second.
+const ACCESS_PACKETS: u32 = 100;
+const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
+const TS_PER_PACKET: usize = DEFAULT_PACKET_BYTES / TS_PACKET_BYTES;
+/// The seed of everything that is written.
+const TITLES_SEED: u64 = 20_261_129;
+/// Media packets of each title: extents that are full and not, 4 to 25 s.
+const LENGTHS: [u32; 4] = [400, 784, 1_301, 2_350];
+
+/// One title as it was written.
+pub struct StoredTitle {
+    /// Its name in RTSP URLs.
+    pub name: String,
+    /// Its transport stream.
+    pub bytes: Vec<u8>,
+}
+
+impl StoredTitle {
+    fn new(number: u64, packets: u32) -> Self {
+        let mut random = SplitMix::numbered(TITLES_SEED, number);
+        // The last packet is shorter than the others.
+        let ts_packets = packets as usize * TS_PER_PACKET - number as usize % TS_PER_PACKET;
+        let mut bytes = vec![0; ts_packets * TS_PACKET_BYTES];
+        for word in bytes.chunks_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
+        }
+        for (place, packet) in bytes.chunks_mut(TS_PACKET_BYTES).enumerate() {
+            packet[0] = 0x47;
+            packet[4..8].copy_from_slice(&(number as u32).to_be_bytes());
+            packet[8..12].copy_from_slice(&(place as u32).to_be_bytes());
+        }
+        Self { name: format!("title-{number}"), bytes }
+    }
+
+    /// Its media packets.
+    pub fn packets(&self) -> u32 {
+        self.bytes.len().div_ceil(DEFAULT_PACKET_BYTES) as u32
+    }
+
+    /// Media time of a packet.
+    pub fn time(packet: u32) -> MediaTicks {
+        MediaTicks(u64::from(packet) * TS_PER_PACKET as u64 * TICKS_PER_TS_PACKET)
+    }
+
+    /// The first packet sent to a viewer that asks for this time.
+    pub fn access_at_or_before(&self, time: MediaTicks) -> u32 {
+        let packet = (time.0 / Self::time(1).0).min(u64::from(self.packets()) - 1) as u32;
+        packet / ACCESS_PACKETS * ACCESS_PACKETS
+    }
+
+    /// How long it is.
+    pub fn duration(&self) -> MediaTicks {
+        MediaTicks((self.bytes.len() / TS_PACKET_BYTES) as u64 * TICKS_PER_TS_PACKET)
+    }
+
+    /// Which packet this is, by its own content; `None` unless every byte is that of the title.
+    pub fn packet_of(&self, payload: &[u8]) -> Option<u32> {
+        let place = u32::from_be_bytes(payload.get(8..12)?.try_into().ok()?);
+        let packet = place as usize / TS_PER_PACKET;
+        let start = packet.checked_mul(DEFAULT_PACKET_BYTES)?;
+        let end = (start + DEFAULT_PACKET_BYTES).min(self.bytes.len());
+        (self.bytes.get(start..end)? == payload).then_some(packet as u32)
+    }
+
+    fn index(&self) -> TitleIndex {
+        let points = (0..self.packets()).step_by(ACCESS_PACKETS as usize).map(|packet| {
+            let byte = u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
+            RandomAccessPoint { packet, time: Self::time(packet), byte }
+        });
+        let pieces = vec![ClockPiece { byte: 0, time: MediaTicks(0) }];
+        let pid = |pid, role, stream_type| PidUse { pid, role, stream_type, pcr: pid == 256, ts_packets: 9 };
+        let pids =
+            vec![pid(0, PidRole::Pat, 0), pid(256, PidRole::Stream, 27), pid(0x1fff, PidRole::Null, 0)];
+        TitleIndex::new(points.collect(), pieces, pids).expect("points and pieces ascend")
+    }
+
+    fn add_to(&self, volume: &Volume) {
+        let written = "a volume of its own takes a title";
+        let mut writer = TitleWriter::begin(volume, &[SIZE]).expect(written);
+        writer.write_data(&self.bytes).expect(written);
+        for packet in 0..self.packets() {
+            let is_access = packet.is_multiple_of(ACCESS_PACKETS);
+            let flags = if is_access { PacketMeta::RANDOM_ACCESS } else { 0 };
+            writer.push_meta(SIZE, PacketMeta::new(0, flags, Self::time(packet))).expect(written);
+        }
+        let stream = ElementaryStream {
+            pid: 256,
+            stream_type: 27,
+            codec: "H.264".to_owned(),
+            language: None,
+            role: None,
+        };
+        let finish = FinishTitle {
+            name: self.name.clone(),
+            source: SourceIdentity {
+                path: PathBuf::from(format!("/films/{}", self.name)),
+                bytes: self.bytes.len() as u64,
+                modified_unix_ns: 1,
+            },
+            duration: self.duration(),
+            mean_rate: BitRate(1_003_000),
+            peak_rate: BitRate(1_003_000),
+            constant_rate: true,
+            streams: vec![stream],
+            index: self.index(),
+            notes: Vec::new(),
+            derived: None,
+            rendition: None,
+            naming: Naming::default(),
+        };
+        writer.commit(finish).expect(written);
+    }
+}
+
+/// A volume as it was written.
+pub struct StoredVolume {
+    /// Its members' directories.
+    pub dirs: Vec<PathBuf>,
+    /// Members that may be lost.
+    pub tolerance: usize,
+    /// Its titles.
+    pub titles: Vec<StoredTitle>,
+}
+
+impl StoredVolume {
+    fn new(dir: &Path, members: usize, tolerance: usize) -> Self {
+        let dirs: Vec<_> = (0..members).map(|member| dir.join(format!("{members}-{member}"))).collect();
+        let geometry = Geometry::choose(members, tolerance, 0).expect("a usual volume");
+        let volume = Volume::create(&dirs, geometry).expect("the directory was made for it");
+        let titles: Vec<_> =
+            (1..).zip(LENGTHS).map(|(number, packets)| StoredTitle::new(number, packets)).collect();
+        titles.iter().for_each(|title| title.add_to(&volume));
+        Self { dirs, tolerance, titles }
+    }
+}
+
+/// Everything durable.
+pub struct Stores {
+    _dir: tempfile::TempDir,
+    /// Volumes of one member and of several.
+    pub volumes: Vec<StoredVolume>,
+}
+
+/// Returns the volumes of this process; written, in memory where that can be, at the first call.
+pub fn stores() -> &'static Stores {
+    static STORES: OnceLock<Stores> = OnceLock::new();
+    STORES.get_or_init(|| {
+        let memory = Path::new("/dev/shm");
+        let dir = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
+        let dir = dir.expect("there is room for a few megabytes of titles");
+        millrace_store::sim::enter(TITLES_SEED);
+        let volumes = vec![StoredVolume::new(dir.path(), 1, 0), StoredVolume::new(dir.path(), 4, 1)];
+        Stores { _dir: dir, volumes }
+    })
+}

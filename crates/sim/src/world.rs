@@ -1,0 +1,435 @@
+//! One simulation: the clock goes from event to event, and after each the invariants are checked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use millrace_core::time::Instant;
+use millrace_offload::command::FailReason;
+use millrace_server::service::{EndReason, ServiceEvent};
+use millrace_store::disk::{ReadFault, ReadFaults};
+
+use crate::host::{HeldResources, SimHost};
+use crate::network::{SharedNetwork, SimClock};
+use crate::reception::Excuses;
+use crate::scenario::{FaultKind, Scenario};
+use crate::titles::{StoredTitle, StoredVolume, stores};
+use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
+
+/// The clock begins here: at zero, earlier times would be hidden.
+const BEGIN: Instant = Instant(100_000_000_000);
+/// Viewers are looked at as often as this.
+const LOOK_NS: u64 = 250_000_000;
+/// The effects of a disk fault last this long: reads given up, members suspended and probed.
+const AFTERMATH_NS: u64 = 12_000_000_000;
+/// When the last viewer has left, the remaining sessions expire within this time.
+const REST_NS: u64 = 40_000_000_000;
+/// No simulation takes longer.
+const LONGEST_NS: u64 = 300_000_000_000;
+
+/// An invariant that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When, since the beginning.
+    pub at_ns: u64,
+    /// The invariant, and the values that break it.
+    pub what: String,
+}
+
+/// Counts of a simulation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Moments at which something happened.
+    pub steps: u64,
+    /// Media packets that viewers were sent.
+    pub packets: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Sessions that the server ended because of a fault.
+    pub failed: u64,
+    /// Requests that were refused because everything was in use.
+    pub refused: u64,
+    /// A number that two runs of the same seed share.
+    pub digest: u64,
+}
+
+/// A fault of a disk that lasts.
+struct ActiveFault {
+    member: u16,
+    fault: ReadFault,
+    until: Instant,
+}
+
+struct SimWorld<'a> {
+    scenario: &'a Scenario,
+    stored: &'static StoredVolume,
+    clock: SimClock,
+    network: SharedNetwork,
+    faults: ReadFaults,
+    host: SimHost,
+    now: Instant,
+    viewers: Vec<SimViewer>,
+    /// Plans whose viewer has not come yet.
+    waiting: Vec<(Instant, usize)>,
+    next_number: u32,
+    next_fault: usize,
+    active: Vec<ActiveFault>,
+    /// When each member was at fault last.
+    at_fault: BTreeMap<u16, Instant>,
+    next_look: Instant,
+    starts: u64,
+    /// Media packets of the runs that the service has reported.
+    reported_packets: u64,
+    summary: Summary,
+    is_verbose: bool,
+}
+
+/// Runs a simulation to its end.
+///
+/// # Errors
+/// The first invariant that does not hold.
+pub fn simulate(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
+    millrace_store::sim::enter(scenario.seed);
+    let clock = SimClock::default();
+    clock.set(BEGIN);
+    let network = SharedNetwork::new(clock.clone(), scenario.seed, scenario.capacity_bytes);
+    let stored = &stores().volumes[scenario.volume];
+    let faults = ReadFaults::settable();
+    let at = |what| Violation { at_ns: 0, what };
+    let ends = (clock.clone(), network.clone());
+    let host = SimHost::start(ends, &scenario.server, stored, (faults.clone(), scenario.seed)).map_err(at)?;
+    let waiting =
+        scenario.viewers.iter().enumerate().map(|(index, plan)| (BEGIN.plus_ns(plan.start_ns), index));
+    let mut world = SimWorld {
+        waiting: waiting.collect(),
+        scenario,
+        stored,
+        clock,
+        network,
+        faults,
+        host,
+        now: BEGIN,
+        viewers: Vec::new(),
+        next_number: 1,
+        next_fault: 0,
+        active: Vec::new(),
+        at_fault: BTreeMap::new(),
+        next_look: BEGIN,
+        starts: 0,
+        reported_packets: 0,
+        summary: Summary::default(),
+        is_verbose,
+    };
+    let outcome = world.run();
+    let at_ns = world.now.ns_since(BEGIN);
+    outcome.map_err(|what| Violation { at_ns, what }).map(|()| world.summary)
+}
+
+impl SimWorld<'_> {
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.is_verbose {
+            let ms = self.now.ns_since(BEGIN) / 1_000;
+            println!("{:>9}.{:03} ms  {}", ms / 1_000, ms % 1_000, what());
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let mut rest_by = None;
+        loop {
+            self.step()?;
+            let is_idle = self.waiting.is_empty() && self.viewers.iter().all(SimViewer::is_over);
+            if is_idle {
+                let held = self.host.held();
+                if held == HeldResources::default() && self.next_fault >= self.scenario.faults.len() {
+                    return self.check_end();
+                }
+                let by = *rest_by.get_or_insert(self.now.plus_ns(REST_NS));
+                if self.now >= by {
+                    return Err(format!("no viewer is left, and the server holds {held:?}"));
+                }
+            } else {
+                rest_by = None;
+            }
+            if self.now.ns_since(BEGIN) > LONGEST_NS {
+                return Err("the viewers do not come to an end".to_owned());
+            }
+            let next = self.next_at();
+            if next > self.now {
+                self.now = next;
+                self.clock.set(next);
+            }
+        }
+    }
+
+    /// Everything that happens at one moment.
+    fn step(&mut self) -> Result<(), String> {
+        self.summary.steps += 1;
+        self.apply_faults()?;
+        self.admit_viewers();
+        self.deliver()?;
+        self.host.run();
+        self.take_events()?;
+        self.run_viewers()?;
+        let reports = std::mem::take(&mut self.network.lock().reports);
+        reports.iter().for_each(|(from, bytes)| self.host.receive_report(*from, bytes));
+        self.host.run();
+        self.take_events()?;
+        if self.now >= self.next_look {
+            self.next_look = self.now.plus_ns(LOOK_NS);
+            for index in 0..self.viewers.len() {
+                self.with_viewer(index, |viewer, world| viewer.look(world))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_at(&self) -> Instant {
+        let reads = |number| self.viewers.iter().any(|viewer| viewer.number == number && viewer.reads());
+        let faults = self.scenario.faults.get(self.next_fault).map(|fault| BEGIN.plus_ns(fault.at_ns));
+        let mut next = self.next_look.min(self.host.poll_at());
+        let others = [self.network.lock().next_arrival(reads), faults];
+        let active = self.active.iter().map(|fault| fault.until);
+        let viewers = self.viewers.iter().filter_map(SimViewer::poll_at);
+        let coming = self.waiting.iter().map(|(at, _)| *at);
+        for at in others.into_iter().flatten().chain(active).chain(viewers).chain(coming) {
+            next = next.min(at);
+        }
+        // Work that is due already and cannot be done now is tried again a little later.
+        if next <= self.now { self.now.plus_ns(50_000) } else { next }
+    }
+
+    fn title_of(&self, plan_title: usize) -> &'static StoredTitle {
+        &self.stored.titles[plan_title % self.stored.titles.len()]
+    }
+
+    fn excuses(&self) -> Excuses {
+        let recent = self.at_fault.values().filter(|last| self.now.ns_since(**last) < AFTERMATH_NS).count();
+        let is_lost = recent > self.stored.tolerance;
+        Excuses { is_degraded: recent > 0 && !is_lost, is_lost }
+    }
+
+    fn with_viewer(
+        &mut self,
+        index: usize,
+        act: impl FnOnce(&mut SimViewer, &ViewerWorld<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let world = ViewerWorld {
+            now: self.now,
+            network: &self.network,
+            title: self.title_of(self.viewers[index].plan.title),
+            excuses: self.excuses(),
+        };
+        let viewer = &mut self.viewers[index];
+        let was_over = viewer.is_over();
+        let number = viewer.number;
+        act(viewer, &world).map_err(|what| format!("viewer {number}: {what}"))?;
+        if let Some(end) = viewer.end().filter(|_| !was_over).cloned() {
+            self.say(|| format!("viewer {number} is over: {end:?}"));
+            self.summary.refused += u64::from(matches!(&end, ViewerEnd::Ended(why) if why.contains("453")));
+        }
+        Ok(())
+    }
+
+    fn apply_faults(&mut self) -> Result<(), String> {
+        let now = self.now;
+        for fault in &self.active {
+            self.at_fault.insert(fault.member, now);
+        }
+        let before = self.active.len();
+        self.active.retain(|fault| fault.until > now);
+        let mut changed = before != self.active.len();
+        while let Some(fault) = self.scenario.faults.get(self.next_fault).copied()
+            && BEGIN.plus_ns(fault.at_ns) <= now
+        {
+            self.next_fault += 1;
+            self.say(|| format!("{:?}", fault.kind));
+            match fault.kind {
+                FaultKind::Disk { member, fault, for_ns } => {
+                    self.active.push(ActiveFault { member, fault, until: now.plus_ns(for_ns) });
+                    self.at_fault.insert(member, now);
+                    changed = true;
+                }
+                FaultKind::WallClock { offset_ns } => self.host.step_wall_clock(offset_ns),
+                FaultKind::Kill => self.kill()?,
+            }
+        }
+        if changed {
+            let table: Vec<_> = self.active.iter().map(|fault| (fault.member, fault.fault)).collect();
+            self.faults.set_all(&table);
+        }
+        Ok(())
+    }
+
+    /// The server's process ends at this moment; another one is started on the same volume.
+    fn kill(&mut self) -> Result<(), String> {
+        self.network.lock().kill_server();
+        for index in 0..self.viewers.len() {
+            let viewer = &mut self.viewers[index];
+            if viewer.is_over() {
+                continue;
+            }
+            viewer.server_killed();
+            if viewer.plan.comes_back {
+                let plan =
+                    self.scenario.viewers.iter().position(|plan| plan.start_ns == viewer.plan.start_ns);
+                let at = self.now.plus_ns(500_000_000);
+                self.waiting.extend(plan.map(|plan| (at, plan)));
+            }
+        }
+        self.starts += 1;
+        let seed = self.scenario.seed.wrapping_add(self.starts << 32);
+        let ends = (self.clock.clone(), self.network.clone());
+        let plan = &self.scenario.server;
+        let host = SimHost::start(ends, plan, self.stored, (self.faults.clone(), seed))?;
+        let dead = std::mem::replace(&mut self.host, host);
+        let arena = std::sync::Arc::clone(&dead.arena);
+        drop(dead);
+        let leased = (0..arena.extents()).filter(|&extent| arena.leases(extent) > 0).count();
+        if leased > 0 {
+            return Err(format!("a server that is gone has left {leased} extents leased"));
+        }
+        self.check_durable()
+    }
+
+    /// Whatever was durable is there.
+    fn check_durable(&self) -> Result<(), String> {
+        let names = self.host.library.names();
+        let lost = self.stored.titles.iter().find(|title| !names.contains(&title.name));
+        lost.map_or(Ok(()), |title| Err(format!("durable title {} is lost; there are {names:?}", title.name)))
+    }
+
+    fn admit_viewers(&mut self) {
+        let (now, due) = (self.now, |at: &Instant| *at <= self.now);
+        let coming: Vec<_> = self.waiting.iter().filter(|(at, _)| due(at)).map(|(_, plan)| *plan).collect();
+        self.waiting.retain(|(at, _)| *at > now);
+        for plan in coming {
+            let plan = self.scenario.viewers[plan].clone();
+            let (number, title) = (self.next_number, self.title_of(plan.title));
+            self.next_number += 1;
+            self.say(|| format!("viewer {number} comes for {}: {plan:?}", title.name));
+            let mut viewer = SimViewer::new(plan, number, title);
+            self.network.lock().loss_ppm.insert(viewer.ip, viewer.plan.loss_ppm);
+            let peer = SocketAddr::new(viewer.ip, 40_000);
+            if self.host.accept(number, peer) {
+                let world = ViewerWorld { now, network: &self.network, title, excuses: Excuses::default() };
+                viewer.start(&world);
+                self.viewers.push(viewer);
+            }
+        }
+    }
+
+    /// Datagrams arrive.
+    fn deliver(&mut self) -> Result<(), String> {
+        loop {
+            let datagram = {
+                let mut network = self.network.lock();
+                match network.datagrams.front() {
+                    Some(first) if first.at <= self.now => network.datagrams.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some(datagram) = datagram else { return Ok(()) };
+            let to = datagram.to;
+            let viewer = self.viewers.iter().position(|viewer| viewer.ip == to.ip());
+            let Some(index) = viewer else { return Err(format!("a datagram to {to}, where no viewer is")) };
+            self.with_viewer(index, |viewer, world| {
+                viewer.receive(world, (to.port(), &datagram.bytes, datagram.is_lost))
+            })?;
+        }
+    }
+
+    fn run_viewers(&mut self) -> Result<(), String> {
+        for index in 0..self.viewers.len() {
+            self.with_viewer(index, |viewer, world| viewer.run(world))?;
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self) -> Result<(), String> {
+        for event in std::mem::take(&mut self.host.happened) {
+            self.note_event(&event);
+            match event {
+                ServiceEvent::Started { .. } => self.summary.sessions += 1,
+                ServiceEvent::Sent { packets, .. } => self.reported_packets += packets,
+                ServiceEvent::Closed { session, peer, reason, totals, .. } => {
+                    self.check_closed(&session, peer, reason)?;
+                    if let Some(totals) = totals {
+                        self.check_totals(peer, totals.packets, totals.bytes)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn note_event(&mut self, event: &ServiceEvent) {
+        self.say(|| format!("{event:?}"));
+        let text = format!("{} {event:?}", self.now.0);
+        for byte in text.bytes() {
+            // FNV-1a.
+            self.summary.digest = (self.summary.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// Checks the reason for which a session has ended.
+    fn check_closed(&mut self, session: &str, peer: SocketAddr, reason: EndReason) -> Result<(), String> {
+        let is_lost = self.excuses().is_lost;
+        let Some(viewer) = self.viewers.iter_mut().find(|viewer| viewer.ip == peer.ip()) else {
+            return Err(format!("session {session} of {peer}, where no viewer is"));
+        };
+        let own = !viewer.faults_of_its_own.is_empty();
+        let is_allowed = match reason {
+            EndReason::TornDown => viewer.is_over() || own || viewer.session.is_some(),
+            EndReason::Expired => own || is_lost || viewer.is_over(),
+            EndReason::Disconnected => own || is_lost || viewer.is_over(),
+            EndReason::Failed(FailReason::ReadError(_)) => is_lost,
+            EndReason::Failed(FailReason::SlowReader) => own || is_lost,
+            EndReason::Failed(FailReason::ConnectionClosed(_)) => own || viewer.is_over(),
+            EndReason::TablesFull => {
+                viewer.faults_of_its_own.push("did not play while others came");
+                !viewer.plays()
+            }
+            _ => false,
+        };
+        self.summary.failed += u64::from(matches!(reason, EndReason::Failed(_)));
+        match is_allowed {
+            true => Ok(()),
+            false => Err(format!(
+                "session {session} of viewer {} ended without a reason: {reason}; it {:?}",
+                viewer.number, viewer.faults_of_its_own
+            )),
+        }
+    }
+
+    /// Compares the server's count for a session with the packets that were sent.
+    fn check_totals(&self, peer: SocketAddr, packets: u64, bytes: u64) -> Result<(), String> {
+        let Some(viewer) = self.viewers.iter().find(|viewer| viewer.ip == peer.ip()) else { return Ok(()) };
+        let sent = self.network.lock().sent.get(&viewer.media_address()).copied().unwrap_or_default();
+        // One that went over to another engine is counted in its last place.
+        let is_whole = self.scenario.server.engines == 1;
+        if (is_whole && (sent.packets, sent.bytes) != (packets, bytes)) || packets > sent.packets {
+            return Err(format!(
+                "viewer {}: the server counts {packets} packets, {bytes} bytes, and sent {sent:?}",
+                viewer.number
+            ));
+        }
+        Ok(())
+    }
+
+    /// Nothing is left, and everything adds up.
+    fn check_end(&mut self) -> Result<(), String> {
+        let arena = &self.host.arena;
+        let leased: Vec<_> = (0..arena.extents()).filter(|&extent| arena.leases(extent) > 0).collect();
+        if !leased.is_empty() {
+            return Err(format!("extents {leased:?} are leased, and no viewer is left"));
+        }
+        self.check_durable()?;
+        let sent = self.network.lock().sent.values().map(|sent| sent.packets).sum();
+        self.summary.packets = sent;
+        // A server that is killed takes with it the count of its last runs.
+        if self.starts == 0 && self.reported_packets != sent {
+            return Err(format!("{sent} packets were sent, and {} reported", self.reported_packets));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Some hundreds of seeds, and that a seed means the same each time.
+
+use millrace_sim::scenario::Scenario;
+use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds};
+
+/// Takes some seconds in the debug build.
+const SEEDS: u64 = 300;
+
+#[test]
+fn some_hundred_seeds_hold() {
+    match search_seeds(0, SEEDS, |_, _| ()) {
+        SearchOutcome::Held(all) => {
+            assert!(all.sessions > SEEDS && all.packets > 500 * SEEDS, "they do little: {all:?}");
+            assert!(all.failed > 0 && all.refused > 0, "faults and limits are never met: {all:?}");
+        }
+        SearchOutcome::Failed { seed, violation } => panic!(
+            "seed {seed} fails after {} ms: {}; for less that fails too: cargo run -p millrace-sim -- --seed {seed}",
+            violation.at_ns / 1_000_000,
+            violation.what
+        ),
+    }
+}
+
+#[test]
+fn one_seed_happens_the_same_way_twice() {
+    for seed in 0..20 {
+        let run = || run_scenario(&Scenario::from_seed(seed), false);
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
