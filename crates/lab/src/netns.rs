@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use millrace_netio::NetError;
 use millrace_link::{Impairment, LinkSpec, LinkStats, TunLink};
+use millrace_netio::NetError;
 use millrace_netio::tun::Tun;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

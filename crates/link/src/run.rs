@@ -11,9 +11,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::classify::{Traffic, classify};
 use crate::counts::LinkStats;
+use crate::limits::{LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES};
 use crate::model::ImpairmentModel;
 use crate::spec::LinkSpec;
-use crate::limits::{LINK_READS_PER_TURN, MAX_DEVICE_PACKET_BYTES, SPARE_BUFFERS, SPARE_BYTES};
 
 /// A running link. When it is dropped, its thread ends and its devices are gone; packets still on their way are lost.
 #[derive(Debug)]

@@ -24,8 +24,8 @@ use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::RTSP_WRITE_TIMEOUT_NS;
 use millrace_server::limits::control::CONTROL_TICK;
 use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{ConnKey, ServiceConfig, ServiceEvent};
-use millrace_server::session::{Entropy, Output, Server, ServerConfig, UdpPort};
+use millrace_server::service::{self, ConnKey, Service, ServiceConfig, ServiceEvent};
+use millrace_server::session::{Entropy, Output, RtspFace, Server, ServerConfig, UdpPort};
 use millrace_store::cache::{CacheConfig, SteppedCache};
 use millrace_store::disk::ReadFaults;
 use millrace_store::volume::Volume;
@@ -87,6 +87,7 @@ struct HostConnection {
 pub struct SimHost {
     clock: SimClock,
     network: SharedNetwork,
+    service: Service,
     server: Server,
     loops: Vec<LoopSide>,
     /// The titles and the cache.
@@ -181,11 +182,14 @@ impl SimHost {
             loops.push(LoopSide { core, commands, events, waiting: VecDeque::new() });
         }
         let entropy = SeededEntropy(millrace_core::random::SplitMix::numbered(seed, 3));
-        let server = Server::new(server_config(plan), Box::new(library.clone()), Box::new(entropy));
+        let config = server_config(plan);
+        let service = Service::new(config.service.clone(), Box::new(library.clone()));
+        let server = Server::new(config, Box::new(entropy));
         let null = File::open("/dev/null").map_err(|error| said(&error))?.into();
         Ok(Self {
             clock,
             network,
+            service,
             server,
             loops,
             library,
@@ -207,7 +211,7 @@ impl SimHost {
     pub fn accept(&mut self, number: u32, peer: SocketAddr) -> bool {
         let now = self.clock.now();
         let local = SocketAddr::from(([192, 0, 2, 1], 554));
-        let opened = self.server.conn_opened(now, peer, local);
+        let opened = self.rtsp().conn_opened(now, peer, local);
         let is_open = opened.is_ok();
         if let Ok(key) = opened {
             let conn = HostConnection {
@@ -230,7 +234,8 @@ impl SimHost {
 
     /// A datagram arrives at the RTCP port.
     pub fn receive_report(&mut self, from: SocketAddr, bytes: &[u8]) {
-        self.server.handle_datagram(self.clock.now(), UdpPort::Rtcp, from, bytes);
+        let now = self.clock.now();
+        self.rtsp().handle_datagram(now, UdpPort::Rtcp, from, bytes);
         self.flush();
     }
 
@@ -253,7 +258,8 @@ impl SimHost {
     fn round(&mut self, now: Instant) -> usize {
         let mut work = 0;
         if self.library.has_answer(now) {
-            self.server.take_openings(now);
+            // HTTP alone has orders that wait for a title.
+            let _ = self.rtsp().take_openings(now);
             self.flush();
             work += 1;
         }
@@ -274,7 +280,7 @@ impl SimHost {
         while let Ok(event) = self.loops[engine].events.pop() {
             taken += 1;
             if !matches!(event, Event::Recycle { .. }) {
-                self.server.handle_engine_event(now, engine, event);
+                self.service.engine_event(now, engine, event);
                 self.flush();
             }
         }
@@ -283,7 +289,7 @@ impl SimHost {
 
     fn tick(&mut self, now: Instant) {
         self.server.set_wall_offset_ns(self.wall_offset_ns);
-        self.server.tick(now);
+        self.rtsp().tick(now);
         let is_stuck = |conn: &HostConnection| {
             conn.stuck_since.is_some_and(|since| now.ns_since(since) > RTSP_WRITE_TIMEOUT_NS)
         };
@@ -327,7 +333,7 @@ impl SimHost {
             let number = conn.number;
             self.conns.remove(&key);
             self.network.lock().close_server_end(number);
-            self.server.conn_closed(now, key);
+            self.rtsp().conn_closed(now, key);
             self.flush();
             work += 1;
         }
@@ -348,45 +354,58 @@ impl SimHost {
                 return handled;
             }
             match conn.framer.next_incoming() {
-                Ok(Some(Incoming::Request(request))) => self.server.handle_request(now, key, &request),
+                Ok(Some(Incoming::Request(request))) => self.rtsp().handle_request(now, key, &request),
                 Ok(Some(Incoming::Interleaved { channel, bytes })) => {
-                    self.server.handle_interleaved(now, key, channel, &bytes);
+                    self.rtsp().handle_interleaved(now, key, channel, &bytes);
                 }
                 Ok(Some(Incoming::Response)) => {}
-                Ok(Some(Incoming::Tunnel(_))) => self.server.refuse_tunnel(key, 400, "no tunnel here"),
+                Ok(Some(Incoming::Tunnel(_))) => self.rtsp().refuse_tunnel(key, 400, "no tunnel here"),
                 Ok(None) => {
                     let mid_message = conn.framer.is_mid_message();
                     self.server.conn_progress(now, key, mid_message);
                     return handled;
                 }
-                Err(error) => self.server.handle_bad_message(now, key, &error),
+                Err(error) => self.rtsp().handle_bad_message(now, key, &error),
             }
             handled += 1;
             self.flush();
         }
     }
 
-    /// Carries out the outputs of the session server.
+    /// RTSP, for one call.
+    fn rtsp(&mut self) -> RtspFace<'_> {
+        self.server.face(&mut self.service)
+    }
+
+    /// Carries out the outputs of the service and of the session server.
     fn flush(&mut self) {
+        let now = self.clock.now();
+        self.rtsp().drain_service(now);
         while let Some(output) = self.server.poll_output() {
             match output {
+                Output::Service(output) => self.carry_out(output),
                 Output::Reply { conn, bytes } => self.write_to(conn, bytes),
-                Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
-                Output::Hold { conn } => {
-                    if let Some(conn) = self.conns.get_mut(&conn) {
-                        conn.writer = ConnWriterSide::Neither(Vec::new());
-                    }
-                }
-                Output::Command { engine, command } => self.send(engine, command),
                 Output::Close { conn } => {
-                    let by = self.clock.now().plus_ns(CONN_LINGER.as_nanos() as u64);
+                    let by = now.plus_ns(CONN_LINGER.as_nanos() as u64);
                     if let Some(conn) = self.conns.get_mut(&conn) {
                         conn.closing = Some(by);
                     }
                 }
                 Output::Check { .. } | Output::Ask { .. } => unreachable!("there is no gate"),
-                Output::Event(event) => self.happened.push(event),
             }
+        }
+    }
+
+    fn carry_out(&mut self, output: service::Output) {
+        match output {
+            service::Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
+            service::Output::Hold { conn } => {
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.writer = ConnWriterSide::Neither(Vec::new());
+                }
+            }
+            service::Output::Command { engine, command } => self.send(engine, command),
+            service::Output::Event(event) => self.happened.push(event),
         }
     }
 
@@ -464,7 +483,7 @@ impl SimHost {
 
     /// Returns the resources that the server holds for viewers: none when no viewer is left.
     pub fn held(&self) -> HeldResources {
-        let service = self.server.service();
+        let service = &self.service;
         HeldResources {
             connections: service.connection_count(),
             sessions: service.session_count(),

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::train::{Joined, PACKET_BYTES, Train, VNET_BYTES, said};
 use super::device::Tun;
+use super::train::{Joined, PACKET_BYTES, Train, VNET_BYTES, said};
 use crate::error::NetError;
 use crate::sys::tun::{Carries, accept_whole_segments};
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use crate::support::two_hosts::{Site, listen};
 use crate::support::{Server, film, millrace, ok, run};
-use millrace_load::{Arrivals, LoadOptions, load};
 use millrace_lab::link_host::{LinkSpec, LinkStats};
 use millrace_lab::netns::TwoHosts;
+use millrace_load::{Arrivals, LoadOptions, load};
 
 /// A server at the far end of an emulated link; `None`, with the reason printed, if this process may not make one.
 fn site(link: &str, film_secs: u64) -> Option<Site> {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::support::{Server, ffprobe_kinds, header, ok, play, read_head};
 use millrace_client::TransportChoice;
-use millrace_load::{LoadOptions, load};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_load::{LoadOptions, load};
 use millrace_store::index::RandomAccessPoint;
 use millrace_store::volume::Volume;
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::support;
 use crate::support::{Server, add, film, header, ok, play, read_head, run};
 use millrace_client::TransportChoice;
-use millrace_load::{LoadOptions, load};
 use millrace_core::time::MediaTicks;
+use millrace_load::{LoadOptions, load};
 use millrace_store::format::manifest::Manifest;
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::{Server, film, ok, play};
-use millrace_load::{Arrivals, LoadOptions, load};
 use millrace_core::time::MediaTicks;
+use millrace_load::{Arrivals, LoadOptions, load};
 
 /// A store with one title of `secs` seconds; returns (store, path of its data file).
 fn store_with(dir: &std::path::Path, name: &str, secs: u64) -> (std::path::PathBuf, String) {

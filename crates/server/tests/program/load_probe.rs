@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::support::two_hosts::{Site, listen};
-use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 use millrace_lab::netns::TwoHosts;
+use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 
 /// The client host's end of the veth pair.
 const INTERFACE: &str = "vc";

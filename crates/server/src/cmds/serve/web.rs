@@ -80,8 +80,15 @@ impl Web {
         rtsp: SocketAddr,
         tls: Option<&mut Tls>,
     ) -> anyhow::Result<Self> {
-        let WebSettings { http, rtsp: rtsp_choice, connections_per_address, memory: chosen, uploads, ingest, folders } =
-            settings;
+        let WebSettings {
+            http,
+            rtsp: rtsp_choice,
+            connections_per_address,
+            memory: chosen,
+            uploads,
+            ingest,
+            folders,
+        } = settings;
         let listener = match http {
             Some(choice) => choice.take(bind::For::Http)?,
             None => usual(rtsp_choice, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),

@@ -16,8 +16,8 @@ use super::part::{Arrived, ReadPart};
 use super::parts::{PartId, ReadParts};
 use super::staging::Staging;
 use super::{ExtentReader, Owed, Unanswered};
-use crate::limits::cache::{SIM_READ_LEAST_NS, SIM_READ_SPREAD_NS};
 use crate::disk::{ReadFault, ReadFaults};
+use crate::limits::cache::{SIM_READ_LEAST_NS, SIM_READ_SPREAD_NS};
 
 /// A part that its disk has not answered.
 struct AskedPart {

@@ -7,7 +7,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::super::Stamp;
 use super::super::db::Db;
 use super::*;
-use crate::volume::dirs::Dirs;
+use crate::dirs::Dirs;
 use crate::volume::{Origin, PlacedOn};
 
 fn row(number: u8) -> CatalogueRow {
