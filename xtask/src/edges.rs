@@ -193,7 +193,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// The workshop: benchmarks, the load generator and the emulated link. Only crates of the workshop may use them in normal
-/// builds, whatever a rule above says, so that nothing of them is shipped.
+/// builds, regardless of the rules above, so that nothing of them is shipped.
 const WORKSHOP: &[&str] = &["millrace-lab", "millrace-link", "millrace-load"];
 
 /// A crate and the crates that it uses in normal builds.

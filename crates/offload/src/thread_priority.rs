@@ -8,7 +8,7 @@ const WHO_THREAD: libc::c_int = 1;
 /// `IOPRIO_CLASS_IDLE` of the kernel, where `IOPRIO_PRIO_VALUE` puts the class.
 const IDLE_CLASS: libc::c_int = 3 << 13;
 
-/// Time for which an engine runs before others on its core have their turn: the shortest that the
+/// How long an engine runs before others on its core have their turn: the shortest time that the
 /// kernel accepts. The share of the core stays the same; it comes in smaller pieces.
 const PROMPT_SLICE_NS: u64 = 100_000;
 
@@ -18,7 +18,7 @@ const PROMPT_SLICE_NS: u64 = 100_000;
 pub fn wake_promptly() {
     let this_thread = 0;
     let no_flags = 0;
-    // SAFETY: all fields are numbers, for which zero is a value.
+    // SAFETY: all fields are numbers, and zero is a value of each.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size_bytes = size_of::<libc::sched_attr>() as libc::c_uint;
     // SAFETY: `attributes` is valid for writes of `size_bytes` (sched_getattr(2)).
@@ -50,7 +50,7 @@ mod tests {
 
     /// Policy, nice value and slice of the calling thread.
     fn scheduling() -> (u32, i32, u64) {
-        // SAFETY: all fields are numbers, for which zero is a value.
+        // SAFETY: all fields are numbers, and zero is a value of each.
         let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
         let size_bytes = size_of::<libc::sched_attr>() as libc::c_uint;
         // SAFETY: `attributes` is valid for writes of `size_bytes` (sched_getattr(2)).

@@ -149,10 +149,10 @@ impl SimHost {
             prefetch_ns: plan.prefetch_ns,
             ..CacheConfig::default()
         };
-        let doors = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
+        let doorbells = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
         let cache_clock = Arc::new(clock.clone());
         let (cache, handles) =
-            SteppedCache::new(config, Arc::clone(&arena), cache_clock, doors, (faults, seed))
+            SteppedCache::new(config, Arc::clone(&arena), cache_clock, doorbells, (faults, seed))
                 .map_err(|error| said(&error))?;
         let library = SimLibrary::new(clock.clone(), volume, cache, seed)?;
         let mut loops = Vec::new();

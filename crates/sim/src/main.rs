@@ -1,4 +1,5 @@
 //! Runs simulations of the whole server, and reports the first that fails.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -59,6 +59,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     ),
     entry(Rule::Clock, "crates/lab/src/cmds/bench.rs", "the date in a report, for people"),
     entry(Rule::Clock, "crates/server/src/cmds/serve/librarian.rs", "compares with the time stamps of files"),
+    entry(Rule::Clock, "crates/sim/src/main.rs", "the time that a search has taken, for people"),
     entry(Rule::Clock, "crates/testkit/src/hosts.rs", "waits until the kernel has brought a link up"),
     entry(Rule::Clock, "crates/testkit/src/rtsp_server/mod.rs", "a server for tests, in real time"),
     entry(Rule::Clock, "crates/testkit/src/steady.rs", "notes how long the machine stood still"),

@@ -43,6 +43,11 @@ const GIVEN: &[(&str, &str, &str)] = &[
     ("crates/netio/src/xdp/memory.rs", "MAX_DESCRIPTORS", "what the kernel takes in copy mode"),
     ("crates/netio/src/xdp/socket.rs", "MAX_TX_SKB_BUDGET", "a number of the kernel's interface"),
     ("crates/offload/src/thread_priority.rs", "LEAST_URGENT", "the lowest priority of a thread"),
+    (
+        "crates/offload/src/thread_priority.rs",
+        "PROMPT_SLICE_NS",
+        "the shortest slice that the kernel accepts",
+    ),
     ("crates/store/src/stripes.rs", "MAX_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
     ("crates/store/src/stripes.rs", "MIN_FEC_DATA_UNITS", "SMPTE ST 2022-1"),
     ("crates/tcp/src/cc/cubic.rs", "EPOCH_MAX", "half of what a tick's number can say"),

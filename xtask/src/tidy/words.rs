@@ -33,6 +33,8 @@ const BANNED: &[Banned] = &[
             "crates/server/src/main.rs",
             "crates/web/build.rs",
             "crates/lab/",
+            "crates/sim/src/main.rs",
+            "crates/sim/src/world.rs",
             "xtask/",
         ],
         rule: Some(Rule::Print),
