@@ -23,6 +23,9 @@ pub struct Excuses {
     pub is_degraded: bool,
     /// More members are at fault than parity makes up for.
     pub is_lost: bool,
+    /// At some time more members were at fault than parity makes up for. What could not be read then
+    /// may be missing later.
+    pub was_lost: bool,
 }
 
 /// The answer to a PLAY.
@@ -45,6 +48,8 @@ struct Jump {
     packet: u32,
     /// It follows the last packet of the title.
     is_behind_end: bool,
+    /// The first packets behind the jump may be missing.
+    is_excused: bool,
 }
 
 /// The media of one session.
@@ -125,8 +130,16 @@ impl Reception {
             }
         };
         if jumps {
-            let is_behind_end = self.next_packet() == Some(title.packets());
-            self.jumps.push_back(Jump { at: now, sequence: header.sequence, packet, is_behind_end });
+            // The last packet of the title may be one of those that could not be read.
+            let is_excused = excuses.was_lost;
+            let is_behind_end = is_excused || self.next_packet() == Some(title.packets());
+            self.jumps.push_back(Jump {
+                at: now,
+                sequence: header.sequence,
+                packet,
+                is_behind_end,
+                is_excused,
+            });
             (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
         }
         self.last = Some((header.sequence, packet));
@@ -171,8 +184,16 @@ impl Reception {
         // A PLAY without a range changes nothing of what plays.
         let kept = if answer.from.is_none() { self.speed_permille } else { 1_000 };
         self.speed_permille = answer.speed_permille.min(kept);
-        (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
-        if answer.from.is_none() && self.next_packet() == Some(title.packets()) {
+        let is_at_end = self.next_packet() == Some(title.packets());
+        // Packets and answer come by different ways: the only packet may be there first, with BYE.
+        let is_overtaken = self.last.is_some_and(|(sequence, packet)| {
+            answer.sequence == Some(sequence) && answer.from == Some(packet)
+        });
+        self.anchor = None;
+        if !(is_at_end && is_overtaken) {
+            (self.ended_at, self.has_bye) = (None, false);
+        }
+        if is_at_end && (answer.from.is_none() || is_overtaken) {
             // There is nothing to go on with but BYE.
             (self.waits_since, self.ended_at) = (None, Some(answer.at));
         }
@@ -203,6 +224,9 @@ impl Reception {
             return Ok(());
         }
         let more_ns = if excuses.is_degraded { PARITY_SLACK_NS } else { 0 };
+        if excuses.was_lost && self.has_bye {
+            self.ended_at.get_or_insert(now);
+        }
         if let Some(ended_at) = self.ended_at {
             let overdue = !self.has_bye && now.ns_since(ended_at) > BYE_NS + more_ns;
             return if overdue { Err("no BYE after the last packet".to_owned()) } else { Ok(()) };
@@ -235,7 +259,11 @@ impl Reception {
             // A title that has been played to its end begins again.
             let again = jump.is_behind_end.then_some(0);
             let announces = |answer: &PlayAnswer| {
-                answer.sequence == Some(jump.sequence) && answer.from.or(again) == Some(jump.packet)
+                let (Some(sequence), Some(from)) = (answer.sequence, answer.from.or(again)) else {
+                    return false;
+                };
+                let missing = jump.sequence.wrapping_sub(sequence);
+                from + u32::from(missing) == jump.packet && (missing == 0 || jump.is_excused)
             };
             if !self.answers.iter().any(announces) {
                 return Err(format!(

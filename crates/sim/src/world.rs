@@ -204,7 +204,8 @@ impl SimWorld<'_> {
     fn excuses(&self) -> Excuses {
         let recent = self.at_fault.values().filter(|last| self.now.ns_since(**last) < AFTERMATH_NS).count();
         let is_lost = recent > self.stored.tolerance;
-        Excuses { is_degraded: recent > 0 && !is_lost, is_lost }
+        let was_lost = self.at_fault.len() > self.stored.tolerance;
+        Excuses { is_degraded: recent > 0 && !is_lost, is_lost, was_lost }
     }
 
     fn with_viewer(
