@@ -113,7 +113,7 @@ pub trait ParitySource: StripedSource {
     fn duration(&self) -> MediaTicks;
 }
 
-/// The cache's requirements on any title. [`TitleFiles`] is one implementation; tests have others.
+/// The cache's requirements on any title. [`TitleFiles`](crate::volume::TitleFiles) is one implementation; tests have others.
 /// The layout of packets in an extent, as RTP datagrams or in another form, is the source's choice:
 /// the cache moves them unchanged.
 pub trait TitleSource: Send + Sync {
