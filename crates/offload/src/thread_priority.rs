@@ -12,27 +12,34 @@ const IDLE_CLASS: libc::c_int = 3 << 13;
 /// kernel accepts. The share of the core stays the same; it comes in smaller pieces.
 const PROMPT_SLICE_NS: u64 = 100_000;
 
+/// Of the kernel's calls: the calling thread, and no option.
+const THIS_THREAD: libc::c_int = 0;
+const NO_FLAGS: libc::c_uint = 0;
+
 /// From here on this thread, when it wakes up, takes its core from a thread with longer slices
 /// instead of waiting for the end of such a slice, unless it has had more than its share lately.
 /// Needs no privilege. Kernels before 6.12 know no slices of threads and stay as they are.
 pub fn wake_promptly() {
-    let this_thread = 0;
-    let no_flags = 0;
-    // SAFETY: all fields are numbers, and zero is a value of each.
-    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    let size_bytes = size_of::<libc::sched_attr>() as libc::c_uint;
-    // SAFETY: `attributes` is valid for writes of `size_bytes` (sched_getattr(2)).
-    let read = unsafe {
-        libc::syscall(libc::SYS_sched_getattr, this_thread, &raw mut attributes, size_bytes, no_flags)
-    };
     // The runtime of real-time policies has another meaning, or none; an operator chose those.
-    if read != 0 || attributes.sched_policy != libc::SCHED_OTHER as u32 {
+    let Some(mut attributes) = scheduling().filter(|it| it.sched_policy == libc::SCHED_OTHER as u32) else {
         return;
-    }
-    attributes.size = size_bytes;
+    };
     attributes.sched_runtime = PROMPT_SLICE_NS;
     // SAFETY: `attributes` is valid for reads of the size that it states (sched_setattr(2)).
-    let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, &raw const attributes, no_flags) };
+    let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, &raw const attributes, NO_FLAGS) };
+}
+
+/// The scheduling of the calling thread; `None` if the kernel refuses to show it.
+fn scheduling() -> Option<libc::sched_attr> {
+    let size_bytes = size_of::<libc::sched_attr>() as libc::c_uint;
+    // SAFETY: all fields are numbers, and zero is a value of each.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: `attributes` is valid for writes of `size_bytes` (sched_getattr(2)).
+    let read = unsafe {
+        libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, &raw mut attributes, size_bytes, NO_FLAGS)
+    };
+    attributes.size = size_bytes;
+    (read == 0).then_some(attributes)
 }
 
 /// From here on this thread runs and reads disks only when no other wants to, as far as kernel and scheduler of the disk go along. Where
@@ -49,29 +56,24 @@ mod tests {
     use super::*;
 
     /// Policy, nice value and slice of the calling thread.
-    fn scheduling() -> (u32, i32, u64) {
-        // SAFETY: all fields are numbers, and zero is a value of each.
-        let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-        let size_bytes = size_of::<libc::sched_attr>() as libc::c_uint;
-        // SAFETY: `attributes` is valid for writes of `size_bytes` (sched_getattr(2)).
-        let read = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size_bytes, 0) };
-        assert_eq!(read, 0);
+    fn policy_nice_and_slice() -> (u32, i32, u64) {
+        let attributes = scheduling().expect("every thread may see its own scheduling");
         (attributes.sched_policy, attributes.sched_nice, attributes.sched_runtime)
     }
 
     #[test]
     fn wake_promptly_shortens_slice_of_calling_thread_only() {
-        let (policy, nice, slice_ns) = scheduling();
+        let (policy, nice, slice_ns) = policy_nice_and_slice();
         if slice_ns == 0 {
             eprintln!("skipped: the kernel knows no slices of threads (before 6.12)");
             return;
         }
         let prompt = std::thread::spawn(|| {
             wake_promptly();
-            scheduling()
+            policy_nice_and_slice()
         });
         assert_eq!(prompt.join().expect("it does not panic"), (policy, nice, PROMPT_SLICE_NS));
-        assert_eq!(scheduling(), (policy, nice, slice_ns));
+        assert_eq!(policy_nice_and_slice(), (policy, nice, slice_ns));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | [`skipped`] | the reports made about files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
 //! | [`reader`] | the control thread's access to them: looks them up, requests their opening |
+//! | `retry_timer` | when work that failed for a cause that may pass is tried again |
 //! | [`on_use`] | which speeds viewers wish for, which titles were made so, and which of those go |
 //! | `access` | index and packet times of one |
 //! | `openers` | the threads that open them |
@@ -17,6 +18,7 @@ pub mod on_use;
 pub mod open_titles;
 mod openers;
 pub mod reader;
+pub(crate) mod retry_timer;
 pub mod sidecars;
 pub mod skipped;
 pub mod watch;

@@ -7,9 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use millrace_media::kinds::{NamedKind, kind_of_name};
 
-use crate::limits::control::{
-    MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, RETRY_AT_FIRST, RETRY_AT_MOST, SETTLE, SETTLE_GROWN,
-};
+use super::retry_timer::RetryTimer;
+use crate::limits::control::{MAX_FOLDER_DEPTH, MAX_LIBRARY_FILES, SETTLE, SETTLE_GROWN};
 
 /// State of a file between scans. A different inode means a different file, even of the same
 /// length.
@@ -25,14 +24,7 @@ struct FileStamp {
 struct Handed {
     seen: FileStamp,
     /// Set if the file could not be taken for a cause that may pass.
-    retry: Option<Retry>,
-}
-
-/// When a file is handed out again.
-#[derive(Clone, Copy, Debug)]
-struct Retry {
-    at: SystemTime,
-    wait: Duration,
+    retry: Option<RetryTimer<SystemTime>>,
 }
 
 /// A file that may still be arriving.
@@ -193,7 +185,7 @@ impl Watcher {
     fn state(&self, path: &Path, seen: FileStamp, now: SystemTime) -> FileState {
         let handed = self.handed.get(path);
         if let Some(handed) = handed.filter(|handed| handed.seen == seen) {
-            let is_due = handed.retry.is_some_and(|retry| retry.at <= now);
+            let is_due = handed.retry.is_some_and(|retry| retry.is_due(now));
             return if is_due { FileState::Rests } else { FileState::Known };
         }
         let before = self.settling.get(path);
@@ -219,8 +211,7 @@ impl Watcher {
     /// wait doubles each time, up to a maximum.
     pub fn retry_later(&mut self, path: &Path, now: SystemTime) {
         let Some(handed) = self.handed.get_mut(path) else { return };
-        let wait = handed.retry.map_or(RETRY_AT_FIRST, |retry| (retry.wait * 2).min(RETRY_AT_MOST));
-        handed.retry = Some(Retry { at: now + wait, wait });
+        handed.retry = Some(RetryTimer::after_failure(handed.retry, now));
     }
 
     /// Ends the attempts for a file that was handed out, until it changes.

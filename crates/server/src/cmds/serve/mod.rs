@@ -14,7 +14,6 @@ mod members;
 mod pictures;
 mod plan;
 mod rests;
-mod retry_timer;
 pub(crate) mod rights;
 mod run;
 mod status;

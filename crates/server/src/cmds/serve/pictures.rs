@@ -20,9 +20,9 @@ use millrace_store::volume::{TitleInfo, Volume};
 use millrace_web::PicturesState;
 
 use super::rests::Rests;
-use super::retry_timer::RetryTimer;
 use super::worker::Worker;
 use crate::library::open_titles::OpenTitles;
+use crate::library::retry_timer::RetryTimer;
 use crate::limits::{MAX_PICTURES_WANTED, PICTURES_LOOK_EVERY};
 
 /// The state of each title's pictures: written by the thread, read by the code that shows them.
@@ -35,7 +35,7 @@ pub(super) struct Album {
 struct AlbumState {
     titles: HashMap<TitleId, PicturesState>,
     /// Titles that could not be read, and when they are tried again.
-    unreadable: HashMap<TitleId, RetryTimer>,
+    unreadable: HashMap<TitleId, RetryTimer<Instant>>,
     /// Requested titles, the latest at the back.
     wanted: VecDeque<TitleId>,
     /// Why no more are made at all.
@@ -154,7 +154,7 @@ pub(super) struct PicturesMaker {
 /// Nothing is made because the directory of the pictures cannot be written to: the other titles
 /// would fail as well.
 struct PicturesPause {
-    retry: RetryTimer,
+    retry: RetryTimer<Instant>,
     cause: Discriminant<StoreError>,
     /// The cause for viewers, who need not know paths.
     why: &'static str,

@@ -1,38 +1,40 @@
 //! When work that failed for a cause that may pass is tried again.
 
+use std::ops::Add;
 use std::time::Duration;
-
-use millrace_core::time::Instant;
 
 use crate::limits::control::{RETRY_AT_FIRST, RETRY_AT_MOST};
 
-/// Time of the next attempt. The wait doubles with each failure, up to a maximum.
+/// Time of the next attempt, by the clock of the caller. The wait doubles with each failure, up to a
+/// maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RetryTimer {
-    due: Instant,
+pub(crate) struct RetryTimer<T> {
+    due: T,
     wait: Duration,
 }
 
-impl RetryTimer {
+impl<T: Copy + Ord + Add<Duration, Output = T>> RetryTimer<T> {
     /// Schedules the attempt after a failure; `before` is the timer of the failure before it, if
     /// nothing has succeeded since.
-    pub(super) fn after_failure(before: Option<Self>, now: Instant) -> Self {
+    pub(crate) fn after_failure(before: Option<Self>, now: T) -> Self {
         let wait = before.map_or(RETRY_AT_FIRST, |before| (before.wait * 2).min(RETRY_AT_MOST));
         Self { due: now + wait, wait }
     }
 
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: T) -> bool {
         self.due <= now
     }
 
     /// Lets the next attempt be made at once. If it fails, the wait after it is longer all the same.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: T) {
         self.due = self.due.min(now);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_core::time::Instant;
+
     use super::*;
 
     #[test]
