@@ -7,6 +7,7 @@ use std::time::Instant;
 use clap::Parser;
 use millrace_sim::scenario::Scenario;
 use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds, shrink_scenario};
+use millrace_sim::titles::Stores;
 use millrace_sim::world::Violation;
 
 /// Simulates the whole server, one seed after the other, and reports the first that fails
@@ -32,14 +33,15 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    let stores = Stores::write();
     if let Some(seed) = options.seed {
-        let scenario = Scenario::from_seed(seed);
-        return match run_scenario(&scenario, options.verbose) {
+        let scenario = Scenario::from_seed(&stores, seed);
+        return match run_scenario(&stores, &scenario, options.verbose) {
             Ok(summary) => {
                 println!("seed {seed} held: {summary:?}");
                 ExitCode::SUCCESS
             }
-            Err(violation) => report(&options, seed, violation),
+            Err(violation) => report(&options, &stores, seed, violation),
         };
     }
     let begun = Instant::now();
@@ -48,24 +50,24 @@ fn main() -> ExitCode {
             eprintln!("{} seeds, {} s: {all:?}", seed + 1 - options.first, begun.elapsed().as_secs());
         }
     };
-    match search_seeds(options.first, options.seeds, progress) {
+    match search_seeds(&stores, options.first, options.seeds, progress) {
         SearchOutcome::Held(all) => {
             println!("{} seeds held in {} s: {all:?}", options.seeds, begun.elapsed().as_secs());
             ExitCode::SUCCESS
         }
-        SearchOutcome::Failed { seed, violation } => report(&options, seed, violation),
+        SearchOutcome::Failed { seed, violation } => report(&options, &stores, seed, violation),
     }
 }
 
-fn report(options: &Options, seed: u64, violation: Violation) -> ExitCode {
-    let scenario = Scenario::from_seed(seed);
+fn report(options: &Options, stores: &Stores, seed: u64, violation: Violation) -> ExitCode {
+    let scenario = Scenario::from_seed(stores, seed);
     println!("seed {seed} fails after {} ms: {}", violation.at_ns / 1_000_000, violation.what);
     if !options.no_shrink {
-        let (least, how) = shrink_scenario(&scenario, violation);
+        let (least, how) = shrink_scenario(stores, &scenario, violation);
         println!("this much of it still fails, after {} ms: {}", how.at_ns / 1_000_000, how.what);
         println!("{least:#?}");
         if options.verbose {
-            let _ = run_scenario(&least, true);
+            let _ = run_scenario(stores, &least, true);
         }
     }
     println!("replay: cargo run -p millrace-sim --release -- --seed {seed} --verbose");

@@ -4,7 +4,7 @@
 use millrace_core::random::SplitMix;
 use millrace_store::disk::ReadFault;
 
-use crate::titles::stores;
+use crate::titles::Stores;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -153,9 +153,9 @@ fn chance(random: &mut SplitMix, percent: u64) -> bool {
 
 impl Scenario {
     /// Draws everything from a seed.
-    pub fn from_seed(seed: u64) -> Self {
+    pub fn from_seed(stores: &Stores, seed: u64) -> Self {
         let mut random = SplitMix::numbered(seed, 0);
-        let volume = random.below(stores().volumes.len() as u64) as usize;
+        let volume = random.below(stores.volumes.len() as u64) as usize;
         let server = server_plan(&mut random);
         let viewers = (0..1 + random.below(5)).map(|_| viewer_plan(&mut random)).collect();
         let mut scenario = Self {
@@ -168,7 +168,7 @@ impl Scenario {
         };
         // Half of the seeds have no fault: there nothing excuses anything.
         if chance(&mut random, 50) {
-            let members = stores().volumes[volume].dirs.len() as u64;
+            let members = stores.volumes[volume].dirs.len() as u64;
             scenario.faults = (0..1 + random.below(4)).map(|_| fault_plan(&mut random, members)).collect();
             scenario.faults.sort_by_key(|fault| fault.at_ns);
         }

@@ -4,14 +4,15 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::scenario::Scenario;
+use crate::titles::Stores;
 use crate::world::{Summary, Violation, simulate};
 
 /// Runs a scenario; a panic of the server is a failure like any other.
 ///
 /// # Errors
 /// The first invariant that does not hold.
-pub fn run_scenario(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
-    let run = || simulate(scenario, is_verbose);
+pub fn run_scenario(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
+    let run = || simulate(stores, scenario, is_verbose);
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| Err(Violation { at_ns: 0, what: format!("panic: {}", message_of(&*panic)) }))
 }
@@ -23,11 +24,11 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 
 /// Leaves out faults, viewers and actions as long as the scenario fails without them. Returns the
 /// rest, and how it fails.
-pub fn shrink_scenario(scenario: &Scenario, violation: Violation) -> (Scenario, Violation) {
+pub fn shrink_scenario(stores: &Stores, scenario: &Scenario, violation: Violation) -> (Scenario, Violation) {
     let (mut least, mut how) = (scenario.clone(), violation);
     loop {
         let smaller = smaller_than(&least).into_iter().find_map(|smaller| {
-            let violation = run_scenario(&smaller, false).err()?;
+            let violation = run_scenario(stores, &smaller, false).err()?;
             Some((smaller, violation))
         });
         match smaller {
@@ -79,10 +80,15 @@ pub enum SearchOutcome {
 }
 
 /// Runs seeds `first..first + count` until one fails. Calls `progress` after each.
-pub fn search_seeds(first: u64, count: u64, mut progress: impl FnMut(u64, &Summary)) -> SearchOutcome {
+pub fn search_seeds(
+    stores: &Stores,
+    first: u64,
+    count: u64,
+    mut progress: impl FnMut(u64, &Summary),
+) -> SearchOutcome {
     let mut all = Summary::default();
     for seed in first..first.saturating_add(count) {
-        match run_scenario(&Scenario::from_seed(seed), false) {
+        match run_scenario(stores, &Scenario::from_seed(stores, seed), false) {
             Ok(summary) => {
                 all.steps += summary.steps;
                 all.packets += summary.packets;

@@ -1,10 +1,9 @@
 //! Generated titles in real volumes: one of a single disk, one of four disks that may lose one.
 //!
-//! They are written once for each process. The content of the disks does not depend on the seed of
-//! a simulation, so all simulations share it.
+//! The content of the disks does not depend on the seed of a simulation, so all simulations of a
+//! process share it.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::PacketMeta;
@@ -161,15 +160,15 @@ pub struct Stores {
     pub volumes: Vec<StoredVolume>,
 }
 
-/// Returns the volumes of this process; written, in memory where that can be, at the first call.
-pub fn stores() -> &'static Stores {
-    static STORES: OnceLock<Stores> = OnceLock::new();
-    STORES.get_or_init(|| {
+impl Stores {
+    /// Writes the volumes, in memory where that can be. They go with the value, which is why no
+    /// static holds them: memory of `/dev/shm` outlives the process.
+    pub fn write() -> Self {
         let memory = Path::new("/dev/shm");
         let dir = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir());
         let dir = dir.expect("there is room for a few megabytes of titles");
         millrace_store::sim::enter(TITLES_SEED);
         let volumes = vec![StoredVolume::new(dir.path(), 1, 0), StoredVolume::new(dir.path(), 4, 1)];
-        Stores { _dir: dir, volumes }
-    })
+        Self { _dir: dir, volumes }
+    }
 }

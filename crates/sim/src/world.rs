@@ -12,7 +12,7 @@ use crate::host::{HeldResources, SimHost};
 use crate::network::{SharedNetwork, SimClock};
 use crate::reception::Excuses;
 use crate::scenario::{FaultKind, Scenario};
-use crate::titles::{StoredTitle, StoredVolume, stores};
+use crate::titles::{StoredTitle, StoredVolume, Stores};
 use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
 
 /// The clock begins here: at zero, earlier times would be hidden.
@@ -61,7 +61,7 @@ struct ActiveFault {
 
 struct SimWorld<'a> {
     scenario: &'a Scenario,
-    stored: &'static StoredVolume,
+    stored: &'a StoredVolume,
     clock: SimClock,
     network: SharedNetwork,
     faults: ReadFaults,
@@ -87,12 +87,12 @@ struct SimWorld<'a> {
 ///
 /// # Errors
 /// The first invariant that does not hold.
-pub fn simulate(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
+pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
     millrace_store::sim::enter(scenario.seed);
     let clock = SimClock::default();
     clock.set(BEGIN);
     let network = SharedNetwork::new(clock.clone(), scenario.seed, scenario.capacity_bytes);
-    let stored = &stores().volumes[scenario.volume];
+    let stored = &stores.volumes[scenario.volume];
     let faults = ReadFaults::settable();
     let at = |what| Violation { at_ns: 0, what };
     let ends = (clock.clone(), network.clone());
@@ -124,7 +124,7 @@ pub fn simulate(scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violat
     outcome.map_err(|what| Violation { at_ns, what }).map(|()| world.summary)
 }
 
-impl SimWorld<'_> {
+impl<'a> SimWorld<'a> {
     fn say(&self, what: impl FnOnce() -> String) {
         if self.is_verbose {
             let ms = self.now.ns_since(BEGIN) / 1_000;
@@ -197,7 +197,7 @@ impl SimWorld<'_> {
         if next <= self.now { self.now.plus_ns(50_000) } else { next }
     }
 
-    fn title_of(&self, plan_title: usize) -> &'static StoredTitle {
+    fn title_of(&self, plan_title: usize) -> &'a StoredTitle {
         &self.stored.titles[plan_title % self.stored.titles.len()]
     }
 

@@ -2,13 +2,14 @@
 
 use millrace_sim::scenario::Scenario;
 use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds};
+use millrace_sim::titles::Stores;
 
 /// Takes some seconds in the debug build.
 const SEEDS: u64 = 300;
 
 #[test]
 fn some_hundred_seeds_hold() {
-    match search_seeds(0, SEEDS, |_, _| ()) {
+    match search_seeds(&Stores::write(), 0, SEEDS, |_, _| ()) {
         SearchOutcome::Held(all) => {
             assert!(all.sessions > SEEDS && all.packets > 500 * SEEDS, "they do little: {all:?}");
             assert!(all.failed > 0 && all.refused > 0, "faults and limits are never met: {all:?}");
@@ -23,8 +24,9 @@ fn some_hundred_seeds_hold() {
 
 #[test]
 fn one_seed_happens_the_same_way_twice() {
+    let stores = Stores::write();
     for seed in 0..20 {
-        let run = || run_scenario(&Scenario::from_seed(seed), false);
+        let run = || run_scenario(&stores, &Scenario::from_seed(&stores, seed), false);
         assert_eq!(run(), run(), "seed {seed}");
     }
 }
