@@ -40,8 +40,12 @@ use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, St
 pub struct Engine {
     rules: BurstRules,
     shares_wakes: bool,
-    /// The wake-up that lasts takes along what departs until then.
-    gather_until: Instant,
+    /// How far the wheel is turned; what departs until then leaves with what is due. It never goes
+    /// back: a timer that is set behind it fires at once, whatever the time.
+    horizon: Instant,
+    /// How much earlier than it departs a burst may leave because others do. It stays as it is until
+    /// the horizon is reached, so that the horizon is never farther off than this.
+    lead_ns: u64,
     /// Up to then some stream needs its time exactly: it is behind, or as fast as packets may follow each other.
     exact_until: Instant,
     wall_offset_ns: u64,
@@ -78,7 +82,8 @@ impl Engine {
                 smooth: config.smooth,
             },
             shares_wakes: config.shares_wakes && !config.smooth,
-            gather_until: Instant(0),
+            horizon: Instant(0),
+            lead_ns: 0,
             exact_until: Instant(0),
             wall_offset_ns: config.wall_offset_ns,
             cname: config.cname,
@@ -131,11 +136,6 @@ impl Engine {
         &self.counters
     }
 
-    /// How much earlier than it departs a burst may leave because others do.
-    fn lead_ns(&self) -> u64 {
-        if self.shares_wakes { self.rules.burst_ns.min(SHARED_WAKE_NS) } else { 0 }
-    }
-
     fn stream(&self, index: u32) -> &HotStream {
         &self.streams[index as usize]
     }
@@ -175,7 +175,7 @@ impl Engine {
         if self.stream(index).rushes() && self.line_up(index, now) {
             return;
         }
-        match self.stream(index).wakes(self.lead_ns()) {
+        match self.stream(index).wakes(self.lead_ns) {
             Some(at) => self.wheel.set(index, at, now),
             None => self.wheel.cancel(index),
         }

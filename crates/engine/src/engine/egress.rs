@@ -13,6 +13,7 @@ use super::rush::count_bytes;
 use super::{Engine, time_of};
 use crate::batch::Burst;
 use crate::frame::{holes, packets_per_write, times};
+use crate::limits::SHARED_WAKE_NS;
 use crate::rtcp::sender_report;
 use crate::stream::{ExtentProgress, Input, NEVER, StreamState, flag, pending, spare_of};
 use crate::types::{FailReason, StreamEvent};
@@ -86,7 +87,7 @@ impl Engine {
     pub fn poll_bursts(&mut self, now: Instant) -> usize {
         self.abandon_batch(now);
         self.batch.taken = now;
-        let horizon = self.horizon(now);
+        let horizon = self.turn_to(now);
         let mut due = [0; MAX_BATCH_BURSTS];
         while let room @ 1.. = self.batch.room() {
             let count = self.wheel.pop_due_into(horizon, &mut due[..room]);
@@ -105,19 +106,22 @@ impl Engine {
     /// Returns the time up to which the wheel is turned. A wake-up takes along the bursts that
     /// depart within its length from its *begin*, however long sending them takes: counted from
     /// each send, a busy loop would run ahead of time by this length, and an idle one would not.
-    fn horizon(&mut self, now: Instant) -> Instant {
-        let lead_ns = self.lead_ns();
-        if lead_ns == 0 {
-            return now;
+    fn turn_to(&mut self, now: Instant) -> Instant {
+        if now >= self.horizon {
+            self.lead_ns = if self.shares_wakes { self.rules.burst_ns.min(SHARED_WAKE_NS) } else { 0 };
+            let is_wake = self.wheel.next_due().is_some_and(|due| due <= now);
+            self.horizon = if is_wake { now.plus_ns(self.lead_ns) } else { now };
         }
-        // Packets that must not lead stand later by the lead.
-        if self.exact_until.plus_ns(lead_ns) > now {
-            return now.plus_ns(lead_ns);
+        if self.is_exact(now) {
+            // Packets that must not lead stand later by the lead.
+            self.horizon = now.plus_ns(self.lead_ns);
         }
-        if now >= self.gather_until && self.wheel.next_due().is_some_and(|due| due <= now) {
-            self.gather_until = now.plus_ns(lead_ns);
-        }
-        self.gather_until.max(now)
+        self.horizon
+    }
+
+    /// Whether some stream needs its time exactly.
+    fn is_exact(&self, now: Instant) -> bool {
+        self.exact_until.plus_ns(self.lead_ns) > now
     }
 
     /// Asks for the memory that these streams' bursts will need, so that the processor waits for all of it at once instead of
@@ -170,8 +174,8 @@ impl Engine {
             return rush;
         }
         let next = self.wheel.next_due()?;
-        let is_exact = self.exact_until.plus_ns(self.lead_ns()) > self.batch.taken;
-        Some(if is_exact { Instant(next.0.saturating_sub(self.lead_ns())) } else { next })
+        let is_exact = self.is_exact(self.batch.taken);
+        Some(if is_exact { Instant(next.0.saturating_sub(self.lead_ns)) } else { next })
     }
 
     /// The oldest end of a run; if there are more, their turn comes right after.
@@ -216,7 +220,12 @@ impl Engine {
             StreamState::Playing | StreamState::Draining if stream.report_due <= now => {
                 self.report(index, now)
             }
-            _ => self.arm(index, now),
+            _ => {
+                let next = stream.wakes(self.lead_ns);
+                let is_later = stream.rushes() || next.is_none_or(|next| next > horizon);
+                debug_assert!(is_later, "the timer would fire again and again");
+                self.arm(index, now);
+            }
         }
     }
 

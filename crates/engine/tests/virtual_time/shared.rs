@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use millrace_core::limits::{DEFAULT_BURST_NS, MAX_BURST_NS, MAX_BURST_PACKETS, RETRY_NS, TCP_BURST_RATIO};
+use millrace_core::random::SplitMix;
 use millrace_core::seam::SendOutcome;
 use millrace_core::time::Instant;
+use millrace_core::wire::rtp::sequence_of;
 use millrace_engine::EngineConfig;
 use millrace_engine::limits::SHARED_WAKE_NS;
 
-use crate::world::{MS, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, id, tcp, udp};
+use crate::world::{MS, PlaySpec, S, World, assert_bursts_fit_a_buffer, assert_rate_bound, id, tcp, udp};
 use millrace_testkit::film::Film;
 
 fn sharing(streams: u32) -> World {
@@ -101,6 +103,40 @@ fn shared_wakeups_send_bursts_less_than_one_wakeup_early() {
             assert!(moments(&world, since).len() as u64 <= 1 + 2 * S / lead_ns);
         }
         assert_eq!(world.late_max_ns, 0);
+    }
+}
+
+/// Viewers seek, the loop is held up, bursts become longer and shorter, all at moments that have nothing to do with each
+/// other: whatever is armed for a time that the wheel has passed must leave, or it fires for ever.
+#[test]
+fn shared_wakeups_with_seeks_at_any_moment_come_to_rest() {
+    for seed in 0..40 {
+        let mut random = SplitMix::numbered(seed, 0);
+        let mut world = sharing(2);
+        let film = Film::constant(0, 60_000, 1_000_000 << (seed % 5));
+        play_all(&mut world, &film, 0, 2);
+        for _ in 0..3_000 {
+            match random.below(60) {
+                0 => {
+                    world.ahead_ms = [0, 500][random.below(2) as usize];
+                    let from = random.below(50_000) as u32;
+                    let at = world.now.plus_ns(random.below(20 * MS));
+                    let spec = PlaySpec {
+                        from,
+                        until: film.packets,
+                        at,
+                        sequence: sequence_of(from),
+                        scale_permille: 1000,
+                    };
+                    world.play(id(random.below(2) as u32), spec).unwrap();
+                }
+                1 => world.hole(random.below(30) * MS),
+                2 => world.engine.set_burst_ns((5 + random.below(12)) * MS),
+                _ => world.now = world.now.plus_ns(random.below(3 * MS)),
+            }
+            world.turn();
+        }
+        assert!(world.sent.len() > 100, "seed {seed}: {} bursts", world.sent.len());
     }
 }
 
