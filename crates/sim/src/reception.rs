@@ -190,10 +190,11 @@ impl Reception {
             answer.sequence == Some(sequence) && answer.from == Some(packet)
         });
         self.anchor = None;
-        if !(is_at_end && is_overtaken) {
+        // The answer to a PLAY that goes on may be read long after the end, by a viewer that stalled.
+        let is_over = is_at_end && (answer.from.is_none() || is_overtaken);
+        if !is_over {
             (self.ended_at, self.has_bye) = (None, false);
-        }
-        if is_at_end && (answer.from.is_none() || is_overtaken) {
+        } else {
             // There is nothing to go on with but BYE.
             (self.waits_since, self.ended_at) = (None, Some(answer.at));
         }
