@@ -185,10 +185,10 @@ impl Reception {
         let kept = if answer.from.is_none() { self.speed_permille } else { 1_000 };
         self.speed_permille = answer.speed_permille.min(kept);
         let is_at_end = self.next_packet() == Some(title.packets());
-        // Packets and answer come by different ways: the only packet may be there first, with BYE.
-        let is_overtaken = self.last.is_some_and(|(sequence, packet)| {
-            answer.sequence == Some(sequence) && answer.from == Some(packet)
-        });
+        // Packets and answer come by different ways: all packets may be there first, with BYE.
+        let is_first = |sequence, packet| answer.sequence == Some(sequence) && answer.from == Some(packet);
+        let is_overtaken = self.last.is_some_and(|(sequence, packet)| is_first(sequence, packet))
+            || self.jumps.iter().any(|jump| is_first(jump.sequence, jump.packet));
         self.anchor = None;
         // The answer to a PLAY that goes on may be read long after the end, by a viewer that stalled.
         let is_over = is_at_end && (answer.from.is_none() || is_overtaken);
