@@ -144,6 +144,9 @@ mod tests {
             set.insert(number);
             set.remove(number);
             assert!(!set.contains(number) && MemberSet::of(number).is_empty());
+            let mut none = MemberSet::EMPTY;
+            none.insert(number);
+            assert!(none.is_empty(), "{number}");
         }
         assert_eq!(format!("{set:?}"), format!("{{0, {last}}}"));
         set.remove(0);

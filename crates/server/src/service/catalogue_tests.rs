@@ -9,6 +9,8 @@ const CONN: ConnKey = ConnKey(1);
 /// Calls that the library has received, and its answers to come.
 #[derive(Default)]
 struct FakeLibrary {
+    /// Parts that are open already.
+    there: Vec<NeededPart>,
     begun: Vec<NeededPart>,
     answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
     /// How many titles can still be opened.
@@ -19,8 +21,8 @@ struct FakeLibrary {
 struct SharedLibrary(Arc<Mutex<FakeLibrary>>);
 
 impl Library for SharedLibrary {
-    fn has(&mut self, _: &NeededPart) -> bool {
-        false
+    fn has(&mut self, need: &NeededPart) -> bool {
+        self.0.lock().unwrap().there.contains(need)
     }
     fn begin(&mut self, need: &NeededPart) {
         self.0.lock().unwrap().begun.push(need.clone());
@@ -61,6 +63,14 @@ fn failed_opening_is_not_tried_again_for_its_request() {
     assert!(titles.missing(Some(CONN), [need.clone()]).is_empty());
     titles.forget_opening(CONN);
     assert_eq!(titles.missing(Some(CONN), [need.clone()]), [need]);
+}
+
+#[test]
+fn open_parts_are_not_missing() {
+    let (mut titles, library) = catalogue();
+    let [open, closed] = ["film", "other"].map(NeededPart::title);
+    library.lock().unwrap().there.push(open.clone());
+    assert_eq!(titles.missing(Some(CONN), [open, closed.clone()]), [closed]);
 }
 
 #[test]

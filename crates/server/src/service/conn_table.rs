@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(conns.begin_hand_over(KEY, other), Some(first));
         assert!(conns.is_between_engines(KEY));
         assert_eq!((conns.at_place(first), conns.at_place(other)), (Some(KEY), Some(KEY)));
-        assert_eq!(conns.leaving(0), [first.1]);
+        assert_eq!((conns.leaving(0), conns.leaving(1)), (vec![first.1], Vec::new()));
         assert_eq!(conns.take_back(KEY, first), ReturnedConn::HandedOver(Some(other)));
         assert!(!conns.is_between_engines(KEY));
         assert_eq!((conns.at_place(first), conns.attachment(KEY)), (None, Some(other)));
@@ -239,9 +239,21 @@ mod tests {
         let closed = conns.begin_close(KEY).unwrap();
         assert_eq!((closed.engines, closed.streams), ([Some(other), Some(first)], vec![StreamKey(1)]));
         assert_eq!((conns.len(), conns.lent_count()), (1, 1));
+        assert!(conns.streams_of(KEY).is_empty(), "their owner ends them");
         conns.remove(KEY);
         assert_eq!((conns.len(), conns.lent_count()), (0, 0));
         assert_eq!((conns.at_place(first), conns.at_place(other)), (None, None));
+    }
+
+    #[test]
+    fn connection_that_is_to_move_plays_nothing_and_closes_where_it_is() {
+        let mut conns = one_conn(false);
+        conns.attach(KEY, place(0, 1));
+        assert!(!conns.is_between_engines(KEY));
+        conns.set_move(KEY, Some(1));
+        assert_eq!((conns.is_between_engines(KEY), conns.moves_to(KEY)), (true, Some(1)));
+        conns.begin_close(KEY).unwrap();
+        assert_eq!((conns.is_between_engines(KEY), conns.moves_to(KEY)), (false, None));
     }
 
     #[test]

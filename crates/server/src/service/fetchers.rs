@@ -346,3 +346,56 @@ pub struct Fetching {
     pub(super) viewer: SocketAddr,
     pub(super) since: Instant,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fetch(conn: u64, number: u32) -> Fetch<'static> {
+        Fetch {
+            viewer: ([192, 0, 2, 1], 5000).into(),
+            label: "test",
+            agent: None,
+            quota: None,
+            title: "film",
+            mean_rate: BitRate(1),
+            peak_rate: BitRate(1),
+            segment: FetchedSegment { conn, number, at: MediaTicks(0), length: MediaTicks(90_000) },
+            is_sound: false,
+        }
+    }
+
+    /// One player that has fetched the same segment for two viewers, each on its own connection.
+    fn two_viewers() -> Fetchers {
+        let mut fetchers = Fetchers::default();
+        for conn in [1, 2] {
+            let fetch = fetch(conn, 0);
+            let player = Player::new(fetch.viewer.ip(), fetch.agent);
+            let who = NextSegment::of(&fetch, player).who;
+            let mut fetcher = Fetcher::new(Instant(0), &fetch, player, who);
+            fetcher.take(Instant(0), &fetch);
+            fetchers.insert(conn, fetcher);
+        }
+        fetchers
+    }
+
+    #[test]
+    fn next_segment_is_of_the_viewer_on_its_connection() {
+        let fetchers = two_viewers();
+        let player = fetchers.values().next().expect("two viewers").player();
+        let find = |conn, number| fetchers.find(NextSegment::of(&fetch(conn, number), player), conn);
+        assert_eq!([1, 2].map(|conn| find(conn, 1)), [Some(1), Some(2)]);
+        assert_eq!(find(3, 1), Some(1), "either may go on");
+        assert_eq!((find(2, 7), find(3, 7)), (Some(2), None), "a seek, and another viewer");
+    }
+
+    #[test]
+    fn removed_viewers_leave_nothing_in_the_tables() {
+        let mut fetchers = two_viewers();
+        for number in [1, 2] {
+            assert!(fetchers.remove(number).is_some() && fetchers.remove(number).is_none());
+        }
+        let Fetchers { all, ends, by_conn, by_next, .. } = &fetchers;
+        assert_eq!([all.len(), ends.len(), by_conn.len(), by_next.len()], [0; 4]);
+    }
+}

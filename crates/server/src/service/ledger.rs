@@ -122,9 +122,26 @@ mod tests {
         assert_eq!(ledger.of(ip), Usage { connections: 1, sessions: 1, streams: 1, rate: 5 });
         ledger.remove_connection(ip);
         ledger.remove_viewer(ip, viewer(5));
-        assert_eq!((ledger.of(ip).sessions, ledger.by_network.len()), (1, 1));
+        assert_eq!(ledger.of(ip), Usage { sessions: 1, ..Usage::default() });
+        assert_eq!(ledger.by_network.len(), 1);
         ledger.remove_session(ip);
         assert!(ledger.by_network.is_empty());
+    }
+
+    #[test]
+    fn ledger_keeps_addresses_that_hold_connections_or_viewers() {
+        let (mut ledger, ip) = (UsageLedger::default(), address(1));
+        ledger.add_session(ip);
+        ledger.add_connection(ip);
+        ledger.remove_session(ip);
+        assert_eq!(ledger.of(ip), Usage { connections: 1, ..Usage::default() });
+        ledger.add_viewer(ip, viewer(5));
+        ledger.remove_connection(ip);
+        assert_eq!(ledger.of(ip), Usage { streams: 1, rate: 5, ..Usage::default() });
+        let title = viewer(0).whose().next().expect("the title");
+        assert_eq!(ledger.watched().used(&title, None, |_| 0), (1, 5));
+        ledger.remove_viewer(ip, viewer(5));
+        assert_eq!((ledger.watched().used(&title, None, |_| 0), ledger.by_network.len()), ((0, 0), 0));
     }
 
     #[test]

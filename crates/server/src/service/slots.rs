@@ -146,6 +146,7 @@ mod tests {
         slots.change_demand(1, demand(2), demand(7), false);
         assert_eq!((slots.admitted(1), slots.reserved(1)), (demand(12), demand(5)));
         assert_eq!((slots.admitted(0), slots.reserved(0)), (demand(0), demand(0)));
+        assert_eq!(slots.reserved_streams(), 1, "of whatever engine");
         slots.release_stream(1, demand(5));
         assert_eq!((slots.reserved_streams(), slots.reserved(1)), (0, demand(0)));
     }

@@ -76,7 +76,10 @@ fn ports_are_forgotten_with_their_last_stream() {
     assert_eq!(streams.at_port(ip, 6001), [KEYS[2]]);
     let path = StreamPath::udp(viewer(5000), None);
     assert_eq!(streams.with_media_port_of(path, Some(KEYS[0])), [KEYS[1]]);
+    let rtcp = StreamPath::udp(viewer(6001), None);
+    assert!(streams.with_media_port_of(rtcp, None).is_empty(), "only reports are sent there");
     streams.forget_port(KEYS[0], ip, 5000);
+    assert_eq!(streams.at_port(ip, 5000), [KEYS[1]]);
     streams.forget_port(KEYS[1], ip, 5000);
     assert!(streams.at_port(ip, 5000).is_empty() && !streams.by_port.contains_key(&(ip, 5000)));
 }
@@ -102,6 +105,7 @@ fn stream_is_found_by_address_and_source_only_if_it_is_the_only_one() {
     streams.remove(KEYS[0]);
     streams.remove(KEYS[1]);
     assert_eq!((streams.only_stream_of(ip, 1), streams.only_stream_of(ip, 2)), (Some(KEYS[2]), None));
+    assert_eq!(streams.only_stream_of([192, 0, 2, 2].into(), 1), None);
 }
 
 #[test]

@@ -121,6 +121,18 @@ fn segment_fetch_reserves_for_its_length_and_grace_period() {
 }
 
 #[test]
+fn segment_viewer_far_ahead_reserves_for_its_buffer_at_most() {
+    let mut desk = Desk::new();
+    for segment in 0..20 {
+        ask(&mut desk, fetch(ANNA, 'a', "film", segment)).unwrap();
+    }
+    desk.wait(FETCH_AHEAD_NS + FETCH_GRACE_NS - SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    desk.wait(2 * SECOND);
+    assert_eq!(reserved(&desk), (0, 0));
+}
+
+#[test]
 fn segment_viewers_at_other_addresses_or_positions_count_separately() {
     let mut desk = Desk::new();
     ask(&mut desk, fetch(ANNA, 'a', "film", 0)).unwrap();

@@ -432,6 +432,7 @@ fn show_first_at_once_moves_what_is_decoded_before() {
 fn gaps_between_known_times_are_filled_evenly() {
     assert_eq!(decode_times(&[Some(5), None, None, Some(40)], 10, 50), [10, 20, 30, 40, 50]);
     assert_eq!(decode_times(&[None, None], 0, 100), [0, 50, 100]);
+    assert_eq!(decode_times(&[None; 3], 0, 90), [0, 30, 60, 90]);
     // Times that run back do not.
     assert_eq!(decode_times(&[Some(0), Some(9), Some(3)], 0, 20), [0, 9, 10, 20]);
     // Those that reach into the next segment stay before it, if there is room.

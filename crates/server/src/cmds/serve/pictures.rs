@@ -339,6 +339,9 @@ impl PicturesMaker {
 
 #[cfg(test)]
 mod tests {
+    use millrace_core::pool::{ExtentArena, HeapRegion};
+    use millrace_store::cache::{Cache, CacheConfig};
+
     use super::*;
 
     #[test]
@@ -362,5 +365,26 @@ mod tests {
         album.delay(None);
         assert_eq!(album.state(unreadable), PicturesState::Never("no pictures".to_owned()));
         assert_eq!((album.state(other), is_changed()), (PicturesState::Waiting, true));
+    }
+
+    /// A removed title may have freed the space that was missing.
+    #[test]
+    fn removal_of_a_title_ends_pause_of_full_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = Arc::new(Volume::open_or_create(dir.path()).unwrap());
+        let arena = ExtentArena::new(Box::new(HeapRegion::new(4)));
+        let clock = Arc::new(MonotonicClock);
+        let (cache, _) = Cache::start(CacheConfig::default(), arena, clock, Vec::new()).unwrap();
+        let settings = PictureSettings { ffmpeg: PathBuf::new(), space: ByteLen(1) };
+        let rests = Rests::new(Arc::new(cache), Vec::new());
+        let (_, mut maker) = PicturesMaker::of(settings, &volume, &Arc::default(), rests);
+        let mut held = HashMap::new();
+        assert!(maker.may_work(&held));
+        maker.pause_for(&StoreError::NoTitle { id: TitleId([1; 16]) });
+        maker.forget(&[], &mut held);
+        assert!(!maker.may_work(&held), "no title has gone");
+        maker.there.insert(TitleId([1; 16]));
+        maker.forget(&[], &mut held);
+        assert!(maker.may_work(&held));
     }
 }
