@@ -13,7 +13,7 @@ use millrace_cli::signals::cancel_on_signals;
 use millrace_cli::terminal;
 use millrace_core::units::{BitRate, HumanDuration};
 
-/// Exit code of `--check` when a target could not be measured, or was too noisy to judge.
+/// Exit code of `--check` when a target could not be measured, or is undecided.
 const EXIT_UNKNOWN: u8 = 3;
 /// A shell's exit code for an interrupted program.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -25,7 +25,7 @@ const EXIT_INTERRUPTED: u8 = 130;
                         millrace bench tx --report /tmp/tx\n\n\
                         Use a release build, on a quiet machine. Benchmarks that make network namespaces need root; \
                         `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a target that \
-                        is missed; 2 the command line is invalid; 3 with --check when a target could not be measured or was too noisy to judge; \
+                        is missed; 2 the command line is invalid; 3 with --check when a target could not be measured or is undecided; \
                         130 when interrupted.")]
 pub(super) struct BenchArgs {
     /// Name of the benchmark, or `list`
@@ -34,7 +34,7 @@ pub(super) struct BenchArgs {
     /// The result as one JSON document {bench, commit, machine, rows, promises}
     #[arg(long)]
     json: bool,
-    /// Exit 1 when a target is missed, 3 when one could not be measured or was too noisy to judge
+    /// Exit 1 when a target is missed, 3 when one could not be measured or is undecided
     #[arg(long)]
     check: bool,
     /// Write an HTML page with tables and plots, and the JSON document, to this directory
@@ -46,6 +46,10 @@ pub(super) struct BenchArgs {
     /// Name in those two markers, if not that of the benchmark
     #[arg(long, value_name = "NAME", requires = "markdown")]
     section: Option<String>,
+    /// How long a comparison goes on while the bound of a target lies in its interval [default: 60s,
+    /// 20s with --quick]
+    #[arg(long, value_name = "TIME", value_parser = parse_secs)]
+    limit: Option<u64>,
     /// Fewer and shorter runs, for a first impression
     #[arg(long)]
     quick: bool,
@@ -166,6 +170,7 @@ impl BenchArgs {
         let mut words = vec!["millrace bench".to_owned(), self.name.clone()];
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words.extend(self.tiny.then(|| "--tiny".to_owned()));
+        words.extend(self.limit.map(|secs| format!("--limit {secs}s")));
         words.extend(self.what.given().into_iter().map(|(name, value)| match value.as_str() {
             // A switch has no value.
             "" => format!("--{name}"),
@@ -178,6 +183,7 @@ impl BenchArgs {
         let what = &self.what;
         Ok(Options {
             tiny: self.tiny,
+            limit_s: self.limit,
             quick: self.quick,
             streams: what.streams,
             duration_s: what.duration,
@@ -245,7 +251,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    for state in [TargetState::Missed, TargetState::Noisy, TargetState::NotMeasured] {
+    for state in [TargetState::Missed, TargetState::Undecided, TargetState::NotMeasured] {
         let names = report.names_of(state);
         if !names.is_empty() {
             eprintln!("millrace: bench {}: {}: {}", bench.name, state.word(), names.join(", "));
@@ -412,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn code_of_distinguishes_miss_from_noise() {
+    fn code_of_distinguishes_miss_from_undecided() {
         assert_eq!(
             [ReportVerdict::Holds, ReportVerdict::Missed, ReportVerdict::Unknown].map(code_of),
             [0, 1, 3]

@@ -59,14 +59,14 @@ fn long(row: &Row) -> Vec<Vec<String>> {
 /// The targets with their verdicts.
 pub(super) fn promises(report: &Report) -> Option<TextTable> {
     let line = |p: &Promise| {
-        let verdict = report.state_of(p).word().to_owned();
+        let verdict = p.verdict.word().to_owned();
         let (value, bound) = match p.measured {
             true => (with_space(&figure(p.value), &p.unit), with_space(&p.bound, &p.unit)),
             false => (figure(f64::NAN), figure(f64::NAN)),
         };
-        vec![p.id.clone(), value, bound, verdict]
+        vec![p.id.clone(), value, p.interval(), bound, verdict]
     };
-    let head = ["target", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
+    let head = ["target", "measured", "95 % interval", "bound", "verdict"].map(str::to_owned).to_vec();
     let rows: Vec<_> = report.promises.iter().map(line).collect();
     (!rows.is_empty()).then_some(TextTable { head, rows, words: 1 })
 }
@@ -105,7 +105,7 @@ mod tests {
         report.promises.push(Promise::at_most("loss", 2.0, 0.0, "packets"));
         report.declare(&["loss", "rate"]);
         let table = promises(&report).unwrap();
-        assert_eq!(table.rows[0], ["loss", "2 packets", "<= 0 packets", "missed"]);
-        assert_eq!(table.rows[1], ["rate", "–", "–", "not measured"]);
+        assert_eq!(table.rows[0], ["loss", "2 packets", "", "<= 0 packets", "missed"]);
+        assert_eq!(table.rows[1], ["rate", "–", "", "–", "not measured"]);
     }
 }
