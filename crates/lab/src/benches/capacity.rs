@@ -14,6 +14,7 @@ use crate::capacity::search::TrialVerdict;
 use crate::capacity::site::BenchSite;
 use crate::capacity::trial::Service;
 use crate::capacity::{Capacity, Effort, Hunt, Scene, Scratch, in_peace, rows};
+use crate::frame::stats::median;
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::peers;
 
@@ -177,23 +178,28 @@ fn one_service(
 ) -> anyhow::Result<Judged> {
     let runs = options.runs.unwrap_or(options.pick(1, 2, 3)).max(1);
     let near = options.streams.and_then(|n| u32::try_from(n).ok());
-    let mut found: Vec<f64> = Vec::new();
+    let (mut found, mut by_other) = (Vec::new(), Vec::new());
     let mut last: Option<Capacity> = None;
     let mut hunt = Hunt::new(options, scene.site, service, effort)?;
     let limits = Limits::of(service.transport);
+    let other = limits.other();
     for run in 1..=runs {
         noise.look();
         hunt.begin_search(run - 1);
         let capacity = hunt.find(limits, near)?;
         options.say(&format!("{label}: run {run} of {runs}: {} viewers", capacity.found.passed));
         found.push(f64::from(capacity.found.passed));
+        if !options.tiny {
+            by_other.push(f64::from(hunt.find(other, near)?.found.passed));
+        }
         last = Some(capacity);
     }
     let Some(last) = last else { return Ok(Judged::default()) };
     let min = found.iter().copied().fold(f64::INFINITY, f64::min);
     let max = found.iter().copied().fold(0.0, f64::max);
-    let middle = crate::frame::stats::median(&found);
-    let mut row = Row::new(format!("{label}: viewers"))
+    let middle = median(&found);
+    let of = |limits: &Limits| format!("{label}: viewers with p99 at most {} ms", limits.p99_ms);
+    let mut row = Row::new(of(limits))
         .with("median", middle, "")
         .with("min", min, "")
         .with("max", max, "")
@@ -206,6 +212,9 @@ fn one_service(
         row = row.with("bounded by the receiver", 1.0, "");
     }
     report.rows.push(row);
+    if !by_other.is_empty() {
+        report.rows.push(Row::new(of(other)).with("median", median(&by_other), ""));
+    }
     let repeat = (runs > 1 && min > 0.0).then(|| max / min - 1.0);
     let mut judged = Judged { repeat, ..Judged::default() };
     if middle >= 1.0 {

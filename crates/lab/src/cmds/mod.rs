@@ -25,6 +25,7 @@ macro_rules! eprintln {
 }
 
 mod bench;
+mod bench_all;
 mod bench_sender;
 mod bench_stream;
 mod load;

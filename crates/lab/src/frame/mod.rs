@@ -71,9 +71,10 @@ pub use rounds::{LEAST_ROUNDS, Rounds};
 pub use stats::{Interval, TargetBound, percentile};
 
 pub(crate) use contest::Pinned;
-pub(crate) use report::groups;
+pub(crate) use report::{groups, tree_commit};
 
 /// A benchmark.
+#[derive(Debug)]
 pub struct Bench {
     /// Its name on the command line.
     pub name: &'static str,

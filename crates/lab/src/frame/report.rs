@@ -101,6 +101,9 @@ pub enum TargetState {
 }
 
 impl TargetState {
+    /// All of them, the best first.
+    pub const ALL: [Self; 4] = [Self::Met, Self::Missed, Self::Undecided, Self::NotMeasured];
+
     /// As tables and lines have it.
     pub fn word(self) -> &'static str {
         match self {
@@ -164,6 +167,23 @@ impl Promise {
         matches!(self.verdict, TargetState::Met | TargetState::Missed)
     }
 
+    /// The bound as a number.
+    pub fn bound_value(&self) -> Option<f64> {
+        self.bound.split_once(' ')?.1.parse().ok()
+    }
+
+    /// All about it in one line.
+    pub fn line(&self) -> String {
+        let word = match self.verdict {
+            TargetState::NotMeasured => return format!("{}: not measured", self.id),
+            TargetState::Missed => "MISSED",
+            state => state.word(),
+        };
+        let within = self.interval();
+        let within = if within.is_empty() { within } else { format!(", {within}") };
+        format!("{}: {}{} ({}{within}) {word}", self.id, number(self.value), unit(&self.unit), self.bound)
+    }
+
     /// The ends of its interval in words; nothing of a count.
     pub fn interval(&self) -> String {
         let is_wide = self.measured && self.low < self.high;
@@ -208,7 +228,7 @@ impl Report {
     pub fn new(bench: &str) -> Self {
         Self {
             bench: bench.into(),
-            commit: commit(),
+            commit: tree_commit(),
             machine: machine(),
             rows: Vec::new(),
             promises: Vec::new(),
@@ -267,25 +287,8 @@ impl fmt::Display for Report {
                 _ => write_table(f, &group)?,
             }
         }
-        for p in &self.promises {
-            let word = match p.verdict {
-                TargetState::NotMeasured => {
-                    writeln!(f, "  target {}: not measured", p.id)?;
-                    continue;
-                }
-                TargetState::Missed => "MISSED",
-                state => state.word(),
-            };
-            let within = p.interval();
-            let within = if within.is_empty() { within } else { format!(", {within}") };
-            writeln!(
-                f,
-                "  target {}: {}{} ({}{within}) {word}",
-                p.id,
-                number(p.value),
-                unit(&p.unit),
-                p.bound
-            )?;
+        for promise in &self.promises {
+            writeln!(f, "  target {}", promise.line())?;
         }
         if let Some(noise) = &self.noise {
             writeln!(f, "  {noise}")?;
@@ -338,8 +341,8 @@ pub fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Commit of the tree around the working directory.
-fn commit() -> String {
+/// Commit of the tree around the working directory, "-dirty" if changed, "unknown" outside a tree.
+pub(crate) fn tree_commit() -> String {
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git").args(args).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -3,7 +3,7 @@ use crate::frame::{Axis, Noise, Plot, PlotKind, Point, Promise, Row};
 
 const HOSTILE: &str = "</title><script>alert(\"1\" & '2')</script> ]]> --> <!-- \u{0}\u{1b}";
 
-const BENCH: Bench = Bench {
+static BENCH: Bench = Bench {
     name: "demo",
     shows: "a & b < c",
     not_for: "</dd>",
@@ -107,6 +107,29 @@ fn html_page_is_well_formed_and_self_contained() {
         let page = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!page.contains(outside), "the page needs nothing from elsewhere: {outside}");
     }
+}
+
+#[test]
+fn summary_page_lists_every_target_and_marks_a_changed_tree() {
+    let measured =
+        || BenchOutcome { bench: &BENCH, promises: report().promises, state: OutcomeState::Measured };
+    let skipped = BenchOutcome {
+        bench: &BENCH,
+        promises: vec![Promise::not_measured("more")],
+        state: OutcomeState::Skipped(HOSTILE.to_owned()),
+    };
+    let page = summary::page(&[measured(), skipped.clone()], ("abc", "millrace bench all", "today"));
+    let text = well_formed(&page);
+    for part in
+        ["bench all, commit abc", "a & b < c", "rate", "2 MB/s", "more", "not measured", "cannot run here"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // One bound is 0, which nothing can be drawn beside.
+    assert!(page.contains("<svg") && page.contains("href=\"demo/index.html\""), "{page}");
+    assert!(!text.contains("Of no commit"));
+    let dirty = well_formed(&summary::page(&[skipped], ("abc-dirty", HOSTILE, HOSTILE)));
+    assert!(dirty.contains("Of no commit"));
 }
 
 #[test]

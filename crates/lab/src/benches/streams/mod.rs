@@ -420,11 +420,11 @@ impl StreamsRun<'_> {
     }
 }
 
-/// The table of the paper: samples, share, and the kernel's cumulative share; the idle loop and USER have no part in that.
+/// The table of the paper: samples, share, and the kernel's cumulative share; USER has no part in that.
 fn top(label: &str, routines: &[Routine]) -> Vec<Row> {
     let mut cumulative = 0.0;
     let row = |routine: &Routine| {
-        if routine.is_kernel && !routine.is_idle() {
+        if routine.is_kernel {
             cumulative += routine.share;
         }
         Row::new(format!("{label}: {}", routine.name))

@@ -216,7 +216,7 @@ pub(super) fn run(
     let mut all = Vec::new();
     let walk_bytes = walk_bytes(options);
     let length = Duration::from_millis(options.pick(30, 400, 1000));
-    let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
+    let rounds = options.runs.unwrap_or(options.pick(1, 6, 9));
     for way in TransferDirection::BOTH {
         for chunk in CHUNKS {
             let mut walk = Walk::new(walk_bytes, chunk);
