@@ -65,8 +65,6 @@ const SAME_TIME_MS: u64 = 1_000;
 const SPREAD: Duration = Duration::from_secs(15);
 /// How long the server may take to forget all viewers and to write that down: it writes its counters once a second.
 const EMPTY: Duration = Duration::from_secs(15);
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the overload";
 
 /// The parts of a run.
 #[derive(Clone, Copy, Debug)]

@@ -46,8 +46,6 @@ const P99_MS: f64 = Limits::PATIENT.p99_ms;
 /// Viewers leave at the end of a title: this share of those who came must still be there at the end
 /// of the time.
 const PLAYING: f64 = 0.7;
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the seeks";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("seeks");

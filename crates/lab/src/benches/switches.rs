@@ -43,8 +43,6 @@ const COMING_S: f64 = 1.0;
 const P99_MS: f64 = 20.0;
 /// Processor time per packet, relative to normal speed.
 const COST_RATIO: f64 = 1.1;
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the changes of speed";
 /// Time after a change in which the packets sent represent neither speed.
 const SETTLE: Duration = Duration::from_secs(2);
 

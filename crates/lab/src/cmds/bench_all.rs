@@ -38,7 +38,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             Some(outcome) => outcomes[at] = outcome,
             None => is_interrupted = true,
         }
-        // Written each time: whatever ends this program later, the page shows what is done.
+        // Written each time, so that the page is complete however this program ends.
         report::write_summary(&dir, &outcomes, (&commit, &args.command(), &now_utc()))?;
         if is_interrupted {
             break;
@@ -98,7 +98,7 @@ fn is_dirty(commit: &str) -> bool {
     commit.ends_with("-dirty")
 }
 
-/// Name of the results' directory: what was measured in another way is another result.
+/// Name of the results' directory: other options make other results.
 fn key(args: &BenchArgs, commit: &str) -> String {
     let parts = [
         Some(commit.to_owned()),
@@ -170,7 +170,7 @@ fn text(outcomes: &[BenchOutcome]) -> String {
     out
 }
 
-/// 1 when a benchmark failed; with `--check` what the targets come to.
+/// 1 when a benchmark failed; with `--check` the verdict on all targets.
 fn exit_code(outcomes: &[BenchOutcome], checks: bool) -> u8 {
     if outcomes.iter().any(|outcome| matches!(outcome.state, OutcomeState::Failed(_))) {
         return 1;

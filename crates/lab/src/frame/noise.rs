@@ -151,7 +151,7 @@ impl NoiseMeter {
         ))
     }
 
-    /// What the machine did meanwhile.
+    /// Load, pauses and stolen time.
     fn reasons(&self, now: Option<CpuTime>) -> Vec<String> {
         let mut why = Vec::new();
         if self.load > self.cores {

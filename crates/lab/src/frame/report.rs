@@ -74,11 +74,11 @@ pub struct Promise {
     pub holds: bool,
     /// Whether it could be measured; what could not does not hold.
     pub measured: bool,
-    /// What it comes to.
+    /// The verdict on it.
     pub verdict: TargetState,
 }
 
-/// JSON has no NaN: what was not measured is null.
+/// JSON has no NaN, so a missing value is null.
 fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
@@ -430,7 +430,7 @@ mod tests {
         // Five rounds give no 95 %, wherever they lie.
         let few = Interval { confidence: 0.9375, ..within(0.3, 0.4) };
         assert_eq!(verdict(few).verdict(), ReportVerdict::Unknown);
-        // A count is what it is.
+        // A count decides by itself.
         assert_eq!(verdict(Interval::from(1.0)).verdict(), ReportVerdict::Missed);
     }
 

@@ -1,10 +1,10 @@
 //! How many rounds a comparison takes: few when they agree, more while the bound of a target lies
 //! among them, none beyond a time limit.
 //!
-//! Whoever looks at an interval after each round and stops when he likes what he sees, is wrong
-//! far more often than in one case of 20. So rounds are looked at when their number has doubled,
-//! and all looks share the 5 %: the first, at six rounds, takes what the extremes of six leave
-//! outside (3.1 %), each further one half of what is left.
+//! Looking at a 95 % interval after each round and stopping as soon as it decides errs far more
+//! often than in one case of 20. Rounds are therefore examined only when their number has doubled,
+//! and all looks share the 5 %: the first, at six rounds, takes the 3.1 % that lie outside of the
+//! extremes of six, and each further look half of the rest.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use super::stats::CONFIDENCE;
 /// The fewest values whose extremes enclose the median with 95 %.
 pub const LEAST_ROUNDS: usize = 6;
 
-/// What six values leave outside of their extremes.
+/// Probability that the median lies outside of the extremes of six values.
 const FIRST_ERROR: f64 = 1.0 / 32.0;
 
-/// Says after each round whether there is to be another.
+/// Decides after each round whether another follows.
 ///
 /// ```
 /// use millrace_lab::frame::{Options, Promise, Rounds, TargetState, stats::median_interval_at};
@@ -69,13 +69,13 @@ impl Rounds {
         Self { began: Instant::now(), plan }
     }
 
-    /// Whether another round is to be run. `is_decided` is asked when it is time to look, with the
+    /// Whether another round follows. `is_decided` is asked when it is time to look, with the
     /// confidence that the intervals must have.
     pub fn go_on(&mut self, is_decided: impl FnOnce(f64) -> bool) -> bool {
         self.plan.go_on(self.began.elapsed(), is_decided)
     }
 
-    /// Rounds so far, with the one that is running.
+    /// Rounds so far, including the current one.
     pub fn count(&self) -> usize {
         self.plan.done
     }

@@ -95,7 +95,7 @@ impl Interval {
     }
 }
 
-/// What a target asks for.
+/// The condition of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TargetBound {
     /// This or more.

@@ -30,7 +30,7 @@ pub enum OutcomeState {
 }
 
 impl OutcomeState {
-    /// What is to be said of it behind its targets; nothing when it has run.
+    /// A remark behind its targets; empty when it has run.
     pub fn words(&self) -> String {
         match self {
             Self::Measured => String::new(),

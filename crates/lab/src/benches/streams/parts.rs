@@ -17,8 +17,6 @@ const TEN_PERCENT: f64 = 3.0;
 const TEN: u32 = 10;
 /// A rate at which ten viewers are no toy.
 const HIGH_RATE: BitRate = BitRate(8_000_000);
-/// What its targets are judged by: nothing else scatters.
-const OWN_SCATTER: &str = "the engine's thread";
 
 /// Measures how often the engine's thread waits: with ten streams, with half of its capacity, and
 /// with all of it.

@@ -177,13 +177,6 @@ pub(super) struct ContenderResults {
     pub(super) rest: f64,
 }
 
-impl ContenderResults {
-    /// What noise calls it.
-    pub(super) fn label(&self) -> String {
-        label(self.way, self.chunk, &self.of)
-    }
-}
-
 fn label(way: TransferDirection, chunk: usize, of: &Contender) -> String {
     format!("{}, {} KB: {}", way.name(), chunk >> 10, of.name)
 }
