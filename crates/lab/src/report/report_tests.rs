@@ -227,8 +227,8 @@ fn markdown_replaces_its_section_and_nothing_else() {
         format!(
             "{before}\n\n`millrace bench demo --streams 3`; commit abc; a \\| machine; today.\n\n\
              |  | p50, ns | runs |\n| --- | ---: | ---: |\n| first | 12.500 | 9 |\n| second | – | 9 |\n\n\
-             | target | measured | bound | verdict |\n| --- | ---: | ---: | ---: |\n\
-             | loss | 0 packets | &lt;= 0 packets | met |\n| rate | 2 MB/s | >= 3 MB/s | missed |\n\n{after}"
+             | target | measured | 95 % interval | bound | verdict |\n| --- | ---: | ---: | ---: | ---: |\n\
+             | loss | 0 packets |  | &lt;= 0 packets | met |\n| rate | 2 MB/s |  | >= 3 MB/s | missed |\n\n{after}"
         )
     );
     write_markdown(&file, "demo-udp", &report(), "today").unwrap();
