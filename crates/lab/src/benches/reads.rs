@@ -84,10 +84,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let middle = |way: usize, of: fn(&ReadFigures) -> f64| {
             percentile(&mut seen[way].iter().map(of).collect::<Vec<_>>(), 50.0)
         };
+        let rates = |way: usize| seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<f64>>();
         for (way, (name, _)) in WAYS.iter().enumerate() {
             let label = format!("{members} members, {lost} may be lost: {name}");
             let rate = middle(way, |figures| figures.mb_per_s);
-            meter.repeated(&label, &seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<_>>());
+            meter.repeated(&label, &rates(way));
             plots[way].push(Point::bar(members.to_string(), rate));
             report.rows.push(
                 Row::new(label)
@@ -96,7 +97,6 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                     .with("reads of a member", middle(way, |figures| figures.reads_per_s), "1/s"),
             );
         }
-        let rates = |way: usize| seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<f64>>();
         let ratio = ratio_interval(&rates(1), &rates(0), CONFIDENCE);
         if members >= FIRST_SPLIT {
             least_bytes = least_bytes.min(middle(1, |figures| figures.read_bytes));
@@ -108,12 +108,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
             32 => 2.0,
             _ => continue,
         };
-        report.promises.push(Promise::at_least(
-            &format!("reads-rate-{members}"),
-            ratio,
-            bound,
-            "times the rate",
-        ));
+        let id = format!("reads-rate-{members}");
+        report.promises.push(Promise::at_least(&id, ratio, bound, "times the rate"));
     }
     if least_bytes < f64::MAX {
         let bound = MEMBER_READ_BYTES as f64 * 0.9 / 1024.0;

@@ -238,9 +238,6 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    if args.name == "all" {
-        return super::bench_all::run(args);
-    }
     let bench = find(args).map_err(usage)?;
     let missing = bench.missing();
     anyhow::ensure!(missing.is_empty(), "bench {}: needs {}", bench.name, missing.join(", and "));

@@ -58,6 +58,7 @@ enum LabCommand {
 pub fn main() -> ExitCode {
     exit_code(match Cli::parse().command {
         LabCommand::Load(args) => load::run(&args),
+        LabCommand::Bench(args) if args.name == "all" => bench_all::run(&args),
         LabCommand::Bench(args) => bench::run(&args),
         LabCommand::BenchSender(args) => bench_sender::run(args),
         LabCommand::BenchStream(args) => bench_stream::run(args),

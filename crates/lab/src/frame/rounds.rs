@@ -6,10 +6,11 @@
 //! and all looks share the 5 %: the first, at six rounds, takes the 3.1 % that lie outside of the
 //! extremes of six, and each further look half of the rest.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::options::Options;
 use super::stats::CONFIDENCE;
+use super::ticks::clock;
 
 /// The fewest values whose extremes enclose the median with 95 %.
 pub const LEAST_ROUNDS: usize = 6;
@@ -35,7 +36,8 @@ const FIRST_ERROR: f64 = 1.0 / 32.0;
 /// ```
 #[derive(Debug)]
 pub struct Rounds {
-    began: Instant,
+    /// In ticks of the benchmark clock.
+    began: u64,
     plan: RoundPlan,
 }
 
@@ -66,13 +68,14 @@ impl Rounds {
             next_look: options.runs.unwrap_or(least).max(1),
             looks: 0,
         };
-        Self { began: Instant::now(), plan }
+        Self { began: clock().now(), plan }
     }
 
     /// Whether another round follows. `is_decided` is asked when it is time to look, with the
     /// confidence that the intervals must have.
     pub fn go_on(&mut self, is_decided: impl FnOnce(f64) -> bool) -> bool {
-        self.plan.go_on(self.began.elapsed(), is_decided)
+        let passed_ns = clock().ns(self.began, clock().now());
+        self.plan.go_on(Duration::from_nanos(passed_ns as u64), is_decided)
     }
 
     /// Rounds so far, including the current one.
