@@ -426,7 +426,7 @@ impl AttackPhase {
 fn judge(phases: &[AttackPhase], options: &Options) -> Vec<Promise> {
     let worst = |value: &dyn Fn(&AttackPhase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
     let sum = |value: &dyn Fn(&AttackPhase) -> u64| phases.iter().map(value).sum::<u64>();
-    let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what).correctness();
+    let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what);
     // The server did send the packets that the receiver itself dropped.
     let lost =
         |phase: &AttackPhase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
@@ -452,7 +452,7 @@ fn judge(phases: &[AttackPhase], options: &Options) -> Vec<Promise> {
     );
     promises.extend(named(IDLE).map(|phase| {
         let bound = idle_count(options) as f64;
-        Promise::at_least("hostile-idle", phase.done.requests as f64, bound, "connections").correctness()
+        Promise::at_least("hostile-idle", phase.done.requests as f64, bound, "connections")
     }));
     promises
 }

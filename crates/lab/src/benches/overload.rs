@@ -65,8 +65,6 @@ const SAME_TIME_MS: u64 = 1_000;
 const SPREAD: Duration = Duration::from_secs(15);
 /// How long the server may take to forget all viewers and to write that down: it writes its counters once a second.
 const EMPTY: Duration = Duration::from_secs(15);
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the overload";
 
 /// The parts of a run.
 #[derive(Clone, Copy, Debug)]
@@ -205,19 +203,18 @@ fn judge_admitted(crowd: &Crowd) -> Vec<Promise> {
     if fates.refused == 0 && is_harmless || figures.spoiled {
         return Vec::new();
     }
-    let own = || [OWN_SCATTER.to_owned()];
     let p99 = Promise::at_most("overload-lateness-p99", figures.p99_ms, IN_TIME_MS, "ms");
     let refused = Promise::at_least("overload-refused", fates.refused as f64, 1.0, "viewers with 453");
     vec![
-        p99.by_rows(own()),
+        p99,
         none("overload-loss", crowd.lost, "packets"),
         none("overload-failed", figures.without, "sessions that failed or were ended"),
-        refused.by_rows(own()),
+        refused,
     ]
 }
 
 fn none(id: &str, count: u64, what: &str) -> Promise {
-    Promise::at_most(id, count as f64, 0.0, what).correctness()
+    Promise::at_most(id, count as f64, 0.0, what)
 }
 
 /// Times of a busy process on the server's core, in milliseconds since the first viewer could come.
@@ -330,16 +327,14 @@ impl OverloadResult {
         if !self.was_overloaded() || self.crowd.figures.spoiled {
             return Vec::new();
         }
-        let own = || [OWN_SCATTER.to_owned()];
         let again = self.in_the_end as f64 / self.before.max(1) as f64;
         let untold = self.ended_by_server.abs_diff(self.crowd.fates.ended);
         vec![
-            Promise::at_most("overload-recovery", self.recovery_s, RECOVERY_S, "s").by_rows(own()),
+            Promise::at_most("overload-recovery", self.recovery_s, RECOVERY_S, "s"),
             none("overload-newest-first", self.out_of_order, "ended although a newer one was kept"),
             none("overload-told", untold, "ended without a BYE, or with one for another reason"),
             none("overload-kept-loss", self.kept_lost, "packets"),
-            Promise::at_least("overload-admitted-again", again, AGAIN_RATIO, "of those before")
-                .by_rows(own()),
+            Promise::at_least("overload-admitted-again", again, AGAIN_RATIO, "of those before"),
         ]
     }
 

@@ -42,7 +42,7 @@ type Spoil = fn(&mut OverloadResult);
 
 /// Names of the targets that a run misses.
 fn missed(promises: &[Promise]) -> Vec<&str> {
-    let is_missed = |promise: &&Promise| promise.state(None) == TargetState::Missed;
+    let is_missed = |promise: &&Promise| promise.verdict == TargetState::Missed;
     promises.iter().filter(is_missed).map(|promise| promise.id.as_str()).collect()
 }
 

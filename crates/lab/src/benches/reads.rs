@@ -18,8 +18,10 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::volume::Volume;
 
 use super::ingest::{make_media_file, tempdir};
+use crate::frame::stats::{CONFIDENCE, ratio_interval};
 use crate::frame::{
-    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, percentile,
+    Axis, Bench, LEAST_ROUNDS, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row,
+    percentile,
 };
 
 /// The benchmark.
@@ -58,7 +60,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
     let slot_ms = options.duration_s.unwrap_or(2) * 1000;
     let (secs, loops, rounds, slot_ms) =
-        options.pick((2, 3, 1, 200), (20, 29, 1, slot_ms), (20, 29, 3, slot_ms));
+        options.pick((2, 3, 1, 200), (20, 29, LEAST_ROUNDS, slot_ms), (20, 29, LEAST_ROUNDS, slot_ms));
     let volumes = if options.tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
     options.say("making a media file");
     let file = make_media_file(&dir.0, RATE_KBPS, secs, loops)?;
@@ -82,10 +84,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         let middle = |way: usize, of: fn(&ReadFigures) -> f64| {
             percentile(&mut seen[way].iter().map(of).collect::<Vec<_>>(), 50.0)
         };
+        let rates = |way: usize| seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<f64>>();
         for (way, (name, _)) in WAYS.iter().enumerate() {
             let label = format!("{members} members, {lost} may be lost: {name}");
             let rate = middle(way, |figures| figures.mb_per_s);
-            meter.repeated(&label, &seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<_>>());
+            meter.repeated(&label, &rates(way));
             plots[way].push(Point::bar(members.to_string(), rate));
             report.rows.push(
                 Row::new(label)
@@ -94,9 +97,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                     .with("reads of a member", middle(way, |figures| figures.reads_per_s), "1/s"),
             );
         }
-        let mut ratios: Vec<f64> =
-            seen[1].iter().zip(&seen[0]).map(|(after, before)| after.mb_per_s / before.mb_per_s).collect();
-        let ratio = percentile(&mut ratios, 50.0);
+        let ratio = ratio_interval(&rates(1), &rates(0), CONFIDENCE);
         if members >= FIRST_SPLIT {
             least_bytes = least_bytes.min(middle(1, |figures| figures.read_bytes));
         }
@@ -107,12 +108,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
             32 => 2.0,
             _ => continue,
         };
-        report.promises.push(Promise::at_least(
-            &format!("reads-rate-{members}"),
-            ratio,
-            bound,
-            "times the rate",
-        ));
+        let id = format!("reads-rate-{members}");
+        report.promises.push(Promise::at_least(&id, ratio, bound, "times the rate"));
     }
     if least_bytes < f64::MAX {
         let bound = MEMBER_READ_BYTES as f64 * 0.9 / 1024.0;

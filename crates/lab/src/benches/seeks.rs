@@ -46,8 +46,6 @@ const P99_MS: f64 = Limits::PATIENT.p99_ms;
 /// Viewers leave at the end of a title: this share of those who came must still be there at the end
 /// of the time.
 const PLAYING: f64 = 0.7;
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the seeks";
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("seeks");
@@ -81,12 +79,11 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         report.rows.push(read.with("playing in the end", playing as f64, ""));
         let is_judged = options.streams.is_some() || viewers == 1_150 || options.tiny;
         if is_judged && !crowd.figures.spoiled {
-            let own = || [OWN_SCATTER.to_owned()];
             let p99 = Promise::at_most("seeks-lateness-p99", crowd.figures.p99_ms, P99_MS, "ms");
             let share = playing as f64 / f64::from(viewers);
             let playing = Promise::at_least("seeks-playing", share, PLAYING, "of those who came");
-            let lost = Promise::at_most("seeks-loss", crowd.lost as f64, 0.0, "packets").correctness();
-            report.promises.extend([p99.by_rows(own()), lost, playing.by_rows(own())]);
+            let lost = Promise::at_most("seeks-loss", crowd.lost as f64, 0.0, "packets");
+            report.promises.extend([p99, lost, playing]);
         }
     }
     report.noise = Some(noise.finish());

@@ -43,8 +43,6 @@ const COMING_S: f64 = 1.0;
 const P99_MS: f64 = 20.0;
 /// Processor time per packet, relative to normal speed.
 const COST_RATIO: f64 = 1.1;
-/// Its targets are judged whatever else scatters.
-const OWN_SCATTER: &str = "the changes of speed";
 /// Time after a change in which the packets sent represent neither speed.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -200,13 +198,12 @@ fn report_run(report: &mut Report, crowd: &Crowd, watch: &CounterWatch, label: &
     if crowd.figures.spoiled {
         return;
     }
-    let own = || [OWN_SCATTER.to_owned()];
     let p99 = Promise::at_most("switches-lateness-p99", worst_p99_ms(crowd), P99_MS, "ms");
-    let lost = Promise::at_most("switches-loss", crowd.lost as f64, 0.0, "packets").correctness();
-    report.promises.extend([p99.by_rows(own()), lost]);
+    let lost = Promise::at_most("switches-loss", crowd.lost as f64, 0.0, "packets");
+    report.promises.extend([p99, lost]);
     if other / normal > 0.0 {
         let cost = Promise::at_most("switches-cost", other / normal, COST_RATIO, "of normal speed");
-        report.promises.push(cost.by_rows(own()));
+        report.promises.push(cost);
     }
 }
 

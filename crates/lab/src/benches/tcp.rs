@@ -15,8 +15,8 @@ use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::{ConnectionId, Settings, Stack};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::frame::stats::median;
-use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::frame::stats::{CONFIDENCE, median, median_interval, ratio_interval};
+use crate::frame::{Bench, Interval, Need, NoiseMeter, Options, Promise, Report, Row};
 use crate::runner::Application;
 use crate::tcp_host::{KERNEL_IP, OUR_IP, TcpHost};
 
@@ -113,7 +113,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 fn rounds(options: &Options) -> usize {
-    options.runs.unwrap_or(options.pick(1, 2, 5))
+    options.runs.unwrap_or(options.pick(1, 2, 6))
 }
 
 /// Our TCP and the kernel's in turns over links with the same losses.
@@ -123,7 +123,7 @@ fn goodput(
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
-    let (mut least, mut timeouts) = (f64::INFINITY, 0);
+    let (mut least, mut timeouts) = (Interval::from(f64::INFINITY), 0);
     for (ppm, label) in LOSSES {
         let (mut ours, mut kernel) = (Vec::new(), Vec::new());
         let mut repeated = 0;
@@ -138,13 +138,13 @@ fn goodput(
             timeouts += if ppm <= 10_000 { outcome.counters.timeouts } else { 0 };
             kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.bits_per_s[1] / 1e6);
         }
-        let ratio = median(&ours) / median(&kernel);
+        let ratio = ratio_interval(&ours, &kernel, CONFIDENCE);
         least = least.min(ratio);
         report.rows.push(
             Row::new(label)
                 .with("ours", median(&ours), "Mb/s")
                 .with("the kernel's CUBIC", median(&kernel), "Mb/s")
-                .with("ratio", ratio, "")
+                .with("ratio", ratio.mid, "")
                 .with("segments sent again", repeated as f64, ""),
         );
     }
@@ -181,7 +181,8 @@ fn fairness(
             );
         }
         if who == Who::Both {
-            let off = (median(&shares) - 0.5).abs();
+            let share = median_interval(&shares);
+            let off = share.map(|share| share - 0.5).max(share.map(|share| 0.5 - share));
             report.promises.push(Promise::at_most("tcp-fairness", off, FAIR_WITHIN, "from one half"));
         }
     }

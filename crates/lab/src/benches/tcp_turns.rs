@@ -20,8 +20,8 @@ use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, OutgoingSegment, Settings, Stack};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, TcpOptions, Template, parse};
 
-use crate::frame::stats::median;
-use crate::frame::{Bench, Noise, Options, Promise, Report, Row};
+use crate::frame::stats::{median, median_interval_at, ratio_interval};
+use crate::frame::{Bench, LEAST_ROUNDS, Noise, Options, Promise, Report, Rounds, Row};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
@@ -54,12 +54,16 @@ const HEADER_ROOM: usize = 60;
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("tcp-turns");
     let turns = options.pick(20, 2_000, 10_000);
-    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
     for (connections, each) in SCENES {
         let connections = if options.tiny { connections.min(128) } else { connections };
         options.say(&format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each));
-        let (mut deferred, mut prompt, mut segments) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..rounds {
+        let is_judged = (connections, each) == PROMISED || options.tiny && each == 2;
+        let [mut deferred, mut prompt, mut segments] = [const { Vec::new() }; 3];
+        let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
+        while rounds.go_on(|confidence| {
+            !is_judged
+                || promises([&prompt, &deferred, &segments], confidence).iter().all(Promise::is_decided)
+        }) {
             options.go_on()?;
             // In turns, so that both meet the same machine.
             let chosen = ACKS_PER_TURN / each;
@@ -77,14 +81,22 @@ fn run(options: &Options) -> anyhow::Result<Report> {
                 .with("ratio", median(&ratios), "")
                 .with("a segment of data", median(&segments), "ns"),
         );
-        if (connections, each) == PROMISED || options.tiny && each == 2 {
-            let ratio = Promise::at_least("tcp-deferred-ratio", median(&ratios), DEFERRED_BOUND, "");
-            let segment = Promise::at_most("tcp-segment-ns", median(&segments), SEGMENT_BOUND_NS, "ns");
-            report.promises = vec![ratio, segment];
+        if is_judged {
+            report.promises = promises([&prompt, &deferred, &segments], rounds.confidence()).into();
         }
     }
     report.noise = Some(Noise::quiet());
     Ok(report)
+}
+
+/// The targets, from the times of each round.
+fn promises([prompt, deferred, segments]: [&[f64]; 3], confidence: f64) -> [Promise; 2] {
+    let ratio = ratio_interval(prompt, deferred, confidence);
+    let segment = median_interval_at(segments, confidence);
+    [
+        Promise::at_least("tcp-deferred-ratio", ratio, DEFERRED_BOUND, ""),
+        Promise::at_most("tcp-segment-ns", segment, SEGMENT_BOUND_NS, "ns"),
+    ]
 }
 
 /// One of the other ends.

@@ -28,6 +28,11 @@ impl Limits {
     pub fn of(transport: TransportChoice) -> &'static Self {
         if transport == TransportChoice::Tcp { &Self::PATIENT } else { &Self::STRICT }
     }
+
+    /// The strict limits for the patient ones, and the other way round: reports have both.
+    pub fn other(&self) -> &'static Self {
+        if *self == Self::STRICT { &Self::PATIENT } else { &Self::STRICT }
+    }
 }
 
 /// Measurements of one trial.

@@ -13,56 +13,64 @@ use millrace_cli::signals::cancel_on_signals;
 use millrace_cli::terminal;
 use millrace_core::units::{BitRate, HumanDuration};
 
-/// Exit code of `--check` when a target could not be measured, or was too noisy to judge.
+/// Exit code of `--check` when a target could not be measured, or is undecided.
 const EXIT_UNKNOWN: u8 = 3;
 /// A shell's exit code for an interrupted program.
-const EXIT_INTERRUPTED: u8 = 130;
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// Measure Millrace's performance targets; prints the machine, the commit and the spread
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace bench list\n  millrace bench ingest\n  \
                         millrace bench sessions --streams 1000 --duration 20s --check\n  \
-                        millrace bench tx --report /tmp/tx\n\n\
+                        millrace bench tx --report /tmp/tx\n  \
+                        millrace bench all --check\n\n\
                         Use a release build, on a quiet machine. Benchmarks that make network namespaces need root; \
                         `list` says which.\n\nExit codes: 0 all went well; 1 an error, or with --check a target that \
-                        is missed; 2 the command line is invalid; 3 with --check when a target could not be measured or was too noisy to judge; \
+                        is missed; 2 the command line is invalid; 3 with --check when a target could not be measured or is undecided; \
                         130 when interrupted.")]
 pub(super) struct BenchArgs {
-    /// Name of the benchmark, or `list`
+    /// Name of the benchmark, `all`, or `list`
     #[arg(value_name = "NAME")]
-    name: String,
+    pub(super) name: String,
     /// The result as one JSON document {bench, commit, machine, rows, promises}
     #[arg(long)]
-    json: bool,
-    /// Exit 1 when a target is missed, 3 when one could not be measured or was too noisy to judge
+    pub(super) json: bool,
+    /// Exit 1 when a target is missed, 3 when one could not be measured or is undecided
     #[arg(long)]
-    check: bool,
+    pub(super) check: bool,
     /// Write an HTML page with tables and plots, and the JSON document, to this directory
     #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
+    pub(super) report: Option<PathBuf>,
     /// Replace the tables between `<!-- bench NAME -->` and `<!-- /bench NAME -->` in this document
     #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    pub(super) markdown: Option<PathBuf>,
     /// Name in those two markers, if not that of the benchmark
     #[arg(long, value_name = "NAME", requires = "markdown")]
     section: Option<String>,
+    /// How long a comparison goes on while the bound of a target lies in its interval [default: 60s,
+    /// 20s with --quick]
+    #[arg(long, value_name = "TIME", value_parser = parse_secs)]
+    pub(super) limit: Option<u64>,
+    /// `all`: measure a tree with changes that are in no commit; the report is marked
+    #[arg(long)]
+    pub(super) allow_dirty: bool,
     /// Fewer and shorter runs, for a first impression
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// Tiny inputs that only show that the benchmark works; the figures mean nothing
     #[arg(long)]
-    tiny: bool,
+    pub(super) tiny: bool,
     /// Directory for large temporary files
     #[arg(long, value_name = "DIR", default_value = ".")]
     scratch: PathBuf,
     #[command(flatten)]
-    what: WhatArgs,
+    pub(super) what: WhatArgs,
 }
 
 /// Options that only some benchmarks look at.
 #[derive(Args)]
 #[command(next_help_heading = "Options of some benchmarks (`list` says which)")]
-struct WhatArgs {
+pub(super) struct WhatArgs {
     /// Viewers
     #[arg(long, visible_alias = "viewers", value_name = "N", value_parser = parse_count)]
     streams: Option<usize>,
@@ -71,7 +79,7 @@ struct WhatArgs {
     duration: Option<u64>,
     /// How often the measured part is repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    runs: Option<u16>,
+    pub(super) runs: Option<u16>,
     /// Cores that the server may use, with an engine on each; the viewers have the others
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     cores: Option<u16>,
@@ -87,9 +95,9 @@ struct WhatArgs {
     /// Servers to measure beside ours, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     peers: Vec<String>,
-    /// Parts to measure, separated by commas: senders, intervals, parts of the report
+    /// Parts to measure, separated by commas: senders, intervals, parts of the report; benchmarks of `all`
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    only: Vec<String>,
+    pub(super) only: Vec<String>,
     /// Segmentation offload of the emulated network cards
     #[arg(long, value_name = "SWITCH")]
     offload: Option<Switch>,
@@ -130,7 +138,7 @@ fn parse_secs(text: &str) -> Result<u64, String> {
 
 impl WhatArgs {
     /// Names of the options that were given, with their values as a shell would take them.
-    fn given(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn given(&self) -> Vec<(&'static str, String)> {
         let number = |n: Option<usize>| n.map(|n| n.to_string());
         let list = |list: &[String]| (!list.is_empty()).then(|| list.join(","));
         let rates: Vec<String> = self.rates.iter().map(BitRate::to_string).collect();
@@ -162,11 +170,22 @@ impl BenchArgs {
     }
 
     /// The command that measures the same again; where the result goes is no part of it.
-    fn command(&self) -> String {
-        let mut words = vec!["millrace bench".to_owned(), self.name.clone()];
+    pub(super) fn command(&self) -> String {
+        self.command_with(&self.name, &self.what.given())
+    }
+
+    /// The same for one of all benchmarks.
+    pub(super) fn command_of(&self, name: &str) -> String {
+        let runs: Vec<_> = self.what.given().into_iter().filter(|(name, _)| *name == "runs").collect();
+        self.command_with(name, &runs)
+    }
+
+    fn command_with(&self, name: &str, given: &[(&str, String)]) -> String {
+        let mut words = vec!["millrace bench".to_owned(), name.to_owned()];
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words.extend(self.tiny.then(|| "--tiny".to_owned()));
-        words.extend(self.what.given().into_iter().map(|(name, value)| match value.as_str() {
+        words.extend(self.limit.map(|secs| format!("--limit {secs}s")));
+        words.extend(given.iter().map(|(name, value)| match value.as_str() {
             // A switch has no value.
             "" => format!("--{name}"),
             value => format!("--{name} {}", quoted(value)),
@@ -174,10 +193,11 @@ impl BenchArgs {
         words.join(" ")
     }
 
-    fn options(&self, progress: ProgressSink) -> anyhow::Result<Options> {
+    pub(super) fn options(&self, progress: ProgressSink) -> anyhow::Result<Options> {
         let what = &self.what;
         Ok(Options {
             tiny: self.tiny,
+            limit_s: self.limit,
             quick: self.quick,
             streams: what.streams,
             duration_s: what.duration,
@@ -245,7 +265,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.check {
         return Ok(ExitCode::SUCCESS);
     }
-    for state in [TargetState::Missed, TargetState::Noisy, TargetState::NotMeasured] {
+    for state in [TargetState::Missed, TargetState::Undecided, TargetState::NotMeasured] {
         let names = report.names_of(state);
         if !names.is_empty() {
             eprintln!("millrace: bench {}: {}: {}", bench.name, state.word(), names.join(", "));
@@ -255,7 +275,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit code of `--check`.
-fn code_of(verdict: ReportVerdict) -> u8 {
+pub(super) fn code_of(verdict: ReportVerdict) -> u8 {
     match verdict {
         ReportVerdict::Holds => 0,
         ReportVerdict::Missed => 1,
@@ -269,6 +289,11 @@ fn find(args: &BenchArgs) -> anyhow::Result<&'static Bench> {
         let names: Vec<&str> = benches::ALL.iter().map(|b| b.name).collect();
         anyhow::anyhow!("bench {}: no such benchmark; there are: {}", args.name, names.join(", "))
     })?;
+    anyhow::ensure!(
+        !args.allow_dirty,
+        "bench {}: --allow-dirty means nothing to it; it is for `bench all`",
+        bench.name
+    );
     let given = args.what.given();
     let unknown = given.iter().find(|(name, _)| !bench.options.contains(name));
     anyhow::ensure!(
@@ -307,8 +332,7 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
     } else {
         print!("{measured}");
     }
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let date = report::utc_date(since_1970.as_secs());
+    let date = now_utc();
     if let Some(dir) = &args.report {
         let page = report::write_dir(dir, bench, measured, &date)?;
         eprintln!("millrace: wrote {}", page.display());
@@ -321,15 +345,20 @@ fn publish(args: &BenchArgs, bench: &Bench, measured: &Report) -> anyhow::Result
     Ok(())
 }
 
+pub(super) fn now_utc() -> String {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    report::utc_date(since_1970.as_secs())
+}
+
 /// The current step of the benchmark: one line that is redrawn on a terminal, one line per step
 /// elsewhere.
-struct ProgressLine {
+pub(super) struct ProgressLine {
     bar: Option<ProgressBar>,
     name: &'static str,
 }
 
 impl ProgressLine {
-    fn new(name: &'static str) -> Self {
+    pub(super) fn new(name: &'static str) -> Self {
         let bar = terminal::stderr_is_terminal().then(ProgressBar::new_spinner);
         if let Some(bar) = &bar {
             if let Ok(style) = ProgressStyle::with_template("{elapsed} {prefix} {wide_msg}") {
@@ -341,7 +370,7 @@ impl ProgressLine {
         Self { bar, name }
     }
 
-    fn progress(&self) -> ProgressSink {
+    pub(super) fn progress(&self) -> ProgressSink {
         let name = self.name;
         match self.bar.clone() {
             Some(bar) => ProgressSink::to(move |step| bar.set_message(step.to_owned())),
@@ -349,7 +378,7 @@ impl ProgressLine {
         }
     }
 
-    fn finish(&self) {
+    pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -357,7 +386,7 @@ impl ProgressLine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -367,7 +396,7 @@ mod tests {
         bench: BenchArgs,
     }
 
-    fn parse(line: &[&str]) -> BenchArgs {
+    pub(in crate::cmds) fn parse(line: &[&str]) -> BenchArgs {
         TestCommandLine::try_parse_from([&["bench"], line].concat()).unwrap_or_else(|e| panic!("{e}")).bench
     }
 
@@ -412,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn code_of_distinguishes_miss_from_noise() {
+    fn code_of_distinguishes_miss_from_undecided() {
         assert_eq!(
             [ReportVerdict::Holds, ReportVerdict::Missed, ReportVerdict::Unknown].map(code_of),
             [0, 1, 3]

@@ -25,6 +25,7 @@ macro_rules! eprintln {
 }
 
 mod bench;
+mod bench_all;
 mod bench_sender;
 mod bench_stream;
 mod load;
@@ -57,6 +58,7 @@ enum LabCommand {
 pub fn main() -> ExitCode {
     exit_code(match Cli::parse().command {
         LabCommand::Load(args) => load::run(&args),
+        LabCommand::Bench(args) if args.name == "all" => bench_all::run(&args),
         LabCommand::Bench(args) => bench::run(&args),
         LabCommand::BenchSender(args) => bench_sender::run(args),
         LabCommand::BenchStream(args) => bench_stream::run(args),

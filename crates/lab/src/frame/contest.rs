@@ -2,8 +2,8 @@
 //!
 //! A round gives every contender one slot, in an order of its own; every batch in a slot is timed.
 //! A contender is compared with the base within a round (p50 over p50), and the answer is the
-//! median of this ratio over the rounds with its 95 % interval. A first round warms up and is
-//! thrown away. Before it, every contender runs a few batches whose results are compared: a
+//! median of this ratio over the rounds with its 95 % interval. Rounds go on until the interval
+//! lies on one side of each goal's bound, or time is up. A first round warms up and is thrown away. Before it, every contender runs a few batches whose results are compared: a
 //! contender that is fast because it does something else fails the benchmark.
 
 use std::collections::BTreeMap;
@@ -15,16 +15,14 @@ use super::noise::{Noise, NoiseMeter};
 use super::options::Options;
 use super::plot::{Axis, Plot, PlotKind, Point};
 use super::report::Row;
-use super::stats::{Interval, median_interval, percentile_of_sorted};
+use super::rounds::{LEAST_ROUNDS, Rounds};
+use super::stats::{Interval, TargetBound, percentile_of_sorted, ratio_interval};
 use super::ticks::{TickClock, clock};
-
-/// Fewest rounds for a meaningful median over rounds.
-const LEAST_ROUNDS: usize = 9;
 
 /// How a contest is run.
 #[derive(Clone, Debug)]
 pub struct ContestOptions {
-    /// Measured rounds.
+    /// Measured rounds; the fewest of a contest with goals.
     pub rounds: usize,
     /// Length of a slot.
     pub slot_ms: u64,
@@ -39,9 +37,10 @@ pub struct ContestOptions {
 }
 
 impl ContestOptions {
-    /// 15 rounds of 0.3 s a contender; 9 of 0.2 s for a quick look; next to nothing if tiny. `--runs` sets the rounds.
+    /// Six rounds of 0.3 s a contender; of 0.2 s for a quick look; next to nothing if tiny. Goals that
+    /// are not decided then get more. `--runs` sets the rounds.
     pub fn from_options(options: &Options) -> Self {
-        let (rounds, slot_ms) = options.pick((3, 5), (LEAST_ROUNDS, 200), (15, 300));
+        let (rounds, slot_ms) = options.pick((3, 5), (LEAST_ROUNDS, 200), (LEAST_ROUNDS, 300));
         Self {
             rounds: options.runs.unwrap_or(rounds).max(1),
             slot_ms,
@@ -60,7 +59,16 @@ type Work<'a> = Box<dyn FnMut(&mut ContenderSlot) -> anyhow::Result<()> + 'a>;
 pub struct Contest<'a> {
     name: String,
     contenders: Vec<(String, Work<'a>)>,
+    goals: Vec<ContestGoal>,
     base: usize,
+}
+
+/// A target about the ratio of two contenders.
+#[derive(Clone, Debug)]
+struct ContestGoal {
+    of: String,
+    over: String,
+    bound: TargetBound,
 }
 
 /// A contender's turn: `while slot.goes_on() { prepare; slot.batch(items, || work); }`.
@@ -151,11 +159,8 @@ pub struct ContestResult {
     pub base: String,
     /// Name of the contest.
     pub name: String,
-}
-
-/// Returns the name of a contender's rounds where noise is named.
-fn rounds_of(contender: &str, contest: &str) -> String {
-    format!("{contender} in {contest}")
+    /// Of the intervals.
+    pub confidence: f64,
 }
 
 /// The result of one contender.
@@ -193,7 +198,7 @@ struct Gathered {
 impl<'a> Contest<'a> {
     /// Creates a contest without contenders.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), contenders: Vec::new(), base: 0 }
+        Self { name: name.into(), contenders: Vec::new(), goals: Vec::new(), base: 0 }
     }
 
     /// Enters a contender; the first is the base of the ratios.
@@ -212,6 +217,13 @@ impl<'a> Contest<'a> {
         self
     }
 
+    /// Lets rounds go on until the time of `of` over that of `over` is decided. Goals of contenders
+    /// that have not entered are none.
+    pub fn goal(&mut self, of: impl Into<String>, over: impl Into<String>, bound: TargetBound) -> &mut Self {
+        self.goals.push(ContestGoal { of: of.into(), over: over.into(), bound });
+        self
+    }
+
     /// Lets them run.
     ///
     /// # Errors
@@ -227,15 +239,42 @@ impl<'a> Contest<'a> {
         let mut meter = NoiseMeter::start();
         let mut random = SplitMix(how.seed);
         // Round 0 warms up.
-        for round in 0..=how.rounds {
-            how.options.say(&format!("{}: round {round} of {}", self.name, how.rounds));
-            meter.look();
-            for at in shuffled(self.contenders.len(), &mut random) {
-                how.options.go_on()?;
-                self.slot(at, round, how, &mut gathered[at])?;
-            }
+        self.round(0, how, &mut gathered, &mut meter, &mut random)?;
+        let mut rounds = Rounds::at_least(&how.options, how.rounds);
+        while rounds.go_on(|confidence| self.is_decided(&gathered, confidence)) {
+            self.round(rounds.count(), how, &mut gathered, &mut meter, &mut random)?;
         }
-        Ok(self.result(gathered, meter))
+        Ok(self.result(gathered, meter, rounds.confidence()))
+    }
+
+    /// Gives each contender a slot.
+    fn round(
+        &mut self,
+        round: usize,
+        how: &ContestOptions,
+        gathered: &mut [Gathered],
+        meter: &mut NoiseMeter,
+        random: &mut SplitMix,
+    ) -> anyhow::Result<()> {
+        let more = if self.goals.is_empty() { "" } else { " or more" };
+        how.options.say(&format!("{}: round {round} of {}{more}", self.name, how.rounds));
+        meter.look();
+        for at in shuffled(self.contenders.len(), random) {
+            how.options.go_on()?;
+            self.slot(at, round, how, &mut gathered[at])?;
+        }
+        Ok(())
+    }
+
+    fn is_decided(&self, gathered: &[Gathered], confidence: f64) -> bool {
+        let rounds_of = |name: &str| {
+            let at = self.contenders.iter().position(|contender| contender.0 == name)?;
+            Some(&gathered[at].rounds)
+        };
+        self.goals.iter().all(|goal| match (rounds_of(&goal.of), rounds_of(&goal.over)) {
+            (Some(of), Some(over)) => ratio_interval(of, over, confidence).keeps(goal.bound).is_some(),
+            _ => true,
+        })
     }
 
     /// Everybody does the same few batches.
@@ -284,7 +323,7 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    fn result(self, gathered: Vec<Gathered>, mut meter: NoiseMeter) -> ContestResult {
+    fn result(self, gathered: Vec<Gathered>, mut meter: NoiseMeter, confidence: f64) -> ContestResult {
         let base_rounds = gathered[self.base].rounds.clone();
         let (base, contest) = (self.contenders[self.base].0.clone(), self.name);
         let contenders: Vec<ContenderResult> = self
@@ -292,11 +331,10 @@ impl<'a> Contest<'a> {
             .into_iter()
             .zip(gathered)
             .map(|((name, _), mut gathered)| {
-                meter.repeated(&rounds_of(&name, &contest), &gathered.rounds);
+                meter.repeated(&format!("{name} in {contest}"), &gathered.rounds);
                 let samples = &mut gathered.samples;
                 samples.sort_unstable_by(f64::total_cmp);
                 let [p10, p50, p99] = [10.0, 50.0, 99.0].map(|p| percentile_of_sorted(samples, p));
-                let ratios: Vec<f64> = gathered.rounds.iter().zip(&base_rounds).map(|(a, b)| a / b).collect();
                 ContenderResult {
                     name,
                     batches: gathered.samples.len(),
@@ -304,13 +342,13 @@ impl<'a> Contest<'a> {
                     p10,
                     p50,
                     p99,
-                    ratio: median_interval(&ratios),
+                    ratio: ratio_interval(&gathered.rounds, &base_rounds, confidence),
                     rounds: gathered.rounds,
                     hash: gathered.hash,
                 }
             })
             .collect();
-        ContestResult { contenders, noise: meter.finish(), base, name: contest }
+        ContestResult { contenders, noise: meter.finish(), base, name: contest, confidence }
     }
 }
 
@@ -320,15 +358,13 @@ impl ContestResult {
         self.contenders.iter().find(|contender| contender.name == name)
     }
 
-    /// Returns the rounds that decide a target about these contenders, for
-    /// [`super::Promise::by_rows`].
-    pub fn rounds_of(&self, contenders: &[&str]) -> Vec<String> {
-        contenders.iter().map(|contender| rounds_of(contender, &self.name)).collect()
-    }
-
-    /// The same of a contender's ratio to the base.
-    pub fn rounds_of_ratio(&self, contender: &str) -> Vec<String> {
-        self.rounds_of(&[contender, &self.base])
+    /// Time of `of` over that of `over` within a round: median over the rounds. NaN if one of
+    /// them has not entered.
+    pub fn ratio(&self, of: &str, over: &str) -> Interval {
+        match (self.of(of), self.of(over)) {
+            (Some(of), Some(over)) => ratio_interval(&of.rounds, &over.rounds, self.confidence),
+            _ => f64::NAN.into(),
+        }
     }
 
     /// A row for each contender, all with the same figures: ns per `item`, the ratio to the base and the ends of its 95 %

@@ -59,11 +59,41 @@ fn ratios_are_taken_within_a_round() {
     let mut contest = Contest::new("known");
     contest.contender("base", |_| Ok(())).contender("double", |_| Ok(()));
     let rounds = vec![gathered(&[10.0, 30.0, 11.0]), gathered(&[20.0, 60.0, 33.0])];
-    let result = contest.result(rounds, NoiseMeter::start());
+    let result = contest.result(rounds, NoiseMeter::start(), 0.95);
     let double = result.of("double").unwrap();
     assert_eq!((double.ratio.low, double.ratio.mid, double.ratio.high), (2.0, 2.0, 3.0));
+    assert_eq!(result.ratio("base", "double").mid, 0.5);
+    assert!(result.ratio("base", "absent").mid.is_nan());
     assert_eq!((double.p10, double.p50, double.p99), (20.0, 33.0, 60.0));
     assert!(result.noise.why.iter().any(|why| why.starts_with("base in known: ")), "{:?}", result.noise);
+}
+
+#[test]
+fn contest_with_goal_runs_until_it_is_decided() {
+    let rounds = |bound: TargetBound| {
+        let mut contest = Contest::new("goal");
+        for (name, steps) in [("one", 2_000), ("eight", 16_000)] {
+            contest.contender(name, move |slot| {
+                while slot.goes_on() {
+                    slot.batch(10, || chew(steps));
+                }
+                Ok(())
+            });
+        }
+        contest.goal("eight", "one", bound).goal("absent", "one", bound);
+        // A goal at the true ratio would go on for a minute; this machine must have its say.
+        let options = Options { limit_s: Some(1), quick: true, ..Options::new("x") };
+        let how = ContestOptions { slot_ms: 2, is_pinned: false, ..ContestOptions::from_options(&options) };
+        let result = contest.run(&how).unwrap();
+        (result.contenders[0].rounds.len(), result.contenders[1].ratio)
+    };
+    let (few, ratio) = rounds(TargetBound::AtLeast(1.5));
+    assert!(
+        (6..100).contains(&few) && ratio.keeps(TargetBound::AtLeast(1.5)) == Some(true),
+        "{few} {ratio:?}"
+    );
+    let (more, undecided) = rounds(TargetBound::AtMost(ratio.mid));
+    assert!(more > 6 || undecided.keeps(TargetBound::AtMost(ratio.mid)).is_some(), "{more} {undecided:?}");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! A benchmark is a [`Bench`]: a name, the result that it shows, the uses that it does not suit,
 //! and a function from [`Options`] to a [`Report`]. Comparisons use a [`Contest`]: contenders take
-//! turns in short slots, each batch is timed, and the answer is the ratio within a round. A
+//! turns in short slots, each batch is timed, and the answer is the median of the ratios within a
+//! round, with its 95 % interval: a target is met or missed when the interval lies on one side of
+//! its bound, and rounds go on until it does or [`Rounds`] have no more time. A
 //! [`Noise`] shows whether the machine was fit to measure; a [`Plot`] holds figures that are worth
 //! a picture.
 //!
@@ -36,11 +38,12 @@
 //!         }
 //!         Ok(())
 //!     });
+//!     contest.goal("backwards", "forwards", TargetBound::AtMost(3.0));
 //!     let result = contest.run(&ContestOptions::from_options(options))?;
 //!     let mut report = Report::new("sum");
 //!     report.rows = result.rows("number");
 //!     let backwards = &result.contenders[1];
-//!     report.promises.push(Promise::at_most("sum-backwards", backwards.ratio.mid, 3.0, ""));
+//!     report.promises.push(Promise::at_most("sum-backwards", backwards.ratio, 3.0, ""));
 //!     report.noise = Some(result.noise);
 //!     Ok(report)
 //! }
@@ -54,6 +57,7 @@ mod noise;
 mod options;
 mod plot;
 mod report;
+mod rounds;
 pub mod stats;
 pub mod ticks;
 
@@ -62,13 +66,15 @@ pub(crate) use noise::CpuTime;
 pub use noise::{Noise, NoiseMeter};
 pub use options::{Cancelled, Options, ProgressSink};
 pub use plot::{Axis, Plot, PlotKind, Point, Series};
-pub use report::{Figure, Promise, PromiseKind, Report, ReportVerdict, Row, TargetState, number};
-pub use stats::percentile;
+pub use report::{Figure, Promise, Report, ReportVerdict, Row, TargetState, number};
+pub use rounds::{LEAST_ROUNDS, Rounds};
+pub use stats::{Interval, TargetBound, percentile};
 
 pub(crate) use contest::Pinned;
-pub(crate) use report::groups;
+pub(crate) use report::{groups, tree_commit};
 
 /// A benchmark.
+#[derive(Debug)]
 pub struct Bench {
     /// Its name on the command line.
     pub name: &'static str,

@@ -1,5 +1,6 @@
 //! Whether a machine was fit to measure: whether it lets a thread run, whether another program or
-//! guest takes its processors, and whether the same things take the same time.
+//! guest takes its processors, and whether the same things take the same time. It is reported with
+//! the figures and decides nothing: contenders that take turns suffer alike.
 
 use std::fmt;
 
@@ -29,10 +30,6 @@ pub struct Noise {
     pub is_noisy: bool,
     /// Why; empty when it is not.
     pub why: Vec<String>,
-    /// Whether one of the reasons concerns everything that was measured: load, a hypervisor, a thread kept from running.
-    pub is_everywhere: bool,
-    /// Repetitions that scattered: rounds of one contender, runs of one setting.
-    pub scattered: Vec<String>,
 }
 
 impl Noise {
@@ -43,22 +40,13 @@ impl Noise {
 
     /// A noisy one.
     pub fn noisy(why: impl Into<String>) -> Self {
-        Self { is_noisy: true, is_everywhere: true, why: vec![why.into()], scattered: Vec::new() }
-    }
-
-    /// Returns whether it concerns a measurement named in `rows`; if `rows` is empty, all noise
-    /// concerns it.
-    pub fn concerns(&self, rows: &[String]) -> bool {
-        let is_scattered = |row: &String| self.scattered.contains(row);
-        self.is_noisy && (self.is_everywhere || rows.is_empty() || rows.iter().any(is_scattered))
+        Self { is_noisy: true, why: vec![why.into()] }
     }
 
     /// Both: noisy if one is.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.is_noisy |= other.is_noisy;
-        self.is_everywhere |= other.is_everywhere;
-        self.scattered.extend(other.scattered);
         self.why.extend(other.why.into_iter().filter(|why| !self.why.contains(why)).collect::<Vec<_>>());
         self
     }
@@ -101,8 +89,8 @@ pub struct NoiseMeter {
     longest_ns: f64,
     /// The worst spread of repetitions.
     spread: Option<(String, Spread)>,
-    /// What else scattered too much.
-    scattered: Vec<String>,
+    /// How many scattered too much.
+    scattered: usize,
 }
 
 impl NoiseMeter {
@@ -118,7 +106,7 @@ impl NoiseMeter {
             gaps: 0,
             longest_ns: 0.0,
             spread: None,
-            scattered: Vec::new(),
+            scattered: 0,
         };
         meter.spin(FIRST_LOOK_NS);
         meter
@@ -134,7 +122,7 @@ impl NoiseMeter {
     pub fn repeated(&mut self, what: &str, values: &[f64]) {
         let spread = Spread::of(values);
         if values.len() >= 3 && spread.ratio() > MOST_SPREAD {
-            self.scattered.push(what.to_owned());
+            self.scattered += 1;
             if self.spread.as_ref().is_none_or(|(_, worst)| worst.ratio() < spread.ratio()) {
                 self.spread = Some((what.to_owned(), spread));
             }
@@ -145,15 +133,14 @@ impl NoiseMeter {
     pub fn finish(self) -> Noise {
         let now = CpuTime::read();
         let mut why = self.reasons(now);
-        let is_everywhere = !why.is_empty();
         why.extend(self.scatter());
-        Noise { is_noisy: !why.is_empty(), is_everywhere, why, scattered: self.scattered }
+        Noise { is_noisy: !why.is_empty(), why }
     }
 
     /// Returns the repetitions that did not take the same time.
     fn scatter(&self) -> Option<String> {
         let (what, spread) = self.spread.as_ref()?;
-        let others = match self.scattered.len() {
+        let others = match self.scattered {
             0 | 1 => String::new(),
             all => format!(", {} more like it", all - 1),
         };
@@ -164,7 +151,7 @@ impl NoiseMeter {
         ))
     }
 
-    /// Reasons that concern everything.
+    /// Load, pauses and stolen time.
     fn reasons(&self, now: Option<CpuTime>) -> Vec<String> {
         let mut why = Vec::new();
         if self.load > self.cores {
@@ -248,7 +235,7 @@ mod tests {
 
     fn meter() -> NoiseMeter {
         let stat = CpuTime::parse("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1");
-        let (load, cores, spread, scattered) = (0.5, 2.0, None, Vec::new());
+        let (load, cores, spread, scattered) = (0.5, 2.0, None, 0);
         NoiseMeter {
             load,
             cores,
@@ -307,21 +294,6 @@ mod tests {
         assert_eq!(cores(""), 1.0);
         assert_eq!(CpuTime::parse("cpu 1 2 x"), None);
         assert_eq!(CpuTime::parse(""), None);
-    }
-
-    #[test]
-    fn scattered_noise_concerns_only_its_own_rows() {
-        let mut scattering = NoiseMeter { spun_ns: 0.0, ..meter() };
-        scattering.repeated("a in x", &[1.0, 1.0, 2.0]);
-        scattering.repeated("b in x", &[1.0, 1.0, 1.0]);
-        let mut noise = scattering.finish();
-        noise.is_everywhere = false; // this machine may be what it likes
-        let row = |row: &str| vec![row.to_owned()];
-        assert!(noise.is_noisy && noise.concerns(&row("a in x")) && noise.concerns(&[]));
-        assert!(!noise.concerns(&row("b in x")));
-        let both = noise.and(Noise::noisy("load"));
-        assert!(both.concerns(&row("b in x")));
-        assert!(!Noise::quiet().concerns(&[]));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use millrace_core::units::BitRate;
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub tun: bool,
     /// How often the measured part is repeated.
     pub runs: Option<usize>,
+    /// How long a comparison goes on while its targets are undecided.
+    pub limit_s: Option<u64>,
     /// Cores that the server may use.
     pub cores: Option<usize>,
     /// Set when the user wants to stop: a benchmark looks at it between steps and passes it on to what takes long.
@@ -85,6 +88,7 @@ impl Options {
             backend: None,
             tun: false,
             runs: None,
+            limit_s: None,
             cores: None,
             cancel: Arc::new(AtomicBool::new(false)),
             progress: ProgressSink::silent(),
@@ -103,6 +107,12 @@ impl Options {
             (false, true) => quick,
             (false, false) => full,
         }
+    }
+
+    /// How long a comparison goes on while its targets are undecided: a minute, a third of it for a
+    /// quick look.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(self.limit_s.unwrap_or(self.pick(0, 20, 60)))
     }
 
     /// To be called between steps.

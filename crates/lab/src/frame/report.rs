@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::noise::Noise;
 use super::plot::Plot;
+use super::stats::{Interval, TargetBound};
 
 /// The results. The JSON form is stable: `{bench, commit, machine, rows, promises}`.
 #[derive(Clone, Debug, Serialize)]
@@ -51,23 +52,20 @@ pub struct Figure {
     pub unit: String,
 }
 
-/// The kind of a target.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PromiseKind {
-    /// A measured figure: a noisy machine can spoil it.
-    #[default]
-    Figure,
-    /// Loss, checksums, hashes: no noise excuses a miss.
-    Correctness,
-}
-
 /// A bound that the project promises to keep.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Promise {
     /// Stable name.
     pub id: String,
     /// Measured value.
+    #[serde(deserialize_with = "number_or_null")]
     pub value: f64,
+    /// Lower end of its interval: of the 95 % interval of a median, the value itself of a count.
+    #[serde(deserialize_with = "number_or_null")]
+    pub low: f64,
+    /// Upper end.
+    #[serde(deserialize_with = "number_or_null")]
+    pub high: f64,
     /// Its unit.
     pub unit: String,
     /// The bound in words, for people: ">= 800".
@@ -76,34 +74,42 @@ pub struct Promise {
     pub holds: bool,
     /// Whether it could be measured; what could not does not hold.
     pub measured: bool,
-    /// The kind of this target.
-    #[serde(skip)]
-    pub kind: PromiseKind,
-    /// The repetitions behind it, as [`Noise::scattered`] names them; empty: everything.
-    #[serde(skip)]
-    pub rows: Vec<String>,
+    /// The verdict on it.
+    pub verdict: TargetState,
+}
+
+/// JSON has no NaN, so a missing value is null.
+fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Whether one target is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetState {
-    /// The value keeps the bound.
+    /// The whole interval keeps the bound.
+    #[serde(rename = "met")]
     Met,
-    /// It does not.
+    /// The whole interval breaks it.
+    #[serde(rename = "missed")]
     Missed,
-    /// The figures that it is judged by scattered too much to say.
-    Noisy,
+    /// The bound lies in the interval.
+    #[serde(rename = "undecided")]
+    Undecided,
     /// There is no value.
+    #[serde(rename = "not measured")]
     NotMeasured,
 }
 
 impl TargetState {
+    /// All of them, the best first.
+    pub const ALL: [Self; 4] = [Self::Met, Self::Missed, Self::Undecided, Self::NotMeasured];
+
     /// As tables and lines have it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::Noisy => "too noisy",
+            Self::Undecided => "undecided",
             Self::NotMeasured => "not measured",
         }
     }
@@ -116,57 +122,72 @@ pub enum ReportVerdict {
     Holds,
     /// One is missed.
     Missed,
-    /// None is missed, but some are unknown: they were not measured, or too noisy.
+    /// None is missed, but some are unknown: they were not measured, or undecided.
     Unknown,
 }
 
 impl Promise {
-    /// `value >= bound`.
-    pub fn at_least(id: &str, value: f64, bound: f64, unit: &str) -> Self {
-        Self::new(id, value, unit, format!(">= {bound}"), value >= bound)
+    /// `value >= bound`. The value is a count or an interval.
+    pub fn at_least(id: &str, value: impl Into<Interval>, bound: f64, unit: &str) -> Self {
+        Self::new(id, value.into(), unit, format!(">= {bound}"), TargetBound::AtLeast(bound))
     }
 
-    /// `value <= bound`.
-    pub fn at_most(id: &str, value: f64, bound: f64, unit: &str) -> Self {
-        Self::new(id, value, unit, format!("<= {bound}"), value <= bound)
+    /// `value <= bound`. The value is a count or an interval.
+    pub fn at_most(id: &str, value: impl Into<Interval>, bound: f64, unit: &str) -> Self {
+        Self::new(id, value.into(), unit, format!("<= {bound}"), TargetBound::AtMost(bound))
     }
 
-    fn new(id: &str, value: f64, unit: &str, bound: String, holds: bool) -> Self {
-        let (id, unit, kind, rows) = (id.into(), unit.into(), PromiseKind::Figure, Vec::new());
-        Self { id, value, unit, bound, holds, measured: true, kind, rows }
+    fn new(id: &str, value: Interval, unit: &str, words: String, bound: TargetBound) -> Self {
+        let verdict = match value.keeps(bound) {
+            _ if value.mid.is_nan() => TargetState::NotMeasured,
+            Some(true) => TargetState::Met,
+            Some(false) => TargetState::Missed,
+            None => TargetState::Undecided,
+        };
+        Self {
+            id: id.into(),
+            value: value.mid,
+            low: value.low,
+            high: value.high,
+            unit: unit.into(),
+            bound: words,
+            holds: Interval::from(value.mid).keeps(bound) == Some(true),
+            measured: verdict != TargetState::NotMeasured,
+            verdict,
+        }
     }
 
     /// A target that could not be measured. It does not hold.
     pub fn not_measured(id: &str) -> Self {
-        let bound = "not measured".to_owned();
-        Self { measured: false, ..Self::new(id, f64::NAN, "", bound, false) }
+        Self { bound: "not measured".to_owned(), ..Self::at_least(id, f64::NAN, 0.0, "") }
     }
 
-    /// It is judged by these rounds alone: noise of others does not concern it.
-    #[must_use]
-    pub fn by_rows(mut self, rows: impl IntoIterator<Item = String>) -> Self {
-        self.rows.extend(rows);
-        self
+    /// Whether it is met or missed.
+    pub fn is_decided(&self) -> bool {
+        matches!(self.verdict, TargetState::Met | TargetState::Missed)
     }
 
-    /// Returns its state. Noise excuses no miss of correctness.
-    pub fn state(&self, noise: Option<&Noise>) -> TargetState {
-        if !self.measured || self.value.is_nan() {
-            TargetState::NotMeasured
-        } else if self.kind == PromiseKind::Figure && noise.is_some_and(|noise| noise.concerns(&self.rows)) {
-            TargetState::Noisy
-        } else if self.holds {
-            TargetState::Met
-        } else {
-            TargetState::Missed
-        }
+    /// The bound as a number.
+    pub fn bound_value(&self) -> Option<f64> {
+        self.bound.split_once(' ')?.1.parse().ok()
     }
 
-    /// The same as a promise about correctness: noise does not excuse a miss.
-    #[must_use]
-    pub fn correctness(mut self) -> Self {
-        self.kind = PromiseKind::Correctness;
-        self
+    /// All about it in one line.
+    pub fn line(&self) -> String {
+        let word = match self.verdict {
+            TargetState::NotMeasured => return format!("{}: not measured", self.id),
+            TargetState::Missed => "MISSED",
+            state => state.word(),
+        };
+        let within = self.interval();
+        let within = if within.is_empty() { within } else { format!(", {within}") };
+        format!("{}: {}{} ({}{within}) {word}", self.id, number(self.value), unit(&self.unit), self.bound)
+    }
+
+    /// The ends of its interval in words; nothing of a count.
+    pub fn interval(&self) -> String {
+        let is_wide = self.measured && self.low < self.high;
+        if is_wide { format!("{} to {}", number(self.low), number(self.high)) } else { String::new() }
     }
 }
 
@@ -207,7 +228,7 @@ impl Report {
     pub fn new(bench: &str) -> Self {
         Self {
             bench: bench.into(),
-            commit: commit(),
+            commit: tree_commit(),
             machine: machine(),
             rows: Vec::new(),
             promises: Vec::new(),
@@ -226,28 +247,31 @@ impl Report {
         }
     }
 
-    /// What one of its targets comes to.
-    pub fn state_of(&self, promise: &Promise) -> TargetState {
-        promise.state(self.noise.as_ref())
-    }
-
     /// Names of its targets that come to this.
     pub fn names_of(&self, state: TargetState) -> Vec<&str> {
-        let of_state = |promise: &&Promise| self.state_of(promise) == state;
+        let of_state = |promise: &&Promise| promise.verdict == state;
         self.promises.iter().filter(of_state).map(|promise| promise.id.as_str()).collect()
     }
 
-    /// Returns the verdict of a check: each target is judged by its own rows, and a miss outranks
-    /// an unknown target.
+    /// Returns the verdict of a check.
     pub fn verdict(&self) -> ReportVerdict {
-        let is_any = |state| self.promises.iter().any(|promise| self.state_of(promise) == state);
-        if is_any(TargetState::Missed) {
-            ReportVerdict::Missed
-        } else if is_any(TargetState::Noisy) || is_any(TargetState::NotMeasured) {
-            ReportVerdict::Unknown
-        } else {
-            ReportVerdict::Holds
-        }
+        ReportVerdict::of(&self.promises)
+    }
+}
+
+impl ReportVerdict {
+    /// A miss outranks an unknown target.
+    pub fn of<'a>(targets: impl IntoIterator<Item = &'a Promise>) -> Self {
+        let rank = |promise: &Promise| match promise.verdict {
+            TargetState::Missed => Self::Missed,
+            TargetState::Undecided | TargetState::NotMeasured => Self::Unknown,
+            TargetState::Met => Self::Holds,
+        };
+        targets.into_iter().map(rank).fold(Self::Holds, |worst, verdict| match (worst, verdict) {
+            (Self::Missed, _) | (_, Self::Missed) => Self::Missed,
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            _ => Self::Holds,
+        })
     }
 }
 
@@ -263,16 +287,8 @@ impl fmt::Display for Report {
                 _ => write_table(f, &group)?,
             }
         }
-        for p in &self.promises {
-            let word = match self.state_of(p) {
-                TargetState::NotMeasured => {
-                    writeln!(f, "  target {}: not measured", p.id)?;
-                    continue;
-                }
-                TargetState::Missed => "MISSED",
-                state => state.word(),
-            };
-            writeln!(f, "  target {}: {}{} ({}) {word}", p.id, number(p.value), unit(&p.unit), p.bound)?;
+        for promise in &self.promises {
+            writeln!(f, "  target {}", promise.line())?;
         }
         if let Some(noise) = &self.noise {
             writeln!(f, "  {noise}")?;
@@ -325,8 +341,8 @@ pub fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Commit of the tree around the working directory.
-fn commit() -> String {
+/// Commit of the tree around the working directory, "-dirty" if changed, "unknown" outside a tree.
+pub(crate) fn tree_commit() -> String {
     let git = |args: &[&str]| {
         let output = std::process::Command::new("git").args(args).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -388,37 +404,34 @@ mod tests {
     fn report_json_has_exact_format() {
         let mut report = Report { commit: "c".into(), machine: "m".into(), ..Report::new("demo") };
         report.rows.push(Row::new("copy").with("rate", 2.5, "MB/s"));
-        report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets").correctness());
+        report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets"));
         report.noise = Some(Noise::quiet());
         report.command = "millrace bench demo".into();
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
-            r#"{"bench":"demo","commit":"c","machine":"m","rows":[{"label":"copy","figures":[{"name":"rate","value":2.5,"unit":"MB/s"}]}],"promises":[{"id":"loss","value":0.0,"unit":"packets","bound":"<= 0","holds":true,"measured":true}]}"#
+            r#"{"bench":"demo","commit":"c","machine":"m","rows":[{"label":"copy","figures":[{"name":"rate","value":2.5,"unit":"MB/s"}]}],"promises":[{"id":"loss","value":0.0,"low":0.0,"high":0.0,"unit":"packets","bound":"<= 0","holds":true,"measured":true,"verdict":"met"}]}"#
         );
     }
 
     #[test]
-    fn verdict_judges_each_target_by_its_own_rows() {
-        let figure = |value: f64| Promise::at_most("slow", value, 0.5, "").by_rows(["a in x".to_owned()]);
-        let loss = |lost: f64| Promise::at_most("loss", lost, 0.5, "").correctness();
-        let noisy = || Some(Noise::noisy("busy"));
-        let scattered = |row: &str| {
-            let (scattered, why) = (vec![row.to_owned()], vec![row.to_owned()]);
-            Some(Noise { is_noisy: true, is_everywhere: false, why, scattered })
+    fn interval_decides_and_noise_does_not() {
+        let within = |low, high| Interval { low, mid: f64::midpoint(low, high), high, confidence: 0.96 };
+        let verdict = |interval: Interval| Report {
+            promises: vec![Promise::at_most("slow", interval, 0.5, "")],
+            noise: Some(Noise::noisy("the hypervisor took 9.0 % of the processors' time")),
+            ..Report::new("x")
         };
-        let verdict =
-            |promises: Vec<Promise>, noise| Report { promises, noise, ..Report::new("x") }.verdict();
-        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], None), ReportVerdict::Holds);
-        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], Some(Noise::quiet())), ReportVerdict::Missed);
-        assert_eq!(verdict(vec![figure(1.0), loss(0.0)], noisy()), ReportVerdict::Unknown);
-        assert_eq!(verdict(vec![figure(0.0), loss(0.0)], noisy()), ReportVerdict::Unknown);
-        assert_eq!(verdict(vec![figure(0.0), loss(1.0)], noisy()), ReportVerdict::Missed);
-        // Noise of another contender masks nothing.
-        assert_eq!(verdict(vec![figure(1.0)], scattered("b in x")), ReportVerdict::Missed);
-        assert_eq!(verdict(vec![figure(0.0)], scattered("b in x")), ReportVerdict::Holds);
-        assert_eq!(verdict(vec![figure(0.0)], scattered("a in x")), ReportVerdict::Unknown);
-        let other = Promise::at_least("rate", 1.0, 2.0, "").by_rows(["b in x".to_owned()]);
-        assert_eq!(verdict(vec![figure(0.0), other], scattered("a in x")), ReportVerdict::Missed);
+        assert_eq!(verdict(within(0.3, 0.4)).verdict(), ReportVerdict::Holds);
+        assert_eq!(verdict(within(0.6, 0.7)).verdict(), ReportVerdict::Missed);
+        let open = verdict(within(0.4, 0.56));
+        assert_eq!(open.verdict(), ReportVerdict::Unknown);
+        assert_eq!(open.names_of(TargetState::Undecided), ["slow"]);
+        assert!(open.to_string().contains("target slow: 0.480 (<= 0.5, 0.400 to 0.560) undecided"), "{open}");
+        // Five rounds give no 95 %, wherever they lie.
+        let few = Interval { confidence: 0.9375, ..within(0.3, 0.4) };
+        assert_eq!(verdict(few).verdict(), ReportVerdict::Unknown);
+        // A count decides by itself.
+        assert_eq!(verdict(Interval::from(1.0)).verdict(), ReportVerdict::Missed);
     }
 
     #[test]
@@ -435,5 +448,9 @@ mod tests {
         assert_eq!(report.names_of(TargetState::NotMeasured), ["absent", "ratio"]);
         report.promises.push(Promise::at_least("missed", 0.0, 1.0, ""));
         assert_eq!(report.verdict(), ReportVerdict::Missed);
+        let json = serde_json::to_string(&report.promises).unwrap();
+        let read: Vec<Promise> = serde_json::from_str(&json).unwrap();
+        assert_eq!(ReportVerdict::of(&read[..2]), ReportVerdict::Unknown);
+        assert!(read[1].value.is_nan() && read[3].verdict == TargetState::Missed);
     }
 }

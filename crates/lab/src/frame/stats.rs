@@ -1,5 +1,8 @@
 //! Percentiles, medians with their interval, spread. Nothing here assumes that values are distributed in any way.
 
+/// Confidence of a verdict.
+pub const CONFIDENCE: f64 = 0.95;
+
 /// Percentile `p` (0..=100) of unsorted values by nearest rank; NaN of none. Sorts the values.
 pub fn percentile(values: &mut [f64], p: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
@@ -41,19 +44,90 @@ pub struct Interval {
     pub confidence: f64,
 }
 
+/// A count, or a figure that was measured once: there is nothing around it.
+impl From<f64> for Interval {
+    fn from(value: f64) -> Self {
+        Self { low: value, mid: value, high: value, confidence: 1.0 }
+    }
+}
+
+impl Interval {
+    /// Whether the true value keeps `bound`; `None` while the interval lies on both sides, or is
+    /// of too few values.
+    pub fn keeps(&self, bound: TargetBound) -> Option<bool> {
+        if self.confidence < CONFIDENCE {
+            return None;
+        }
+        let (is_kept, is_broken) = match bound {
+            TargetBound::AtLeast(least) => (self.low >= least, self.high < least),
+            TargetBound::AtMost(most) => (self.high <= most, self.low > most),
+        };
+        (is_kept || is_broken).then_some(is_kept)
+    }
+
+    /// The greater of two, end by end: it keeps an upper bound exactly if both do, and breaks it
+    /// exactly if one does.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        self.combine(other, f64::max)
+    }
+
+    /// The lesser of two, end by end: the same for lower bounds.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        self.combine(other, f64::min)
+    }
+
+    /// The interval of a figure that is computed from this one and grows, or falls, with it.
+    #[must_use]
+    pub fn map(self, figure: impl Fn(f64) -> f64) -> Self {
+        let (one, other) = (figure(self.low), figure(self.high));
+        Self { low: one.min(other), mid: figure(self.mid), high: one.max(other), ..self }
+    }
+
+    fn combine(self, other: Self, pick: fn(f64, f64) -> f64) -> Self {
+        Self {
+            low: pick(self.low, other.low),
+            mid: pick(self.mid, other.mid),
+            high: pick(self.high, other.high),
+            confidence: self.confidence.min(other.confidence),
+        }
+    }
+}
+
+/// The condition of a target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TargetBound {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
 /// Returns the median with its 95 % interval by order statistics: the two innermost ranks that
 /// enclose the true median in at least 95 of 100 cases for any distribution. Fewer than six values
 /// do not reach this: the interval is then from the smallest to the largest, and `confidence` shows
 /// its worth. NaN without values.
 pub fn median_interval(values: &[f64]) -> Interval {
+    median_interval_at(values, CONFIDENCE)
+}
+
+/// The same with another confidence than 95 %.
+pub fn median_interval_at(values: &[f64], wanted: f64) -> Interval {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let n = sorted.len();
     if n == 0 {
         return Interval { low: f64::NAN, mid: f64::NAN, high: f64::NAN, confidence: 0.0 };
     }
-    let (rank, confidence) = ranks(n, 0.95);
+    let (rank, confidence) = ranks(n, wanted);
     Interval { low: sorted[rank], mid: median_of_sorted(&sorted), high: sorted[n - 1 - rank], confidence }
+}
+
+/// The ratio within a round, of those who took turns: its median over the rounds.
+pub fn ratio_interval(of: &[f64], over: &[f64], confidence: f64) -> Interval {
+    let ratios: Vec<f64> = of.iter().zip(over).map(|(of, over)| of / over).collect();
+    median_interval_at(&ratios, confidence)
 }
 
 /// The largest r such that the median lies between the values of rank r and n - 1 - r (from 0) with at least `wanted`

@@ -12,13 +12,10 @@ const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
 pub(super) fn page(bench: &Bench, report: &Report, date: &str) -> String {
-    let mut out = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
     let title = escape(&format!("bench {}", report.bench));
-    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
-    out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
-    add(&mut out, format_args!("<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>"));
+    let mut out = begin(&title);
     head(&mut out, bench, report, date, &title);
-    if let Some(table) = promises(report) {
+    if let Some(table) = promises(&report.promises) {
         out += "<h2>Targets</h2>\n";
         html_table(&mut out, &table);
     }
@@ -34,7 +31,16 @@ pub(super) fn page(bench: &Bench, report: &Report, date: &str) -> String {
     out
 }
 
-fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
+/// Everything before the heading; `title` is escaped already.
+pub(super) fn begin(title: &str) -> String {
+    let mut out = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
+    out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
+    out += "<meta name=\"color-scheme\" content=\"light dark\"/>\n";
+    add(&mut out, format_args!("<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>"));
+    out
+}
+
+pub(super) fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "{text}");
 }
@@ -68,7 +74,7 @@ fn head(out: &mut String, bench: &Bench, report: &Report, date: &str, title: &st
     out.push_str("</dl>\n");
 }
 
-fn picture(out: &mut String, plot: &Plot) {
+pub(super) fn picture(out: &mut String, plot: &Plot) {
     add(out, format_args!("<figure>\n<figcaption>{}</figcaption>", escape(&plot.title)));
     if plot.series.len() > 1 {
         out.push_str("<ul class=\"legend\">\n");
@@ -83,7 +89,7 @@ fn picture(out: &mut String, plot: &Plot) {
     add(out, format_args!("<div class=\"scroll\">\n{}</div>\n</figure>", svg::plot(plot)));
 }
 
-fn html_table(out: &mut String, table: &TextTable) {
+pub(super) fn html_table(out: &mut String, table: &TextTable) {
     out.push_str("<div class=\"scroll\">\n<table>\n<thead><tr>");
     let words = |at: usize| if at < table.words { " class=\"word\"" } else { "" };
     for (at, cell) in table.head.iter().enumerate() {

@@ -19,7 +19,7 @@ pub(super) fn body(report: &Report, date: &str) -> String {
     if let Some(noise) = report.noise.as_ref().filter(|noise| noise.is_noisy) {
         out += &format!("\nRead the figures with care: {}.\n", cell(&noise.to_string()));
     }
-    for table in tables(&report.rows).iter().chain(&promises(report)) {
+    for table in tables(&report.rows).iter().chain(&promises(&report.promises)) {
         out.push('\n');
         markdown_table(&mut out, table);
     }

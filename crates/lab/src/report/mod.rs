@@ -3,6 +3,7 @@
 mod html;
 mod markdown;
 mod scale;
+mod summary;
 mod svg;
 mod table;
 mod text;
@@ -11,8 +12,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::frame::{Bench, Report};
+use crate::frame::{Bench, Promise, Report};
 
+pub use summary::{BenchOutcome, OutcomeState};
 pub use text::utc_date;
 
 /// Writes `index.html` (needs nothing else to be shown) and `report.json` into `dir`, which is made if it is not there.
@@ -27,6 +29,35 @@ pub fn write_dir(dir: &Path, bench: &Bench, report: &Report, date: &str) -> anyh
     let json = serde_json::to_string_pretty(report).context("the report as JSON")?;
     write_whole(&dir.join("report.json"), &(json + "\n"))?;
     Ok(page)
+}
+
+/// Reads the targets of the benchmark that [`write_dir`] has written into `dir`; `None` if it has not.
+///
+/// # Errors
+/// When there is a document that cannot be read.
+pub fn read_targets(dir: &Path) -> anyhow::Result<Option<Vec<Promise>>> {
+    #[derive(serde::Deserialize)]
+    struct Targets {
+        promises: Vec<Promise>,
+    }
+    let path = dir.join("report.json");
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.with_context(|| format!("{}: cannot be read", path.display()))?,
+    };
+    let targets: Targets = serde_json::from_str(&text).with_context(|| {
+        format!("{}: is no report of this version; remove it to measure again", path.display())
+    })?;
+    Ok(Some(targets.promises))
+}
+
+/// Writes the page about many benchmarks, each of which is in a folder of its own below `dir`. `facts`: commit, command line
+/// and date.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_summary(dir: &Path, outcomes: &[BenchOutcome], facts: (&str, &str, &str)) -> anyhow::Result<()> {
+    write_whole(&dir.join("index.html"), &summary::page(outcomes, facts))
 }
 
 /// Makes the folder of a report: to be done before something is measured for long.

@@ -3,7 +3,7 @@ use crate::frame::{Axis, Noise, Plot, PlotKind, Point, Promise, Row};
 
 const HOSTILE: &str = "</title><script>alert(\"1\" & '2')</script> ]]> --> <!-- \u{0}\u{1b}";
 
-const BENCH: Bench = Bench {
+static BENCH: Bench = Bench {
     name: "demo",
     shows: "a & b < c",
     not_for: "</dd>",
@@ -18,7 +18,7 @@ fn report() -> Report {
     report.command = "millrace bench demo --streams 3".into();
     report.rows.push(Row::new("first").with("p50", 12.5, "ns").with("runs", 9.0, ""));
     report.rows.push(Row::new("second").with("p50", f64::NAN, "ns").with("runs", 9.0, ""));
-    report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets").correctness());
+    report.promises.push(Promise::at_most("loss", 0.0, 0.0, "packets"));
     report.promises.push(Promise::at_least("rate", 2.0, 3.0, "MB/s"));
     report
 }
@@ -107,6 +107,29 @@ fn html_page_is_well_formed_and_self_contained() {
         let page = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!page.contains(outside), "the page needs nothing from elsewhere: {outside}");
     }
+}
+
+#[test]
+fn summary_page_lists_every_target_and_marks_a_changed_tree() {
+    let measured =
+        || BenchOutcome { bench: &BENCH, promises: report().promises, state: OutcomeState::Measured };
+    let skipped = BenchOutcome {
+        bench: &BENCH,
+        promises: vec![Promise::not_measured("more")],
+        state: OutcomeState::Skipped(HOSTILE.to_owned()),
+    };
+    let page = summary::page(&[measured(), skipped.clone()], ("abc", "millrace bench all", "today"));
+    let text = well_formed(&page);
+    for part in
+        ["bench all, commit abc", "a & b < c", "rate", "2 MB/s", "more", "not measured", "cannot run here"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    // One bound is 0, which nothing can be drawn beside.
+    assert!(page.contains("<svg") && page.contains("href=\"demo/index.html\""), "{page}");
+    assert!(!text.contains("Of no commit"));
+    let dirty = well_formed(&summary::page(&[skipped], ("abc-dirty", HOSTILE, HOSTILE)));
+    assert!(dirty.contains("Of no commit"));
 }
 
 #[test]
@@ -204,8 +227,8 @@ fn markdown_replaces_its_section_and_nothing_else() {
         format!(
             "{before}\n\n`millrace bench demo --streams 3`; commit abc; a \\| machine; today.\n\n\
              |  | p50, ns | runs |\n| --- | ---: | ---: |\n| first | 12.500 | 9 |\n| second | – | 9 |\n\n\
-             | target | measured | bound | verdict |\n| --- | ---: | ---: | ---: |\n\
-             | loss | 0 packets | &lt;= 0 packets | met |\n| rate | 2 MB/s | >= 3 MB/s | missed |\n\n{after}"
+             | target | measured | 95 % interval | bound | verdict |\n| --- | ---: | ---: | ---: | ---: |\n\
+             | loss | 0 packets |  | &lt;= 0 packets | met |\n| rate | 2 MB/s |  | >= 3 MB/s | missed |\n\n{after}"
         )
     );
     write_markdown(&file, "demo-udp", &report(), "today").unwrap();

@@ -1,7 +1,7 @@
 //! Rows of a report as tables: those with the same figures become one.
 
 use super::text::{figure, with_unit};
-use crate::frame::{Promise, Report, Row, groups};
+use crate::frame::{Promise, Row, groups};
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,17 +57,17 @@ fn long(row: &Row) -> Vec<Vec<String>> {
 }
 
 /// The targets with their verdicts.
-pub(super) fn promises(report: &Report) -> Option<TextTable> {
+pub(super) fn promises(targets: &[Promise]) -> Option<TextTable> {
     let line = |p: &Promise| {
-        let verdict = report.state_of(p).word().to_owned();
+        let verdict = p.verdict.word().to_owned();
         let (value, bound) = match p.measured {
             true => (with_space(&figure(p.value), &p.unit), with_space(&p.bound, &p.unit)),
             false => (figure(f64::NAN), figure(f64::NAN)),
         };
-        vec![p.id.clone(), value, bound, verdict]
+        vec![p.id.clone(), value, p.interval(), bound, verdict]
     };
-    let head = ["target", "measured", "bound", "verdict"].map(str::to_owned).to_vec();
-    let rows: Vec<_> = report.promises.iter().map(line).collect();
+    let head = ["target", "measured", "95 % interval", "bound", "verdict"].map(str::to_owned).to_vec();
+    let rows: Vec<_> = targets.iter().map(line).collect();
     (!rows.is_empty()).then_some(TextTable { head, rows, words: 1 })
 }
 
@@ -78,6 +78,7 @@ fn with_space(value: &str, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::Report;
 
     #[test]
     fn rows_of_one_shape_share_a_table() {
@@ -101,11 +102,11 @@ mod tests {
     #[test]
     fn promises_say_what_they_are_worth() {
         let mut report = Report::new("demo");
-        assert_eq!(promises(&report), None);
+        assert_eq!(promises(&report.promises), None);
         report.promises.push(Promise::at_most("loss", 2.0, 0.0, "packets"));
         report.declare(&["loss", "rate"]);
-        let table = promises(&report).unwrap();
-        assert_eq!(table.rows[0], ["loss", "2 packets", "<= 0 packets", "missed"]);
-        assert_eq!(table.rows[1], ["rate", "–", "–", "not measured"]);
+        let table = promises(&report.promises).unwrap();
+        assert_eq!(table.rows[0], ["loss", "2 packets", "", "<= 0 packets", "missed"]);
+        assert_eq!(table.rows[1], ["rate", "–", "", "–", "not measured"]);
     }
 }

@@ -70,7 +70,7 @@ fn has_the_form(report: &Value, name: &str) {
     }
     let mut ids = Vec::new();
     for promise in report["promises"].as_array().unwrap() {
-        assert_eq!(keys(promise), ["bound", "holds", "id", "measured", "unit", "value"]);
+        assert_eq!(keys(promise), ["bound", "high", "holds", "id", "low", "measured", "unit", "value", "verdict"]);
         assert!(promise["holds"].is_boolean());
         assert!(promise["measured"] == true || promise["holds"] == false, "{promise}");
         ids.push(promise["id"].as_str().unwrap());

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::stage::Temperature;
-use crate::frame::stats::{Interval, median, median_interval};
-use crate::frame::{Axis, ContestResult, Noise, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::frame::stats::{median, median_interval};
+use crate::frame::{Axis, ContestResult, Interval, Noise, Plot, PlotKind, Point, Promise, Report, Row};
 
 /// Share of the best loop's rate that the choice must reach.
 const CHOICE_BOUND: f64 = 0.9;
@@ -73,30 +73,24 @@ impl BackendResults {
         for temperature in Temperature::ALL {
             report.rows.extend(self.table(temperature, "p10", |c| c.p10));
         }
-        let mut worst = f64::INFINITY;
+        let mut worst: Option<Interval> = None;
         for temperature in Temperature::ALL {
             for &burst in &self.bursts {
                 let Some((row, ratio)) = self.choice(temperature, burst) else { continue };
-                worst = worst.min(ratio);
+                worst = Some(worst.map_or(ratio, |worst| worst.min(ratio)));
                 report.rows.push(row);
             }
         }
-        if worst.is_finite() {
-            let judged =
-                self.rounds_where(&self.bursts, |kind| kind.is_loop() || kind == BackendKind::Choice);
-            let choice = Promise::at_least("backends-choice", worst, CHOICE_BOUND, "");
-            report.promises.push(choice.by_rows(judged));
+        if let Some(worst) = worst {
+            report.promises.push(Promise::at_least("backends-choice", worst, CHOICE_BOUND, ""));
         }
         for temperature in Temperature::ALL {
             if let Some(ratio) = self.staging(temperature) {
                 let id = format!("backends-staging-{temperature}");
-                let judged = self
-                    .rounds_where(&[1], |kind| matches!(kind, BackendKind::Staging | BackendKind::Sendmmsg));
-                let staging = Promise::at_least(&id, ratio.mid, STAGING_BOUND, "");
-                report.promises.push(staging.by_rows(judged));
+                report.promises.push(Promise::at_least(&id, ratio, STAGING_BOUND, ""));
             }
         }
-        let none = |id, value: u64| Promise::at_most(id, value as f64, 0.0, "datagrams").correctness();
+        let none = |id, value: u64| Promise::at_most(id, value as f64, 0.0, "datagrams");
         report.promises.push(none("backends-missing", self.missing));
         report.promises.push(none("backends-checksum-errors", self.checksum_errors));
         report.plots = Temperature::ALL.map(|temperature| self.plot(temperature)).into();
@@ -104,14 +98,6 @@ impl BackendResults {
             Some(self.results.values().fold(Noise::quiet(), |noise, r| noise.and(r.noise.clone())));
         report.rows.extend(self.notes.iter().map(|note| Row::new(note.as_str())));
         report
-    }
-
-    /// Returns the rounds that decide the targets about contenders of these kinds.
-    fn rounds_where(&self, bursts: &[usize], is_judged: impl Fn(BackendKind) -> bool) -> Vec<String> {
-        let names: Vec<&str> =
-            self.names.iter().filter(|name| is_judged(name.kind)).map(|name| name.text.as_str()).collect();
-        let results = self.results.iter().filter(|((_, burst), _)| bursts.contains(burst));
-        results.flat_map(|(_, result)| result.rounds_of(&names)).collect()
     }
 
     /// A row for each contender: one figure at every length of burst.
@@ -142,7 +128,7 @@ impl BackendResults {
     }
 
     /// The choice beside the loop that was best with this length of bursts.
-    fn choice(&self, temperature: Temperature, burst: usize) -> Option<(Row, f64)> {
+    fn choice(&self, temperature: Temperature, burst: usize) -> Option<(Row, Interval)> {
         let choice = self.rounds(temperature, burst, self.place_of(BackendKind::Choice)?)?;
         let loops = self.names.iter().enumerate().filter(|(_, name)| name.kind.is_loop());
         let loops = loops.filter_map(|(at, name)| Some((name, self.rounds(temperature, burst, at)?)));
@@ -152,7 +138,7 @@ impl BackendResults {
             .with("rate", ratio.mid, "")
             .with("low end", ratio.low, "")
             .with("high end", ratio.high, "");
-        Some((row, ratio.mid))
+        Some((row, ratio))
     }
 
     /// Staging beside sendmmsg, single datagrams.

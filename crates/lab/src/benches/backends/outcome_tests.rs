@@ -24,7 +24,13 @@ fn contest(ns: [f64; 6]) -> ContestResult {
         hash: None,
     };
     let contenders = NAMES.into_iter().zip(ns).map(contender).collect();
-    ContestResult { contenders, noise: Noise::quiet(), base: "sendmmsg".into(), name: "burst".into() }
+    ContestResult {
+        contenders,
+        noise: Noise::quiet(),
+        base: "sendmmsg".into(),
+        name: "burst".into(),
+        confidence: 0.95,
+    }
 }
 
 fn outcome(hot_1: [f64; 6], cold_1: [f64; 6], cold_8: [f64; 6]) -> BackendResults {

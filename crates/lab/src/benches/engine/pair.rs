@@ -11,8 +11,8 @@ use anyhow::Context;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::{EngineWork, Paced, Title};
-use crate::frame::stats::{Spread, median_interval};
-use crate::frame::{Noise, NoiseMeter, Options, Promise, Row};
+use crate::frame::stats::{Spread, ratio_interval};
+use crate::frame::{Noise, NoiseMeter, Options, Promise, Rounds, Row};
 
 /// Least packets of two engines together, by those of one.
 const PAIR_BOUND: f64 = 1.8;
@@ -32,26 +32,30 @@ pub(super) struct Pair {
 pub(super) fn measure(options: &Options) -> anyhow::Result<Option<Pair>> {
     let Some(cpus) = two_cpus() else { return Ok(None) };
     let streams = options.streams.map_or(Ok(options.pick(100, 1_000, 10_000)), u32::try_from)?;
-    let (rounds, slot_ms) = options.pick((3, 5), (9, 200), (15, 300));
-    let (rounds, slot) = (options.runs.unwrap_or(rounds).max(1), Duration::from_millis(slot_ms));
+    let slot = Duration::from_millis(options.pick(5, 200, 300));
     let title = Arc::new(Title::new()?);
     let engine = || Paced::new(streams, EngineWork::default(), Arc::clone(&title));
     let (mut first, mut second) = (engine()?, engine()?);
     let mut noise = NoiseMeter::start();
-    let (mut alone, mut both, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..=rounds {
+    let (mut alone, mut both) = (Vec::new(), Vec::new());
+    let mut round = || -> anyhow::Result<[f64; 2]> {
         options.go_on()?;
         noise.look();
         let [one_cpu, other_cpu] = cpus;
         let one =
             (run(&mut [(&mut first, one_cpu)], slot)? + run(&mut [(&mut second, other_cpu)], slot)?) / 2.0;
-        let two = run(&mut [(&mut first, one_cpu), (&mut second, other_cpu)], slot)?;
-        // The first round warms up.
-        if round > 0 {
-            alone.push(one);
-            both.push(two);
-            ratios.push(two / one);
-        }
+        Ok([one, run(&mut [(&mut first, one_cpu), (&mut second, other_cpu)], slot)?])
+    };
+    // The first round warms up.
+    round()?;
+    let mut rounds = Rounds::new(options);
+    let promise = |alone: &[f64], both: &[f64], confidence| {
+        Promise::at_least(TARGET, ratio_interval(both, alone, confidence), PAIR_BOUND, "x one engine")
+    };
+    while rounds.go_on(|confidence| promise(&alone, &both, confidence).is_decided()) {
+        let [one, two] = round()?;
+        alone.push(one);
+        both.push(two);
     }
     noise.repeated(ALONE, &alone);
     noise.repeated(BOTH, &both);
@@ -60,10 +64,8 @@ pub(super) fn measure(options: &Options) -> anyhow::Result<Option<Pair>> {
         let row = Row::new(format!("{streams} streams: {label}"));
         row.with("p10", p10, "packets/s").with("p50", p50, "packets/s").with("p90", p90, "packets/s")
     };
-    let ratio = median_interval(&ratios);
-    let rows = vec![row(ALONE, &alone), row(BOTH, &both).with("ratio", ratio.mid, "x")];
-    let promise = Promise::at_least(TARGET, ratio.mid, PAIR_BOUND, "x one engine");
-    let promise = promise.by_rows([ALONE.to_owned(), BOTH.to_owned()]);
+    let promise = promise(&alone, &both, rounds.confidence());
+    let rows = vec![row(ALONE, &alone), row(BOTH, &both).with("ratio", promise.value, "x")];
     Ok(Some(Pair { rows, promise, noise: noise.finish() }))
 }
 

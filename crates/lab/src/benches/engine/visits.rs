@@ -185,13 +185,12 @@ impl Side {
 
 /// Judges the effect of the connections on the others, beyond the results without them.
 fn judge(without: VisitCounts, with: VisitCounts) -> Vec<Promise> {
-    let own = || [ALONE.to_owned(), VISITED.to_owned()];
     let late = (with.late_percent() - without.late_percent()).max(0.0);
     let beyond = |count: fn(&VisitCounts) -> u64| count(&with).saturating_sub(count(&without));
     let disturbed = beyond(|c| c.catch_ups) + beyond(|c| c.starved) + beyond(|c| c.failed);
     vec![
-        Promise::at_most("engine-visits-late", late, LATE_BOUND_PERCENT, "% of the packets").by_rows(own()),
-        Promise::at_most("engine-visits-disturbed", disturbed as f64, 0.0, "streams").by_rows(own()),
+        Promise::at_most("engine-visits-late", late, LATE_BOUND_PERCENT, "% of the packets"),
+        Promise::at_most("engine-visits-disturbed", disturbed as f64, 0.0, "streams"),
     ]
 }
 

@@ -96,12 +96,12 @@ pub(super) fn run(
     });
     let turn =
         |at: usize, length| turn(&servers[cases[at].server], cases[at].offload, &contenders[at], length);
-    let turns = rounds(options, PART, contenders.len(), turn, noise)?;
+    let (turns, _) = rounds(options, PART, (contenders.len(), None), turn, noise)?;
     for (contender, turns) in contenders.iter().zip(&turns) {
         report.rows.extend(rows(PART, contender, turns));
     }
     for (case, turns_of_it) in cases.iter().zip(&turns).skip(1) {
-        report.rows.push(compare(PART, ours, case.name, &turns[0], turns_of_it).0);
+        report.rows.push(compare(PART, ours, case.name, &turns[0], turns_of_it));
     }
     Ok(())
 }

@@ -24,8 +24,10 @@ use crate::capacity::media_files::MediaFiles;
 use crate::capacity::meter::{Spent, Usage};
 use crate::capacity::site::{BenchSite, Group};
 use crate::capacity::{Scene, Scratch};
-use crate::frame::stats::{Spread, median};
-use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::frame::stats::{Spread, median, ratio_interval};
+use crate::frame::{
+    Bench, Interval, LEAST_ROUNDS, Need, NoiseMeter, Options, Promise, Report, Rounds, Row, TargetBound,
+};
 use crate::peers::{self, HTTP_PORT, HTTPS_PORT, OURSELVES};
 use crate::proc::cpu_ns;
 
@@ -165,7 +167,9 @@ fn on_a_site(
                 Contender { name: "nginx", group: nginx.id(), shop: its_shop, threads: &[] },
             ]
         };
-        let turns = rounds(options, part, 2, |at, length| turn(&site, &contenders[at], length), noise)?;
+        let bound = (part != "https").then_some(RATIO_BOUND);
+        let take_turn = |at: usize, length| turn(&site, &contenders[at], length);
+        let (turns, confidence) = rounds(options, part, (2, bound), take_turn, noise)?;
         for (contender, turns) in contenders.iter().zip(&turns) {
             report.rows.extend(rows(part, contender, turns));
         }
@@ -173,8 +177,8 @@ fn on_a_site(
             report.rows.push(cost_of_tls(&turns[0], &turns[1]));
             continue;
         }
-        let (row, ratio) = compare(part, "ours", "nginx", &turns[0], &turns[1]);
-        report.rows.push(row);
+        report.rows.push(compare(part, "ours", "nginx", &turns[0], &turns[1]));
+        let ratio = ratio(&turns[0], &turns[1], confidence);
         report.promises.push(Promise::at_least(&format!("http-{part}-ratio"), ratio, RATIO_BOUND, ""));
     }
     Ok(())
@@ -252,40 +256,50 @@ fn shops_by_tls(site: &BenchSite, certificate: &Path) -> anyhow::Result<(Shop, S
     Ok((plain, Shop { server: by_tls, tls, paths }))
 }
 
-/// All rounds of one part, in which each of `count` has its turn.
+/// All rounds of one part, in which each of `count` has its turn: more while it is open whether the
+/// first reaches `bound` times the second. Returns the confidence that their ratio has, too.
 fn rounds(
     options: &Options,
     part: &str,
-    count: usize,
+    (count, bound): (usize, Option<f64>),
     turn: impl Fn(usize, Duration) -> anyhow::Result<ServerTurn>,
     noise: &mut NoiseMeter,
-) -> anyhow::Result<Vec<Vec<ServerTurn>>> {
-    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9)).max(1);
+) -> anyhow::Result<(Vec<Vec<ServerTurn>>, f64)> {
+    let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
     let seconds = options.duration_s.map_or(options.pick(0.3, 1.5, 2.5), |s| s as f64);
     let length = Duration::from_secs_f64(seconds);
     let mut turns: Vec<Vec<ServerTurn>> = (0..count).map(|_| Vec::new()).collect();
-    for round in 0..rounds {
+    while rounds.go_on(|confidence| {
+        let ratio = || ratio(&turns[0], &turns[1], confidence);
+        bound.is_none_or(|bound| ratio().keeps(TargetBound::AtLeast(bound)).is_some())
+    }) {
+        let round = rounds.count();
         noise.look();
-        options.say(&format!("{part}, round {} of {rounds}", round + 1));
+        options.say(&format!("{part}, round {round}"));
         for at in 0..count {
             options.go_on()?;
             let at = (at + round) % count;
             turns[at].push(turn(at, length)?);
         }
     }
-    Ok(turns)
+    Ok((turns, rounds.confidence()))
 }
 
-/// One against another, in bytes a processor second: a row, and the ratio.
-fn compare(part: &str, name: &str, other: &str, turns: &[ServerTurn], others: &[ServerTurn]) -> (Row, f64) {
+/// Bytes a processor second of one over those of another.
+fn ratio(turns: &[ServerTurn], others: &[ServerTurn], confidence: f64) -> Interval {
+    let rates = |turns: &[ServerTurn]| turns.iter().map(per_second).collect::<Vec<f64>>();
+    ratio_interval(&rates(turns), &rates(others), confidence)
+}
+
+/// One against another, in bytes a processor second.
+fn compare(part: &str, name: &str, other: &str, turns: &[ServerTurn], others: &[ServerTurn]) -> Row {
     let ratios: Vec<f64> = turns.iter().zip(others).map(|(a, b)| per_second(a) / per_second(b)).collect();
     let (spread, ratio) = (Spread::of(&ratios), median(&ratios));
-    let row = Row::new(format!("{part}: {name} / {other}, bytes a processor second"))
+    Row::new(format!("{part}: {name} / {other}, bytes a processor second"))
         .with("ratio", ratio, "")
         .with("p10", spread.p10, "")
         .with("p90", spread.p90, "")
-        .with("rounds", ratios.len() as f64, "");
-    (row, ratio)
+        .with("rounds", ratios.len() as f64, "")
 }
 
 /// What TLS costs: processor time for each Gb/s that is sent.

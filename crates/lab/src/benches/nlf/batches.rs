@@ -7,8 +7,7 @@ use crate::framing::Connection;
 use millrace_core::random::SplitMix;
 
 use super::contenders::{
-    FULL, IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, OneGo, Room, Task, V1, V3, V4, V4_FETCHED, procedures,
-    versions,
+    IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR, OneGo, Room, Task, V3, V4, V4_FETCHED, procedures, versions,
 };
 use super::stream::{CacheState, PacketStream};
 use crate::frame::ticks::settle;
@@ -150,11 +149,6 @@ impl Costs {
         self.of(name).map_or(f64::NAN, |contender| contender.ratio.mid)
     }
 
-    /// By how much v4 is above v3 and v3 above v1, as ratios: at most 1 when the order is as it should be.
-    pub(super) fn order(&self) -> [f64; 2] {
-        [self.ratio(V4), 1.0 / self.ratio(V1)]
-    }
-
     /// Per cent of the scalar procedure's work that stored sums save.
     pub(super) fn saved_percent(&self) -> f64 {
         (1.0 - self.ratio(IN_QUICK_CKSUM_UDP_IP_HDR)) * 100.0
@@ -165,11 +159,6 @@ impl Costs {
         let forms = self.checksums.contenders.iter().filter(|c| c.name.starts_with("in_cksum"));
         let fastest = forms.map(|c| c.ratio.mid).fold(f64::INFINITY, f64::min);
         (1.0 - self.ratio(IN_QUICK_CKSUM_UDP_IP_HDR) / fastest) * 100.0
-    }
-
-    /// Per cent of a traditional stack's work that version 4 saves when it has to look up the stored sum itself.
-    pub(super) fn saved_with_fetch_percent(&self) -> f64 {
-        (1.0 - self.ratio(V4_FETCHED) / self.ratio(FULL)) * 100.0
     }
 
     /// Returns the difference between v4's two forms. The dearer form is not v4's own work: the

@@ -14,9 +14,11 @@ use stream::{
     CacheState, HOT_BYTES, PacketStream, PayloadMemory, SIZES, STREAM_BYTES, VIEWER, connection_to,
 };
 
+use crate::frame::stats::median_interval;
 use crate::frame::ticks::{TickProbe, clock};
 use crate::frame::{
-    Axis, Bench, ContestResult, Need, Noise, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
+    Axis, Bench, ContestResult, Interval, Need, Noise, Options, Plot, PlotKind, Point, Promise, Report, Row,
+    Series,
 };
 
 /// The benchmark.
@@ -198,9 +200,7 @@ fn figure_4(
                 "packets",
             ),
         );
-        report
-            .promises
-            .push(Promise::at_most("nlf-bad-checksums", verdict.bad as f64, 0.0, "packets").correctness());
+        report.promises.push(Promise::at_most("nlf-bad-checksums", verdict.bad as f64, 0.0, "packets"));
     } else {
         report.rows.push(Row::new("figure 4, TUN device: skipped, it needs root and the program ip"));
     }
@@ -221,25 +221,29 @@ fn figure_4(
 }
 
 fn promises(all: &[CacheStateResults], ticks_per_ns: f64, report: &mut Report) {
-    let worst = |values: Vec<f64>| values.into_iter().fold(f64::NEG_INFINITY, f64::max);
     for (at, id) in [(0, "nlf-v3-flat"), (1, "nlf-v4-flat")] {
         let spread = |m: &CacheStateResults| {
-            let ratios = m.flat[at].contenders.iter().map(|c| c.ratio.mid);
-            let least = ratios.clone().fold(f64::INFINITY, f64::min);
-            ratios.fold(f64::NEG_INFINITY, f64::max) / least
+            let ratios = m.flat[at].contenders.iter().map(|c| c.ratio);
+            let most = ratios.clone().reduce(Interval::max)?;
+            let least = ratios.reduce(Interval::min)?;
+            // The dearest over the cheapest, whose intervals are both of the same base.
+            Some(Interval {
+                low: most.low / least.high,
+                mid: most.mid / least.mid,
+                high: most.high / least.low,
+                confidence: most.confidence,
+            })
         };
-        let rows = all.iter().flat_map(|m| {
-            let names: Vec<&str> = m.flat[at].contenders.iter().map(|c| c.name.as_str()).collect();
-            m.flat[at].rounds_of(&names)
-        });
-        let flat = Promise::at_most(id, worst(all.iter().map(spread).collect()), 1.05, "times");
-        report.promises.push(flat.by_rows(rows));
+        if let Some(worst) = all.iter().filter_map(spread).reduce(Interval::max) {
+            report.promises.push(Promise::at_most(id, worst, 1.05, "times"));
+        }
     }
     let costs = || all.iter().flat_map(|m| &m.costs);
-    for (at, id, names) in [(0, "nlf-v4-of-v3", [V4, V3]), (1, "nlf-v3-of-v1", [V3, V1])] {
-        let value = worst(costs().map(|cost| cost.order()[at]).collect());
-        let rows = costs().flat_map(|cost| cost.framing.rounds_of(&names));
-        report.promises.push(Promise::at_most(id, value, 1.0, "times").by_rows(rows));
+    for (id, names) in [("nlf-v4-of-v3", [V4, V3]), ("nlf-v3-of-v1", [V3, V1])] {
+        let ratios = costs().map(|cost| cost.framing.ratio(names[0], names[1]));
+        if let Some(worst) = ratios.reduce(Interval::max) {
+            report.promises.push(Promise::at_most(id, worst, 1.0, "times"));
+        }
     }
     for (bytes, id, bound) in
         [(1 << 10, "nlf-checksum-saved-1k", 97.3), (8 << 10, "nlf-checksum-saved-8k", 99.6)]
@@ -248,16 +252,20 @@ fn promises(all: &[CacheStateResults], ticks_per_ns: f64, report: &mut Report) {
         else {
             continue;
         };
-        let rows = cost.checksums.rounds_of(&[IN_CKSUM, IN_QUICK_CKSUM_UDP_IP_HDR]);
-        report.promises.push(Promise::at_least(id, cost.saved_percent(), bound, "%").by_rows(rows));
+        let saved = |ratio: Interval| ratio.map(|ratio| (1.0 - ratio) * 100.0);
+        let sums = saved(cost.checksums.ratio(IN_QUICK_CKSUM_UDP_IP_HDR, IN_CKSUM));
+        report.promises.push(Promise::at_least(id, sums, bound, "%"));
         if bytes == 1 << 10 {
             // The smallest packets have the most sums to look up, and no cache holds them.
-            let (id, saved) = ("nlf-v4-fetched-saved-1k", cost.saved_with_fetch_percent());
-            let rows = cost.framing.rounds_of(&[V4_FETCHED, FULL]);
-            report.promises.push(Promise::at_least(id, saved, FETCHED_BOUND, "% of full").by_rows(rows));
+            let (id, framed) = ("nlf-v4-fetched-saved-1k", saved(cost.framing.ratio(V4_FETCHED, FULL)));
+            report.promises.push(Promise::at_least(id, framed, FETCHED_BOUND, "% of full"));
         }
     }
-    let cycles = worst(costs().map(|cost| cost.p50_ns(V4) * ticks_per_ns).collect());
-    let rows = costs().flat_map(|cost| cost.framing.rounds_of(&[V4]));
-    report.promises.push(Promise::at_most("nlf-v4-cycles", cycles, 60.0, "cycles").by_rows(rows));
+    let cycles = |cost: &Costs| {
+        let rounds = cost.framing.of(V4)?.rounds.iter().map(|ns| ns * ticks_per_ns);
+        Some(median_interval(&rounds.collect::<Vec<f64>>()))
+    };
+    if let Some(worst) = costs().filter_map(cycles).reduce(Interval::max) {
+        report.promises.push(Promise::at_most("nlf-v4-cycles", worst, 60.0, "cycles"));
+    }
 }

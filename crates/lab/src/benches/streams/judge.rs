@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::{Cell, Standing};
-use crate::frame::stats::median;
-use crate::frame::{Axis, NoiseMeter, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::frame::stats::{CONFIDENCE, median, ratio_interval};
+use crate::frame::{Axis, Interval, NoiseMeter, Plot, PlotKind, Point, Promise, Report, Row};
 use crate::streams::search::Bound;
 use crate::streams::{SendMethod, Transport};
 
@@ -38,15 +38,14 @@ fn of(standings: &[Standing], cell: Cell, kind: SendMethod) -> Option<&Standing>
     standings.iter().find(|standing| standing.cell == cell && standing.kind == kind)
 }
 
-/// What one carries in relation to another: the median of the ratios within a round.
-fn ratio(one: &Standing, other: &Standing) -> f64 {
-    let ratios: Vec<f64> = one.streams.iter().zip(&other.streams).map(|(one, other)| one / other).collect();
-    median(&ratios)
+/// What one carries in relation to another, within a round.
+fn ratio(one: &Standing, other: &Standing) -> Interval {
+    ratio_interval(&one.streams, &other.streams, CONFIDENCE)
 }
 
-fn ratio_of(standings: &[Standing], cell: Cell, kind: SendMethod, base: SendMethod) -> Option<f64> {
+fn ratio_of(standings: &[Standing], cell: Cell, kind: SendMethod, base: SendMethod) -> Option<Interval> {
     let ratio = ratio(of(standings, cell, kind)?, of(standings, cell, base)?);
-    ratio.is_finite().then_some(ratio)
+    ratio.mid.is_finite().then_some(ratio)
 }
 
 /// The event loop that carries the most.
@@ -61,7 +60,8 @@ pub(super) fn rows(standing: &Standing, standings: &[Standing]) -> Vec<Row> {
     let streams = &standing.streams;
     let (low, high) =
         (streams.iter().copied().fold(f64::INFINITY, f64::min), streams.iter().copied().fold(0.0, f64::max));
-    let base = ratio_of(standings, standing.cell, standing.kind, SendMethod::Process).unwrap_or(f64::NAN);
+    let base = ratio_of(standings, standing.cell, standing.kind, SendMethod::Process)
+        .map_or(f64::NAN, |ratio| ratio.mid);
     let mut carried = Row::new(label.as_str())
         .with("streams", median(streams).round(), "")
         .with("min", low.round(), "")
@@ -113,8 +113,9 @@ fn steps(standings: &[Standing]) -> Vec<Row> {
     let mut rows = Vec::new();
     for cell in cells(standings) {
         let ratios = [SendMethod::Sendfile, SendMethod::Events, SendMethod::Engine];
-        let ratios =
-            ratios.map(|kind| ratio_of(standings, cell, kind, SendMethod::Process).unwrap_or(f64::NAN));
+        let ratios = ratios.map(|kind| {
+            ratio_of(standings, cell, kind, SendMethod::Process).map_or(f64::NAN, |ratio| ratio.mid)
+        });
         if ratios.iter().any(|ratio| ratio.is_finite()) {
             rows.push(row(cell.label(), ratios));
         }
@@ -128,17 +129,10 @@ fn steps(standings: &[Standing]) -> Vec<Row> {
 fn promises(standings: &[Standing]) -> Vec<Promise> {
     let cells = cells(standings);
     let by = |transport: Transport| cells.iter().copied().filter(move |cell| cell.transport == transport);
-    let least = |ratios: Vec<(f64, Vec<String>)>| ratios.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-    let to_process = |cell: Cell| {
-        let rows = [SendMethod::Engine, SendMethod::Process]
-            .map(|kind| of(standings, cell, kind).map(Standing::label));
-        let rows: Vec<String> = rows.into_iter().flatten().collect();
-        Some((ratio_of(standings, cell, SendMethod::Engine, SendMethod::Process)?, rows))
-    };
-    let to_loop = |cell: Cell| {
-        let (engine, best) = (of(standings, cell, SendMethod::Engine)?, best_loop(standings, cell)?);
-        Some((ratio(engine, best), vec![engine.label(), best.label()]))
-    };
+    let least = |ratios: Vec<Interval>| ratios.into_iter().reduce(Interval::min);
+    let to_process = |cell: Cell| ratio_of(standings, cell, SendMethod::Engine, SendMethod::Process);
+    let to_loop =
+        |cell: Cell| Some(ratio(of(standings, cell, SendMethod::Engine)?, best_loop(standings, cell)?));
     let short = by(Transport::Udp).filter(|cell| cell.interval_ms == UDP_INTERVAL_MS);
     let all = [
         ("streams-udp-ratio", least(short.filter_map(to_process).collect()), UDP_BOUND),
@@ -149,10 +143,8 @@ fn promises(standings: &[Standing]) -> Vec<Promise> {
         ),
         ("streams-tcp-ratio", least(by(Transport::Tcp).filter_map(to_process).collect()), TCP_BOUND),
     ];
-    let promise = |(id, least, bound): (&str, Option<(f64, Vec<String>)>, f64)| {
-        let (ratio, rows) = least?;
-        Some(Promise::at_least(id, ratio, bound, "").by_rows(rows))
-    };
+    let promise =
+        |(id, least, bound): (&str, Option<Interval>, f64)| Some(Promise::at_least(id, least?, bound, ""));
     all.into_iter().filter_map(promise).collect()
 }
 

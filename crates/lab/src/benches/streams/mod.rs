@@ -18,7 +18,7 @@ use millrace_core::units::BitRate;
 
 use crate::capacity::Scratch;
 use crate::capacity::site::BenchSite;
-use crate::frame::{Bench, Need, NoiseMeter, Options, Report, Row};
+use crate::frame::{Bench, LEAST_ROUNDS, Need, NoiseMeter, Options, Report, Row};
 use crate::streams::routines::{Routine, TOP};
 use crate::streams::search::{Bound, LoadOptions, LoadSearch, LoadStep, SearchAnswer};
 use crate::streams::trial::{Attempt, SenderTestbed, Tried, attempt};
@@ -75,7 +75,7 @@ impl Effort {
             window: Duration::from_secs_f64(seconds),
             precision: options.pick(0.5, 0.12, 0.06),
             trials: options.pick(1, 4, 7),
-            rounds: options.runs.unwrap_or(options.pick(1, 1, 2)).max(1),
+            rounds: options.runs.unwrap_or(options.pick(1, 1, LEAST_ROUNDS)).max(1),
             max: options.pick(3, 40_000, 40_000),
             max_processes: options.pick(3, 3_000, 6_000),
             spread: options.pick(Duration::ZERO, SPREAD, SPREAD),
@@ -420,11 +420,11 @@ impl StreamsRun<'_> {
     }
 }
 
-/// The table of the paper: samples, share, and the kernel's cumulative share; the idle loop and USER have no part in that.
+/// The table of the paper: samples, share, and the kernel's cumulative share; USER has no part in that.
 fn top(label: &str, routines: &[Routine]) -> Vec<Row> {
     let mut cumulative = 0.0;
     let row = |routine: &Routine| {
-        if routine.is_kernel && !routine.is_idle() {
+        if routine.is_kernel {
             cumulative += routine.share;
         }
         Row::new(format!("{label}: {}", routine.name))

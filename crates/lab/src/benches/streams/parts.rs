@@ -17,8 +17,6 @@ const TEN_PERCENT: f64 = 3.0;
 const TEN: u32 = 10;
 /// A rate at which ten viewers are no toy.
 const HIGH_RATE: BitRate = BitRate(8_000_000);
-/// What its targets are judged by: nothing else scatters.
-const OWN_SCATTER: &str = "the engine's thread";
 
 /// Measures how often the engine's thread waits: with ten streams, with half of its capacity, and
 /// with all of it.
@@ -60,7 +58,6 @@ fn thread_row(rate: BitRate, count: u32, name: &str, tried: &Tried) -> Option<Ro
 }
 
 fn promises<'a>(rows: impl Iterator<Item = (u32, &'a Tried)> + Clone) -> Vec<Promise> {
-    let own = || [OWN_SCATTER.to_owned()];
     let engine = |tried: &Tried| tried.engine.unwrap_or_default();
     let switches = rows.clone().map(|(_, tried)| engine(tried).voluntary_per_s).reduce(f64::max);
     let ten = rows
@@ -69,7 +66,7 @@ fn promises<'a>(rows: impl Iterator<Item = (u32, &'a Tried)> + Clone) -> Vec<Pro
         .reduce(f64::max);
     let switches = switches.map(|n| Promise::at_most("streams-engine-switches", n, SWITCHES_PER_S, "1/s"));
     let ten = ten.map(|share| Promise::at_most("streams-engine-ten", share, TEN_PERCENT, "% of a core"));
-    switches.into_iter().chain(ten).map(|promise| promise.by_rows(own())).collect()
+    switches.into_iter().chain(ten).collect()
 }
 
 /// Titles from disk (section 3.2: "100 video files are streamed concurrently").

@@ -3,7 +3,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `turns` | nanoseconds for a segment without a device, from 1 connection to 10,000 |
-//! | `parts` | checksum, memory and protocol, old way and new way: Table 2 and Figure 7 |
+//! | `parts` | checksum and headers, old way and new way: Table 2 and Figure 7 |
 //! | `link` | throughput over a veth pair: Figures 3 and 8 |
 
 pub(super) mod link;
@@ -17,7 +17,7 @@ use crate::frame::{Bench, Need, Noise, NoiseMeter, Options, Report};
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "tcp-sessions",
-    shows: "from 1 connection to 10,000: ns for a segment into a null device, throughput over a veth pair beside this kernel's TCP with epoll and with a process each; what checksum, memory and protocol take, old way and new way",
+    shows: "from 1 connection to 10,000: ns for a segment into a null device, throughput over a veth pair beside this kernel's TCP with epoll and with a process each; what checksum and headers take, old way and new way",
     not_for: "the speed of a network card: the hosts of the throughput are joined by a veth pair and share processors",
     options: &["runs", "only", "tun", "quick"],
     targets: &["tcp-sessions-64", "tcp-sessions-10000"],

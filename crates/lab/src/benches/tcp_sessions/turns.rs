@@ -7,9 +7,11 @@ use std::hint::black_box;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
 use crate::benches::tcp_turns::{ACKS_PER_TURN, Ground};
-use crate::frame::stats::{Spread, median};
+use crate::frame::stats::{Spread, median, ratio_interval};
 use crate::frame::ticks::clock;
-use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::frame::{
+    Axis, LEAST_ROUNDS, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Rounds, Row,
+};
 
 const CONNECTIONS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 256, 1000, 10_000];
 /// Segments of a connection in one turn: they fit the first window.
@@ -42,14 +44,14 @@ impl TurnResults {
 }
 
 pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter) -> anyhow::Result<()> {
-    let rounds = options.runs.unwrap_or(options.pick(1, 5, 9));
+    let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
     let turns = options.pick(20, 1500, 6000);
     let most = options.pick(128, u32::MAX, u32::MAX);
     let mut all: Vec<TurnResults> =
         CONNECTIONS.into_iter().filter(|connections| *connections <= most).map(TurnResults::new).collect();
-    for round in 0..rounds {
+    while rounds.go_on(|confidence| promises(&all, confidence).iter().all(Promise::is_decided)) {
         noise.look();
-        options.say(&format!("null device, round {}", round + 1));
+        options.say(&format!("null device, round {}", rounds.count()));
         for seen in &mut all {
             options.go_on()?;
             // A turn has as many segments whoever sends them.
@@ -64,7 +66,7 @@ pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter
         }
     }
     rows(&all, report);
-    promises(&all, report);
+    report.promises.extend(promises(&all, rounds.confidence()));
     let middle = all.iter().find(|seen| seen.connections == 64).map_or(f64::NAN, |s| median(&s.deferred));
     beyond(options, middle, report);
     report.plots.push(plot(&all));
@@ -93,15 +95,14 @@ fn rows(all: &[TurnResults], report: &mut Report) {
     }
 }
 
-fn promises(all: &[TurnResults], report: &mut Report) {
-    let Some(least) = best(all) else { return };
-    for (connections, name, bound) in PROMISED {
-        let Some(seen) = all.iter().find(|seen| seen.connections == connections) else { continue };
-        // Within a round: what disturbs it meets both.
-        let ratios: Vec<f64> =
-            seen.deferred.iter().zip(&least.deferred).map(|(of, best)| of / best).collect();
-        report.promises.push(Promise::at_most(name, median(&ratios), bound, "of the best"));
-    }
+fn promises(all: &[TurnResults], confidence: f64) -> Vec<Promise> {
+    let Some(least) = best(all) else { return Vec::new() };
+    let promise = |(connections, name, bound): (u32, &str, f64)| {
+        let seen = all.iter().find(|seen| seen.connections == connections)?;
+        let ratio = ratio_interval(&seen.deferred, &least.deferred, confidence);
+        Some(Promise::at_most(name, ratio, bound, "of the best"))
+    };
+    PROMISED.into_iter().filter_map(promise).collect()
 }
 
 /// "The protocol processing overhead was only 19 us" of 340 for 4 KB, whose transfer took the rest (section 5.1).

@@ -32,7 +32,7 @@ use anyhow::ensure;
 use self::rig::ToeRig;
 use self::tables::{ContenderResults, LARGE, POLLING, judged};
 use self::work::TransferDirection;
-use crate::frame::stats::median;
+use crate::frame::stats::{CONFIDENCE, median, median_interval, ratio_interval};
 use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
 
 /// The benchmark.
@@ -140,33 +140,27 @@ fn judge(shown: &[ContenderResults], report: &mut Report) {
     let [copying, lent] = judged();
     for (at, way) in TransferDirection::BOTH.into_iter().enumerate() {
         let of_way = || shown.iter().filter(|shown| shown.way == way && shown.chunk == LARGE);
-        let best = |load: &dyn Fn(&ContenderResults) -> f64| {
-            let kernels = of_way().filter(|shown| shown.of.is_kernel());
-            kernels.map(load).min_by(f64::total_cmp).unwrap_or(f64::NAN)
+        let best = |load: fn(&ContenderResults) -> &[f64]| {
+            let kernels = of_way().filter(|shown| shown.of.is_kernel()).map(load);
+            kernels.min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or_default()
         };
-        let rows = || of_way().map(ContenderResults::label).collect::<Vec<_>>();
         let find = |of| of_way().find(|shown| shown.of == of);
         let name = |what: &str| format!("toe-{}-{what}", way.name());
         if let Some(engine) = find(copying) {
-            let ahead = best(&|shown| median(&shown.host)) / median(&engine.host);
+            let ahead = ratio_interval(best(|shown| &shown.host), &engine.host, CONFIDENCE);
             report.promises.extend([
-                Promise::at_most(&name("driver"), engine.rest, DRIVER_PERCENT, "% a Gb/s")
-                    .by_rows([engine.label()]),
-                Promise::at_least(&name("ahead"), ahead, AHEAD[at], "times").by_rows(rows()),
+                Promise::at_most(&name("driver"), engine.rest, DRIVER_PERCENT, "% a Gb/s"),
+                Promise::at_least(&name("ahead"), ahead, AHEAD[at], "times"),
             ]);
         }
         if let Some(lent) = find(lent) {
             let name = name("lent");
-            let load = median(&lent.host);
-            report
-                .promises
-                .push(Promise::at_most(&name, load, LENT_PERCENT[at], "% a Gb/s").by_rows([lent.label()]));
+            let load = median_interval(&lent.host);
+            report.promises.push(Promise::at_most(&name, load, LENT_PERCENT[at], "% a Gb/s"));
         }
         if let Some(polling) = find(POLLING) {
-            let total = median(&polling.total) / best(&|shown| median(&shown.total));
-            report
-                .promises
-                .push(Promise::at_most(&name("total"), total, TOTAL, "of the kernel's").by_rows(rows()));
+            let total = ratio_interval(&polling.total, best(|shown| &shown.total), CONFIDENCE);
+            report.promises.push(Promise::at_most(&name("total"), total, TOTAL, "of the kernel's"));
         }
     }
 }

@@ -177,13 +177,6 @@ pub(super) struct ContenderResults {
     pub(super) rest: f64,
 }
 
-impl ContenderResults {
-    /// What noise calls it.
-    pub(super) fn label(&self) -> String {
-        label(self.way, self.chunk, &self.of)
-    }
-}
-
 fn label(way: TransferDirection, chunk: usize, of: &Contender) -> String {
     format!("{}, {} KB: {}", way.name(), chunk >> 10, of.name)
 }
@@ -216,7 +209,7 @@ pub(super) fn run(
     let mut all = Vec::new();
     let walk_bytes = walk_bytes(options);
     let length = Duration::from_millis(options.pick(30, 400, 1000));
-    let rounds = options.runs.unwrap_or(options.pick(1, 3, 9));
+    let rounds = options.runs.unwrap_or(options.pick(1, 6, 9));
     for way in TransferDirection::BOTH {
         for chunk in CHUNKS {
             let mut walk = Walk::new(walk_bytes, chunk);

@@ -170,7 +170,7 @@ fn measure(
     let mut egress = Egress::open(memory, PacketStream::new(memory, packet_bytes, CacheState::InOrder))?;
     let mut measured = enter(stage, &mut egress, packet_bytes)?;
     let least = options.pick(Duration::ZERO, Duration::from_millis(40), Duration::from_millis(150));
-    let rounds = options.runs.unwrap_or(options.pick(1, 3, 7));
+    let rounds = options.runs.unwrap_or(options.pick(1, 6, 12));
     // Round 0 warms up.
     for round in 0..=rounds {
         options.say(&format!("whole sends, {} KB: round {round} of {rounds}", packet_bytes >> 10));

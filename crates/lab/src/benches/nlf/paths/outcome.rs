@@ -79,7 +79,7 @@ pub(super) fn report(
     saving(all, 1 << 10, ("nlf-send-saved-1k", PAPER_1K), [XDP_V4, TRADITIONAL], &mut report);
     saving(all, 8 << 10, ("nlf-send-saved-8k", PAPER_8K), [XDP_V4, TRADITIONAL], &mut report);
     saving(all, 8 << 10, ("nlf-send-sums-saved-8k", SUMS_8K), [XDP_V4, XDP_FULL], &mut report);
-    let none = |id, value: f64| Promise::at_most(id, value, 0.0, "packets").correctness();
+    let none = |id, value: f64| Promise::at_most(id, value, 0.0, "packets");
     report.promises.push(none("nlf-send-missing", missing as f64));
     report.promises.push(none("nlf-send-damaged", all.iter().map(|m| m.damaged as f64).sum()));
     report.plots.push(plot(all, stream_bytes));
@@ -98,8 +98,7 @@ fn saving(
     let Some(measured) = all.iter().find(|m| m.packet_bytes == packet_bytes) else { return };
     let saved = measured.saved(names[0], names[1]);
     if !saved.is_empty() {
-        let promise = Promise::at_least(id, median(&saved), bound, "%");
-        report.promises.push(promise.by_rows(names.map(|name| label(packet_bytes, name))));
+        report.promises.push(Promise::at_least(id, median_interval(&saved), bound, "%"));
     }
 }
 
