@@ -76,7 +76,7 @@ async fn serve(hub: SharedHub, order: Order) {
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
-            let why = DeliveryRefusal::Full(refusal.reason().to_owned());
+            let why = DeliveryRefusal::Full(refusal.to_string());
             let delivery = match stream.into_order() {
                 Some(socket) => Delivery::Refused { socket, read: Vec::new(), why },
                 None => Delivery::Broken,

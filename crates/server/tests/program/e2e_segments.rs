@@ -147,7 +147,10 @@ fn fill(store: &Path, plan: fn(&mut Viewer, &str) -> Plan) {
         let (head, body) = late.get(path);
         assert!(head.starts_with("HTTP/1.1 503 "), "{path}: {head}");
         assert!(header(&head, "Retry-After").is_some(), "{path}: {head}");
-        assert!(String::from_utf8_lossy(&body).contains("all 3 streams are in use; --max-streams"), "{path}");
+        assert!(
+            String::from_utf8_lossy(&body).contains("all 3 streams are in use (--max-streams)"),
+            "{path}"
+        );
     }
     let refused = fails(&["play", &server.title("film"), "-o", "null", "--duration", "1s"]);
     assert!(refused.contains("453"), "{refused}");
@@ -176,7 +179,10 @@ fn fill(store: &Path, plan: fn(&mut Viewer, &str) -> Plan) {
     let streams =
         top["status"]["room"].as_array().unwrap().iter().find(|room| room["what"] == "streams").unwrap();
     assert_eq!((&streams["used"], &streams["of"]), (&MOST.into(), &MOST.into()));
-    assert!(top["status"]["refusals"].to_string().contains("all 3 streams are in use"), "{top}");
+    assert!(
+        top["status"]["refusals"].to_string().contains("all 3 streams are in use (--max-streams)"),
+        "{top}"
+    );
     let text = ok(&["top", "--once", "--server", &page]);
     assert!(text.contains("127.0.2.1:"), "{text}");
     let metrics = String::from_utf8(viewers[0].0.get("/metrics").1).unwrap();
@@ -197,7 +203,8 @@ fn fmp4_segment_reset_by_viewer_lets_it_continue_elsewhere() {
     // The addresses without a session, from a server of before: this one's only place must be free.
     let mut before = Server::start(&store, &[]);
     let groups = fragmented(&mut Viewer::at(9, before.page()), "").1;
-    let [first, _, third] = groups.map(|group| group.iter().map(|path| bare(path).to_owned()).collect::<Vec<_>>());
+    let [first, _, third] =
+        groups.map(|group| group.iter().map(|path| bare(path).to_owned()).collect::<Vec<_>>());
     assert!(before.interrupt());
     let mut server = Server::start(&store, &["--max-streams", "1"]);
     let page = server.page();
@@ -247,7 +254,7 @@ fn segments_refused_for_the_titles_limit_are_told_to_the_operator() {
         for path in [bare(&list), bare(path)] {
             let (head, body) = late.get(path);
             assert!(head.starts_with("HTTP/1.1 503 "), "{path}: {head}");
-            let why = "all 1 streams that this title may have are in use; --max-streams-per-title";
+            let why = "all 1 streams that this title may have are in use (--max-streams-per-title)";
             assert!(String::from_utf8_lossy(&body).contains(why), "{path}");
         }
     }
@@ -300,7 +307,7 @@ fn viewers_behind_one_address_each_have_a_session_and_get_all_its_segments() {
         late.ask("/titles/film/index.m3u8");
         let (head, body) = late.answer();
         assert!(head.starts_with("HTTP/1.1 503 ") && header(&head, "Retry-After").is_some(), "{head}");
-        assert!(String::from_utf8_lossy(&body).contains("all 40 streams are in use; --max-streams"));
+        assert!(String::from_utf8_lossy(&body).contains("all 40 streams are in use (--max-streams)"));
     }
     let status: Value = serde_json::from_str(&Viewer::at(9, page).text("/api/v1/status")).unwrap();
     assert_eq!(status["sessions"].as_array().unwrap().len(), VIEWERS, "{status}");
