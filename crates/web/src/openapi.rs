@@ -124,8 +124,8 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Master
         | ResourceKind::Media
         | ResourceKind::Cmaf
-        | ResourceKind::CmafMedia
-        | ResourceKind::CmafStills
+        | ResourceKind::CmafMedia => of(&[M3U8], Tagged, &[404, 500, 503]),
+        ResourceKind::CmafStills
         | ResourceKind::Subtitles
         | ResourceKind::CmafSubtitles => of(&[M3U8], Tagged, &[404, 500]),
         ResourceKind::SubtitleSegment | ResourceKind::CmafSubtitleSegment => {
