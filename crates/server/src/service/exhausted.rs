@@ -30,6 +30,14 @@ pub enum Exhausted {
     /// The address has too many streams, playing or not.
     #[error("too many sessions from this address (--max-connections-per-address)")]
     AddressSessions,
+    /// Too many viewers at the address have a playlist and no segment yet.
+    #[error(
+        "all {max} viewers that one address may begin at a time have begun; fetch a segment, or try again later"
+    )]
+    AddressBeginnings {
+        /// How many.
+        max: usize,
+    },
     /// The table of streams is full.
     #[error("all {max} sessions are in use (--max-streams)")]
     Sessions {
@@ -113,6 +121,7 @@ impl Exhausted {
         match self {
             Self::ConnectionSessions => "sessions of the connection",
             Self::AddressSessions => "sessions of the address",
+            Self::AddressBeginnings { .. } => "beginnings of the address",
             Self::Sessions { .. } => "sessions",
             Self::Streams { .. } => "streams",
             Self::Rate { .. } => "bit rate",
@@ -133,9 +142,10 @@ impl Exhausted {
     pub fn scope(self) -> ShareScope {
         match self {
             Self::ConnectionSessions => ShareScope::Connection,
-            Self::AddressSessions | Self::AddressStreams { .. } | Self::AddressRate { .. } => {
-                ShareScope::Address
-            }
+            Self::AddressSessions
+            | Self::AddressBeginnings { .. }
+            | Self::AddressStreams { .. }
+            | Self::AddressRate { .. } => ShareScope::Address,
             Self::TitleStreams { .. } => ShareScope::Title,
             Self::UserStreams { .. } | Self::UserRate { .. } => ShareScope::User,
             Self::Full(_) => ShareScope::Machine,
@@ -156,6 +166,7 @@ impl Exhausted {
             Self::Sessions { .. }
             | Self::Streams { .. }
             | Self::Rate { .. }
+            | Self::AddressBeginnings { .. }
             | Self::AddressStreams { .. }
             | Self::AddressRate { .. }
             | Self::TitleStreams { .. }

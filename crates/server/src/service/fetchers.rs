@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::address::network_of;
 use millrace_core::ids::ViewerSession;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
@@ -13,7 +14,9 @@ use super::counted::{CountedViewer, Player};
 use super::ports::TitleEntry;
 use super::request::{FetchedSegment, StreamRequest, Which};
 use crate::admission::Demand;
-use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS, SESSION_IDLE_NS, SESSION_SEGMENTS};
+use crate::limits::control::{
+    FETCH_AHEAD_NS, FETCH_GRACE_NS, SESSION_BEGIN_NS, SESSION_IDLE_NS, SESSION_SEGMENTS,
+};
 
 /// A request for a segment.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +137,8 @@ pub(super) struct Fetchers {
     by_conn: HashMap<u64, u64>,
     /// Those with a session. Each holds a reservation, so `--max-streams` bounds the table.
     by_session: HashMap<ViewerSession, u64>,
+    /// Sessions of each network that have fetched no segment yet.
+    pending: HashMap<IpAddr, usize>,
     by_next: HashMap<NextSegment, Vec<u64>>,
     /// Number of segments that are being sent to each player.
     sending: HashMap<Player, usize>,
@@ -199,6 +204,20 @@ impl Fetchers {
     pub(super) fn of_session(&self, fetch: &Fetch<'_>) -> Option<u64> {
         let number = self.in_session(fetch.segment.session, fetch.title, fetch.quota)?;
         self.all.get(&number).filter(|fetcher| fetcher.sending < SESSION_SEGMENTS).map(|_| number)
+    }
+
+    /// Sessions of this address that have fetched no segment yet.
+    pub(super) fn pending(&self, ip: IpAddr) -> usize {
+        self.pending.get(&network_of(ip)).copied().unwrap_or(0)
+    }
+
+    fn end_pending(&mut self, network: IpAddr) {
+        if let Some(count) = self.pending.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.pending.remove(&network);
+            }
+        }
     }
 
     /// Whether there is such a session, of whatever title.
@@ -270,6 +289,9 @@ impl Fetchers {
         self.ends.insert((fetcher.ends(), number));
         if let Some(session) = fetcher.session {
             self.by_session.insert(session, number);
+            if fetcher.is_pending() {
+                *self.pending.entry(network_of(fetcher.viewer.ip())).or_default() += 1;
+            }
             self.all.insert(number, fetcher);
             return;
         }
@@ -287,6 +309,9 @@ impl Fetchers {
         self.ends.remove(&(fetcher.ends(), number));
         if let Some(session) = fetcher.session {
             self.by_session.remove(&session);
+            if fetcher.is_pending() {
+                self.end_pending(network_of(fetcher.viewer.ip()));
+            }
             return Some(fetcher);
         }
         for track in fetcher.tracks.iter().flatten() {
@@ -338,6 +363,11 @@ impl Fetcher {
         self.asked = now;
     }
 
+    /// Whether it has fetched no segment yet.
+    fn is_pending(&self) -> bool {
+        self.tracks == [None; 2]
+    }
+
     /// Whether the segments of its pictures, or of its only track, are counted already.
     pub(super) fn has_pictures(&self) -> bool {
         self.tracks[0].is_some()
@@ -364,9 +394,10 @@ impl Fetcher {
 
     fn ends(&self) -> Instant {
         let played = self.tracks.iter().flatten().map(|track| track.played).max();
-        match self.session {
-            Some(_) => played.unwrap_or(self.asked).max(self.asked).plus_ns(SESSION_IDLE_NS),
-            None => played.unwrap_or(self.started).plus_ns(FETCH_GRACE_NS),
+        match (self.session, played) {
+            (Some(_), None) => self.asked.plus_ns(SESSION_BEGIN_NS),
+            (Some(_), Some(played)) => played.max(self.asked).plus_ns(SESSION_IDLE_NS),
+            (None, played) => played.unwrap_or(self.started).plus_ns(FETCH_GRACE_NS),
         }
     }
 

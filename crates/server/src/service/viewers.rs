@@ -24,6 +24,7 @@ use super::refusal::Refusal;
 use super::request::Sender;
 use super::state::Service;
 use crate::admission::Demand;
+use crate::limits::control::PENDING_SESSIONS_PER_ADDRESS;
 
 impl Service {
     /// Admits a viewer that asks for a playlist: goes on with the session that the request carries,
@@ -50,6 +51,10 @@ impl Service {
         }
         if self.fetchers.has_session(fresh) {
             return Err(Refusal::Busy);
+        }
+        let max = PENDING_SESSIONS_PER_ADDRESS;
+        if self.fetchers.pending(viewer.ip()) >= max {
+            return Err(self.told(viewer, title, Exhausted::AddressBeginnings { max }.into()));
         }
         let rate = self.counted_rate(fetch.mean_rate, fetch.peak_rate);
         let player = Player::new(viewer.ip(), fetch.agent);

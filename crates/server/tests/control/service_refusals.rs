@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::rtsp_support::SECOND;
 use crate::service_support::*;
+use crate::service_viewers::playlist_of;
+use millrace_core::ids::ViewerSession;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::MAX_OPENINGS;
+use millrace_server::limits::control::PENDING_SESSIONS_PER_ADDRESS;
 use millrace_server::service::{
     ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent,
     StreamKey, Which,
@@ -19,6 +22,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::ShuttingDown => "ShuttingDown",
         Refusal::Exhausted(Exhausted::ConnectionSessions) => "ConnectionSessions",
         Refusal::Exhausted(Exhausted::AddressSessions) => "AddressSessions",
+        Refusal::Exhausted(Exhausted::AddressBeginnings { .. }) => "AddressBeginnings",
         Refusal::Exhausted(Exhausted::Sessions { .. }) => "Sessions",
         Refusal::Exhausted(Exhausted::Streams { .. }) => "Streams",
         Refusal::Exhausted(Exhausted::Rate { .. }) => "Rate",
@@ -70,7 +74,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 48;
+const REFUSALS: usize = 49;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -102,6 +106,7 @@ fn told(desk: &Desk) -> Option<&'static str> {
 fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     let mut met = Met::default();
     tables(&mut met);
+    beginnings(&mut met);
     ceilings(&mut met);
     quotas(&mut met);
     engine(&mut met);
@@ -111,6 +116,23 @@ fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     fec(&mut met);
     fec_resources(&mut met);
     assert_eq!(met.0.len(), REFUSALS, "{:?}", met.0);
+}
+
+/// Viewers that ask for playlists alone.
+fn beginnings(met: &mut Met) {
+    let mut desk = Desk::new();
+    let mut admit = |fresh| {
+        let playlist = playlist_of("film");
+        let admitted = desk.service.admit_viewer(desk.now, &playlist, true, ViewerSession(fresh));
+        desk.settle();
+        admitted
+    };
+    for fresh in 0..PENDING_SESSIONS_PER_ADDRESS as u64 {
+        admit(fresh).unwrap();
+    }
+    let text = "all 128 viewers that one address may begin at a time have begun; fetch a segment, or try again later";
+    met.see(admit(1000), text, Some("beginnings of the address"));
+    assert_eq!(told(&desk), Some("beginnings of the address"));
 }
 
 fn tables(met: &mut Met) {

@@ -7,7 +7,9 @@ use millrace_core::ids::ViewerSession;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_rights::{Limits, Quota};
-use millrace_server::limits::control::{FETCH_GRACE_NS, SESSION_IDLE_NS, SESSION_SEGMENTS};
+use millrace_server::limits::control::{
+    FETCH_GRACE_NS, PENDING_SESSIONS_PER_ADDRESS, SESSION_BEGIN_NS, SESSION_IDLE_NS, SESSION_SEGMENTS,
+};
 use millrace_server::service::{
     EndReason, Exhausted, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath, Which,
 };
@@ -33,6 +35,11 @@ fn segment(session: Option<ViewerSession>, title: &str, number: u32) -> Fetch<'_
         segment: FetchedSegment { conn: 7, number, at, length: MediaTicks(LENGTH * 90_000), session },
         is_sound: false,
     }
+}
+
+/// It asks for the playlist.
+pub fn playlist_of(title: &str) -> Fetch<'_> {
+    segment(None, title, 0)
 }
 
 fn admit(desk: &mut Desk, asked: &Fetch<'_>, fresh: u64) -> Result<ViewerSession, Refusal> {
@@ -103,7 +110,7 @@ fn viewers_behind_one_address_each_have_reservation_and_get_all_segments() {
         desk.wait(LENGTH * SECOND);
     }
     // One without a session is counted as before, and finds no room.
-    assert_eq!(fetch(&mut desk, &segment(None, "film", 0)).map_err(Err::<(), _>), Err(full));
+    assert_eq!(fetch(&mut desk, &segment(None, "film", 0)).map_err(Err), Err(full));
     desk.wait(60 * SECOND);
     desk.assert_empty();
 }
@@ -133,7 +140,7 @@ fn session_ends_when_idle_and_another_may_begin() {
     let playlist = segment(None, "film", 0);
     admit(&mut desk, &playlist, 1).unwrap();
     // It takes its time to the first segment.
-    desk.wait(SESSION_IDLE_NS - SECOND);
+    desk.wait(SESSION_BEGIN_NS - SECOND);
     assert_eq!(fetch(&mut desk, &segment(Some(ViewerSession(1)), "film", 0)), Ok(()));
     desk.wait(LENGTH * SECOND + SESSION_IDLE_NS - SECOND);
     assert_eq!(reserved(&desk), (1, 4));
@@ -144,7 +151,7 @@ fn session_ends_when_idle_and_another_may_begin() {
     assert_eq!(admit(&mut desk, &segment(expired, "film", 0), 2), Ok(ViewerSession(2)));
     let full = Err(Refusal::Exhausted(Exhausted::Streams { max: 1 }));
     assert_eq!(fetch(&mut desk, &segment(expired, "film", 1)), full);
-    desk.wait(SESSION_IDLE_NS + SECOND);
+    desk.wait(SESSION_BEGIN_NS + SECOND);
     assert_eq!(fetch(&mut desk, &segment(expired, "film", 1)), Ok(()));
     desk.wait(LENGTH * SECOND + FETCH_GRACE_NS + SECOND);
     desk.assert_empty();
@@ -206,4 +213,24 @@ fn segments_of_sessions_are_not_refused_for_number_at_address() {
     for key in keys {
         sent(&mut desk, key.unwrap());
     }
+}
+
+#[test]
+fn viewers_that_fetch_no_segment_are_bounded_for_each_address() {
+    let max = PENDING_SESSIONS_PER_ADDRESS;
+    let mut desk = desk(10 * max);
+    let playlist = segment(None, "film", 0);
+    let sessions: Vec<_> =
+        (1..=max as u64).map(|fresh| admit(&mut desk, &playlist, fresh).unwrap()).collect();
+    let full = Err(Refusal::Exhausted(Exhausted::AddressBeginnings { max }));
+    assert_eq!(admit(&mut desk, &playlist, 1000), full);
+    let elsewhere = Fetch { viewer: "198.51.100.9:4000".parse().unwrap(), ..playlist };
+    assert_eq!(admit(&mut desk, &elsewhere, 1001), Ok(ViewerSession(1001)));
+    // One that plays makes room for another.
+    assert_eq!(fetch(&mut desk, &segment(Some(sessions[0]), "film", 0)), Ok(()));
+    assert_eq!(admit(&mut desk, &playlist, 1002), Ok(ViewerSession(1002)));
+    assert_eq!(admit(&mut desk, &playlist, 1003), full);
+    desk.wait(SESSION_BEGIN_NS + SECOND);
+    assert_eq!(reserved(&desk), (1, 4));
+    assert_eq!(admit(&mut desk, &playlist, 1004), Ok(ViewerSession(1004)));
 }
