@@ -81,6 +81,7 @@ mod range;
 mod recent;
 mod request;
 mod route;
+mod session;
 pub mod site;
 pub mod status;
 mod stream;

@@ -18,8 +18,8 @@ use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
 use crate::request::{Request, RequestId};
 use crate::route::RouteMatch;
+use crate::session;
 use crate::site::{OrderedMedia, OrderedSegment};
-use crate::viewer;
 
 /// `/titles/NAME/media.m3u8`
 ///
@@ -125,7 +125,7 @@ pub(crate) async fn segment(
         number,
         at: segment.at,
         length: segment.duration,
-        session: viewer::session_of(request.query.as_deref()),
+        session: session::session_of(request.query.as_deref()),
     };
     ranged(request, &version, length, headers, |part| {
         let cut = |at: u64| at.min(in_front) as usize;

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
-use crate::viewer;
+use crate::session;
 
 /// Media type of playlists (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
@@ -30,7 +30,7 @@ impl Text {
     /// reload goes on with it.
     pub(crate) fn with_link(text: String, link: &str) -> Self {
         let Self { bytes, tag } = Self::new(text);
-        match viewer::session_of(Some(link)) {
+        match session::session_of(Some(link)) {
             Some(session) => Self { bytes, tag: format!("{}-{session}\"", tag.trim_end_matches('"')) },
             None => Self { bytes, tag },
         }

@@ -24,8 +24,8 @@ use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
 use crate::request::{Method, Request, RequestSource};
 use crate::route::RouteMatch;
+use crate::session;
 use crate::site::{OrderedSegment, SiteError};
-use crate::viewer;
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
 /// other segments of the same title must increment it, because everything with an address is kept
@@ -291,7 +291,7 @@ pub(crate) async fn piece(
     if piece == TrackFile::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let length = plan.segments[number as usize].duration;
-        let session = viewer::session_of(request.query.as_deref());
+        let session = session::session_of(request.query.as_deref());
         let segment = OrderedSegment { conn: source.id.conn, number, at, length, session };
         // The first track is the pictures, or the only sound.
         let sound = (track > 0).then(|| plan.tracks[track].rate);
