@@ -51,6 +51,27 @@ impl fmt::Display for TitleIdError {
 
 impl std::error::Error for TitleIdError {}
 
+/// A viewer that fetches segments: 64 random bits, carried by the addresses in its playlists and
+/// printed as 16 hexadecimal digits. A guess can only use the capacity that is reserved for the
+/// viewer: access is checked for each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ViewerSession(pub u64);
+
+impl ViewerSession {
+    /// Exactly 16 lower-case hexadecimal digits; `None`: something else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_id = text.len() == 16 && text.bytes().all(is_digit);
+        is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
+    }
+}
+
+impl fmt::Display for ViewerSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// A title that is open in this process: an index into the cache's table of open titles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TitleRef(pub u32);

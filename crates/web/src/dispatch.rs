@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hyper::body::{Body as HttpBody, Bytes};
 use millrace_core::text::Printable;
+use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
@@ -16,7 +17,7 @@ use crate::handlers::{api, cmaf, events, hls, pictures, rename, status, subtitle
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
 use crate::route::{self, ResourceKind, RouteMatch};
-use crate::{cors, file, metrics, openapi, page};
+use crate::{cors, file, metrics, openapi, page, viewer};
 
 /// Answers a request, which log lines call by its id; for HEAD without the body.
 pub(crate) async fn answer(shared: &Arc<ServerContext>, request: &Request, source: RequestSource) -> Answer {
@@ -132,7 +133,24 @@ async fn look_up(
         _ => {}
     }
     let Some(title) = shared.site.title(&found.name) else { return no_title() };
-    let link = &seen.link();
+    let kind = found.route.kind;
+    let link = &match shared.playlist_link(request, kind, &title, seen, source).await {
+        Ok(link) => link,
+        Err(refused) => return refused,
+    };
+    let answer = of_title(shared, request, found, seen, source, (title, link)).await;
+    viewer::for_its_viewer(answer, link)
+}
+
+/// The answer with something of a title; addresses in it end with the link.
+async fn of_title(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    seen: &SeenBy,
+    source: RequestSource,
+    (title, link): (TitleInfo, &str),
+) -> Answer {
     match found.route.kind {
         ResourceKind::File => file::answer(request, &title),
         ResourceKind::Cmaf => master::master_playlist(shared, request, title, MasterForm::Made, link).await,

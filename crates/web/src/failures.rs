@@ -40,7 +40,9 @@ pub(crate) fn not_planned(why: &PlanError) -> Answer {
 
 /// The answer if there is no memory for the response.
 pub(crate) fn exhausted() -> Answer {
-    not_sent(&DeliveryRefusal::Full("too many responses are waiting to be taken by their clients".to_owned()))
+    not_sent(&DeliveryRefusal::Full(
+        "too many responses are waiting to be taken by their clients (--web-memory)".to_owned(),
+    ))
 }
 
 /// Returns the response to a viewer whose media was not sent.

@@ -81,6 +81,7 @@ mod range;
 mod recent;
 mod request;
 mod route;
+mod session;
 pub mod site;
 pub mod status;
 mod stream;
@@ -88,6 +89,7 @@ mod subtitles;
 mod title_list;
 mod totals;
 mod uploads;
+mod viewer;
 mod webhook;
 
 use std::fmt;
@@ -113,7 +115,7 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
     DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedMedia,
-    OrderedSegment, PicturesState, Site, SiteError, TitleBytes, TunnelConn,
+    OrderedSegment, PicturesState, Site, SiteError, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -121,13 +121,12 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
-        ResourceKind::Master
-        | ResourceKind::Media
-        | ResourceKind::Cmaf
-        | ResourceKind::CmafMedia
-        | ResourceKind::CmafStills
-        | ResourceKind::Subtitles
-        | ResourceKind::CmafSubtitles => of(&[M3U8], Tagged, &[404, 500]),
+        ResourceKind::Master | ResourceKind::Media | ResourceKind::Cmaf | ResourceKind::CmafMedia => {
+            of(&[M3U8], Tagged, &[404, 500, 503])
+        }
+        ResourceKind::CmafStills | ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
+            of(&[M3U8], Tagged, &[404, 500])
+        }
         ResourceKind::SubtitleSegment | ResourceKind::CmafSubtitleSegment => {
             of(&["text/vtt; charset=utf-8"], Ranged, &[404, 500, 503])
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use millrace_core::counters::CounterSample;
+use millrace_core::ids::ViewerSession;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_media::subtitles::SubtitleLabel;
@@ -129,6 +130,12 @@ pub trait Site: Send + Sync + 'static {
     /// counts it as it counts streams. Returns at once; `fetch.done` receives the answer.
     fn fetch(&self, fetch: Fetch) {
         let _ = fetch.done.send(Ok(()));
+    }
+
+    /// Asks for the session of a viewer that wants a playlist: the one that its request carries, or
+    /// a new one if there is room for it. Returns at once; `admission.done` receives the answer.
+    fn admit_viewer(&self, admission: ViewerAdmission) {
+        let _ = admission.done.send(Ok(None)); // a site that counts segments alone
     }
 
     /// How the server is. May wait, a second at most: call it where waiting is allowed.
@@ -320,6 +327,34 @@ pub struct OrderedSegment {
     pub at: MediaTicks,
     /// Its length.
     pub length: MediaTicks,
+    /// The session that the request carries, whether or not it still exists.
+    pub session: Option<ViewerSession>,
+}
+
+/// A viewer that wants a playlist.
+#[derive(Debug)]
+pub struct ViewerAdmission {
+    /// The viewer: capacity is counted for this address.
+    pub peer: SocketAddr,
+    /// The label in log lines: the id of the request.
+    pub label: String,
+    /// The name that the viewer's program gives itself.
+    pub agent: Option<String>,
+    /// The title.
+    pub title: String,
+    /// The mean bit rate to reserve: that of the best rendition in the playlist.
+    pub mean_rate: BitRate,
+    /// Its highest second.
+    pub peak_rate: BitRate,
+    /// Whether engines send its segments, rather than the web side.
+    pub by_engine: bool,
+    /// The limits of its user.
+    pub quota: Option<Quota>,
+    /// The session that its request carries.
+    pub session: Option<ViewerSession>,
+    /// Receives the session for the addresses in the playlist, or why the viewer is refused;
+    /// `None`: the addresses carry none. Dropped: the server is ending.
+    pub done: oneshot::Sender<Result<Option<ViewerSession>, DeliveryRefusal>>,
 }
 
 /// A segment of a title that the web side makes and a viewer wants.

@@ -366,12 +366,19 @@ fn stay(target: &AttackTarget, from: &[IpAddr], count: usize, stop: &AtomicBool)
 /// pause behind each; returns how long each took, [`NEVER`] if it did not come.
 fn visits(target: &AttackTarget, pause: Duration, stop: &AtomicBool) -> Vec<Duration> {
     let playlist = target.title.trim_end_matches(".ts").to_owned() + "/index.m3u8";
-    let request = format!("GET {playlist} HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n");
-    let visit = || -> anyhow::Result<()> {
+    // One viewer that reads its playlist again: each without the session would be another viewer.
+    let mut session = String::new();
+    let mut visit = || -> anyhow::Result<()> {
         let mut client = target.dial()?;
+        let request = format!("GET {playlist}{session} HTTP/1.1\r\nHost: tv\r\nConnection: close\r\n\r\n");
         client.write_all(request.as_bytes())?;
         let response = Response::read(&mut client)?.context("no response")?;
         ensure!(response.status == 200, "{}", response.head);
+        // The tag of a playlist ends with its session.
+        let tag = response.head.lines().find_map(|line| line.strip_prefix("ETag: "));
+        if let Some((_, given)) = tag.and_then(|tag| tag.trim_end_matches('"').rsplit_once('-')) {
+            session = format!("?session={given}");
+        }
         Ok(())
     };
     let mut took = Vec::new();

@@ -302,7 +302,7 @@ fn links_are_filled_up_to_their_rate() {
     core.fill(&mut admission, 10_000_000, 5 * S);
     assert_eq!(core.viewers, 12);
     let full = core.ask(&mut admission).unwrap_err();
-    assert_eq!(full.to_string(), "96Mb/s of the 100Mb/s of the network links are in use");
+    assert_eq!(full.to_string(), "96Mb/s of the 100Mb/s of the network links are in use (--link-rate)");
 }
 
 #[test]

@@ -150,18 +150,29 @@ impl fmt::Display for Full {
         match *self {
             Self::Processor { engine, expected_permille, max_permille } => write!(
                 f,
-                "the core of engine {engine} would be busy {} of the time; the limit is {}",
+                "the core of engine {engine} would be busy {} of the time; the limit is {} (--max-busy)",
                 percent(expected_permille),
                 percent(max_permille)
             ),
-            Self::Behind { engine } => write!(f, "engine {engine} is behind with the streams it has"),
+            Self::Behind { engine } => {
+                write!(f, "engine {engine} is behind with the streams it has (--admission)")
+            }
             Self::Disk { late_permille } => {
-                write!(f, "the disks are too slow: {} of the reads came late", percent(late_permille))
+                write!(
+                    f,
+                    "the disks are too slow: {} of the reads came late (--admission)",
+                    percent(late_permille)
+                )
             }
             Self::Cache { positions } => {
-                write!(f, "the cache has no room for viewers at more than {positions} different places")
+                write!(
+                    f,
+                    "the cache has no room for viewers at more than {positions} different places (--cache)"
+                )
             }
-            Self::Link { used, rate } => write!(f, "{used} of the {rate} of the network links are in use"),
+            Self::Link { used, rate } => {
+                write!(f, "{used} of the {rate} of the network links are in use (--link-rate)")
+            }
         }
     }
 }

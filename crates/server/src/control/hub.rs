@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use millrace_core::ids::ConnId;
+use millrace_core::ids::{ConnId, ViewerSession};
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
@@ -144,8 +144,9 @@ impl Hub {
         &mut self,
         stream: ViewerStream,
         peer: SocketAddr,
+        session: Option<ViewerSession>,
     ) -> Result<Rc<ControlConnection>, (ViewerStream, ConnRefusal)> {
-        let opened = self.service.conn_lent(peer);
+        let opened = self.service.conn_lent_for_segment(peer, session);
         self.flush();
         let key = match opened {
             Ok(key) => key,

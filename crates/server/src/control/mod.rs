@@ -191,6 +191,12 @@ impl Asker {
         drop(self.0.send(Ask::Fetch(Box::new(fetch))));
     }
 
+    /// Admits a viewer that asks for a playlist; returns at once, and the requester gets the answer.
+    pub fn admit_viewer(&self, admission: millrace_web::ViewerAdmission) {
+        // Without a control side there is no answer: the server ends.
+        drop(self.0.send(Ask::Viewer(Box::new(admission))));
+    }
+
     /// Serves RTSP on a connection that the web side accepted.
     pub fn take_tunnel(&self, tunnel: millrace_web::TunnelConn) {
         // If the control side has ended, the connection is dropped: the server is shutting down.
@@ -233,6 +239,7 @@ enum Ask {
     Snapshot(std::sync::mpsc::SyncSender<Snapshot>),
     InUse(std::sync::mpsc::SyncSender<Vec<InUse>>),
     Fetch(Box<millrace_web::Fetch>),
+    Viewer(Box<millrace_web::ViewerAdmission>),
     Tunnel(Box<millrace_web::TunnelConn>),
     ShutDown(Duration),
 }

@@ -12,8 +12,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_core::ids::ViewerSession;
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_ORDER_HEAD_BYTES};
+use millrace_core::time::MediaTicks;
 use millrace_web::{DeliveredAmount, Delivery, DeliveryRefusal, Order, OrderedMedia};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -69,11 +71,12 @@ async fn serve(hub: SharedHub, order: Order) {
         let _ = done.send(Delivery::Broken);
         return;
     };
-    let opened = hub.borrow_mut().accept_order(stream, viewer);
+    let session = wanted.media.segment.as_ref().and_then(|segment| segment.session);
+    let opened = hub.borrow_mut().accept_order(stream, viewer, session);
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
-            let why = DeliveryRefusal::Full(refusal.reason().to_owned());
+            let why = DeliveryRefusal::Full(refusal.to_string());
             let delivery = match stream.into_order() {
                 Some(socket) => Delivery::Refused { socket, read: Vec::new(), why },
                 None => Delivery::Broken,
@@ -189,8 +192,8 @@ async fn get_back(hub: &SharedHub, line: &ControlConnection, heard: &mut Heard) 
 }
 
 fn known_segment(segment: millrace_web::OrderedSegment) -> FetchedSegment {
-    let millrace_web::OrderedSegment { conn, number, at, length } = segment;
-    FetchedSegment { conn, number, at, length }
+    let millrace_web::OrderedSegment { conn, number, at, length, session } = segment;
+    FetchedSegment { conn, number, at, length, session }
 }
 
 /// What viewers may know of a refusal.
@@ -226,6 +229,13 @@ pub(super) fn fetch(hub: &SharedHub, fetch: millrace_web::Fetch) {
     });
 }
 
+/// Admits a viewer that asks for a playlist.
+pub(super) fn admit_viewer(hub: &SharedHub, admission: millrace_web::ViewerAdmission) {
+    let (admitted, done) = hub.borrow_mut().try_viewer(admission);
+    // It may have gone: its session ends by itself.
+    let _ = done.send(admitted.map(Some).map_err(|refusal| refused(&refusal)));
+}
+
 /// Whether there is room, and the channels to and from the web side.
 type Tried = (
     Result<Fetching, Refusal>,
@@ -233,7 +243,46 @@ type Tried = (
     oneshot::Receiver<DeliveredAmount>,
 );
 
+/// Where the answer to a viewer that asks for a playlist goes.
+type ViewerAnswer = oneshot::Sender<Result<Option<ViewerSession>, DeliveryRefusal>>;
+
 impl Hub {
+    fn try_viewer(
+        &mut self,
+        admission: millrace_web::ViewerAdmission,
+    ) -> (Result<ViewerSession, Refusal>, ViewerAnswer) {
+        let now = self.now();
+        let millrace_web::ViewerAdmission {
+            peer,
+            label,
+            agent,
+            title,
+            mean_rate,
+            peak_rate,
+            by_engine,
+            quota,
+            session,
+            done,
+        } = admission;
+        let Some(fresh) = self.server.new_viewer_session() else { return (Err(Refusal::Busy), done) };
+        let segment =
+            FetchedSegment { conn: 0, number: 0, at: MediaTicks(0), length: MediaTicks(0), session };
+        let fetch = Fetch {
+            viewer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            label: &label,
+            agent: agent.as_deref(),
+            quota: quota.as_ref(),
+            title: &title,
+            mean_rate,
+            peak_rate,
+            segment,
+            is_sound: false,
+        };
+        let admitted = self.service.admit_viewer(now, &fetch, by_engine, fresh);
+        self.flush();
+        (admitted, done)
+    }
+
     fn try_fetch(&mut self, fetch: millrace_web::Fetch) -> Tried {
         let now = self.now();
         let millrace_web::Fetch { peer, label, agent, title, quota, segment, sound, done, over } = fetch;

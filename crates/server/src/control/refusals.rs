@@ -81,7 +81,7 @@ mod tests {
         }
         let list = refusals.list();
         assert_eq!(list.len(), MAX_REFUSALS_KEPT);
-        let what = "film for 192.0.2.1:1: all 7 streams are in use".to_owned();
+        let what = "film for 192.0.2.1:1: all 7 streams are in use (--max-streams)".to_owned();
         assert_eq!(list[0], TurnedAway { at_unix_s: MAX_REFUSALS_KEPT as u64 + 4, what, more: 1 });
     }
 }

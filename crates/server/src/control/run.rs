@@ -76,6 +76,7 @@ async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Du
             Some(Ask::Snapshot(answer)) => drop(answer.try_send(hub.borrow().snapshot())),
             Some(Ask::InUse(answer)) => drop(answer.try_send(hub.borrow().service.in_use())),
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
+            Some(Ask::Viewer(admission)) => orders::admit_viewer(hub, *admission),
             Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,

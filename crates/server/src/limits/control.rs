@@ -201,6 +201,19 @@ pub const FETCH_AHEAD_NS: u64 = 30_000_000_000;
 /// room goes to others: players fetch early, so a pause is detected within this time and a slow
 /// network is tolerated.
 pub const FETCH_GRACE_NS: u64 = 4_000_000_000;
+/// How long a viewer may take from a playlist to its first segment: a television takes seconds. A
+/// program that only reads playlists must not hold capacity for long.
+pub const SESSION_BEGIN_NS: u64 = 8_000_000_000;
+/// Most viewers of one address that have fetched no segment yet: all televisions of a building are
+/// switched on at once, but reading playlists costs a client nothing and takes capacity from others.
+pub const PENDING_SESSIONS_PER_ADDRESS: usize = 128;
+/// How long a session of a viewer of segments lasts after it has played all fetched media, or after
+/// its last playlist: a short pause must not cost a viewer its capacity. Long ones free it for
+/// others.
+pub const SESSION_IDLE_NS: u64 = 15_000_000_000;
+/// Most segments that the viewer of one session is sent at once: video, audio, and as many of both
+/// from before a seek and fetched ahead. More than that is several viewers with one address.
+pub const SESSION_SEGMENTS: u32 = 8;
 /// Most segments that one player is sent at once, and most places in titles at which it fetches: it
 /// fetches video and audio, and after a seek it may still hold the segments from before. A client
 /// with more of either counts as several players.

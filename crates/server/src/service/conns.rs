@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_core::ids::ConnId;
+use millrace_core::ids::{ConnId, ViewerSession};
 use millrace_core::time::Instant;
 use millrace_offload::command::Command;
 
@@ -38,16 +38,37 @@ impl Service {
         self.take_conn(peer, true)
     }
 
+    /// The same for a segment, in this session if it carries one: the viewer of a session is
+    /// admitted, however many others are at its address.
+    ///
+    /// # Errors
+    /// As [`Service::conn_lent`].
+    pub fn conn_lent_for_segment(
+        &mut self,
+        peer: SocketAddr,
+        session: Option<ViewerSession>,
+    ) -> Result<ConnKey, ConnRefusal> {
+        if session.is_some_and(|session| self.has_session(session)) {
+            return self.add_conn(peer, true);
+        }
+        self.take_conn(peer, true)
+    }
+
     fn take_conn(&mut self, peer: SocketAddr, is_lent: bool) -> Result<ConnKey, ConnRefusal> {
+        let is_full = self.usage.of(peer.ip()).connections >= self.config.max_connections_per_address;
+        if is_full && !self.shutting_down && self.conns.len() < self.config.max_connections {
+            return Err(ConnRefusal::Address);
+        }
+        self.add_conn(peer, is_lent)
+    }
+
+    fn add_conn(&mut self, peer: SocketAddr, is_lent: bool) -> Result<ConnKey, ConnRefusal> {
         let ip = peer.ip();
         if self.shutting_down {
             return Err(ConnRefusal::ShuttingDown);
         }
         if self.conns.len() >= self.config.max_connections {
             return Err(ConnRefusal::Full);
-        }
-        if self.usage.of(ip).connections >= self.config.max_connections_per_address {
-            return Err(ConnRefusal::Address);
         }
         self.usage.add_connection(ip);
         let key = ConnKey(self.new_key());

@@ -28,22 +28,30 @@ pub enum Exhausted {
     #[error("too many sessions on this connection; tear one down")]
     ConnectionSessions,
     /// The address has too many streams, playing or not.
-    #[error("too many sessions from this address")]
+    #[error("too many sessions from this address (--max-connections-per-address)")]
     AddressSessions,
+    /// Too many viewers at the address have a playlist and no segment yet.
+    #[error(
+        "all {max} viewers that one address may begin at a time have begun; fetch a segment, or try again later"
+    )]
+    AddressBeginnings {
+        /// How many.
+        max: usize,
+    },
     /// The table of streams is full.
-    #[error("all {max} sessions are in use")]
+    #[error("all {max} sessions are in use (--max-streams)")]
     Sessions {
         /// Its size.
         max: usize,
     },
     /// As many play as the operator allows.
-    #[error("all {max} streams are in use")]
+    #[error("all {max} streams are in use (--max-streams)")]
     Streams {
         /// How many.
         max: usize,
     },
     /// As much is played as the operator allows.
-    #[error("{used} of {max} in use, {more} more asked")]
+    #[error("{used} of {max} in use, {more} more asked (--max-rate)")]
     Rate {
         /// By others.
         used: BitRate,
@@ -53,13 +61,13 @@ pub enum Exhausted {
         more: BitRate,
     },
     /// As many play at this address as one may have.
-    #[error("all {max} streams that one address may have are in use")]
+    #[error("all {max} streams that one address may have are in use (--share-per-address)")]
     AddressStreams {
         /// How many.
         max: u64,
     },
     /// As much is played at this address as one may have.
-    #[error("{used} of {max} that one address may have in use, {more} more asked")]
+    #[error("{used} of {max} that one address may have in use, {more} more asked (--share-per-address)")]
     AddressRate {
         /// By others at the address.
         used: BitRate,
@@ -69,19 +77,19 @@ pub enum Exhausted {
         more: BitRate,
     },
     /// As many watch the title as one may have.
-    #[error("all {max} streams that this title may have are in use")]
+    #[error("all {max} streams that this title may have are in use (--max-streams-per-title)")]
     TitleStreams {
         /// How many.
         max: usize,
     },
     /// As many play for the user as it may have.
-    #[error("all {max} streams that this user may have are in use")]
+    #[error("all {max} streams that this user may have are in use (millrace user limit)")]
     UserStreams {
         /// How many.
         max: u32,
     },
     /// As much is played for the user as it may have.
-    #[error("{used} of {max} that this user may have in use, {more} more asked")]
+    #[error("{used} of {max} that this user may have in use, {more} more asked (millrace user limit)")]
     UserRate {
         /// By its other streams.
         used: BitRate,
@@ -94,10 +102,10 @@ pub enum Exhausted {
     #[error("{0}")]
     Full(Full),
     /// No engine that could send it has a free place.
-    #[error("the engine has no free stream")]
+    #[error("the engine has no free stream (--max-streams)")]
     EngineStreams,
     /// The engine can write to no more connections.
-    #[error("all interleaved connections of the engine are in use")]
+    #[error("all interleaved connections of the engine are in use (--engines)")]
     EngineConnections,
     /// Too many titles are being opened, so this opening did not begin.
     #[error("too many titles are being opened now")]
@@ -113,6 +121,7 @@ impl Exhausted {
         match self {
             Self::ConnectionSessions => "sessions of the connection",
             Self::AddressSessions => "sessions of the address",
+            Self::AddressBeginnings { .. } => "beginnings of the address",
             Self::Sessions { .. } => "sessions",
             Self::Streams { .. } => "streams",
             Self::Rate { .. } => "bit rate",
@@ -133,9 +142,10 @@ impl Exhausted {
     pub fn scope(self) -> ShareScope {
         match self {
             Self::ConnectionSessions => ShareScope::Connection,
-            Self::AddressSessions | Self::AddressStreams { .. } | Self::AddressRate { .. } => {
-                ShareScope::Address
-            }
+            Self::AddressSessions
+            | Self::AddressBeginnings { .. }
+            | Self::AddressStreams { .. }
+            | Self::AddressRate { .. } => ShareScope::Address,
             Self::TitleStreams { .. } => ShareScope::Title,
             Self::UserStreams { .. } | Self::UserRate { .. } => ShareScope::User,
             Self::Full(_) => ShareScope::Machine,
@@ -156,6 +166,7 @@ impl Exhausted {
             Self::Sessions { .. }
             | Self::Streams { .. }
             | Self::Rate { .. }
+            | Self::AddressBeginnings { .. }
             | Self::AddressStreams { .. }
             | Self::AddressRate { .. }
             | Self::TitleStreams { .. }

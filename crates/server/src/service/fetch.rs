@@ -82,6 +82,10 @@ impl Service {
             }
             Sender::Web => None,
         };
+        if let Some(number) = self.fetchers.of_session(fetch) {
+            self.go_on_in_session(now, number, fetch, engine);
+            return Ok(number);
+        }
         let player = Player::new(viewer.ip(), fetch.agent);
         let who = CountedViewer { title, quota, rate, player: Some(player) };
         self.room_for_segment(who)?;
@@ -127,7 +131,13 @@ impl Service {
     }
 
     /// One more.
-    fn begin_fetcher(&mut self, now: Instant, fetch: &Fetch<'_>, player: Player, who: u64) -> (u64, Fetcher) {
+    pub(super) fn begin_fetcher(
+        &mut self,
+        now: Instant,
+        fetch: &Fetch<'_>,
+        player: Player,
+        who: u64,
+    ) -> (u64, Fetcher) {
         self.tell(ServiceEvent::FetchBegan {
             session: fetch.label.to_owned(),
             title: base(fetch.title).to_owned(),
@@ -138,13 +148,13 @@ impl Service {
     }
 
     /// Reserves the resources that a viewer holds.
-    fn take_fetched(&mut self, fetcher: &Fetcher) {
+    pub(super) fn take_fetched(&mut self, fetcher: &Fetcher) {
         self.take_rate(fetcher.engine(), fetcher.rate);
         self.usage.add_viewer(fetcher.viewer.ip(), fetcher.counted());
     }
 
     /// Gives it back.
-    fn give_back_fetched(&mut self, fetcher: &Fetcher) {
+    pub(super) fn give_back_fetched(&mut self, fetcher: &Fetcher) {
         self.give_back_rate(fetcher.engine(), fetcher.rate);
         self.usage.remove_viewer(fetcher.viewer.ip(), fetcher.counted());
     }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use millrace_core::address::network_of;
+use millrace_core::ids::ViewerSession;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_rights::{Quota, base};
@@ -12,7 +14,9 @@ use super::counted::{CountedViewer, Player};
 use super::ports::TitleEntry;
 use super::request::{FetchedSegment, StreamRequest, Which};
 use crate::admission::Demand;
-use crate::limits::control::{FETCH_AHEAD_NS, FETCH_GRACE_NS};
+use crate::limits::control::{
+    FETCH_AHEAD_NS, FETCH_GRACE_NS, SESSION_BEGIN_NS, SESSION_IDLE_NS, SESSION_SEGMENTS,
+};
 
 /// A request for a segment.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,10 @@ pub struct Fetcher {
     pub at: MediaTicks,
     player: Player,
     quota: Option<Quota>,
+    /// The session by which it is known; `None`: it is known by its address and program.
+    session: Option<ViewerSession>,
+    /// When it last asked for a playlist.
+    asked: Instant,
     /// The engine that sent its last segment, and holds room for the next; `None`: none is needed.
     engine: Option<(usize, Demand)>,
     /// Who goes on with it.
@@ -113,6 +121,13 @@ impl NextSegment {
     }
 }
 
+/// Identifies a session with its title and its user: it is good for no others.
+pub(super) fn session_identity(session: ViewerSession, title: &str, quota: Option<&Quota>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (session, base(title), quota.map(|quota| &quota.user)).hash(&mut hasher);
+    hasher.finish()
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Fetchers {
@@ -120,6 +135,10 @@ pub(super) struct Fetchers {
     /// When each is forgotten.
     ends: BTreeSet<(Instant, u64)>,
     by_conn: HashMap<u64, u64>,
+    /// Those with a session. Each holds a reservation, so `--max-streams` bounds the table.
+    by_session: HashMap<ViewerSession, u64>,
+    /// Sessions of each network that have fetched no segment yet.
+    pending: HashMap<IpAddr, usize>,
     by_next: HashMap<NextSegment, Vec<u64>>,
     /// Number of segments that are being sent to each player.
     sending: HashMap<Player, usize>,
@@ -166,6 +185,44 @@ impl Fetchers {
     /// Returns the viewer that would be forgotten first.
     pub(super) fn first_to_end(&self) -> Option<u64> {
         self.ends.first().map(|&(_, number)| number)
+    }
+
+    /// The viewer with this session, if the session is of this title and user.
+    pub(super) fn in_session(
+        &self,
+        session: Option<ViewerSession>,
+        title: &str,
+        quota: Option<&Quota>,
+    ) -> Option<u64> {
+        let number = *self.by_session.get(&session?)?;
+        let who = session_identity(session?, title, quota);
+        self.all.get(&number).filter(|fetcher| fetcher.who == who).map(|_| number)
+    }
+
+    /// The viewer in whose session a segment is requested. Addresses can be passed on, so a session
+    /// that is already sent as many segments as a player needs covers no more.
+    pub(super) fn of_session(&self, fetch: &Fetch<'_>) -> Option<u64> {
+        let number = self.in_session(fetch.segment.session, fetch.title, fetch.quota)?;
+        self.all.get(&number).filter(|fetcher| fetcher.sending < SESSION_SEGMENTS).map(|_| number)
+    }
+
+    /// Sessions of this address that have fetched no segment yet.
+    pub(super) fn pending(&self, ip: IpAddr) -> usize {
+        self.pending.get(&network_of(ip)).copied().unwrap_or(0)
+    }
+
+    fn end_pending(&mut self, network: IpAddr) {
+        if let Some(count) = self.pending.get_mut(&network) {
+            *count -= 1;
+            if *count == 0 {
+                self.pending.remove(&network);
+            }
+        }
+    }
+
+    /// Whether there is such a session, of whatever title.
+    pub(super) fn has_session(&self, session: ViewerSession) -> bool {
+        self.by_session.contains_key(&session)
     }
 
     pub(super) fn find(&self, next: NextSegment, conn: u64) -> Option<u64> {
@@ -230,6 +287,14 @@ impl Fetchers {
 
     pub(super) fn insert(&mut self, number: u64, fetcher: Fetcher) {
         self.ends.insert((fetcher.ends(), number));
+        if let Some(session) = fetcher.session {
+            self.by_session.insert(session, number);
+            if fetcher.is_pending() {
+                *self.pending.entry(network_of(fetcher.viewer.ip())).or_default() += 1;
+            }
+            self.all.insert(number, fetcher);
+            return;
+        }
         for track in fetcher.tracks.iter().flatten() {
             self.by_conn.insert(track.conn, number);
         }
@@ -242,6 +307,13 @@ impl Fetchers {
     pub(super) fn remove(&mut self, number: u64) -> Option<Fetcher> {
         let fetcher = self.all.remove(&number)?;
         self.ends.remove(&(fetcher.ends(), number));
+        if let Some(session) = fetcher.session {
+            self.by_session.remove(&session);
+            if fetcher.is_pending() {
+                self.end_pending(network_of(fetcher.viewer.ip()));
+            }
+            return Some(fetcher);
+        }
         for track in fetcher.tracks.iter().flatten() {
             if self.by_conn.get(&track.conn) == Some(&number) {
                 self.by_conn.remove(&track.conn);
@@ -270,11 +342,35 @@ impl Fetcher {
             at: fetch.segment.at,
             player,
             quota: fetch.quota.cloned(),
+            session: None,
+            asked: now,
             engine: None,
             who,
             tracks: [None; 2],
             sending: 0,
         }
+    }
+
+    /// The same, known by a session.
+    pub(super) fn with_session(mut self, session: ViewerSession) -> Self {
+        self.who = session_identity(session, &self.title, self.quota.as_ref());
+        self.session = Some(session);
+        self
+    }
+
+    /// It asks for a playlist.
+    pub(super) fn ask_playlist(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
+    /// Whether it has fetched no segment yet.
+    fn is_pending(&self) -> bool {
+        self.tracks == [None; 2]
+    }
+
+    /// Whether the segments of its pictures, or of its only track, are counted already.
+    pub(super) fn has_pictures(&self) -> bool {
+        self.tracks[0].is_some()
     }
 
     pub(super) fn player(&self) -> Player {
@@ -298,7 +394,11 @@ impl Fetcher {
 
     fn ends(&self) -> Instant {
         let played = self.tracks.iter().flatten().map(|track| track.played).max();
-        played.unwrap_or(self.started).plus_ns(FETCH_GRACE_NS)
+        match (self.session, played) {
+            (Some(_), None) => self.asked.plus_ns(SESSION_BEGIN_NS),
+            (Some(_), Some(played)) => played.max(self.asked).plus_ns(SESSION_IDLE_NS),
+            (None, played) => played.unwrap_or(self.started).plus_ns(FETCH_GRACE_NS),
+        }
     }
 
     /// With which segments it goes on. Sounds are not looked at closely if it has pictures, nor are pictures if it has none yet: players fetch both at a time, and either may

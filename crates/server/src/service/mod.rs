@@ -52,6 +52,7 @@
 //! | [`adapt`], `adapting` | when the server changes that by itself |
 //! | `queued` | runs that follow without a break |
 //! | `fetch` | viewers of segments that are made beside the engines |
+//! | `viewers` | their sessions: admitted by a playlist, never refused a segment for load |
 //! | `matrix`, `fec`, `fec_wanted` | parity beside the title: wishes, grants, the streams that carry it |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | events of the engines |
@@ -109,6 +110,7 @@ pub mod stream;
 mod streams;
 mod switching;
 mod unread;
+mod viewers;
 
 pub use adapt::Cause;
 pub use config::{RateBasis, ServiceConfig};

@@ -116,7 +116,7 @@ pub enum FecRefusal {
     #[error("the title is stored without parity")]
     NoParity,
     /// The operator does not want it.
-    #[error("this server sends no FEC")]
+    #[error("this server sends no FEC (--fec)")]
     Disabled,
     /// Its ports follow that of the media.
     #[error("its ports would be beyond 65535")]
@@ -125,7 +125,7 @@ pub enum FecRefusal {
     #[error("port {0} is in use by another stream")]
     PortInUse(u16),
     /// As much is sent as the operator allows.
-    #[error("{used} of {max} in use, {more} more for FEC")]
+    #[error("{used} of {max} in use, {more} more for FEC (--max-rate)")]
     Rate {
         /// By all.
         used: BitRate,
@@ -135,7 +135,7 @@ pub enum FecRefusal {
         more: BitRate,
     },
     /// As much is sent to its address as one may have.
-    #[error("{used} of {max} that one address may have in use, {more} more for FEC")]
+    #[error("{used} of {max} that one address may have in use, {more} more for FEC (--share-per-address)")]
     AddressRate {
         /// By all streams at the address.
         used: BitRate,
@@ -145,7 +145,7 @@ pub enum FecRefusal {
         more: BitRate,
     },
     /// As much is sent to its user as it may have.
-    #[error("{used} of {max} that this user may have in use, {more} more for FEC")]
+    #[error("{used} of {max} that this user may have in use, {more} more for FEC (millrace user limit)")]
     UserRate {
         /// By all its streams.
         used: BitRate,
@@ -158,7 +158,7 @@ pub enum FecRefusal {
     #[error("{0}")]
     Full(Full),
     /// The stream's engine has no free place.
-    #[error("the engine has no free stream")]
+    #[error("the engine has no free stream (--max-streams)")]
     EngineStreams,
     /// The parity's files are damaged (the reason is in the log).
     #[error("the title's parity cannot be read now")]
@@ -175,10 +175,10 @@ pub enum FecRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnRefusal {
     /// Too many in all.
-    #[error("all connections are in use; raise the number of connections")]
+    #[error("all connections are in use; try again later")]
     Full,
     /// Too many of one address.
-    #[error("too many connections from this address; raise the number of connections per address")]
+    #[error("too many connections from this address (--max-connections-per-address)")]
     Address,
     /// The server stops.
     #[error("the server is shutting down")]

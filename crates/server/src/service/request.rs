@@ -1,5 +1,6 @@
 //! Requests of viewers for a stream, and the answers to them.
 
+use millrace_core::ids::ViewerSession;
 use millrace_core::time::MediaTicks;
 use millrace_rights::Quota;
 
@@ -67,6 +68,8 @@ pub struct FetchedSegment {
     pub at: MediaTicks,
     /// Its length.
     pub length: MediaTicks,
+    /// The session that the request carries, whether or not it still exists.
+    pub session: Option<ViewerSession>,
 }
 
 /// The engine and the bit rate of a stream that can be admitted.

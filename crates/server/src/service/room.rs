@@ -174,7 +174,9 @@ impl Service {
             return Err(Refusal::ShuttingDown);
         }
         if own.is_none() {
-            self.session_room(now, request)?;
+            let fetch = Fetch::of(request, entry);
+            let is_admitted = fetch.is_some_and(|fetch| self.fetchers.of_session(&fetch).is_some());
+            self.session_room(now, request, is_admitted)?;
         }
         let rate = self.counted_rate(entry.mean_rate, entry.peak_rate);
         let load = demand_of(entry, rate);
@@ -216,7 +218,13 @@ impl Service {
     }
 
     /// Whether connection and address may have one more stream, and the table has room for it.
-    fn session_room(&mut self, now: Instant, request: &StreamRequest) -> Result<(), Refusal> {
+    /// A segment of a session is not refused for those of others at its address.
+    fn session_room(
+        &mut self,
+        now: Instant,
+        request: &StreamRequest,
+        is_admitted: bool,
+    ) -> Result<(), Refusal> {
         if let Some(conn) = request.conn {
             if !self.conns.contains(conn) {
                 return Err(Refusal::Gone);
@@ -225,7 +233,8 @@ impl Service {
                 return Err(Refusal::Exhausted(Exhausted::ConnectionSessions));
             }
         }
-        if self.usage.of(request.viewer.ip()).sessions >= self.config.max_sessions_per_address {
+        let sessions = self.usage.of(request.viewer.ip()).sessions;
+        if !is_admitted && sessions >= self.config.max_sessions_per_address {
             return Err(Refusal::Exhausted(Exhausted::AddressSessions));
         }
         while self.tables_nearly_full()

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use millrace_core::ids::ViewerSession;
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_rights::{Check, Gate, Question, Visitor};
@@ -146,6 +147,12 @@ impl Server {
             by_id: HashMap::new(),
             outputs: VecDeque::new(),
         }
+    }
+
+    /// An unpredictable name for a viewer's session; `None` when the system gives none.
+    pub fn new_viewer_session(&mut self) -> Option<ViewerSession> {
+        let bytes = self.entropy.bytes16()?;
+        Some(ViewerSession(bytes.iter().take(8).fold(0, |name, byte| name << 8 | u64::from(*byte))))
     }
 
     /// Joins the server with the service, always the same one.

@@ -25,3 +25,4 @@ mod service_rendition;
 mod service_scale;
 mod service_streams;
 mod service_support;
+mod service_viewers;

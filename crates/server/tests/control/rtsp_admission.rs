@@ -138,7 +138,7 @@ fn pause_keeps_reservation_for_one_minute() {
     w.take_log();
     let refused = w.ask_session(conn, "PLAY", &id, "");
     assert_eq!((refused.status, refused.session()), (453, id.clone()));
-    assert_eq!(refused.reason, "Not Enough Bandwidth: all 1 streams are in use");
+    assert_eq!(refused.reason, "Not Enough Bandwidth: all 1 streams are in use (--max-streams)");
     assert_eq!(w.take_log(), ["reply 453"], "the engine heard nothing of it");
     // C: it is still there, and goes on where it stopped once there is room.
     w.ask_session(other, "TEARDOWN", &second, "");
@@ -175,7 +175,10 @@ fn address_share_limits_single_address_to_half() {
     }
     let refused = try_setup(&mut w, many);
     assert_eq!(refused.status, 453);
-    assert_eq!(refused.reason, "Not Enough Bandwidth: all 4 streams that one address may have are in use");
+    assert_eq!(
+        refused.reason,
+        "Not Enough Bandwidth: all 4 streams that one address may have are in use (--share-per-address)"
+    );
     for peer in ["198.51.100.1:1000", "198.51.100.2:1000"] {
         assert_eq!(newcomer(&mut w, peer), (200, 200));
     }

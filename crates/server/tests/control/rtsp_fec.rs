@@ -112,7 +112,7 @@ fn setup_with_fec_on_unsuitable_transport_reports_fec_off() {
     let mut world = World::with(|config| config.service.fec = false);
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: xor");
-    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"this server sends no FEC\"");
+    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"this server sends no FEC (--fec)\"");
 }
 
 #[test]
@@ -378,7 +378,10 @@ fn admission_counts_it() {
     // The film itself is not refused.
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
     assert_eq!(answer.status, 200);
-    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"4Mb/s of 5.5Mb/s in use, 2Mb/s more for FEC\"");
+    assert_eq!(
+        answer.get("x-millrace-fec"),
+        "off;reason=\"4Mb/s of 5.5Mb/s in use, 2Mb/s more for FEC (--max-rate)\""
+    );
     let session = answer.session();
     let answer = world.ask_session(conn, "SET_PARAMETER", &session, "Content-Length: 8\n\nfec: xor");
     assert_eq!((answer.status, answer.get("x-millrace-fec")), (200, XOR));
@@ -400,7 +403,7 @@ fn admission_counts_it() {
     let mut world = World::with(|config| config.service.streams_per_engine = 2);
     let conn = world.connect();
     let answer = setup(&mut world, conn, "safe", UDP, "X-Millrace-FEC: all");
-    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"the engine has no free stream\"");
+    assert_eq!(answer.get("x-millrace-fec"), "off;reason=\"the engine has no free stream (--max-streams)\"");
     assert_eq!(world.service.place_count(), 1);
 }
 
@@ -416,7 +419,7 @@ fn play_without_capacity_for_fec_sends_title_alone() {
     let play = world.ask_session(conn, "PLAY", &session, "");
     let log = world.take_log();
     assert_eq!(log, ["close", "close", "reply 200", "play 0..24000 seq 1 in 0ms"]);
-    let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked\"";
+    let reason = "off;reason=\"4Mb/s of 9.5Mb/s in use, 6Mb/s more asked (--max-rate)\"";
     assert_eq!((play.status, play.get("x-millrace-fec")), (200, reason));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
     assert_eq!(world.service.reserved_rate(), 8_000_000);

@@ -408,7 +408,7 @@ fn max_streams_reached_refuses_next_setup_with_453() {
     }
     let a = w.ask(c, "SETUP rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 3\nTransport: RTP/AVP/TCP");
     assert_eq!((a.status, a.has("session")), (453, false));
-    assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use");
+    assert_eq!(a.reason, "Not Enough Bandwidth: all 2 streams are in use (--max-streams)");
     assert!(matches!(w.notices.last(), Some(ServiceEvent::Refused { status: 453, .. })));
     // A viewer that leaves makes room.
     w.ask_session(c, "TEARDOWN", &first, "");

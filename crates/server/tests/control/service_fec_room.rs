@@ -107,7 +107,7 @@ fn fec_counts_for_the_core_at_play_and_after() {
         ServiceEvent::Playing(playing) => Some(playing.without_fec.clone()),
         _ => None,
     });
-    let text = "the core of engine 0 would be busy 95.0 % of the time; the limit is 93.0 %";
+    let text = "the core of engine 0 would be busy 95.0 % of the time; the limit is 93.0 % (--max-busy)";
     assert_eq!(without, Some(Some(text.to_owned())));
     assert_eq!((mode(&desk, key), reserved(&desk)), (FecMode::Off, 24));
     let full = Full::Processor { engine: 0, expected_permille: 950, max_permille: 930 };

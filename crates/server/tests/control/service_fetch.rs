@@ -43,7 +43,7 @@ fn sound<'a>(from: &str, conn: char, title: &'a str, number: u32) -> Fetch<'a> {
 
 fn segment(conn: char, number: u32) -> FetchedSegment {
     let at = MediaTicks(u64::from(number) * LENGTH * 90_000);
-    FetchedSegment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000) }
+    FetchedSegment { conn: conn.into(), number, at, length: MediaTicks(LENGTH * 90_000), session: None }
 }
 
 /// It is sent at once.

@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::rtsp_support::SECOND;
 use crate::service_support::*;
+use crate::service_viewers::playlist_of;
+use millrace_core::ids::ViewerSession;
 use millrace_rights::{Limits, Quota};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::MAX_OPENINGS;
+use millrace_server::limits::control::PENDING_SESSIONS_PER_ADDRESS;
 use millrace_server::service::{
     ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent,
     StreamKey, Which,
@@ -19,6 +22,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::ShuttingDown => "ShuttingDown",
         Refusal::Exhausted(Exhausted::ConnectionSessions) => "ConnectionSessions",
         Refusal::Exhausted(Exhausted::AddressSessions) => "AddressSessions",
+        Refusal::Exhausted(Exhausted::AddressBeginnings { .. }) => "AddressBeginnings",
         Refusal::Exhausted(Exhausted::Sessions { .. }) => "Sessions",
         Refusal::Exhausted(Exhausted::Streams { .. }) => "Streams",
         Refusal::Exhausted(Exhausted::Rate { .. }) => "Rate",
@@ -70,7 +74,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 48;
+const REFUSALS: usize = 49;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -102,6 +106,7 @@ fn told(desk: &Desk) -> Option<&'static str> {
 fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     let mut met = Met::default();
     tables(&mut met);
+    beginnings(&mut met);
     ceilings(&mut met);
     quotas(&mut met);
     engine(&mut met);
@@ -111,6 +116,23 @@ fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     fec(&mut met);
     fec_resources(&mut met);
     assert_eq!(met.0.len(), REFUSALS, "{:?}", met.0);
+}
+
+/// Viewers that ask for playlists alone.
+fn beginnings(met: &mut Met) {
+    let mut desk = Desk::new();
+    let mut admit = |fresh| {
+        let playlist = playlist_of("film");
+        let admitted = desk.service.admit_viewer(desk.now, &playlist, true, ViewerSession(fresh));
+        desk.settle();
+        admitted
+    };
+    for fresh in 0..PENDING_SESSIONS_PER_ADDRESS as u64 {
+        admit(fresh).unwrap();
+    }
+    let text = "all 128 viewers that one address may begin at a time have begun; fetch a segment, or try again later";
+    met.see(admit(1000), text, Some("beginnings of the address"));
+    assert_eq!(told(&desk), Some("beginnings of the address"));
 }
 
 fn tables(met: &mut Met) {
@@ -124,7 +146,11 @@ fn tables(met: &mut Met) {
     let text = "too many sessions on this connection; tear one down";
     met.see(desk.try_tcp(a), text, Some("sessions of the connection"));
     desk.try_tcp(b).unwrap();
-    met.see(desk.try_tcp(b), "too many sessions from this address", Some("sessions of the address"));
+    met.see(
+        desk.try_tcp(b),
+        "too many sessions from this address (--max-connections-per-address)",
+        Some("sessions of the address"),
+    );
     assert_eq!((told(&desk), desk.counters.refused_full), (Some("sessions of the address"), 0));
     // Who plays is not ended for a newcomer.
     for key in mine {
@@ -151,7 +177,7 @@ fn tables(met: &mut Met) {
         request = desk.request("film", fourth, tcp(fourth));
         request.viewer = "198.51.100.3:1".parse().unwrap();
     }
-    met.see(desk.admit(request), "all 4 sessions are in use", Some("sessions"));
+    met.see(desk.admit(request), "all 4 sessions are in use (--max-streams)", Some("sessions"));
     desk.service.begin_shutdown();
     met.see(desk.try_tcp(b), "the server is shutting down", None);
     assert_eq!(desk.service.conn_opened(VIEWER.parse().unwrap()), Err(ConnRefusal::ShuttingDown));
@@ -178,31 +204,31 @@ fn ceilings(met: &mut Met) {
     let (mut desk, conn, late) = one_plays(&|config| config.max_streams = 1);
     let refused = desk.play(late, None);
     assert_eq!(refused, Err(Refusal::Exhausted(Exhausted::Streams { max: 1 })));
-    met.see(desk.try_tcp(conn), "all 1 streams are in use", Some("streams"));
+    met.see(desk.try_tcp(conn), "all 1 streams are in use (--max-streams)", Some("streams"));
     assert_eq!((told(&desk), desk.counters.refused_full), (Some("streams"), 2));
     desk.service.conn_closed(desk.now, conn);
     desk.settle();
     desk.assert_empty();
     let (mut desk, conn, _) = one_plays(&|config| config.max_rate = Some("6Mb/s".parse().unwrap()));
-    met.see(desk.try_tcp(conn), "4Mb/s of 6Mb/s in use, 4Mb/s more asked", Some("bit rate"));
+    met.see(desk.try_tcp(conn), "4Mb/s of 6Mb/s in use, 4Mb/s more asked (--max-rate)", Some("bit rate"));
     let (mut desk, conn, _) = one_plays(&|config| {
         let link_rate = Some("6Mb/s".parse().unwrap());
         config.admission = AdmissionConfig { is_on: true, link_rate, ..AdmissionConfig::off() };
     });
-    let text = "4Mb/s of the 6Mb/s of the network links are in use";
+    let text = "4Mb/s of the 6Mb/s of the network links are in use (--link-rate)";
     met.see(desk.try_tcp(conn), text, Some("network links"));
     assert_eq!((desk.counters.refused_full, desk.counters.refused_measured), (1, 1));
     let (mut desk, conn, _) = one_plays(&|config| {
         config.max_streams = 2;
         config.address_share_percent = 50;
     });
-    let text = "all 1 streams that one address may have are in use";
+    let text = "all 1 streams that one address may have are in use (--share-per-address)";
     met.see(desk.try_tcp(conn), text, Some("streams of the address"));
     let (mut desk, conn, _) = one_plays(&|config| {
         config.max_rate = Some("12Mb/s".parse().unwrap());
         config.address_share_percent = 50;
     });
-    let text = "4Mb/s of 6Mb/s that one address may have in use, 4Mb/s more asked";
+    let text = "4Mb/s of 6Mb/s that one address may have in use, 4Mb/s more asked (--share-per-address)";
     met.see(desk.try_tcp(conn), text, Some("bit rate of the address"));
     assert_eq!((told(&desk), desk.counters.refused_full), (Some("bit rate of the address"), 1));
     assert_eq!((desk.counters.refused_address, desk.counters.refused_title), (1, 0));
@@ -229,7 +255,7 @@ fn quotas(met: &mut Met) {
     let late = ask(&mut desk, "other", peers[1], &anna).unwrap();
     desk.play(first, None).unwrap();
     assert_eq!(desk.play(late, None), Err(Refusal::Exhausted(Exhausted::UserStreams { max: 1 })));
-    let text = "all 1 streams that this user may have are in use";
+    let text = "all 1 streams that this user may have are in use (millrace user limit)";
     met.see(ask(&mut desk, "other", peers[2], &anna), text, Some("streams of the user"));
     assert_eq!((told(&desk), desk.counters.refused_user), (Some("streams of the user"), 2));
     // Others are not concerned, and released room is available again.
@@ -245,7 +271,7 @@ fn quotas(met: &mut Met) {
     let anna = quota("anna", None, Some(6));
     let first = ask(&mut desk, "film", peers[0], &anna).unwrap();
     desk.play(first, None).unwrap();
-    let text = "4Mb/s of 6Mb/s that this user may have in use, 4Mb/s more asked";
+    let text = "4Mb/s of 6Mb/s that this user may have in use, 4Mb/s more asked (millrace user limit)";
     met.see(ask(&mut desk, "other", peers[1], &anna), text, Some("bit rate of the user"));
     desk.close(first);
     ask(&mut desk, "other", peers[1], &anna).unwrap();
@@ -257,7 +283,10 @@ fn quotas(met: &mut Met) {
     let first = desk.admit(request).unwrap().stream;
     desk.play(first, None).unwrap();
     let refused = ask(&mut desk, "other", peers[1], &anna).unwrap_err();
-    assert_eq!(refused.to_string(), "5Mb/s of 8Mb/s that this user may have in use, 4Mb/s more asked");
+    assert_eq!(
+        refused.to_string(),
+        "5Mb/s of 8Mb/s that this user may have in use, 4Mb/s more asked (millrace user limit)"
+    );
     desk.service.set_fec(desk.now, first, FecMode::Off, None).unwrap();
     desk.settle();
     // It takes effect a moment later.
@@ -267,7 +296,7 @@ fn quotas(met: &mut Met) {
     let mut desk = Desk::with(|config| config.max_streams_per_title = Some(1));
     let first = ask(&mut desk, "film", peers[0], &None).unwrap();
     desk.play(first, None).unwrap();
-    let text = "all 1 streams that this title may have are in use";
+    let text = "all 1 streams that this title may have are in use (--max-streams-per-title)";
     met.see(ask(&mut desk, "film", peers[1], &None), text, Some("streams of the title"));
     assert_eq!((desk.counters.refused_full, desk.counters.refused_title), (1, 1));
     let other = ask(&mut desk, "other", peers[1], &None).unwrap();
@@ -300,12 +329,16 @@ fn engine(met: &mut Met) {
     let (first, second) = (desk.conn(), desk.conn());
     let key = desk.try_tcp(first).unwrap();
     desk.play(key, None).unwrap();
-    let text = "all interleaved connections of the engine are in use";
+    let text = "all interleaved connections of the engine are in use (--engines)";
     met.see(desk.try_tcp(second), text, Some("connections of the engine"));
     assert_eq!(desk.counters.refused_full, 0);
     let other = desk.try_tcp(first).unwrap();
     desk.play(other, None).unwrap();
-    met.see(desk.try_tcp(first), "the engine has no free stream", Some("streams of the engine"));
+    met.see(
+        desk.try_tcp(first),
+        "the engine has no free stream (--max-streams)",
+        Some("streams of the engine"),
+    );
     desk.service.conn_closed(desk.now, first);
     desk.settle();
     desk.assert_empty();
@@ -451,33 +484,36 @@ fn fec(met: &mut Met) {
     desk.settle();
     desk.assert_empty();
     let mut desk = Desk::with(|config| config.fec = false);
-    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "this server sends no FEC");
+    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "this server sends no FEC (--fec)");
 }
 
 fn fec_resources(met: &mut Met) {
     let xor = FecWish::Mode(FecMode::Xor);
     let mut desk = Desk::with(|config| config.streams_per_engine = 1);
-    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "the engine has no free stream");
+    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "the engine has no free stream (--max-streams)");
     let mut desk = Desk::with(|config| config.max_rate = Some("4500kb/s".parse().unwrap()));
-    met.see_fec(wish(&mut desk, "safe", 5000, xor).1, "4Mb/s of 4.5Mb/s in use, 1Mb/s more for FEC");
+    met.see_fec(
+        wish(&mut desk, "safe", 5000, xor).1,
+        "4Mb/s of 4.5Mb/s in use, 1Mb/s more for FEC (--max-rate)",
+    );
     let mut shared = Desk::with(|config| {
         config.max_rate = Some("9Mb/s".parse().unwrap());
         config.address_share_percent = 50;
     });
-    let text = "4Mb/s of 4.5Mb/s that one address may have in use, 1Mb/s more for FEC";
+    let text = "4Mb/s of 4.5Mb/s that one address may have in use, 1Mb/s more for FEC (--share-per-address)";
     met.see_fec(wish(&mut shared, "safe", 5000, xor).1, text);
     let mut limited = Desk::new();
     let conn = limited.conn();
     let mut request = limited.request("safe", conn, udp(5000));
     request.fec = FecWish::Mode(FecMode::Xor);
     request.quota = quota("anna", None, Some(4));
-    let text = "4Mb/s of 4Mb/s that this user may have in use, 1Mb/s more for FEC";
+    let text = "4Mb/s of 4Mb/s that this user may have in use, 1Mb/s more for FEC (millrace user limit)";
     met.see_fec(limited.admit(request).expect("the title plays without").fec, text);
     let mut measured = Desk::with(|config| {
         let link_rate = Some("4500kb/s".parse().unwrap());
         config.admission = AdmissionConfig { is_on: true, link_rate, ..AdmissionConfig::off() };
     });
-    let text = "4Mb/s of the 4.5Mb/s of the network links are in use";
+    let text = "4Mb/s of the 4.5Mb/s of the network links are in use (--link-rate)";
     met.see_fec(wish(&mut measured, "safe", 5000, xor).1, text);
     // The title plays without.
     let key = desk.service.streams()[0].key();

@@ -180,8 +180,13 @@ fn hls_and_ranges_are_the_same_through_nginx() {
             }
             got
         };
-        both("GET", "/titles/film/index.m3u8", "");
-        let (_, list) = both("GET", "/titles/film/media.m3u8", "");
+        // Each playlist begins a session: in one session both are the same.
+        let (_, master) = ask(&mut connect(site.web), "GET", "/titles/film/index.m3u8", "");
+        let master = String::from_utf8(master).unwrap();
+        let variant = master.lines().find(|line| !line.starts_with('#')).expect("a variant");
+        let session = variant.split_once('?').expect("a session").1;
+        both("GET", &format!("/titles/film/index.m3u8?{session}"), "");
+        let (_, list) = both("GET", &format!("/titles/film/{variant}"), "");
         let list = String::from_utf8(list).unwrap();
         let names: Vec<String> = list
             .lines()
@@ -205,12 +210,17 @@ fn hls_and_ranges_are_the_same_through_nginx() {
         both("GET", "/titles/none.ts", "");
         both("GET", "/healthz", "");
 
-        // nginx does not repeat a request for a resource that it has; and its requests come on few
-        // connections.
+        // nginx does not repeat a request for a resource that it has, in whatever session; and its
+        // requests come on few connections.
         let (orders, connections) = (site.count("media_orders"), site.count("connections_accepted"));
         for _ in 0..3 {
             let mut client = connect(nginx.address);
-            names.iter().for_each(|path| assert_eq!(status(&ask(&mut client, "GET", path, "").0), "200"));
+            let (_, list) = ask(&mut client, "GET", "/titles/film/media.m3u8", "");
+            let list = String::from_utf8(list).unwrap();
+            let own = list.lines().filter(|line| !line.starts_with('#'));
+            let own: Vec<_> = own.map(|name| format!("/titles/film/{name}")).collect();
+            assert!(own.len() == names.len() && own != names, "{list}");
+            own.iter().for_each(|path| assert_eq!(status(&ask(&mut client, "GET", path, "").0), "200"));
         }
         let more = site.count("media_orders") - orders;
         assert_eq!(more, if has_cache { 0 } else { 3 * names.len() as u64 }, "with a cache: {has_cache}");
@@ -261,13 +271,24 @@ fn nginx_proxies_refusal_uncached_and_is_not_trusted_as_local() {
     };
     let site = Site::start(add, &["--max-streams", "1"]);
     let nginx = Nginx::start(site.dir.path(), site.web, true);
-    let mut viewer = connect(site.web);
-    write!(viewer, "GET /titles/film.ts HTTP/1.1\r\nHost: tv\r\n\r\n").unwrap();
-    read_head(&mut viewer);
     let mut client = connect(nginx.address);
     let (_, list) = ask(&mut client, "GET", "/titles/film/media.m3u8", "");
     let list = String::from_utf8(list).unwrap();
     let first = list.lines().find(|line| !line.starts_with('#')).expect("a segment");
+    let first = first.split('?').next().expect("an address");
+    // The place of the playlist's session is free when that has been idle for a while.
+    let end = Instant::now() + TIMEOUT;
+    let viewer = loop {
+        let mut viewer = connect(site.web);
+        write!(viewer, "GET /titles/film.ts HTTP/1.1\r\nHost: tv\r\n\r\n").unwrap();
+        if status(&read_head(&mut viewer)) == "200" {
+            break viewer;
+        }
+        assert!(Instant::now() < end, "the session does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let (head, _) = ask(&mut client, "GET", "/titles/film/media.m3u8", "");
+    assert_eq!((status(&head), header(&head, "Retry-After")), ("503", Some("5")), "{head}");
     let paths = [format!("/titles/film/{first}"), "/titles/film.ts".to_owned()];
     let range = "Range: bytes=0-4999\r\n";
     for path in &paths {

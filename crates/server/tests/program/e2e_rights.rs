@@ -256,7 +256,10 @@ fn user_stream_limit_spans_both_protocols_and_reports_refusals() {
     let (rtsp, http) = statuses(&server, "anna");
     assert!(rtsp.contains("453") && http == "503", "{rtsp} {http}");
     assert_eq!(statuses(&server, "ben"), ("200".to_owned(), "206".to_owned()));
-    let segment = first_segment(&server, "anna");
+    let list = format!("{}titles/film/media.m3u8", page(&server));
+    assert_eq!(curl(&["-u", "anna:secret-word", &list]), "503");
+    // A session is its user's alone.
+    let segment = first_segment(&server, "ben");
     assert_eq!(curl(&["-u", "anna:secret-word", &segment]), "503");
     assert_eq!(curl(&["-u", "ben:secret-word", &segment]), "200");
     let shown = Command::new("curl")
@@ -264,7 +267,10 @@ fn user_stream_limit_spans_both_protocols_and_reports_refusals() {
         .output()
         .unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("all 1 streams that this user may have are in use"), "{shown}");
+    assert!(
+        shown.contains("all 1 streams that this user may have are in use (millrace user limit)"),
+        "{shown}"
+    );
     watching.kill().unwrap();
     watching.wait().unwrap();
     let counted = || {

@@ -125,9 +125,11 @@ fn segment_viewer_over_many_http2_streams_counts_as_one() {
         statuses(get("tv", &http2(&["--parallel"]), &[zero, zero, zero]), "206 ", 3);
         statuses(get("tv", &http2(&[]), &[one, one]), "206 ", 2);
         statuses(get("tv", &["--http1.1", discard[0], discard[1]], &[two]), "206 ", 1);
-        let refused = get("phone", &["--http2"], &[zero]);
+        // Another viewer, without a session of its own.
+        let bare = zero.split('?').next().expect("an address");
+        let refused = get("phone", &["--http2"], &[bare]);
         assert!(
-            refused.contains("all 1 streams are in use") && refused.ends_with("503 "),
+            refused.contains("all 1 streams are in use (--max-streams)") && refused.ends_with("503 "),
             "{media}: {} bytes",
             refused.len()
         );
@@ -135,7 +137,10 @@ fn segment_viewer_over_many_http2_streams_counts_as_one() {
         let status: Value =
             serde_json::from_str(status.trim_end_matches(" 200 ").trim_end_matches("200 ")).unwrap();
         assert_eq!(status["sessions"].as_array().unwrap().len(), 1, "{status}");
-        assert!(status["refusals"].to_string().contains("all 1 streams are in use"), "{status}");
+        assert!(
+            status["refusals"].to_string().contains("all 1 streams are in use (--max-streams)"),
+            "{status}"
+        );
         // Nor was there another for a moment.
         let begun = server.said("by segments");
         assert!(begun.len() == 1 && begun[0].contains("film for 127.0.0.1:"), "{begun:?}");

@@ -141,7 +141,10 @@ fn http_with_all_streams_in_use_returns_503_and_keeps_connection() {
     let status = status(address);
     assert_eq!(status["room"][0], serde_json::json!({ "what": "streams", "used": 1, "of": 1 }));
     let why = status["refusals"][0]["what"].as_str().expect("a refusal");
-    assert!(why.starts_with("film for 127.0.0.1:") && why.ends_with("all 1 streams are in use"), "{why}");
+    assert!(
+        why.starts_with("film for 127.0.0.1:") && why.ends_with("all 1 streams are in use (--max-streams)"),
+        "{why}"
+    );
     drop(first);
     let end = Instant::now() + TIMEOUT;
     loop {

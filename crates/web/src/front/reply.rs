@@ -7,7 +7,8 @@ use crate::date;
 
 /// For a connection that there is no room for.
 pub(super) const FULL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: text/plain\r\nContent-Length: 83\r\n\
+Connection: close\r\n\r\ntoo many connections, in all or from this address (--max-connections-per-address)\r\n";
 
 /// What becomes of the connection behind a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

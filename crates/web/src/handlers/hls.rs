@@ -18,6 +18,7 @@ use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
 use crate::request::{Request, RequestId};
 use crate::route::RouteMatch;
+use crate::session;
 use crate::site::{OrderedMedia, OrderedSegment};
 
 /// `/titles/NAME/media.m3u8`
@@ -43,8 +44,12 @@ pub(crate) async fn media_playlist(
             are_pictures: false,
         };
         let version = version_of(title, CUTS);
-        let write =
-            || Text::new(playlist::write(&source, |number| format!("hls/{version}/{number}.ts{link}")));
+        let write = || {
+            Text::with_link(
+                playlist::write(&source, |number| format!("hls/{version}/{number}.ts{link}")),
+                &link,
+            )
+        };
         match link.is_empty() {
             true => look.playlist.get_or_init(write).clone(),
             false => write(), // for its holder alone
@@ -115,7 +120,13 @@ pub(crate) async fn segment(
     // Players fetch segments ahead of their playback position, and judge the network by how fast
     // these arrive.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
-    let fetched = OrderedSegment { conn: id.conn, number, at: segment.at, length: segment.duration };
+    let fetched = OrderedSegment {
+        conn: id.conn,
+        number,
+        at: segment.at,
+        length: segment.duration,
+        session: session::session_of(request.query.as_deref()),
+    };
     ranged(request, &version, length, headers, |part| {
         let cut = |at: u64| at.min(in_front) as usize;
         let before = &tables[cut(part.start)..cut(part.end)];

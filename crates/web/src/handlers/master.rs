@@ -35,7 +35,7 @@ const STORED_SUBTITLES: &str = "subtitles-ts";
 /// H.264 there, with the first audio that is AAC in ADTS or MPEG audio, or with AC-3; they fail at
 /// E-AC-3 of stream type 0x87. Native players take the first audio, which must not be an audio
 /// description.
-fn browsers_play_stored(streams: &[ElementaryStream]) -> bool {
+pub(crate) fn browsers_play_stored(streams: &[ElementaryStream]) -> bool {
     let is_first_plain =
         streams.iter().find(|stream| is_audio(&stream.codec)).is_none_or(|stream| stream.role.is_none());
     let has_aac = streams.iter().any(|stream| stream.codec == "AAC");
@@ -115,7 +115,7 @@ async fn text(
                 added => added?,
             }
         }
-        Ok(list.text())
+        Ok(list.text(&link))
     };
     Ok(shared.reading(work).await?)
 }
@@ -177,13 +177,13 @@ impl List {
 
     /// Fragmented MP4 comes first, because the players that choose by order instead of codecs need
     /// it.
-    fn text(self) -> Text {
+    fn text(self, link: &str) -> Text {
         let version = if self.made.is_some() { 7 } else { 3 };
         let made = self.made.unwrap_or_default();
         let variants: Vec<Variant> =
             made.variants.into_iter().map(|(_, variant)| variant).chain(self.variants).collect();
         let beside = Beside { audio: &made.groups, subtitles: &self.groups, stills: &made.stills };
-        Text::new(master::write(version, &variants, beside, self.are_independent))
+        Text::with_link(master::write(version, &variants, beside, self.are_independent), link)
     }
 }
 

@@ -7,6 +7,7 @@ use hyper::body::Bytes;
 use crate::answer::Answer;
 use crate::conditions;
 use crate::request::Request;
+use crate::session;
 
 /// Media type of playlists (RFC 8216 section 4).
 pub(crate) const M3U8: &str = "application/vnd.apple.mpegurl";
@@ -23,6 +24,16 @@ impl Text {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         Self { tag: format!("\"{:016x}\"", hasher.finish()), bytes: text.into() }
+    }
+
+    /// A playlist whose addresses end with this link. The tag names the session in it, so that a
+    /// reload goes on with it.
+    pub(crate) fn with_link(text: String, link: &str) -> Self {
+        let Self { bytes, tag } = Self::new(text);
+        match session::session_of(Some(link)) {
+            Some(session) => Self { bytes, tag: format!("{}-{session}\"", tag.trim_end_matches('"')) },
+            None => Self { bytes, tag },
+        }
     }
 
     /// The response with a playlist.

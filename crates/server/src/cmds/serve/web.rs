@@ -23,7 +23,7 @@ use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
-    Totals, TunnelConn, WebConfig, WebHandle, WebLimits,
+    Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -362,6 +362,10 @@ impl Site for ServerSite {
 
     fn fetch(&self, fetch: Fetch) {
         self.control.fetch(fetch);
+    }
+
+    fn admit_viewer(&self, admission: ViewerAdmission) {
+        self.control.admit_viewer(admission);
     }
 
     fn take_tunnel(&self, tunnel: TunnelConn) {

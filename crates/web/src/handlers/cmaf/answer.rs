@@ -24,6 +24,7 @@ use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
 use crate::request::{Method, Request, RequestSource};
 use crate::route::RouteMatch;
+use crate::session;
 use crate::site::{OrderedSegment, SiteError};
 
 /// Version of the way that segments are made. It is part of their addresses: a change that makes
@@ -217,7 +218,7 @@ pub(crate) async fn media_playlist(
     if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
         return Answer::error(404, "only pictures have a playlist of those that stand alone");
     }
-    let write = || Text::new(list(&plan, title, track, link, are_stills));
+    let write = || Text::with_link(list(&plan, title, track, link, are_stills), link);
     let text = match link.is_empty() {
         true => plan.playlists[track][usize::from(are_stills)].get_or_init(write).clone(),
         false => write(), // for its holder alone
@@ -290,7 +291,8 @@ pub(crate) async fn piece(
     if piece == TrackFile::Segment && request.method == Method::Get {
         let at = MediaTicks(u64::try_from(plan.times[number as usize]).unwrap_or(0));
         let length = plan.segments[number as usize].duration;
-        let segment = OrderedSegment { conn: source.id.conn, number, at, length };
+        let session = session::session_of(request.query.as_deref());
+        let segment = OrderedSegment { conn: source.id.conn, number, at, length, session };
         // The first track is the pictures, or the only sound.
         let sound = (track > 0).then(|| plan.tracks[track].rate);
         match shared.may_fetch(request, title, seen, source, segment, sound).await {

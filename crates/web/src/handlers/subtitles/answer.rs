@@ -142,7 +142,7 @@ pub(crate) async fn answer(
     match kind {
         ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
             let text = list(title, &form.segments(&of), found.track, &form.rules, link);
-            Text::new(text).answer(request)
+            Text::with_link(text, link).answer(request)
         }
         _ => segment(shared, request, title, &of, track, &form, found).await,
     }
