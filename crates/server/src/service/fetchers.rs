@@ -460,7 +460,13 @@ mod tests {
             title: "film",
             mean_rate: BitRate(1),
             peak_rate: BitRate(1),
-            segment: FetchedSegment { conn, number, at: MediaTicks(0), length: MediaTicks(90_000) },
+            segment: FetchedSegment {
+                conn,
+                number,
+                at: MediaTicks(0),
+                length: MediaTicks(90_000),
+                session: None,
+            },
             is_sound: false,
         }
     }

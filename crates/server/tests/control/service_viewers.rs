@@ -38,7 +38,7 @@ fn segment(session: Option<ViewerSession>, title: &str, number: u32) -> Fetch<'_
 }
 
 /// It asks for the playlist.
-pub fn playlist_of(title: &str) -> Fetch<'_> {
+pub(crate) fn playlist_of(title: &str) -> Fetch<'_> {
     segment(None, title, 0)
 }
 

@@ -70,7 +70,10 @@ fn has_the_form(report: &Value, name: &str) {
     }
     let mut ids = Vec::new();
     for promise in report["promises"].as_array().unwrap() {
-        assert_eq!(keys(promise), ["bound", "high", "holds", "id", "low", "measured", "unit", "value", "verdict"]);
+        assert_eq!(
+            keys(promise),
+            ["bound", "high", "holds", "id", "low", "measured", "unit", "value", "verdict"]
+        );
         assert!(promise["holds"].is_boolean());
         assert!(promise["measured"] == true || promise["holds"] == false, "{promise}");
         ids.push(promise["id"].as_str().unwrap());
