@@ -40,7 +40,7 @@ use crate::types::{EngineConfig, EngineCounters, FailReason, Refusal, RunEnd, St
 pub struct Engine {
     rules: BurstRules,
     shares_wakes: bool,
-    /// How far the wheel is turned; what departs until then leaves with what is due. It never goes
+    /// How far the wheel is turned; bursts that depart until then leave with those due. It never goes
     /// back: a timer that is set behind it fires at once, whatever the time.
     horizon: Instant,
     /// How much earlier than it departs a burst may leave because others do. It stays as it is until

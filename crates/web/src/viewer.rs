@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   playlist ?session=S ─► S goes on, or a new session ─► 503, or a playlist with ?session=
-//!   segment  ?session=S ─► told to the service with the order; unknown ones are ignored there
+//!   segment  ?session=S ─► goes to the service with the order; unknown ones are ignored there
 //! ```
 
 use millrace_core::ids::ViewerSession;
@@ -25,8 +25,8 @@ use crate::site::{DeliveryRefusal, ViewerAdmission};
 const UNADMITTED: ViewerSession = ViewerSession(0);
 
 impl ServerContext {
-    /// What stands behind the addresses in a playlist of this kind: the signed link by which the
-    /// visitor has access, and the viewer's session. Admits the viewer if the request carries none.
+    /// The end of the addresses in a playlist of this kind: the signed link that gives the
+    /// visitor access, and the viewer's session. Admits the viewer if the request carries none.
     pub(crate) async fn playlist_link(
         &self,
         request: &Request,

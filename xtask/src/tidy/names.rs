@@ -21,6 +21,7 @@ const FOREIGN: &[&str] = &[
     "clock_nanosleep",
     "dvb_subtitle",
     "ipfrag_time",
+    "proxy_cache_key",
     "proxy_pass",
     "sch_netem",
     "sk_lookup",

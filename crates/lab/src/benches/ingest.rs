@@ -27,7 +27,7 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// Least rate of a processor, of that at which it copies the file.
+/// Least rate of a processor, as a part of the rate at which it copies the file.
 const RATE_BOUND: f64 = 0.65;
 
 /// One timed round: wall seconds and seconds of processor time.

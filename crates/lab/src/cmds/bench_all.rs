@@ -17,7 +17,7 @@ use crate::frame::{
 };
 use crate::report::{self, BenchOutcome, OutcomeState};
 
-/// Where the report goes unless `--report` says it.
+/// Directory of the report without `--report`.
 const DIRECTORY: &str = "bench-report";
 /// Options of single benchmarks that have a meaning for all.
 const OPTIONS: [&str; 2] = ["only", "runs"];
@@ -76,7 +76,7 @@ fn chosen(args: &BenchArgs) -> anyhow::Result<Vec<&'static Bench>> {
     }
 }
 
-/// Figures of a tree that nobody can check out again are no report.
+/// Figures of a tree that cannot be checked out again are no report.
 fn check_tree(commit: &str, is_dirty_allowed: bool) -> anyhow::Result<()> {
     if is_dirty_allowed {
         return Ok(());

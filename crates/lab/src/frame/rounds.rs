@@ -78,7 +78,7 @@ impl Rounds {
         self.plan.go_on(Duration::from_nanos(passed_ns as u64), is_decided)
     }
 
-    /// Rounds so far, including the current one.
+    /// Rounds begun, including the current one.
     pub fn count(&self) -> usize {
         self.plan.done
     }

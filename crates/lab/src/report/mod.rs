@@ -51,7 +51,7 @@ pub fn read_targets(dir: &Path) -> anyhow::Result<Option<Vec<Promise>>> {
     Ok(Some(targets.promises))
 }
 
-/// Writes the page about many benchmarks, each of which is in a folder of its own below `dir`. `facts`: commit, command line
+/// Writes the page about many benchmarks, one in each folder below `dir`. `facts`: commit, command line
 /// and date.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ pub struct Fetcher {
     pub at: MediaTicks,
     player: Player,
     quota: Option<Quota>,
-    /// The session by which it is known; `None`: it is known by its address and program.
+    /// The session that identifies it; `None`: its address and program do.
     session: Option<ViewerSession>,
     /// When it last asked for a playlist.
     asked: Instant,

@@ -1,5 +1,5 @@
 //! Sessions of viewers that fetch segments. A playlist begins one, and the addresses in it carry
-//! it: viewers behind one address, without a name for their program, are told apart by it.
+//! it: viewers behind one address, without a name for their program, are distinguished by it.
 //!
 //! ```text
 //!   playlist ─► a session of this title and user? ─► goes on
@@ -81,7 +81,7 @@ impl Service {
         self.fetchers.has_session(session)
     }
 
-    /// The engine that has the least to send, and what a viewer of the title needs of it.
+    /// The engine that has the least to send, and the demand of a viewer of the title.
     fn engine_for_viewer(&mut self, title: &str, rate: u64) -> Option<(usize, Demand)> {
         let load = match self.titles.find(title) {
             Some(entry) => demand_of(&entry, rate),

@@ -86,7 +86,7 @@ fn reserved(desk: &Desk) -> (usize, u64) {
     (desk.service.reserved_streams(), desk.service.reserved_rate() / MBIT)
 }
 
-/// A desk for this many viewers, all of whom may be at one address.
+/// A desk for this many viewers, which may all be at one address.
 fn desk(max_streams: usize) -> Desk {
     Desk::with(|config| (config.max_streams, config.address_share_percent) = (max_streams, 100))
 }
@@ -101,7 +101,7 @@ fn viewers_behind_one_address_each_have_reservation_and_get_all_segments() {
     assert_eq!(reserved(&desk), (VIEWERS, 4 * VIEWERS as u64));
     let full = Err(Refusal::Exhausted(Exhausted::Streams { max: VIEWERS }));
     assert_eq!(admit(&mut desk, &playlist, 99), full);
-    // The same segments at the same time: by place and program nothing tells them apart.
+    // The same segments at the same time: place and program do not distinguish them.
     for number in [0, 1, 2, 90, 3] {
         for session in &sessions {
             assert_eq!(fetch(&mut desk, &segment(Some(*session), "film", number)), Ok(()));

@@ -1,5 +1,6 @@
 //! HLS: the media playlist of a title, and its segments.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
@@ -115,8 +116,7 @@ pub(crate) async fn segment(
         ("Cache-Control", "public, max-age=31536000, immutable".to_owned()),
     ];
     let start = segment.bytes.start;
-    let in_front = tables.len() as u64;
-    let length = in_front + (segment.bytes.end - start);
+    let length = tables.len() as u64 + (segment.bytes.end - start);
     // Players fetch segments ahead of their playback position, and judge the network by how fast
     // these arrive.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
@@ -128,19 +128,32 @@ pub(crate) async fn segment(
         session: session::session_of(request.query.as_deref()),
     };
     ranged(request, &version, length, headers, |part| {
-        let cut = |at: u64| at.min(in_front) as usize;
-        let before = &tables[cut(part.start)..cut(part.end)];
-        let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
-        match bytes.is_empty() {
-            true => Body::Bytes(Bytes::copy_from_slice(before)),
-            false => Body::Media(OrderedMedia {
-                title: title.name.clone(),
-                bytes,
-                before: before.to_vec(),
-                ahead_ms,
-                quota: None,
-                segment: Some(Box::new(fetched)),
-            }),
-        }
+        let segment = Some(Box::new(fetched));
+        body_of(&title, &tables, start, part, (ahead_ms, segment))
     })
+}
+
+/// Bytes `part` of a segment that consists of `tables` and the title's bytes from `start` on.
+fn body_of(
+    title: &TitleInfo,
+    tables: &[u8],
+    start: u64,
+    part: Range<u64>,
+    (ahead_ms, segment): (u32, Option<Box<OrderedSegment>>),
+) -> Body {
+    let in_front = tables.len() as u64;
+    let cut = |at: u64| at.min(in_front) as usize;
+    let before = &tables[cut(part.start)..cut(part.end)];
+    let bytes = start + part.start.saturating_sub(in_front)..start + part.end.saturating_sub(in_front);
+    match bytes.is_empty() {
+        true => Body::Bytes(Bytes::copy_from_slice(before)),
+        false => Body::Media(OrderedMedia {
+            title: title.name.clone(),
+            bytes,
+            before: before.to_vec(),
+            ahead_ms,
+            quota: None,
+            segment,
+        }),
+    }
 }
