@@ -132,6 +132,11 @@ pub trait Site: Send + Sync + 'static {
         let _ = fetch.done.send(Ok(()));
     }
 
+    /// Whether viewers of playlists get sessions ([`Site::admit_viewer`]).
+    fn has_viewer_sessions(&self) -> bool {
+        false
+    }
+
     /// Asks for the session of a viewer that wants a playlist: the one that its request carries, or
     /// a new one if there is room for it. Returns at once; `admission.done` receives the answer.
     fn admit_viewer(&self, admission: ViewerAdmission) {

@@ -50,7 +50,8 @@ impl ServerContext {
         let of_tag = || session_of_tag(request.fields.if_none_match.as_deref());
         let session = carried.or_else(of_tag);
         if request.method == Method::Head {
-            return Ok(suffix(&link, session.unwrap_or(UNADMITTED)));
+            let session = self.site.has_viewer_sessions().then(|| session.unwrap_or(UNADMITTED));
+            return Ok(session.map_or_else(|| link.clone(), |session| suffix(&link, session)));
         }
         let is_master = matches!(kind, ResourceKind::Master | ResourceKind::Cmaf);
         let listed = if is_master { self.site.renditions(&title.name) } else { Vec::new() };

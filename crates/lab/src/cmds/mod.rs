@@ -47,7 +47,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum LabCommand {
     Load(Box<load::LoadArgs>),
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     #[command(hide = true)]
     BenchSender(bench_sender::BenchSenderArgs),
     #[command(hide = true)]

@@ -220,12 +220,14 @@ fn shops(site: &BenchSite, www: &Path, part: &str) -> anyhow::Result<(Shop, Shop
     Ok((shop(ours, paths), shop(nginx, copies)))
 }
 
-/// The segments of the longer title, as its playlist has them.
+/// The segments of the longer title, as its playlist has them, but without its session: it would be
+/// one viewer's, and all clients fetch these.
 fn segments(client: &mut FetchClient) -> anyhow::Result<Vec<String>> {
     let list = client.get("/titles/media-0/media.m3u8")?;
     let list = String::from_utf8(list).context("the playlist is no text")?;
     let names = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let paths: Vec<_> = names.map(|name| format!("/titles/media-0/{name}")).collect();
+    let bare = names.map(|name| name.split_once('?').map_or(name, |(bare, _)| bare));
+    let paths: Vec<_> = bare.map(|name| format!("/titles/media-0/{name}")).collect();
     ensure!(!paths.is_empty(), "the playlist has no segments");
     Ok(paths)
 }

@@ -364,6 +364,10 @@ impl Site for ServerSite {
         self.control.fetch(fetch);
     }
 
+    fn has_viewer_sessions(&self) -> bool {
+        true
+    }
+
     fn admit_viewer(&self, admission: ViewerAdmission) {
         self.control.admit_viewer(admission);
     }
