@@ -177,6 +177,12 @@ impl Reception {
         self.has_bye = true;
     }
 
+    /// A PLAY asks for this speed. A slower one may hold from now on, as media does not wait until the
+    /// answer is read.
+    pub fn ask_speed(&mut self, permille: u16) {
+        self.speed_permille = self.speed_permille.min(permille);
+    }
+
     /// A PLAY was answered.
     pub fn take_answer(&mut self, title: &StoredTitle, answer: PlayAnswer) {
         self.answers.push(answer);

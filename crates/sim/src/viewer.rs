@@ -317,6 +317,7 @@ impl SimViewer {
         let speed_permille = (permille != 1_000).then_some(permille);
         if self.dialogue.play_at(now, range, PlaybackPace { scale: None, speed_permille }) {
             self.asked.push_back((from_ms, permille));
+            self.reception.ask_speed(permille);
         }
     }
 
