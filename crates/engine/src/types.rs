@@ -433,6 +433,8 @@ millrace_core::counters! {
         sum packets,
         /// Their bytes, RTP headers included.
         sum bytes,
+        /// Media packets sent before their time because their connection had room.
+        sum ahead,
         /// Bursts of media packets handed out.
         sum bursts,
         /// Media packets with headers of their own: viewers not on the shared timeline.

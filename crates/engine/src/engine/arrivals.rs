@@ -263,6 +263,7 @@ impl Engine {
         stream.bursts = stream.bursts.wrapping_add(1);
         stream.flags &= !(flag::UNREACHABLE | flag::BLOCKED);
         self.counters.packets += packets;
+        self.counters.ahead += if stream.has(flag::AHEAD) { packets } else { 0 };
         self.counters.bytes += bytes;
         self.counters.bursts += 1;
         self.counters.patched += if patched { packets } else { 0 };

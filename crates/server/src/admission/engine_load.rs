@@ -2,7 +2,10 @@
 
 use millrace_core::time::Instant;
 
-use crate::limits::control::{LOAD_CALM_PERMILLE, LOAD_LOOKS, MAX_MARGIN_PERMILLE};
+use crate::limits::control::{
+    COST_MEMORY_PERMILLE, COST_SECONDS, FEW_COST_SECONDS, FEW_COSTS_PERMILLE, LOAD_CALM_PERMILLE, LOAD_LOOKS,
+    MAX_MARGIN_PERMILLE, OUTLIER_SECONDS,
+};
 use crate::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS, MIN_PACKETS_FOR_COST};
 
 /// Totals of a loop's work.
@@ -20,7 +23,9 @@ pub struct EngineFigures {
     pub seen_ns: u64,
     /// Media packets sent.
     pub packets: u64,
-    /// Of these, more than [`millrace_core::limits::OVERDUE_NS`] behind their time.
+    /// Media packets sent before their time because their connection had room.
+    pub ahead: u64,
+    /// Media packets sent more than [`millrace_core::limits::OVERDUE_NS`] behind their time.
     pub overdue: u64,
 }
 
@@ -32,6 +37,7 @@ impl EngineFigures {
             waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
             seen_ns: self.seen_ns.saturating_sub(before.seen_ns),
             packets: self.packets.saturating_sub(before.packets),
+            ahead: self.ahead.saturating_sub(before.ahead),
             overdue: self.overdue.saturating_sub(before.overdue),
         }
     }
@@ -48,6 +54,16 @@ impl EngineFigures {
     /// viewers.
     fn counted_ns(&self) -> u64 {
         self.worked_ns() + self.waited_ns.min(self.worked_ns())
+    }
+
+    /// Core time of one packet, in nanoseconds.
+    pub(super) fn packet_cost_ns(&self) -> u64 {
+        self.counted_ns().div_ceil(self.packets.max(1))
+    }
+
+    /// Packets that were sent because their time had come.
+    fn paced(&self) -> u64 {
+        self.packets.saturating_sub(self.ahead)
     }
 
     /// Share of the time in which the loop worked, in thousandths.
@@ -67,13 +83,16 @@ fn share(part_ns: u64, of_ns: u64) -> u64 {
     (part_ns * 1000).checked_div(of_ns).unwrap_or(0).min(1000)
 }
 
-/// The last second of one engine.
+/// The last seconds of one engine.
 #[derive(Debug, Default)]
 pub struct EngineLoad {
     last: Option<(Instant, EngineFigures)>,
     /// The looks of the last second, oldest overwritten first.
     looks: [EngineFigures; LOAD_LOOKS],
     next: usize,
+    /// Costs of a packet in the last seconds, in nanoseconds, oldest overwritten first; 0 where the
+    /// core had time to spare.
+    second_costs: [u64; COST_SECONDS],
 }
 
 impl EngineLoad {
@@ -94,26 +113,31 @@ impl EngineLoad {
             self.last = Some((now, figures));
             self.looks[self.next % LOAD_LOOKS] = passed;
             self.next += 1;
+            if self.next.is_multiple_of(LOAD_LOOKS) {
+                let second = self.latest(LOAD_LOOKS);
+                let is_known = permille(second) >= COST_MEMORY_PERMILLE && second.packets > 0;
+                self.second_costs[self.next / LOAD_LOOKS % COST_SECONDS] =
+                    if is_known { second.packet_cost_ns() } else { 0 };
+            }
         }
     }
 
-    /// The last `looks` looks together: the newest first that there were.
+    /// The latest looks, newest first; fewer shortly after the start.
+    fn newest(&self, looks: usize) -> impl Iterator<Item = &EngineFigures> {
+        (0..looks.min(self.next).min(LOAD_LOOKS)).map(|back| &self.looks[(self.next - 1 - back) % LOAD_LOOKS])
+    }
+
+    /// The sums of the latest `looks` looks.
     pub(super) fn latest(&self, looks: usize) -> EngineFigures {
-        let newest = (0..looks.min(LOAD_LOOKS).min(self.next))
-            .map(|back| &self.looks[(self.next - 1 - back) % LOAD_LOOKS]);
-        newest.fold(EngineFigures::default(), |sum, look| EngineFigures {
+        self.newest(looks).fold(EngineFigures::default(), |sum, look| EngineFigures {
             busy_ns: sum.busy_ns + look.busy_ns,
             cpu_ns: sum.cpu_ns + look.cpu_ns,
             waited_ns: sum.waited_ns + look.waited_ns,
             seen_ns: sum.seen_ns + look.seen_ns,
             packets: sum.packets + look.packets,
+            ahead: sum.ahead + look.ahead,
             overdue: sum.overdue + look.overdue,
         })
-    }
-
-    /// Busy share of the last second, in thousandths.
-    pub fn busy_permille(&self) -> u64 {
-        permille(self.latest(LOAD_LOOKS))
     }
 
     /// Packets sent a second.
@@ -121,35 +145,52 @@ impl EngineLoad {
         rate(self.latest(LOAD_LOOKS))
     }
 
-    /// Busy time of one packet more, in nanoseconds.
+    /// Core time of one packet, in nanoseconds: the mean of the last second, or of the slow seconds
+    /// that are remembered if that is more.
     pub fn packet_cost_ns(&self) -> u64 {
-        let total = self.latest(LOAD_LOOKS);
-        if total.packets < MIN_PACKETS_FOR_COST {
+        let second = self.latest(LOAD_LOOKS);
+        let is_calm = permille(second) < LOAD_CALM_PERMILLE;
+        if second.packets == 0 || (is_calm && second.packets < MIN_PACKETS_FOR_COST) {
             return FIRST_PACKET_COST_NS;
         }
-        let measured_ns = total.counted_ns().div_ceil(total.packets);
-        if permille(total) < LOAD_CALM_PERMILLE { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
+        let measured_ns = self.slow_cost_ns(second.packet_cost_ns());
+        if is_calm { measured_ns.min(FIRST_PACKET_COST_NS) } else { measured_ns }
+    }
+
+    /// The cost of a packet in the slow seconds that are remembered, outliers excepted, at least
+    /// `latest_ns`. A core that other programs use too is faster in some seconds than in others. In a
+    /// steady flow of requests, those in the fastest seconds would be granted, and the viewers
+    /// would be too many for the slow ones.
+    fn slow_cost_ns(&self, latest_ns: u64) -> u64 {
+        let mut costs = self.second_costs;
+        costs.sort_unstable_by(|a, b| b.cmp(a));
+        let known = costs.partition_point(|&cost| cost > 0);
+        if known < FEW_COST_SECONDS {
+            return latest_ns * FEW_COSTS_PERMILLE / 1000;
+        }
+        latest_ns.max(costs[OUTLIER_SECONDS])
     }
 
     /// Returns how busy the core would be, in thousandths, if all of `packets_per_s` were sent: the
-    /// current load, a margin for rates that vary, and the cost of the packets that are not yet, or
-    /// not now, sent.
+    /// cost of these packets, or of those that are due now if they are more, and a margin for rates
+    /// that vary. Packets sent ahead of their time are not due: they yield to all others.
     pub fn expected_permille(&self, packets_per_s: u64) -> u64 {
-        let unsent = packets_per_s.saturating_sub(self.packets_per_s());
-        let unsent_permille = (unsent * self.packet_cost_ns()).div_ceil(1_000_000);
-        self.busy_permille() + self.margin_permille() + unsent_permille
+        let due = rate_of(self.latest(LOAD_LOOKS), EngineFigures::paced);
+        let packets_per_s = packets_per_s.max(due) + self.margin_per_s();
+        (packets_per_s * self.packet_cost_ns()).div_ceil(1_000_000)
     }
 
-    /// The standard deviation of the busy shares of the last looks: with many viewers whose rates vary, the peaks lie there.
-    fn margin_permille(&self) -> u64 {
-        let seen = self.next.min(LOAD_LOOKS);
-        if seen < 2 {
+    /// A margin in packets per second: the standard deviation of the paced rate in the looks of
+    /// the last second. With many viewers whose rates vary, the peaks lie there.
+    fn margin_per_s(&self) -> u64 {
+        let rates = || self.newest(LOAD_LOOKS).map(|look| rate_of(*look, EngineFigures::paced));
+        let looks = rates().count() as u64;
+        if looks < 2 {
             return 0;
         }
-        let shares = self.looks[..seen].iter().map(|look| permille(*look));
-        let mean = shares.clone().sum::<u64>() / seen as u64;
-        let variance = shares.map(|share| share.abs_diff(mean).pow(2)).sum::<u64>() / seen as u64;
-        variance.isqrt().min(MAX_MARGIN_PERMILLE)
+        let mean = rates().sum::<u64>() / looks;
+        let variance = rates().map(|rate| rate.abs_diff(mean).pow(2)).sum::<u64>() / looks;
+        variance.isqrt().min(mean * MAX_MARGIN_PERMILLE / 1000)
     }
 }
 
@@ -160,6 +201,11 @@ fn permille(of: EngineFigures) -> u64 {
 
 /// Packets a second of an interval.
 pub(super) fn rate(of: EngineFigures) -> u64 {
-    let per_s = (u128::from(of.packets) * 1_000_000_000).checked_div(u128::from(of.seen_ns));
+    rate_of(of, |of| of.packets)
+}
+
+/// The same for a part of the packets.
+fn rate_of(of: EngineFigures, part: impl Fn(&EngineFigures) -> u64) -> u64 {
+    let per_s = (u128::from(part(&of)) * 1_000_000_000).checked_div(u128::from(of.seen_ns));
     per_s.map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
 }

@@ -2,21 +2,23 @@
 //!
 //! Being late alone is no reason: after a momentary gap an engine catches up by itself, and sends
 //! more than usual meanwhile. It has promised too much if it is late, its core is full, and it
-//! still sends less than its viewers play. Its send rate is then the rate that the core carries;
-//! viewers are ended down to four fifths of this rate, because viewers that are behind take 5/4 of
-//! their rate until they have caught up ([`millrace_core::limits::CATCH_UP_RATIO`]).
+//! still sends less than its viewers play. Its send rate is then the rate that the core carries.
+//! Viewers are ended until the rest can catch up within [`RECOVERY_NS`], at most down to four fifths
+//! of this rate, because viewers that are behind take no more than 5/4 of their rate
+//! ([`millrace_core::limits::CATCH_UP_RATIO`]). A core that is a few percent too slow for its
+//! viewers loses a few percent of them.
 //!
 //! Only the engine's own work makes its core full. A loop that works for a hundredth of the time
 //! and waits for the core otherwise is late however few viewers it has, and sends everything it has
 //! promised whenever it runs.
 
-use millrace_core::limits::CATCH_UP_RATIO;
+use millrace_core::limits::{CATCH_UP_RATIO, OVERDUE_NS};
 use millrace_core::time::Instant;
 
 use super::engine_load::{EngineLoad, rate};
 use crate::limits::control::{
-    BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, SHED_LOOKS, SHED_STEP_NS,
-    SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
+    BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, RECOVERY_NS, SHED_LOOKS,
+    SHED_STEP_NS, SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
 };
 
 /// The controller of one engine.
@@ -24,6 +26,9 @@ use crate::limits::control::{
 pub struct Shedder {
     /// Late with a full core since.
     behind_since: Option<Instant>,
+    /// Packets that should have been sent since then, or shortly before, and were not.
+    backlog: u64,
+    looked: Instant,
     /// When the engine was last late because of its own work.
     behind_last: Option<Instant>,
     /// When the last step was made.
@@ -39,6 +44,7 @@ impl Shedder {
     /// currently play.
     pub(super) fn look(&mut self, now: Instant, load: &EngineLoad, promised: u64) -> u64 {
         self.forget(now);
+        let passed_ns = now.ns_since(std::mem::replace(&mut self.looked, now));
         let latest = load.latest(SHED_LOOKS);
         let overdue_permille = (latest.overdue * 1000).checked_div(latest.packets).unwrap_or(0);
         let worked_permille = latest.worked_permille();
@@ -57,8 +63,9 @@ impl Shedder {
             self.behind_since = None;
             return 0;
         }
-        let since = *self.behind_since.get_or_insert(now);
         let carried = rate(latest);
+        self.count_backlog(promised, carried, passed_ns);
+        let since = *self.behind_since.get_or_insert(now);
         let lasted_ns = now.ns_since(since);
         let is_short = carried < promised && lasted_ns >= SUSTAINED_NS;
         let is_slow = carried * 1000 < promised * SLOW_CATCH_UP_PERMILLE && lasted_ns >= SLOW_NS;
@@ -67,11 +74,25 @@ impl Shedder {
             return 0;
         }
         let (num, den) = CATCH_UP_RATIO;
-        let excess = promised.saturating_sub(carried * den / num);
+        let to_catch_up = in_ns(self.backlog, RECOVERY_NS);
+        let kept = carried.saturating_sub(to_catch_up).max(carried * den / num);
+        let excess = promised.saturating_sub(kept).min(promised / SHED_STEP_SHARE);
         if excess > 0 {
             self.stepped = Some(now);
+            // Ended streams take their share of the backlog with them.
+            self.backlog -= (u128::from(self.backlog) * u128::from(excess) / u128::from(promised)) as u64;
         }
-        excess.min(promised / SHED_STEP_SHARE)
+        excess
+    }
+
+    /// The packets that the engine is behind, after `passed_ns` more at these rates.
+    fn count_backlog(&mut self, promised: u64, carried: u64, passed_ns: u64) {
+        let of = |per_s: u64, ns: u64| (u128::from(per_s) * u128::from(ns) / 1_000_000_000) as u64;
+        if self.behind_since.is_none() {
+            // Packets are overdue from here on.
+            self.backlog = of(promised, OVERDUE_NS);
+        }
+        self.backlog = (self.backlog + of(promised, passed_ns)).saturating_sub(of(carried, passed_ns));
     }
 
     /// Records that `streams` streams were ended.
@@ -105,4 +126,9 @@ impl Shedder {
             self.behind_last = None;
         }
     }
+}
+
+/// Packets per second to send `packets` in this time.
+fn in_ns(packets: u64, ns: u64) -> u64 {
+    u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(ns)).unwrap_or(u64::MAX)
 }

@@ -57,6 +57,7 @@ impl EnginePort for EngineHandle {
             waited_ns: core.waited_ns,
             seen_ns: load.busy_ns + load.idle_ns,
             packets: engine.packets,
+            ahead: engine.ahead,
             overdue: engine.overdue,
         })
     }

@@ -79,10 +79,25 @@ pub const MAX_REFUSALS_KEPT: usize = 20;
 
 /// Looks that the load of an engine is worked out from: one second.
 pub const LOAD_LOOKS: usize = 10;
+/// Seconds whose costs of a packet are remembered. The speed of a virtual machine's core changes by
+/// 10 to 15 % for some seconds, a few times a minute.
+pub const COST_SECONDS: usize = 30;
+/// The dearest seconds are left out, so that one in which the machine stood still does not turn
+/// viewers away for half a minute.
+pub const OUTLIER_SECONDS: usize = 3;
+/// With fewer seconds known than this, their costs do not show how much the speed changes.
+pub const FEW_COST_SECONDS: usize = 8;
+/// Share of the measured cost that is assumed until then, in thousandths: the lower end of the
+/// changes seen on virtual machines.
+pub const FEW_COSTS_PERMILLE: u64 = 1_100;
+/// Only costs from this busy share on are remembered: with short bursts at a lower load a packet
+/// costs more than it will at a higher load.
+pub const COST_MEMORY_PERMILLE: u64 = 500;
 /// Below this busy share a packet costs more than it will among others, because most of it is waking up: the cost is not
 /// carried forward from there if it is above the one taken at the start.
 pub const LOAD_CALM_PERMILLE: u64 = 250;
-/// The margin for rates that vary is never more than this share of a core: more would turn viewers away for nothing.
+/// The margin for rates that vary is at most this share of the mean rate: more would turn viewers
+/// away for nothing.
 pub const MAX_MARGIN_PERMILLE: u64 = 80;
 /// A viewer that has sent RTCP reports counts as gone after this silence, and another viewer may
 /// take its UDP ports. Players report every 2.5 to 7.5 s (RFC 3550 section 6.2), so this allows for
@@ -117,6 +132,9 @@ pub const SHED_STEP_NS: u64 = 250_000_000;
 /// At most one part in this many of the promised rate goes in one step: the observed overload may
 /// be the end of a disturbance.
 pub const SHED_STEP_SHARE: u64 = 2;
+/// Viewers are ended until those who remain have caught up within this time, because the whole
+/// recovery must take less than 5 s.
+pub const RECOVERY_NS: u64 = 2_500_000_000;
 /// An engine that is late and sends less than this share of its viewers' rate to catch up takes too
 /// long: after [`SLOW_NS`] it counts as overloaded too.
 pub const SLOW_CATCH_UP_PERMILLE: u64 = 1_100;
@@ -250,5 +268,6 @@ pub const WATCHDOG_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 const _: () = {
     assert!(SHED_LOOKS <= LOAD_LOOKS);
+    assert!(OUTLIER_SECONDS < FEW_COST_SECONDS && FEW_COST_SECONDS < COST_SECONDS);
     assert!(FAILURE_LINES < MAX_CLIENT_LINES_PER_S);
 };
