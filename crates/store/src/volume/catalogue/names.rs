@@ -255,9 +255,10 @@ impl Catalogue {
         self.known_by_source(source)
     }
 
-    /// Titles whose source has the length or the path of this one.
+    /// Titles whose source has the length or the path of this one, of those that the catalogue knew
+    /// when it last looked. The caller has just looked up a name, and listing thousands of directories
+    /// again gives no certainty: another process may add the same file a moment later.
     pub(crate) fn near_source(&mut self, source: &SourceIdentity) -> Result<Vec<TitleInfo>, StoreError> {
-        self.catch_up()?;
         let rows = self.with_db(|db| db.of_source(source.bytes, &source.path))?;
         Ok(rows.into_iter().map(|row| row.info).collect())
     }
