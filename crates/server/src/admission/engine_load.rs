@@ -173,11 +173,14 @@ impl EngineLoad {
 
     /// Returns how busy the core would be, in thousandths, if all of `packets_per_s` were sent: the
     /// cost of these packets, or of those that are due now if they are more, and a margin for rates
-    /// that vary. Packets sent ahead of their time are not due: they yield to all others.
+    /// that vary. Packets sent ahead of their time are not due: they yield to all others. Work that
+    /// the packets at this cost do not explain is added: the loop's other work.
     pub fn expected_permille(&self, packets_per_s: u64) -> u64 {
-        let due = rate_of(self.latest(LOAD_LOOKS), EngineFigures::paced);
-        let packets_per_s = packets_per_s.max(due) + self.margin_per_s();
-        (packets_per_s * self.packet_cost_ns()).div_ceil(1_000_000)
+        let second = self.latest(LOAD_LOOKS);
+        let permille_for = |per_s: u64| (per_s * self.packet_cost_ns()).div_ceil(1_000_000);
+        let other_permille = permille(second).saturating_sub(permille_for(rate(second)));
+        let due = rate_of(second, EngineFigures::paced);
+        permille_for(packets_per_s.max(due) + self.margin_per_s()) + other_permille
     }
 
     /// A margin in packets per second: the standard deviation of the paced rate in the looks of

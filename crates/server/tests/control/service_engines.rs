@@ -398,7 +398,7 @@ fn while_nobody_writes_to_a_connection_everything_waits() {
     // The other engine has become full, and the first one idle: a stream that waits for the one
     // does not go back before it has been there.
     site.desk.wait(2 * SECOND);
-    site.look(20, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
+    site.look(20, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(97) }]);
     assert!(matches!(site.desk.play(paused, None), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     let returns = site.desk.take_commands().into_iter().filter(|command| command.contains("return"));
     assert_eq!(returns.count(), 0);
@@ -430,7 +430,7 @@ fn handover_of_connection_without_streams_is_not_redirected() {
     let key = *site.desk.service.streams_of(conn).first().expect("its stream");
     site.desk.close(key);
     // Its viewer wants another title, but the other engine has become full, and the first one idle.
-    site.look(120, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(95) }]);
+    site.look(120, [busy(10), Core { packets_per_s: 8 * VIEWER_PACKETS_PER_S, ..busy(97) }]);
     site.desk.take_commands();
     assert!(matches!(site.desk.try_tcp(conn), Err(Refusal::Exhausted(Exhausted::Full(_)))));
     assert_eq!(site.desk.take_commands(), [""; 0]);
