@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::{
-    BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_MAX_BUSY_PERMILLE, DEFAULT_PACKET_BYTES, MAX_CONNS_PER_ENGINE,
-    MAX_ENGINES, MAX_STREAMS_PER_ENGINE, MIN_CACHE_BYTES,
+    BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, MAX_CONNS_PER_ENGINE, MAX_ENGINES,
+    MAX_STREAMS_PER_ENGINE, MIN_CACHE_BYTES,
 };
 use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Doorbell;
@@ -32,7 +32,10 @@ use crate::calls::{Bounds, Calls, ContextKey};
 use crate::context::Transport;
 use crate::events::{self, DescriptorWatch, Receivers};
 use crate::file::{BlockPacing, Opening};
-use crate::limits::{BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_STREAM_CACHE_BYTES};
+use crate::limits::{
+    BUSY_LOOK_NS, DEFAULT_CALL_PORTS, DEFAULT_CALLS_PER_ENGINE, DEFAULT_MAX_BUSY_PERMILLE,
+    DEFAULT_STREAM_CACHE_BYTES,
+};
 use crate::outcome::{OpenError, RunError, RunRefusal};
 use crate::run::LineHandle;
 use crate::source::{MediaSource, PacketFraming, SourceInner, SourceParts, SourcePosition};

@@ -134,9 +134,6 @@ pub const MAX_SOURCES: usize = u8::MAX as usize;
 /// common player (100 ms), and more than a shared machine takes from a loop now and then. Admission
 /// judges by it.
 pub const OVERDUE_NS: u64 = 50_000_000;
-/// Share of its core, in thousandths, that an engine may be busy before viewers are turned away.
-/// The rest is for seeks and for the moments in which the machine does something else.
-pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 960;
 /// A hole of ours (the loop stood still, an extent came late) up to this long is made up at
 /// [`CATCH_UP_RATIO`]; a longer one moves the stream's timeline instead. 5 s take 20 s of catching
 /// up, which a full machine can just bear.

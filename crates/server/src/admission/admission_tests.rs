@@ -1,6 +1,5 @@
 use super::*;
-use crate::limits::{ADMISSION_LOOK_NS, FIRST_PACKET_COST_NS};
-use millrace_core::limits::DEFAULT_MAX_BUSY_PERMILLE;
+use crate::limits::{ADMISSION_LOOK_NS, DEFAULT_MAX_BUSY_PERMILLE, FIRST_PACKET_COST_NS};
 
 /// One viewer of 8 Mb/s.
 const VIEWER: Demand = Demand { packets_per_s: 760, bits_per_s: 8_000_000 };
@@ -265,6 +264,21 @@ fn packets_sent_ahead_are_no_demand() {
     };
     assert!((380..=390).contains(&expected_permille(true)), "{}", expected_permille(true));
     assert!(expected_permille(false) >= 760, "{}", expected_permille(false));
+}
+
+#[test]
+fn work_beside_few_packets_counts_by_itself() {
+    let (mut core, mut admission) = (Core::new(2_000_000), admission_with(|_| {}));
+    core.viewers = 2;
+    for _ in 0..20 {
+        // A fifth of each look goes to seeks and other connections.
+        core.sums.cpu_ns += ADMISSION_LOOK_NS / 5;
+        core.sums.busy_ns += ADMISSION_LOOK_NS / 5;
+        core.run(&mut admission, ADMISSION_LOOK_NS);
+    }
+    let expected_permille = admission.load(0, core.promised()).1;
+    assert!((200..=210).contains(&expected_permille), "{expected_permille}");
+    assert_eq!(core.ask(&mut admission), Ok(()), "a packet is not as dear as all this work");
 }
 
 #[test]

@@ -177,16 +177,17 @@ impl EngineLoad {
     /// the packets at this cost do not explain is added: the loop's other work.
     pub fn expected_permille(&self, packets_per_s: u64) -> u64 {
         let second = self.latest(LOAD_LOOKS);
-        let permille_for = |per_s: u64| (per_s * self.packet_cost_ns()).div_ceil(1_000_000);
+        let cost_ns = self.packet_cost_ns();
+        let permille_for = |per_s: u64| (per_s * cost_ns).div_ceil(1_000_000);
         let other_permille = permille(second).saturating_sub(permille_for(rate(second)));
-        let due = rate_of(second, EngineFigures::paced);
+        let due = per_second(second.paced(), second.seen_ns);
         permille_for(packets_per_s.max(due) + self.margin_per_s()) + other_permille
     }
 
     /// A margin in packets per second: the standard deviation of the paced rate in the looks of
     /// the last second. With many viewers whose rates vary, the peaks lie there.
     fn margin_per_s(&self) -> u64 {
-        let rates = || self.newest(LOAD_LOOKS).map(|look| rate_of(*look, EngineFigures::paced));
+        let rates = || self.newest(LOAD_LOOKS).map(|look| per_second(look.paced(), look.seen_ns));
         let looks = rates().count() as u64;
         if looks < 2 {
             return 0;
@@ -204,11 +205,11 @@ fn permille(of: EngineFigures) -> u64 {
 
 /// Packets a second of an interval.
 pub(super) fn rate(of: EngineFigures) -> u64 {
-    rate_of(of, |of| of.packets)
+    per_second(of.packets, of.seen_ns)
 }
 
-/// The same for a part of the packets.
-fn rate_of(of: EngineFigures, part: impl Fn(&EngineFigures) -> u64) -> u64 {
-    let per_s = (u128::from(part(&of)) * 1_000_000_000).checked_div(u128::from(of.seen_ns));
+/// The rate at which `count` events fill `ns`, per second; 0 in no time.
+pub(super) fn per_second(count: u64, ns: u64) -> u64 {
+    let per_s = (u128::from(count) * 1_000_000_000).checked_div(u128::from(ns));
     per_s.map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
 }

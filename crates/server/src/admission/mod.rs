@@ -18,7 +18,6 @@ mod shed;
 
 use std::fmt;
 
-use millrace_core::limits::DEFAULT_MAX_BUSY_PERMILLE;
 use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
@@ -27,7 +26,7 @@ pub use in_use::InUse;
 pub use shed::Shedder;
 
 use crate::limits::control::CACHE_LOOK_NS;
-use crate::limits::{ADMISSION_NEWS_NS, DISK_LATE_PERMILLE, MIN_LATE_GRANTS};
+use crate::limits::{ADMISSION_NEWS_NS, DEFAULT_MAX_BUSY_PERMILLE, DISK_LATE_PERMILLE, MIN_LATE_GRANTS};
 
 /// The demand of one viewer, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

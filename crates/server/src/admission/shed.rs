@@ -15,7 +15,7 @@
 use millrace_core::limits::{CATCH_UP_RATIO, OVERDUE_NS};
 use millrace_core::time::Instant;
 
-use super::engine_load::{EngineLoad, rate};
+use super::engine_load::{EngineLoad, per_second, rate};
 use crate::limits::control::{
     BEHIND_PERMILLE, BUSY_WORK_PERMILLE, CALM_NS, FULL_PERMILLE, MIN_WORK_PERMILLE, RECOVERY_NS, SHED_LOOKS,
     SHED_STEP_NS, SHED_STEP_SHARE, SLOW_CATCH_UP_PERMILLE, SLOW_NS, SUSTAINED_NS,
@@ -74,7 +74,7 @@ impl Shedder {
             return 0;
         }
         let (num, den) = CATCH_UP_RATIO;
-        let to_catch_up = in_ns(self.backlog, RECOVERY_NS);
+        let to_catch_up = per_second(self.backlog, RECOVERY_NS);
         let kept = carried.saturating_sub(to_catch_up).max(carried * den / num);
         let excess = promised.saturating_sub(kept).min(promised / SHED_STEP_SHARE);
         if excess > 0 {
@@ -126,9 +126,4 @@ impl Shedder {
             self.behind_last = None;
         }
     }
-}
-
-/// Packets per second to send `packets` in this time.
-fn in_ns(packets: u64, ns: u64) -> u64 {
-    u64::try_from(u128::from(packets) * 1_000_000_000 / u128::from(ns)).unwrap_or(u64::MAX)
 }

@@ -35,6 +35,9 @@ pub const MAX_OPENINGS: usize = 256;
 pub const OPENING_NS: u64 = 2 * DISK_CALL_NS + 2_000_000_000;
 /// Default number of viewers at once: at 2 Mb/s the 10 Gb/s of a server's link.
 pub const DEFAULT_MAX_STREAMS: usize = 5000;
+/// Share of its core, in thousandths, that an engine is expected to need before viewers are turned
+/// away. The rest is for seeks and for moments in which the machine does something else.
+pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 960;
 /// Below this a burst is a packet or two even of fast streams: nothing is gathered.
 pub const MIN_BURST_NS: u64 = 1_000_000;
 /// Media that is sent ahead at first to viewers by a connection, in milliseconds; 0: none. See `docs/design/0026-trick-play.md`, "Fast start".

@@ -443,9 +443,9 @@ function showStatus(status) {
   const percent = (room) => Math.round(100 * share(room)) + ' %';
   const ill = status.members.filter((member) => member.trouble);
   at('load').textContent = [
-    status.streams === 0 ? 'Nothing is being played' : (status.streams === 1 ? '1 stream is' : status.streams + ' streams are') + ' being played, ' + megabits(rate) + ' in all',
-    fullest.what && 'most used: ' + resource(fullest.what) + ', ' + percent(fullest),
-    'packets were at most ' + Math.round(status.late_max_s * 1000) + ' ms late',
+    status.streams === 0 ? 'Nothing is playing' : (status.streams === 1 ? '1 stream is' : status.streams + ' streams are') + ' playing, ' + megabits(rate) + ' in all',
+    status.streams > 0 && 'no packet left more than ' + Math.round(status.late_max_s * 1000) + ' ms late',
+    share(fullest) > 0 && 'most used: ' + percent(fullest) + ' of ' + resource(fullest.what),
     ill.length && ill.length + ' of ' + status.members.length + ' disks need attention'].filter(Boolean).join('; ') + '.';
   at('room').replaceChildren(...status.room.map((room) => {
     const item = element('li');

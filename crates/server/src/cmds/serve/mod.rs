@@ -114,7 +114,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOW", default_value = "measured", help_heading = "Who is let in")]
     pub(crate) admission: AdmissionChoice,
     /// How busy the core of an engine may become, as a share of the time, before viewers are refused
-    #[arg(long, value_name = "PERCENT", default_value_t = Percent(limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0), help_heading = "Who is let in")]
+    #[arg(long, value_name = "PERCENT", default_value_t = Percent(crate::limits::DEFAULT_MAX_BUSY_PERMILLE as f64 / 10.0), help_heading = "Who is let in")]
     pub(crate) max_busy: Percent,
     /// Total rate of the network links: auto (the rate that the hardware reports, less a share for
     /// headers), off, or a rate
