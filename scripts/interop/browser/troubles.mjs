@@ -21,7 +21,7 @@ async function checkStatus(page) {
   });
   await page.clock.install();
   await page.goto(pageUrl);
-  await page.getByText(/3 streams .* most used: places in the cache, 90 %.* at most 12 ms late.* 1 of 2 disks need attention/).click();
+  await page.getByText(/3 streams are playing, .* no packet left more than 12 ms late; most used: 90 % of places in the cache; 1 of 2 disks need attention/).click();
   for (const text of ['<b>film</b>', '192.0.2.1:5000 by UDP', '25.0 %', 'and 4 more, started earlier', /all 3 streams are in use [(]and 2 more[)]/, /run: millrace repair/]) {
     await page.locator('#server').getByText(text).waitFor();
   }
