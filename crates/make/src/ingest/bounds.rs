@@ -10,6 +10,7 @@ use millrace_store::volume::reserve;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::error::Exceeded;
+use super::sandbox::Sandbox;
 use crate::limits::ingest::MIN_LOOK_BYTES;
 use crate::limits::{
     DISK_LOOK_BYTES, FFMPEG_OUTPUT_BYTES, FFMPEG_OUTPUT_RATIO, FFMPEG_PROCESSOR_NS,
@@ -27,6 +28,8 @@ pub struct FfmpegBounds {
     pub processor: Option<Duration>,
     /// Longest time without any output.
     pub silence: Duration,
+    /// Whether it is kept from everything but the file.
+    pub sandbox: Sandbox,
 }
 
 impl Default for FfmpegBounds {
@@ -36,6 +39,7 @@ impl Default for FfmpegBounds {
             output: None,
             processor: None,
             silence: Duration::from_nanos(FFMPEG_SILENCE_NS),
+            sandbox: Sandbox::default(),
         }
     }
 }
@@ -49,7 +53,7 @@ impl FfmpegBounds {
             Duration::from_nanos(ns)
         };
         let processor = self.processor.unwrap_or_else(by_size).max(Duration::from_secs(1));
-        ProcessBounds { memory: self.memory, processor, silence: self.silence }
+        ProcessBounds { memory: self.memory, processor, silence: self.silence, sandbox: self.sandbox }
     }
 
     /// Returns the most that it may write for a file of `source_bytes` bytes.
@@ -68,6 +72,8 @@ pub(crate) struct ProcessBounds {
     pub processor: Duration,
     /// Longest time without output.
     pub silence: Duration,
+    /// Whether it is locked in.
+    pub sandbox: Sandbox,
 }
 
 impl ProcessBounds {

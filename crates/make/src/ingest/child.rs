@@ -1,5 +1,6 @@
 //! A helper program whose output is read here: bounded, can be cancelled at any moment, never outlives its reader.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -59,22 +60,20 @@ pub(crate) struct HelperProgram {
 }
 
 impl HelperProgram {
-    /// Starts `command`, with nothing to read and its output and messages coming here. It gets a process group of its
-    /// own, so that a Ctrl-C at the terminal reaches only us and we decide what becomes of it. The kernel's limits are put on
-    /// it when it runs already, which needs no code between fork and exec; it has read next to nothing of its file by then.
-    pub(crate) fn start(command: Command, bounds: ProcessBounds) -> Result<Self, ChildStop> {
-        Self::start_with(command, Stdio::null(), bounds)
-    }
-
-    /// Like [`HelperProgram::start`], with `input` as standard input.
-    pub(crate) fn start_with(
+    /// Starts `command`, with its output and messages coming here. `input` is its standard input, and the only file that it can
+    /// read if it is locked in. It gets a process group of its own, so that a Ctrl-C at the terminal reaches only us and we
+    /// decide what becomes of it. The kernel's limits are put on it when it runs already, which needs no code between fork
+    /// and exec; it has read next to nothing of its file by then.
+    pub(crate) fn start(
         mut command: Command,
-        input: Stdio,
+        input: Option<&File>,
         bounds: ProcessBounds,
     ) -> Result<Self, ChildStop> {
         let program = Path::new(command.get_program()).to_path_buf();
-        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(ChildStop::Start)?;
+        let stdin = input.map(File::try_clone).transpose().map_err(ChildStop::Start)?;
+        command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = bounds.sandbox.spawn(&mut command, input).map_err(ChildStop::Start)?;
         let (out, err) = match (child.stdout.take(), child.stderr.take()) {
             (Some(out), Some(err)) => (out, err),
             _ => unreachable!("both were asked for as pipes"),

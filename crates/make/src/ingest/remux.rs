@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use millrace_core::limits::volume::BUFFER_BYTES;
-use millrace_core::units::ByteLen;
 
 use super::bounds::{OutputBound, ProcessBounds};
 use super::child::{ChildStop, HelperProgram};
@@ -13,6 +12,7 @@ use super::error::{IngestError, StreamError};
 use super::mp4::Joined;
 use super::pass::{ByteSource, PassProgress};
 use super::plan::{self, ProbeOutput, RemuxPlan};
+use super::sandbox::Sandbox;
 use super::source::SourceFile;
 use super::watch::ProgressReporter;
 use super::web_audio::WebAudio;
@@ -112,8 +112,7 @@ impl Remuxer<'_> {
 
     /// Starts a program that reads the title from its standard input.
     pub(crate) fn run(&self, command: Command) -> Result<HelperProgram, ChildStop> {
-        let input = self.source.as_input().map_err(ChildStop::Start)?;
-        HelperProgram::start_with(command, input, self.bounds.clone())
+        HelperProgram::start(command, Some(self.source.as_input()), self.bounds.clone())
     }
 
     /// Replaces the input path in a program's message by the path of the file.
@@ -135,7 +134,7 @@ impl Remuxer<'_> {
             },
             ChildStop::Exceeded(exceeded) => IngestError::Exceeded { path, program, exceeded },
             ChildStop::Failed { status, said } => {
-                let said = with_remedy(&self.with_name(&said), self.bounds.memory);
+                let said = with_remedy(&self.with_name(&said), &self.bounds);
                 IngestError::Ffmpeg { path, program, status, said }
             }
         }
@@ -151,7 +150,8 @@ fn ffprobe_beside(ffmpeg: &Path) -> PathBuf {
     }
 }
 
-fn with_remedy(said: &str, memory: ByteLen) -> String {
+fn with_remedy(said: &str, bounds: &ProcessBounds) -> String {
+    let memory = bounds.memory;
     let said = if said.is_empty() { "it said nothing" } else { said };
     if said.contains("Unknown encoder") {
         return format!(
@@ -163,6 +163,9 @@ fn with_remedy(said: &str, memory: ByteLen) -> String {
         return format!(
             "{said}; if the picture is very large, {memory} of memory may be too little (--ffmpeg-memory)"
         );
+    }
+    if bounds.sandbox != Sandbox::Off && said.contains("Permission denied") {
+        return format!("{said}; an ffmpeg that needs files or devices of its own: --ffmpeg-sandbox off");
     }
     said.to_owned()
 }
@@ -219,6 +222,7 @@ impl ByteSource for RemuxSource<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bounds::FfmpegBounds;
     use super::*;
 
     #[test]
@@ -235,10 +239,15 @@ mod tests {
 
     #[test]
     fn with_remedy_of_missing_encoder_names_remedy() {
-        let remedy = |said| with_remedy(said, ByteLen(2 << 30));
+        let bounds = FfmpegBounds::default().of_process(1000);
+        let remedy = |said| with_remedy(said, &bounds);
         assert!(remedy("Unknown encoder 'libx264'").contains("install an ffmpeg with libx264"));
         assert!(remedy("Error while opening encoder for #0:0").contains("2GiB of memory may be too little"));
         assert_eq!(remedy("moov atom not found"), "moov atom not found");
         assert_eq!(remedy(""), "it said nothing");
+        let denied = "/dev/dri/renderD128: Permission denied";
+        assert!(remedy(denied).ends_with("of its own: --ffmpeg-sandbox off"), "{}", remedy(denied));
+        let free = ProcessBounds { sandbox: Sandbox::Off, ..bounds.clone() };
+        assert_eq!(with_remedy(denied, &free), denied);
     }
 }

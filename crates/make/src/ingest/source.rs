@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::atomic::AtomicBool;
 use std::time::UNIX_EPOCH;
 
@@ -128,8 +127,8 @@ impl SourceFile {
     }
 
     /// As the standard input of a program.
-    pub(crate) fn as_input(&self) -> io::Result<Stdio> {
-        Ok(Stdio::from(self.file.try_clone()?))
+    pub(crate) fn as_input(&self) -> &File {
+        &self.file
     }
 
     /// Another reader, from the beginning on.

@@ -83,8 +83,8 @@ fn source_whose_path_is_swapped_after_opening_stays_the_file() {
     let file = SourceFile::open_beneath(&folder.path("folder"), &film).unwrap();
     fs::remove_file(&film).unwrap();
     symlink(folder.path("secret.ts"), &film).unwrap();
-    let cat =
-        std::process::Command::new("cat").arg("/proc/self/fd/0").stdin(file.as_input().unwrap()).output();
+    let input = file.as_input().try_clone().unwrap();
+    let cat = std::process::Command::new("cat").arg("/proc/self/fd/0").stdin(input).output();
     assert_eq!(cat.unwrap().stdout, b"inside");
 }
 

@@ -16,8 +16,10 @@ use millrace_store::pictures::{PictureFiles, TILE};
 
 use super::PicturesError;
 use super::stills::Still;
+use crate::ingest::Sandbox;
 use crate::ingest::bounds::ProcessBounds;
 use crate::ingest::child::{ChildStop, HelperProgram};
+use crate::ingest::plan::INPUT;
 use crate::limits::pictures::{MAX_WORK_BYTES, PICTURES_MEMORY, PICTURES_SILENCE, PICTURES_TIME};
 use crate::trick::alone::as_first;
 
@@ -30,6 +32,7 @@ const PICTURES_PID: u16 = 0x101;
 /// Who draws.
 pub(super) struct Artist<'a> {
     pub(super) ffmpeg: &'a Path,
+    pub(super) sandbox: Sandbox,
     pub(super) files: &'a PictureFiles,
     pub(super) id: TitleId,
     pub(super) cancel: &'a AtomicBool,
@@ -71,8 +74,9 @@ impl Artist<'_> {
 
     fn draw(&self, film: &SlideshowFile, filter: &str) -> Result<Vec<u8>, PicturesError> {
         let mut command = Command::new(self.ffmpeg);
-        let mut source = std::ffi::OsString::from("file:");
-        source.push(&film.path);
+        let input = File::open(&film.path)
+            .map_err(StoreError::io("open", &film.path))
+            .map_err(PicturesError::NotKept)?;
         command.args(["-v", "error", "-nostdin", "-threads", "1"]);
         command.args([
             "-protocol_whitelist",
@@ -83,9 +87,9 @@ impl Artist<'_> {
             "mpegts",
             "-i",
         ]);
-        command.arg(source).args(["-map", "0:v:0", "-vf", filter, "-frames:v", "1", "-q:v", "5"]);
+        command.arg(INPUT).args(["-map", "0:v:0", "-vf", filter, "-frames:v", "1", "-q:v", "5"]);
         command.args(["-threads", "1", "-c:v", "mjpeg", "-f", "image2pipe", "pipe:1"]);
-        run(command, self.cancel)
+        run(command, &input, self.sandbox, self.cancel)
     }
 }
 
@@ -162,21 +166,28 @@ impl Drop for SlideshowFile {
 }
 
 /// Runs it within its bounds. Returns its output.
-fn run(command: Command, cancel: &AtomicBool) -> Result<Vec<u8>, PicturesError> {
+fn run(
+    command: Command,
+    input: &File,
+    sandbox: Sandbox,
+    cancel: &AtomicBool,
+) -> Result<Vec<u8>, PicturesError> {
     let bounds = ProcessBounds {
         memory: ByteLen(PICTURES_MEMORY),
         processor: PICTURES_TIME,
         silence: PICTURES_SILENCE,
+        sandbox,
     };
-    run_within(command, cancel, bounds)
+    run_within(command, Some(input), cancel, bounds)
 }
 
 fn run_within(
     command: Command,
+    input: Option<&File>,
     cancel: &AtomicBool,
     bounds: ProcessBounds,
 ) -> Result<Vec<u8>, PicturesError> {
-    let mut child = HelperProgram::start(command, bounds).map_err(stop)?;
+    let mut child = HelperProgram::start(command, input, bounds).map_err(stop)?;
     let (mut all, mut room) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         match child.read(&mut room, cancel, &mut || {}).map_err(stop)? {
@@ -220,7 +231,12 @@ mod tests {
     }
 
     fn bounds(silence: Duration) -> ProcessBounds {
-        ProcessBounds { memory: ByteLen(1 << 30), processor: Duration::from_secs(5), silence }
+        ProcessBounds {
+            memory: ByteLen(1 << 30),
+            processor: Duration::from_secs(5),
+            silence,
+            sandbox: Sandbox::Off,
+        }
     }
 
     #[test]
@@ -231,29 +247,30 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mark = dir.path().join("pid");
         let hangs = format!("echo $$ > {}; exec sleep 600", mark.display());
-        assert!(matches!(run_within(sh(&hangs), &no, quick.clone()), Err(PicturesError::Ffmpeg(_))));
+        assert!(matches!(run_within(sh(&hangs), None, &no, quick.clone()), Err(PicturesError::Ffmpeg(_))));
         let pid = std::fs::read_to_string(mark).unwrap();
         assert!(!Path::new("/proc").join(pid.trim()).exists(), "it still runs");
-        let floods = run_within(sh("exec cat /dev/zero"), &no, bounds(Duration::from_secs(60))).unwrap_err();
+        let floods =
+            run_within(sh("exec cat /dev/zero"), None, &no, bounds(Duration::from_secs(60))).unwrap_err();
         assert!(floods.to_string().contains("more than"), "{floods}");
         for script in ["echo no picture", "exit 3", ":"] {
             assert!(
                 matches!(
-                    run_within(sh(script), &no, bounds(Duration::from_secs(60))),
+                    run_within(sh(script), None, &no, bounds(Duration::from_secs(60))),
                     Err(PicturesError::Ffmpeg(_))
                 ),
                 "{script}"
             );
         }
         assert!(matches!(
-            run_within(sh("sleep 600"), &AtomicBool::new(true), quick.clone()),
+            run_within(sh("sleep 600"), None, &AtomicBool::new(true), quick.clone()),
             Err(PicturesError::Cancelled)
         ));
         assert!(matches!(
-            run_within(Command::new("/no/such/program"), &no, quick.clone()),
+            run_within(Command::new("/no/such/program"), None, &no, quick.clone()),
             Err(PicturesError::NoFfmpeg(_))
         ));
-        let jpeg = run_within(sh(r"printf '\377\330x\377\331'"), &no, bounds(Duration::from_secs(60)));
+        let jpeg = run_within(sh(r"printf '\377\330x\377\331'"), None, &no, bounds(Duration::from_secs(60)));
         assert_eq!(jpeg.unwrap(), [0xff, 0xd8, b'x', 0xff, 0xd9]);
         assert!(begun.elapsed() < Duration::from_secs(60));
     }

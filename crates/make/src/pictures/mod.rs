@@ -23,6 +23,7 @@ use millrace_store::StoreError;
 use millrace_store::pictures::{PictureFiles, Pictures};
 use millrace_store::volume::{MediaReader, TitleInfo, Volume};
 
+use crate::ingest::Sandbox;
 use crate::limits::pictures::{POSTER_FROM_PERMILLE, POSTER_TO_PERMILLE};
 
 use self::stills::Still;
@@ -58,6 +59,7 @@ pub fn make(
     volume: &Volume,
     title: &TitleInfo,
     ffmpeg: &Path,
+    sandbox: Sandbox,
     files: &PictureFiles,
     cancel: &AtomicBool,
     rest: &mut dyn FnMut(),
@@ -66,7 +68,7 @@ pub fn make(
     let index = std::sync::Arc::clone(&reader.files().index);
     let duration_ms = index.duration().0 / 90;
     let (mut times_ms, mut best) = (Vec::new(), None::<Still>);
-    let artist = draw::Artist { ffmpeg, files, id: title.id, cancel };
+    let artist = draw::Artist { ffmpeg, sandbox, files, id: title.id, cancel };
     let mut film = None;
     for point in stills::choose(&index) {
         rest();

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::ingest_support::ffmpeg;
-use millrace_make::ingest::{IngestOptions, WebAudio, ingest};
+use millrace_make::ingest::{IngestOptions, Sandbox, WebAudio, ingest};
 use millrace_make::pictures;
 use millrace_store::pictures::PictureFiles;
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
@@ -105,8 +105,16 @@ impl Stored {
     fn has_poster(&self) {
         let files = PictureFiles::of(&self.dir.path().join("store"));
         let no = std::sync::atomic::AtomicBool::new(false);
-        let made =
-            pictures::make(&self.volume, &self.info, Path::new("ffmpeg"), &files, &no, &mut || ()).unwrap();
+        let made = pictures::make(
+            &self.volume,
+            &self.info,
+            Path::new("ffmpeg"),
+            Sandbox::Require,
+            &files,
+            &no,
+            &mut || (),
+        )
+        .unwrap();
         assert!(made.poster.len() > 1000 && made.sheet.len() > 500);
         // Each tile of the sheet is another picture.
         let count = made.about.times_ms.len();

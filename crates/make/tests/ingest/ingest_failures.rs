@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::ingest_support::ffmpeg;
 use millrace_core::time::MediaTicks;
-use millrace_make::ingest::{IngestError, IngestOptions, IngestProgress, IngestStage, ingest};
+use millrace_make::ingest::{IngestError, IngestOptions, IngestProgress, IngestStage, Sandbox, ingest};
 use millrace_store::volume::{TitleInfo, Volume};
 use millrace_testkit::mux::{Film, film, usual_film};
 use tempfile::TempDir;
@@ -177,6 +177,8 @@ const DESCRIPTION: &str = r#"echo '{"streams":[{"index":0,"codec_type":"video","
 #[test]
 fn ingest_with_failing_ffmpeg_leaves_nothing_and_reports_stderr() {
     let mut bench = Bench::new();
+    // The scripts use files beside them.
+    bench.options.bounds.sandbox = Sandbox::Off;
     let source = bench.file("film.mp4", b"....ftypisom");
     let half = bench.file("half.ts", &usual_film());
     bench.script("ffprobe", DESCRIPTION);
@@ -198,6 +200,8 @@ fn ingest_with_failing_ffmpeg_leaves_nothing_and_reports_stderr() {
 #[test]
 fn cancelling_while_ffmpeg_is_silent_kills_it_at_once() {
     let mut bench = Bench::new();
+    // The scripts use files beside them.
+    bench.options.bounds.sandbox = Sandbox::Off;
     let source = bench.file("film.mp4", b"....ftypisom");
     let pid_file = bench.dir.path().join("pid");
     for (silent, other) in [("ffmpeg", "ffprobe"), ("ffprobe", "ffmpeg")] {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
-use millrace_make::ingest::{FfmpegBounds, IngestOptions, WebAudio};
+use millrace_make::ingest::{FfmpegBounds, IngestOptions, Sandbox, WebAudio};
 
 /// The ffmpeg program and the resources it may use.
 #[derive(Args, Clone, Debug)]
@@ -26,6 +26,18 @@ pub(crate) struct FfmpegArgs {
     /// the file]
     #[arg(long = "ffmpeg-time", value_name = "TIME", env = "MILLRACE_FFMPEG_TIME")]
     time: Option<HumanDuration>,
+    /// Whether ffmpeg is kept from all files but the film, from the network and from other programs: auto (as far as the
+    /// kernel can), require (completely, or nothing is converted), or off (for an ffmpeg that needs files or devices of its
+    /// own, such as a graphics card)
+    #[arg(
+        long = "ffmpeg-sandbox",
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true,
+        env = "MILLRACE_FFMPEG_SANDBOX"
+    )]
+    sandbox: SandboxChoice,
     /// AAC beside audio that browsers do not play (AC-3, DTS, MP2 and others), 60 MB an hour for each language: auto (where a
     /// container is converted; MPEG-TS is stored as it is), always (MPEG-TS too, which is then converted), or never
     #[arg(
@@ -46,6 +58,13 @@ enum WebAudioChoice {
     Never,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SandboxChoice {
+    Auto,
+    Require,
+    Off,
+}
+
 impl FfmpegArgs {
     /// How a file is taken in; `cancel` stops it.
     pub(crate) fn ingest_options(&self, cancel: &Arc<AtomicBool>) -> IngestOptions {
@@ -64,7 +83,17 @@ impl FfmpegArgs {
             memory: self.memory,
             output: self.output,
             processor: self.time.map(|time| time.0),
+            sandbox: self.sandbox(),
             ..FfmpegBounds::default()
+        }
+    }
+
+    /// Whether ffmpeg is locked in.
+    pub(crate) fn sandbox(&self) -> Sandbox {
+        match self.sandbox {
+            SandboxChoice::Auto => Sandbox::Auto,
+            SandboxChoice::Require => Sandbox::Require,
+            SandboxChoice::Off => Sandbox::Off,
         }
     }
 

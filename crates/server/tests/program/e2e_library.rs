@@ -177,6 +177,8 @@ fn killed_in_the_middle_of_adding_nothing_is_visible_and_the_next_try_works() {
             store,
             "--ffmpeg",
             program.to_str().unwrap(),
+            "--ffmpeg-sandbox",
+            "off",
         ])
         .spawn()
         .unwrap();

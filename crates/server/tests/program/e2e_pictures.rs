@@ -178,7 +178,8 @@ fn ffmpeg_that_hangs_is_terminated_at_server_shutdown() {
     let (program, mark) = (dir.path().join("ffmpeg"), dir.path().join("pid"));
     std::fs::write(&program, format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", mark.display())).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (mut server, address) = site(&store, &["--ffmpeg", program.to_str().unwrap()]);
+    let (mut server, address) =
+        site(&store, &["--ffmpeg", program.to_str().unwrap(), "--ffmpeg-sandbox", "off"]);
     until("it is begun", LIMIT, || std::fs::read_to_string(&mark).is_ok_and(|pid| !pid.is_empty()));
     assert_eq!(title(address, "film")["pictures"], "waiting");
     assert!(server.interrupt());

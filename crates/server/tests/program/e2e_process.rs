@@ -70,7 +70,14 @@ impl EndlessAdd {
         fs::write(&source, [0x1a, 0x45, 0xdf, 0xa3]).unwrap();
         let store = dir.join("store");
         let mut command = with_signals(option);
-        command.arg("add").arg(&source).arg("--ffmpeg").arg(dir.join("ffmpeg")).arg("--store").arg(&store);
+        command
+            .arg("add")
+            .arg(&source)
+            .arg("--ffmpeg")
+            .arg(dir.join("ffmpeg"))
+            .args(["--ffmpeg-sandbox", "off"])
+            .arg("--store")
+            .arg(&store);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         until("ffmpeg or ffprobe begins", || {
             ["ffmpeg.begun", "ffprobe.begun"].iter().any(|name| dir.join(name).exists())

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use millrace_core::units::ByteLen;
+use millrace_make::ingest::is_sandbox_complete;
 use millrace_offload::probe::Finding;
 
 use super::checks::{CheckResult, finding};
@@ -19,7 +20,7 @@ const LITTLE_SPACE_BYTES: u64 = 4 << 30;
 /// All checks.
 pub(super) fn all() -> Vec<Finding> {
     let http = DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS;
-    vec![program("ffmpeg"), program("ffprobe"), hls_js(), ports(&DEFAULT_PORTS, http), space()]
+    vec![program("ffmpeg"), program("ffprobe"), sandbox(), hls_js(), ports(&DEFAULT_PORTS, http), space()]
 }
 
 /// The version that a program prints first.
@@ -39,6 +40,20 @@ fn program(name: &'static str) -> Finding {
         version(name),
         "everything that is not MPEG-TS: MP4, Matroska, AVI and others; posters, renditions, fast forward",
         "apt-get install ffmpeg, or name it: --ffmpeg PROGRAM; its ffprobe is expected beside it",
+    )
+}
+
+fn sandbox() -> Finding {
+    let found = match is_sandbox_complete() {
+        Ok(true) => Ok("files, network, other programs".to_owned()),
+        Ok(false) => Err("this kernel knows only a part of the rules".to_owned()),
+        Err(error) => Err(format!("cannot be made: {error}")),
+    };
+    finding(
+        "ffmpeg sandbox",
+        found,
+        "films of strangers: ffmpeg is kept from all other files, the network and other programs",
+        "use Linux 6.12 or newer with Landlock (lsm=landlock,... at boot), or take in only films that you trust",
     )
 }
 

@@ -11,6 +11,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_core::units::ByteLen;
+use millrace_make::ingest::Sandbox;
 use millrace_make::pictures::{self, PicturesError};
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::thread_priority::yield_to_all;
@@ -133,6 +134,8 @@ impl Album {
 pub(super) struct PictureSettings {
     /// The program.
     pub(super) ffmpeg: PathBuf,
+    /// Whether it is locked in.
+    pub(super) sandbox: Sandbox,
     /// Limit for the pictures of all titles.
     pub(super) space: ByteLen,
 }
@@ -143,6 +146,7 @@ pub(super) struct PicturesMaker {
     open_titles: Arc<OpenTitles>,
     album: Arc<Album>,
     ffmpeg: PathBuf,
+    sandbox: Sandbox,
     rests: Rests,
     /// Limit for the pictures of all titles.
     space: ByteLen,
@@ -170,10 +174,20 @@ impl PicturesMaker {
     ) -> (Arc<Album>, Self) {
         let album = Arc::new(Album::of(volume));
         let (volume, open_titles) = (Arc::clone(volume), Arc::clone(open_titles));
-        let PictureSettings { ffmpeg, space } = settings;
+        let PictureSettings { ffmpeg, sandbox, space } = settings;
         (
             Arc::clone(&album),
-            Self { volume, open_titles, album, ffmpeg, rests, space, pause: None, there: HashSet::new() },
+            Self {
+                volume,
+                open_titles,
+                album,
+                ffmpeg,
+                sandbox,
+                rests,
+                space,
+                pause: None,
+                there: HashSet::new(),
+            },
         )
     }
 
@@ -279,9 +293,9 @@ impl PicturesMaker {
         held: &mut HashMap<TitleId, u64>,
         stop: &AtomicBool,
     ) -> Option<PicturesState> {
-        let Self { volume, album, ffmpeg, rests, .. } = self;
+        let Self { volume, album, ffmpeg, sandbox, rests, .. } = self;
         let mut rest = || while !stop.load(Ordering::Relaxed) && !rests.may_go_on() {};
-        let made = pictures::make(volume, title, ffmpeg, &album.files, stop, &mut rest);
+        let made = pictures::make(volume, title, ffmpeg, *sandbox, &album.files, stop, &mut rest);
         let made = made.and_then(|made| {
             let bytes = album.files.keep(title.id, &made).map_err(PicturesError::NotKept)?;
             Ok((bytes, made))
@@ -375,7 +389,7 @@ mod tests {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(4)));
         let clock = Arc::new(MonotonicClock);
         let (cache, _) = Cache::start(CacheConfig::default(), arena, clock, Vec::new()).unwrap();
-        let settings = PictureSettings { ffmpeg: PathBuf::new(), space: ByteLen(1) };
+        let settings = PictureSettings { ffmpeg: PathBuf::new(), sandbox: Sandbox::Off, space: ByteLen(1) };
         let rests = Rests::new(Arc::new(cache), Vec::new());
         let (_, mut maker) = PicturesMaker::of(settings, &volume, &Arc::default(), rests);
         let mut held = HashMap::new();

@@ -141,7 +141,11 @@ impl ServeArgs {
 
     /// Of posters and pictures for seeking.
     pub(super) fn picture_settings(&self) -> PictureSettings {
-        PictureSettings { ffmpeg: self.ffmpeg.program.clone(), space: self.picture_space }
+        PictureSettings {
+            ffmpeg: self.ffmpeg.program.clone(),
+            sandbox: self.ffmpeg.sandbox(),
+            space: self.picture_space,
+        }
     }
 
     /// Of the librarian.

@@ -1,0 +1,184 @@
+//! What a helper program may reach: the files that programs consist of, and the one that it works on.
+//!
+//! ffmpeg reads files of strangers with a million lines of C. A file that takes it over finds no
+//! other file to read, none to write, no network and no process to look into: Landlock
+//! (Documentation/userspace-api/landlock.rst of the kernel) for files, signals and TCP, and a filter of
+//! system calls for sockets of every kind. Both hold for a thread and all that it starts. So a
+//! thread that does nothing else locks itself in and starts the program.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+/// The newest rules that are asked for; of these an older kernel applies what it knows.
+const NEWEST: ABI = ABI::V6;
+
+/// Where programs, libraries and their data lie.
+const PROGRAM_DIRS: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store"];
+
+/// What C libraries read when a program starts. The rest of `/etc` has secrets.
+const START_FILES: &[&str] = &[
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/fonts",
+    "/etc/localtime",
+    "/etc/ssl/openssl.cnf",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/sys/devices/system",
+];
+
+/// Devices that are read and written.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+
+/// System calls that nothing which converts media needs: sockets, the memory of other processes, ways
+/// around Landlock, and `truncate`, which Landlock covers from Linux 6.2 on.
+const FORBIDDEN_CALLS: &[libc::c_long] = &[
+    libc::SYS_socket,
+    libc::SYS_truncate,
+    libc::SYS_io_uring_setup,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_mount,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+];
+
+/// Set in the number of a system call of the x32 ABI, which a filter sees as an ordinary call of x86-64.
+const X32_CALL: libc::c_long = 0x4000_0000;
+
+/// Whether helper programs are locked in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sandbox {
+    /// As far as the kernel can.
+    #[default]
+    Auto,
+    /// Completely, or they are not started.
+    Require,
+    /// Not at all.
+    Off,
+}
+
+impl Sandbox {
+    /// Starts a program that works on `input`.
+    pub(super) fn spawn(self, command: &mut Command, input: Option<&File>) -> io::Result<Child> {
+        if self == Self::Off {
+            return command.spawn();
+        }
+        // A program that cannot be found is the more helpful message, and needs no sandbox.
+        let program = found(command.get_program());
+        in_thread_of_its_own(|| {
+            let is_complete = lock_in(program.as_deref(), input)?;
+            if self == Self::Require && !is_complete {
+                let what = "this kernel cannot lock it in completely; use Linux 6.12 or newer with Landlock, or --ffmpeg-sandbox auto";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+            }
+            command.spawn()
+        })
+    }
+}
+
+/// Returns whether this kernel locks helper programs in completely.
+///
+/// # Errors
+/// When it refuses the rules or the filter, or no thread can be started.
+pub fn is_sandbox_complete() -> io::Result<bool> {
+    in_thread_of_its_own(|| lock_in(None, None))
+}
+
+/// Rules of a thread hold until it ends, so no other work may be given to it.
+fn in_thread_of_its_own<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("helper-start".into()).spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")))
+    })
+}
+
+/// Locks this thread in, and whatever it starts from now on. Returns whether the kernel knows all of the rules.
+fn lock_in(program: Option<&Path>, input: Option<&File>) -> io::Result<bool> {
+    let is_complete = limit_files(program, input).map_err(io::Error::other)? == RulesetStatus::FullyEnforced;
+    let filter = filter().map_err(io::Error::other)?;
+    match apply_filter(&filter) {
+        Ok(()) => Ok(is_complete),
+        // A kernel without filters of system calls.
+        Err(seccompiler::Error::Prctl(_) | seccompiler::Error::Seccomp(_)) => Ok(false),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+fn limit_files(program: Option<&Path>, input: Option<&File>) -> Result<RulesetStatus, RulesetError> {
+    let read = AccessFs::from_read(NEWEST);
+    let devices = AccessFs::ReadFile | AccessFs::WriteFile;
+    let own = program.into_iter().flat_map(own_files);
+    let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .handle_access(AccessNet::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?
+        .add_rules(path_beneath_rules(PROGRAM_DIRS, read))?
+        .add_rules(path_beneath_rules(START_FILES, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(DEVICES, devices))?
+        .add_rules(path_beneath_rules(own, read))?
+        .add_rules(path_beneath_rules(
+            std::env::split_paths(&libraries).filter(|dir| dir.is_absolute()),
+            read,
+        ))?;
+    if let Some(input) = input {
+        // It is opened anew, by its number, to have a position of its own.
+        rules = rules.add_rule(PathBeneath::new(input, AccessFs::ReadFile))?;
+    }
+    Ok(rules.restrict_self()?.ruleset)
+}
+
+/// A program that lies elsewhere: itself, and the libraries that were installed with it.
+fn own_files(program: &Path) -> [PathBuf; 2] {
+    let libraries = program.parent().and_then(Path::parent).map(|prefix| prefix.join("lib"));
+    [program.to_path_buf(), libraries.unwrap_or_default()]
+}
+
+/// The file that would be run.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 {
+        return path.canonicalize().ok();
+    }
+    let dirs = std::env::var_os("PATH")?;
+    std::env::split_paths(&dirs)
+        .find_map(|dir| dir.join(path).canonicalize().ok().filter(|file| file.is_file()))
+}
+
+fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+    let x32 = if ARCH == "x86_64" { X32_CALL } else { 0 };
+    let calls = FORBIDDEN_CALLS.iter().flat_map(|&call| [call, call | x32]);
+    let rules: BTreeMap<i64, Vec<_>> = calls.map(|call| (call, Vec::new())).collect();
+    let refused = SeccompAction::Errno(libc::EACCES as u32);
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, ARCH.try_into()?)?.try_into()
+}
+
+#[cfg(test)]
+#[path = "sandbox_tests.rs"]
+mod tests;

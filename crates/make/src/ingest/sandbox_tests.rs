@@ -1,0 +1,137 @@
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
+
+use super::*;
+
+/// Runs a script of Python or the shell that works on `input`, and returns what it wrote.
+fn run(sandbox: Sandbox, program: &str, script: &str, input: &File) -> Output {
+    let mut command = Command::new(program);
+    command.args(["-c", script]).stdin(input.try_clone().unwrap());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    sandbox.spawn(&mut command, Some(input)).unwrap().wait_with_output().unwrap()
+}
+
+/// The same script is refused with the sandbox, with `words`, and succeeds without.
+fn is_forbidden(program: &str, script: &str, input: &File, words: &str) {
+    let free = run(Sandbox::Off, program, script, input);
+    assert!(free.status.success(), "{script}: {}", String::from_utf8_lossy(&free.stderr));
+    let locked = run(Sandbox::Require, program, script, input);
+    let said = String::from_utf8_lossy(&locked.stderr);
+    assert!(!locked.status.success() && said.contains(words), "{script}: {} {said}", locked.status);
+}
+
+fn file_with(dir: &Path, name: &str, text: &str) -> File {
+    let path = dir.join(name);
+    File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+    File::open(path).unwrap()
+}
+
+#[test]
+fn kernel_of_this_machine_knows_all_rules() {
+    assert!(is_sandbox_complete().unwrap());
+}
+
+#[test]
+fn input_is_read_by_number_and_no_other_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "pictures");
+    drop(file_with(dir.path(), "other", "secret"));
+    let read = run(Sandbox::Require, "sh", "cat /proc/self/fd/0", &input);
+    assert_eq!(
+        String::from_utf8_lossy(&read.stdout),
+        "pictures",
+        "{}",
+        String::from_utf8_lossy(&read.stderr)
+    );
+    let other = dir.path().join("other");
+    is_forbidden("sh", &format!("cat {}", other.display()), &input, "Permission denied");
+    is_forbidden("sh", &format!("ls {}", dir.path().display()), &input, "Permission denied");
+    is_forbidden("sh", "cat /etc/passwd", &input, "Permission denied");
+    is_forbidden("sh", "cat /proc/$PPID/environ", &input, "Permission denied");
+}
+
+#[test]
+fn nothing_can_be_written_removed_or_run_from_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "pictures");
+    let there = dir.path().display();
+    is_forbidden("sh", &format!("echo x > {there}/new"), &input, "Permission denied");
+    is_forbidden("sh", &format!("echo x >> {there}/film"), &input, "Permission denied");
+    is_forbidden("sh", &format!("mkdir {there}/made && rmdir {there}/made"), &input, "Permission denied");
+    is_forbidden("sh", &format!("cp /bin/true {there}/run && {there}/run"), &input, "Permission denied");
+    let cut = format!("import os; os.truncate('{there}/film', 9)");
+    is_forbidden("python3", &cut, &input, "Permission denied");
+    // The copy of the run without a sandbox is there.
+    is_forbidden("sh", &format!("{there}/run"), &input, "Permission denied");
+    is_forbidden("sh", &format!("rm {there}/run && touch {there}/run"), &input, "Permission denied");
+    let mut text = String::new();
+    File::open(dir.path().join("film")).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "picturesx", "changed twice by runs without a sandbox: written to, then cut");
+}
+
+#[test]
+fn no_socket_can_be_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
+    is_forbidden("python3", &connect, &input, "Permission denied");
+    let send =
+        format!("import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))");
+    is_forbidden("python3", &send, &input, "Permission denied");
+    is_forbidden("python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
+}
+
+#[test]
+fn other_processes_cannot_be_traced_or_signalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    let trace = "import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+# PTRACE_TRACEME
+if libc.ptrace(0, 0, 0, 0): raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))";
+    is_forbidden("python3", trace, &input, "Permission denied");
+    is_forbidden("sh", "kill -0 $PPID", &input, "Operation not permitted");
+    let own = run(Sandbox::Require, "sh", "sleep 600 & kill $! && wait $!; test $? -eq 143", &input);
+    assert!(own.status.success(), "{}", String::from_utf8_lossy(&own.stderr));
+}
+
+#[test]
+fn this_process_stays_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    assert!(run(Sandbox::Require, "sh", "true", &input).status.success());
+    File::create(dir.path().join("after")).unwrap();
+    TcpListener::bind("127.0.0.1:0").unwrap();
+    assert!(run(Sandbox::Off, "sh", "cat /etc/passwd", &input).status.success());
+}
+
+#[test]
+fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    for part in ["bin", "lib"] {
+        std::fs::create_dir(dir.path().join(part)).unwrap();
+    }
+    drop(file_with(&dir.path().join("lib"), "data", "its data"));
+    drop(file_with(&dir.path().join("bin"), "beside", "not its data"));
+    let program = dir.path().join("bin/tool");
+    // By a program of its own: a child forked meanwhile would hold a file that this process writes.
+    assert!(Command::new("cp").arg("/bin/cat").arg(&program).status().unwrap().success());
+    let mut command = Command::new(&program);
+    command.arg(dir.path().join("lib/data")).arg(dir.path().join("bin/beside"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = Sandbox::Require.spawn(&mut command, Some(&input)).unwrap().wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "its data");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("beside: Permission denied"), "{output:?}");
+}
+
+#[test]
+fn missing_program_is_reported_as_missing() {
+    for name in ["/no/such/program", "no-such-program"] {
+        let error = Sandbox::Auto.spawn(&mut Command::new(name), None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{name}: {error}");
+    }
+}
