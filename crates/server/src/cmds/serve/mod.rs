@@ -11,6 +11,7 @@ mod link;
 mod listen;
 pub(crate) mod maker;
 mod members;
+mod notify;
 mod pictures;
 mod plan;
 mod rests;

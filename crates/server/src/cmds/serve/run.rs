@@ -46,7 +46,7 @@ use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{ServeArgs, bind, invite, rights};
+use super::{ServeArgs, bind, invite, notify, rights};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
@@ -118,10 +118,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures))?;
+    notify::ready();
     let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
-    tracing::info!("stopping");
+    notify::stopping();
     stop_aside(web, makers, librarian, members);
     sum_up(control, &cache.stats(), &meters);
     if let Some(stats) = stats {
