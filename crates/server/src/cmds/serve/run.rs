@@ -31,9 +31,11 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats};
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
+use millrace_tls::Relay;
 use millrace_web::WebHandle;
 use tracing_subscriber::EnvFilter;
 
+use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::maker::{MadeOnUse, Maker, MakerParts};
@@ -109,9 +111,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let registry = registry(&control, &cache, &meters, made);
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
-    let web =
-        web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &hosts)?;
+    let listening = listening(address, relay.as_ref(), &web);
+    let (asker, open_gate) = (control.asker(), Arc::clone(&gate));
+    let web = web.start((&open_titles, &volume), (asker, &cache, album), &registry, open_gate, &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
+    access::print(&listening, hosts.offload.as_deref(), &gate.policy());
     let base_url = invite::base_url(&hosts.first, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
@@ -125,9 +129,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     notify::stopping();
     stop_aside(web, makers, librarian, members);
     sum_up(control, &cache.stats(), &meters);
-    if let Some(stats) = stats {
-        stats.stop();
-    }
+    stats.into_iter().for_each(StatsFile::stop);
     drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
@@ -159,10 +161,17 @@ fn udp_sockets(UdpPair { rtp, rtcp }: UdpPair) -> UdpSockets {
 
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
 fn hosts(host: Option<&str>, offload: Option<&Offload>, address: SocketAddr) -> Hosts {
-    let host = host.map(str::to_owned);
+    let (host, offload) = (host.map(str::to_owned), url_host(offload));
     let kernel = host.clone().unwrap_or_else(|| invite::own_host(address));
-    let first = host.or_else(|| url_host(offload)).unwrap_or_else(|| kernel.clone());
-    Hosts { first, kernel }
+    let first = host.or_else(|| offload.clone()).unwrap_or_else(|| kernel.clone());
+    Hosts { offload, first, kernel }
+}
+
+/// Where each protocol is listened for by the kernel.
+fn listening(rtsp: SocketAddr, relay: Option<&Relay>, web: &Web) -> Vec<Listening> {
+    let secure =
+        relay.into_iter().flat_map(|relay| relay.addresses().iter().map(|&address| ("RTSPS", address)));
+    [("RTSP", rtsp)].into_iter().chain(secure).chain(web.addresses()).collect()
 }
 
 /// Ends the parts beside the control side. Transfers by HTTP go on until the engines end.
