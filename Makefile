@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test crash arm interop loom miri bench bench-peers soak-toe fuzz mutants deny fmt clean toolchain
+.PHONY: help deps build dist demo test crash arm interop loom miri bench bench-peers soak-toe fuzz mutants deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -22,6 +22,13 @@ build: toolchain ## the programs, optimised: target/release/millrace and millrac
 	@scripts/split-symbols.sh $(TARGET)/release/millrace
 	@scripts/split-symbols.sh $(TARGET)/release/millrace-lab
 	@scripts/split-symbols.sh $(TARGET)/release/libmillrace_preload.so
+
+dist: toolchain ## Debian packages and an archive of the optimised programs, in target/dist; CHECK=1: install, run and remove them in a container, as root
+	@scripts/deps.sh --try build dist $(if $(CHECK),dist-check)
+	@$(MAKE) --no-print-directory build
+	cargo build --release --locked --package millrace-manual
+	@scripts/dist.sh $(TARGET)/release
+	$(if $(CHECK),@scripts/dist-check.sh $(TARGET)/release)
 
 demo: ## make two films and serve them; PROVE=1: play them too, then end
 	@scripts/deps.sh build demo

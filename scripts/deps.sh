@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
 #
-#   scripts/deps.sh [--try] GROUP...     groups: build demo test peers arm
+#   scripts/deps.sh [--try] GROUP...     groups: build dist dist-check demo test peers arm
 #
 # --try: if packages cannot be installed, say so and go on (tests then say what they skip).
 set -euo pipefail
@@ -13,6 +13,13 @@ build  libc6-dev                  headers for it
 build  nodejs                     runs npm
 build  npm                        fetches hls.js, with which the page plays where browsers have no HLS
 build  binutils                   objcopy: puts the symbols of the program into a file of their own
+dist   dpkg                       dpkg-deb: packs the packages
+dist   binutils                   objdump: the oldest C library that the programs run with
+dist-check lintian                checks the packages
+dist-check debootstrap            makes the system in which they are installed for a check
+dist-check systemd-container      systemd-nspawn: starts it
+dist-check ffmpeg                 makes a test film and plays it from there
+dist-check curl                   fetches the film from there
 demo   ffmpeg                     makes the test films, remuxes films that are no transport stream, proves playback
 demo   fonts-dejavu-core          draws the running time code into the test films
 test   ffmpeg                     makes the test films and plays them back, frame by frame
@@ -64,9 +71,9 @@ groups=()
 for argument; do
   case $argument in
     --try) try=true ;;
-    build | demo | test | peers | arm) groups+=("$argument") ;;
+    build | dist | dist-check | demo | test | peers | arm) groups+=("$argument") ;;
     *)
-      echo "deps: unknown group '$argument'; groups: build demo test peers arm" >&2
+      echo "deps: unknown group '$argument'; groups: build dist dist-check demo test peers arm" >&2
       exit 2
       ;;
   esac

@@ -1,7 +1,7 @@
 //! Everything that has to hold before a change is kept. All parts run even if one fails, so that one look shows
 //! everything there is to repair.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::workspace::{cargo, has_program, root, target_dir};
@@ -26,7 +26,11 @@ struct CiPart {
 const PARTS: &[CiPart] = &[
     CiPart { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
     CiPart { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
-    CiPart { word: "scripts", help: "shell and Python helpers parse", run: |_| scripts() },
+    CiPart {
+        word: "scripts",
+        help: "shell and Python helpers parse, units are restricted",
+        run: |_| scripts(),
+    },
     CiPart { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
     CiPart { word: "test", help: "all tests of the workspace", run: test },
     CiPart {
@@ -150,7 +154,11 @@ fn deny() -> PartOutcome {
     step(cargo().args(["deny", "--workspace", "check", "bans", "licenses", "sources"]))
 }
 
-/// Shell scripts are parsed by bash (and read by shellcheck if it is there), Python scripts compiled in memory.
+/// Exposure of a systemd unit to attacks, of 100.
+const MOST_EXPOSED: &str = "--threshold=30";
+
+/// Shell scripts are parsed by their shell (and read by shellcheck if it is there), Python scripts compiled in memory,
+/// and systemd rates its units.
 fn scripts() -> PartOutcome {
     let mut faults = Vec::new();
     let tree = match crate::tidy::Tree::of_workspace() {
@@ -160,14 +168,22 @@ fn scripts() -> PartOutcome {
     for file in &tree.files {
         let first = file.text.lines().next().unwrap_or_default();
         let mut checks: Vec<Command> = Vec::new();
-        if first.starts_with("#!") && first.ends_with("bash") {
-            checks.push(command("bash", &["-n", &file.path]));
+        let shell = first.strip_prefix("#!").and_then(|path| path.rsplit(['/', ' ']).next());
+        if let Some(shell @ ("bash" | "sh")) = shell {
+            checks.push(command(shell, &["-n", &file.path]));
             if has_program("shellcheck") {
                 checks.push(command("shellcheck", &["-x", &file.path]));
             }
         } else if file.path.ends_with(".py") {
             let compile = "import sys; compile(open(sys.argv[1]).read(), sys.argv[1], 'exec')";
             checks.push(command("python3", &["-c", compile, &file.path]));
+        }
+        if file.path.ends_with(".service") && has_program("systemd-analyze") {
+            let mut rating =
+                command("systemd-analyze", &["security", "--offline=true", MOST_EXPOSED, &file.path]);
+            // The score of each line would hide the output of the others.
+            rating.stdout(Stdio::null());
+            checks.push(rating);
         }
         for mut check in checks {
             println!("{} {}", check.get_program().display(), file.path);

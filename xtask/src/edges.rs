@@ -179,6 +179,12 @@ const RULES: &[Rule] = &[
         why: "the whole server on one virtual clock: it uses what is served, and nothing uses it",
     },
     Rule {
+        krate: "millrace-manual",
+        ours: &["millrace-lab", "millrace-server"],
+        theirs: Some(&["clap", "clap_complete", "clap_mangen"]),
+        why: "it describes the command lines of both programs, so that neither needs the generators",
+    },
+    Rule {
         krate: "millrace-testkit",
         ours: &["millrace-core", "millrace-engine", "millrace-netio", "millrace-store"],
         theirs: Some(&["rustix"]),
@@ -192,9 +198,9 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// The workshop: benchmarks, the load generator and the emulated link. Only crates of the workshop may use them in normal
+/// The workshop: benchmarks, the load generator, the emulated link, and man pages of all programs. Only crates of the workshop may use them in normal
 /// builds, regardless of the rules above, so that nothing of them is shipped.
-const WORKSHOP: &[&str] = &["millrace-lab", "millrace-link", "millrace-load"];
+const WORKSHOP: &[&str] = &["millrace-lab", "millrace-link", "millrace-load", "millrace-manual"];
 
 /// A crate and the crates that it uses in normal builds.
 struct Package {

@@ -8,6 +8,7 @@ mod fuzz;
 mod interop;
 mod loom;
 mod miri;
+mod notices;
 mod rfc;
 mod rust_text;
 mod suite;
@@ -42,6 +43,11 @@ const CHORES: &[Chore] = &[
         word: "errors",
         help: "write docs/ref/errors.md, the messages that the code can print [--check]",
         run: errors::run,
+    },
+    Chore {
+        word: "notices",
+        help: "print the licences of the crates that are linked into the programs",
+        run: notices::run,
     },
     Chore {
         word: "rfc",

@@ -19,8 +19,18 @@ pub(crate) fn cargo() -> Command {
 
 /// `cargo metadata` of the workspace members; needs no network.
 pub(crate) fn metadata() -> Result<Value, String> {
+    metadata_with(&["--no-deps", "--offline"])
+}
+
+/// The same with every crate that they use on the system that packages are made for.
+pub(crate) fn full_metadata() -> Result<Value, String> {
+    metadata_with(&["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
+}
+
+fn metadata_with(options: &[&str]) -> Result<Value, String> {
     let output = cargo()
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args(["metadata", "--format-version", "1"])
+        .args(options)
         .output()
         .map_err(|e| format!("cargo metadata could not be started: {e}"))?;
     if !output.status.success() {

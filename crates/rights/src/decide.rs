@@ -95,7 +95,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    fn trusts_here(&self) -> bool {
+    /// Whether programs on this machine need no credentials now.
+    pub fn trusts_here(&self) -> bool {
         match self.trust_here {
             TrustHere::UntilManaged => !self.has_managers,
             TrustHere::Always => true,

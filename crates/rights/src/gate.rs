@@ -307,6 +307,11 @@ impl Gate {
         self.advised.get()
     }
 
+    /// Returns the operator's choices and which kinds of users exist now.
+    pub fn policy(&self) -> Policy {
+        self.current().1
+    }
+
     /// Returns the counters.
     pub fn counters(&self) -> RightsCounters {
         let counts = self.advised.get().map(|advised| advised.counts()).unwrap_or_default();

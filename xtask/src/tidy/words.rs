@@ -33,6 +33,7 @@ const BANNED: &[Banned] = &[
             "crates/server/src/main.rs",
             "crates/web/build.rs",
             "crates/lab/",
+            "crates/manual/src/main.rs",
             "crates/sim/src/main.rs",
             "crates/sim/src/world.rs",
             "xtask/",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use millrace_cli::exit::exit_code;
 
 // First: these stand for those of the standard library in all modules that follow.
@@ -52,6 +52,11 @@ enum LabCommand {
     BenchSender(bench_sender::BenchSenderArgs),
     #[command(hide = true)]
     BenchStream(bench_stream::BenchStreamArgs),
+}
+
+/// The command line as a description, for man pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.

@@ -65,6 +65,9 @@ struct ListArgs {
     /// Print them as a Markdown table
     #[arg(long)]
     markdown: bool,
+    /// Print them as a configuration file in which every setting is a comment with its default
+    #[arg(long, conflicts_with_all = ["json", "markdown"])]
+    toml: bool,
 }
 
 /// Runs the subcommand.
@@ -162,6 +165,8 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         super::print_json(&table)?;
     } else if args.markdown {
         print!("{}", markdown(&table));
+    } else if args.toml {
+        print!("{}", template(&table));
     } else {
         for setting in &table {
             let Setting { name, value, help, variable, .. } = setting;
@@ -205,6 +210,55 @@ fn markdown(table: &[Setting]) -> String {
     text
 }
 
+/// Column at which comments of the template end.
+const WIDTH: usize = 100;
+
+/// A configuration file to start from. A setting takes effect once its comment sign is removed.
+fn template(table: &[Setting]) -> String {
+    let mut text = comment(
+        "Settings of millrace serve, each with its default. To change one, remove the # in front of its name. Check the result: \
+         millrace config check FILE. The command line and variables (MILLRACE_CACHE) take precedence.",
+    );
+    for setting in table {
+        let Setting { name, value, help, default, .. } = setting;
+        let is_words = default.is_some() && !setting.has_default_value;
+        let form = match setting.kind {
+            SettingKind::Flag => "true or false".to_owned(),
+            SettingKind::One => value.clone(),
+            SettingKind::List { .. } => format!("List of {value}"),
+        };
+        let range = setting.range.as_deref().map(|range| format!(": {range}")).unwrap_or_default();
+        let default = default.as_deref().filter(|_| is_words);
+        let default = default.map(|default| format!("; default: {default}")).unwrap_or_default();
+        text += &format!("\n{}{}", comment(help), comment(&format!("{form}{range}{default}")));
+        let value = default_value(setting).map(|value| format!(" {value}")).unwrap_or_default();
+        text += &format!("#{name} ={value}\n");
+    }
+    text
+}
+
+/// The default as it would stand in the file, if it is a value.
+fn default_value(setting: &Setting) -> Option<String> {
+    let default = setting.default.as_ref().filter(|_| setting.has_default_value);
+    match setting.kind {
+        SettingKind::List { .. } if default.is_none() => Some("[]".to_owned()),
+        _ => as_toml(setting, &Vec::from_iter(default.cloned())),
+    }
+}
+
+/// A text in lines of comment.
+fn comment(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), "#".to_owned());
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > WIDTH && line.len() > 1 {
+            lines += &format!("{line}\n");
+            "#".clone_into(&mut line);
+        }
+        line += &format!(" {word}");
+    }
+    lines + &line + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +276,16 @@ mod tests {
         assert_eq!(toml("member", &["/a \"b\"", "c"]).as_deref(), Some("['/a \"b\"', \"c\"]"));
         assert_eq!(toml("smooth", &["false"]).as_deref(), Some("false"));
         assert_eq!((toml("host", &[]), toml("member", &[])), (None, None));
+    }
+
+    #[test]
+    fn template_shows_default_values_and_words_about_defaults() {
+        let text = template(&table());
+        assert!(text.contains("\n# SIZE: at least 16MiB; default: 256MiB, or a quarter"), "{text}");
+        for line in ["#cache =", "#max-streams = 5000", "#fec = \"allow\"", "#smooth = false", "#cpu = []"] {
+            assert!(text.lines().any(|found| found == line), "no {line} in {text}");
+        }
+        assert!(text.lines().all(|line| line.len() <= WIDTH || !line.contains("# ")), "{text}");
     }
 
     #[test]

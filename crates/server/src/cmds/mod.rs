@@ -273,6 +273,11 @@ fn is_no_store(dir: &Path) -> bool {
     millrace_store::blocking::send_to(dir, Timeout::Call, look).unwrap_or(false)
 }
 
+/// The command line as a description, for man pages and completions.
+pub fn command() -> clap::Command {
+    settings::command()
+}
+
 /// Parses the command line, runs the command; 0 when all went well, 1 when not, 2 for a command line that is wrong.
 pub fn main() -> ExitCode {
     let argv: Vec<_> = std::env::args_os().collect();

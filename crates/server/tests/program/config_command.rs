@@ -72,6 +72,28 @@ fn config_show_output_is_equivalent_config_file() {
 }
 
 #[test]
+fn config_list_toml_without_comment_signs_equals_defaults() {
+    let dir = tempfile::tempdir().unwrap();
+    let show = |content: &str| {
+        let file = written(&dir, content);
+        assert!(ok(&["config", "check", file.to_str().unwrap()]).contains("nothing wrong"));
+        ok(&["config", "show", "--config", file.to_str().unwrap()])
+    };
+    let defaults = show("");
+    let template = ok(&["config", "list", "--toml"]);
+    assert_eq!(show(&template), defaults);
+    let settings: Vec<_> = template.lines().filter(|line| !line.starts_with("# ")).collect();
+    let names: Vec<_> = settings.iter().filter_map(|line| line.strip_prefix('#')).collect();
+    let all: Vec<Value> = serde_json::from_str(&ok(&["config", "list", "--json"])).unwrap();
+    assert_eq!(names.len(), all.len(), "{settings:?}");
+    // A name without a value has a default that depends on the machine.
+    let with_value: Vec<_> = names.into_iter().filter(|line| !line.ends_with('=')).collect();
+    assert!(with_value.len() > 30, "{with_value:?}");
+    assert_eq!(show(&with_value.join("\n")), defaults);
+    assert_ne!(show(&with_value.join("\n").replace("max-streams = 5000", "max-streams = 5")), defaults);
+}
+
+#[test]
 fn everything_that_is_wrong_with_a_file_is_said_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = written(

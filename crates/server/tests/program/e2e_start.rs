@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -62,4 +63,42 @@ fn server_start_answers_first_connection_with_all_titles() {
     let _server = Server::spawn(command);
     let answers = asker.join().unwrap();
     assert!(answers.iter().all(|line| line.starts_with("RTSP/1.0 200")), "{answers:?}");
+}
+
+#[test]
+fn server_start_reports_readiness_and_access_to_service_manager_and_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    store_of(dir.path(), 1);
+    let socket = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let state = move || {
+        let mut buffer = [0; 256];
+        let length = manager.recv(&mut buffer).expect("a state within a minute");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let address = free_address();
+    let mut command = millrace();
+    command.env("NOTIFY_SOCKET", &socket);
+    command.args(["serve", "--listen", &address.to_string(), "--store"]).arg(dir.path());
+    let waiter = std::thread::spawn(move || {
+        assert_eq!(state(), "READY=1");
+        // A client may rely on the listeners from now on.
+        TcpStream::connect(address).expect("the server listens");
+        state
+    });
+    let mut server = Server::spawn(command);
+    let state = waiter.join().unwrap();
+    let reach = server.said("reachable ");
+    assert!(
+        reach[0].starts_with(&format!("reachable from this machine only: RTSP on {address}, HTTP on ")),
+        "{reach:?}"
+    );
+    let access = server.said("access: ");
+    assert!(
+        access[0].starts_with("access: anyone may watch, only programs on this machine may change"),
+        "{access:?}"
+    );
+    assert!(server.interrupt());
+    assert_eq!(state(), "STOPPING=1");
 }

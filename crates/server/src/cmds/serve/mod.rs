@@ -3,6 +3,7 @@
 //! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
 //! offload engine, `invite` prints the lines to paste into a player.
 
+mod access;
 mod bind;
 mod inject;
 pub(crate) mod invite;
@@ -11,6 +12,7 @@ mod link;
 mod listen;
 pub(crate) mod maker;
 mod members;
+mod notify;
 mod pictures;
 mod plan;
 mod rests;

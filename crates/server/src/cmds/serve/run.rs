@@ -31,9 +31,11 @@ use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats};
 use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
+use millrace_tls::Relay;
 use millrace_web::WebHandle;
 use tracing_subscriber::EnvFilter;
 
+use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
 use super::maker::{MadeOnUse, Maker, MakerParts};
@@ -46,7 +48,7 @@ use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{ServeArgs, bind, invite, rights};
+use super::{ServeArgs, bind, invite, notify, rights};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
@@ -109,24 +111,25 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let registry = registry(&control, &cache, &meters, made);
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
-    let web =
-        web.start((&open_titles, &volume), (control.asker(), &cache, album), &registry, gate, &hosts)?;
+    let listening = listening(address, relay.as_ref(), &web);
+    let (asker, open_gate) = (control.asker(), Arc::clone(&gate));
+    let web = web.start((&open_titles, &volume), (asker, &cache, album), &registry, open_gate, &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
+    access::print(&listening, hosts.offload.as_deref(), &gate.policy());
     let base_url = invite::base_url(&hosts.first, address.port());
     let titles = Arc::clone(&open_titles);
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures))?;
+    notify::ready();
     let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
-    tracing::info!("stopping");
+    notify::stopping();
     stop_aside(web, makers, librarian, members);
     sum_up(control, &cache.stats(), &meters);
-    if let Some(stats) = stats {
-        stats.stop();
-    }
+    stats.into_iter().for_each(StatsFile::stop);
     drop((relay, supervisor, touching));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
@@ -158,10 +161,17 @@ fn udp_sockets(UdpPair { rtp, rtcp }: UdpPair) -> UdpSockets {
 
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
 fn hosts(host: Option<&str>, offload: Option<&Offload>, address: SocketAddr) -> Hosts {
-    let host = host.map(str::to_owned);
+    let (host, offload) = (host.map(str::to_owned), url_host(offload));
     let kernel = host.clone().unwrap_or_else(|| invite::own_host(address));
-    let first = host.or_else(|| url_host(offload)).unwrap_or_else(|| kernel.clone());
-    Hosts { first, kernel }
+    let first = host.or_else(|| offload.clone()).unwrap_or_else(|| kernel.clone());
+    Hosts { offload, first, kernel }
+}
+
+/// Where each protocol is listened for by the kernel.
+fn listening(rtsp: SocketAddr, relay: Option<&Relay>, web: &Web) -> Vec<Listening> {
+    let secure =
+        relay.into_iter().flat_map(|relay| relay.addresses().iter().map(|&address| ("RTSPS", address)));
+    [("RTSP", rtsp)].into_iter().chain(secure).chain(web.addresses()).collect()
 }
 
 /// Ends the parts beside the control side. Transfers by HTTP go on until the engines end.

@@ -27,6 +27,7 @@ use millrace_web::{
 };
 use tokio::sync::mpsc;
 
+use super::access::Listening;
 use super::listen::{ListenChoice, usual};
 use super::pictures::Album;
 use super::tcp::TcpArgs;
@@ -139,6 +140,14 @@ impl Web {
         self.ordered.take()
     }
 
+    /// Returns the addresses that it will listen on.
+    pub(super) fn addresses(&self) -> Vec<Listening> {
+        let plain = self.listener.iter().map(|listener| ("HTTP", listener));
+        let by_tls =
+            self.secure.iter().flat_map(|secure| &secure.listeners).map(|listener| ("HTTPS", listener));
+        plain.chain(by_tls).filter_map(|(name, listener)| Some((name, listener.local_addr().ok()?))).collect()
+    }
+
     /// Returns the feed, which reports events to its listeners.
     pub(super) fn feed(&self) -> Feed {
         self.feed.clone()
@@ -222,6 +231,8 @@ fn memory(chosen: Option<ByteLen>, cache: ByteLen) -> usize {
 
 /// What URLs name.
 pub(super) struct Hosts {
+    /// The offload engine's address if one runs.
+    pub(super) offload: Option<String>,
     /// The offload engine's address if one runs, else as below.
     pub(super) first: String,
     /// Where the kernel's TCP listens.

@@ -45,6 +45,9 @@ pub(crate) struct Setting {
     pub(crate) range: Option<String>,
     /// In words where it depends on the machine.
     pub(crate) default: Option<String>,
+    /// Whether the default is a value that could be given, not words about one.
+    #[serde(skip)]
+    pub(crate) has_default_value: bool,
     /// When a change takes effect.
     pub(crate) takes_effect: TakesEffect,
     /// Its purpose.
@@ -84,6 +87,7 @@ impl Setting {
             variable: variable(&name),
             kind,
             value: arg.get_value_names().map(|names| names.join(" ")).unwrap_or_default(),
+            has_default_value: kind == SettingKind::Flag || default.is_some(),
             range: listed.or_else(|| ranges::of(&id).map(|range| range.text)),
             default: if kind == SettingKind::Flag { Some("false".to_owned()) } else { default.or(said) },
             takes_effect: TakesEffect::Restart,
