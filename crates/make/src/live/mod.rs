@@ -1,0 +1,16 @@
+//! Live sources: what comes from the network becomes packets of a title that is written while it is sent. No I/O; the clock is an argument.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`rtp`] | RTP headers taken off, packets put in order |
+//! | [`packer`] | TS packets repacked, access points found, tables put in front of them |
+//! | [`clock`] | media time of the packets, by the source's clock and ours |
+//!
+//! Sockets, feeders and viewers are the server's (`crates/server/src/live/`); `docs/design/0048-live-sources.md`.
+
+pub mod clock;
+pub mod packer;
+pub mod rtp;
+
+pub use packer::{LivePacker, LivePacket, NotTs};
+pub use rtp::{RtpCounts, RtpReorder};
