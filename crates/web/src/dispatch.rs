@@ -13,7 +13,7 @@ use crate::context::ServerContext;
 use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
-use crate::handlers::{api, cmaf, events, hls, pictures, rename, status, subtitles, upload};
+use crate::handlers::{api, cmaf, events, hls, live, pictures, rename, status, subtitles, upload};
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
 use crate::route::{self, ResourceKind, RouteMatch};
@@ -120,6 +120,8 @@ async fn look_up(
         ResourceKind::Player => return page::player(request),
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
+        ResourceKind::ApiLive => return live::list(seen),
+        ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,
         ResourceKind::ApiEvents => return events::answer(shared, request.method),
         ResourceKind::ApiUser => return api::user(seen),

@@ -13,6 +13,7 @@ use crate::conditions;
 use crate::events::SiteEvent;
 use crate::handlers::api::{M3U, Title, TitleChange, TitleListing, User};
 use crate::handlers::events::EVENT_STREAM;
+use crate::handlers::live::LiveList;
 use crate::handlers::status::Whole;
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
@@ -120,6 +121,8 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     let of = |types, how, errors| Told { types, schema: None, how, errors };
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
+        ResourceKind::LiveStream => of(&["video/mp2t"], Plain, &[404, 503]),
+        ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
         ResourceKind::Master | ResourceKind::Media | ResourceKind::Cmaf | ResourceKind::CmafMedia => {
             of(&[M3U8], Tagged, &[404, 500, 503])

@@ -19,6 +19,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::status::Status;
@@ -30,6 +32,11 @@ pub trait Site: Send + Sync + 'static {
 
     /// The title of this name, also one that was made of another (`film@540p`). From memory.
     fn title(&self, name: &str) -> Option<TitleInfo>;
+
+    /// The live titles, by name. From memory.
+    fn live(&self) -> Vec<LiveTitle> {
+        Vec::new()
+    }
 
     /// The renditions of a title, the best first, itself among them; empty if it is the only one. From memory.
     fn renditions(&self, name: &str) -> Vec<TitleInfo>;
@@ -189,6 +196,25 @@ pub trait Site: Send + Sync + 'static {
     fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>));
 }
 
+/// A title that is sent while its source sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveTitle {
+    /// Unique among live titles.
+    pub name: String,
+    /// `waiting`, `running`, `silent`, `not-ts` or `too-fast`.
+    pub state: &'static str,
+    /// The same in a sentence.
+    pub message: String,
+    /// Over the last ten seconds in which anything came; 0: nothing has come yet.
+    pub bits_per_s: u64,
+    /// Streams of it.
+    pub viewers: u64,
+    /// Its address by HTTP, from the root of this server.
+    pub file: String,
+    /// The path of its RTSP address.
+    pub rtsp: String,
+}
+
 /// Bytes of a title, in the order in which they are asked for.
 pub trait TitleBytes {
     /// Reads bytes from `from` on.
@@ -301,7 +327,7 @@ pub struct Order {
 pub struct OrderedMedia {
     /// The title's name ([`Site::title`]).
     pub title: String,
-    /// Which bytes of its transport stream; not empty, and within it.
+    /// Which bytes of its transport stream; not empty, and within it. [`ALL_THAT_COMES`]: a live title from its last access point on.
     pub bytes: Range<u64>,
     /// Bytes sent before them: the head of the response, tables of a segment. At most
     /// [`MAX_ORDER_HEAD_BYTES`](millrace_core::limits::web::MAX_ORDER_HEAD_BYTES).
@@ -315,9 +341,18 @@ pub struct OrderedMedia {
     pub segment: Option<Box<OrderedSegment>>,
 }
 
+/// The bytes of a live title.
+pub const ALL_THAT_COMES: Range<u64> = 0..u64::MAX;
+
 impl OrderedMedia {
-    pub(crate) fn length(&self) -> u64 {
-        self.before.len() as u64 + (self.bytes.end - self.bytes.start)
+    /// Whether it ends only with its source, or its viewer.
+    pub fn is_endless(&self) -> bool {
+        self.bytes == ALL_THAT_COMES
+    }
+
+    /// `None`: it is endless.
+    pub(crate) fn length(&self) -> Option<u64> {
+        (!self.is_endless()).then(|| self.before.len() as u64 + (self.bytes.end - self.bytes.start))
     }
 }
 
