@@ -4,12 +4,14 @@ use millrace_core::dest::Dest;
 use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
-use millrace_web::Status;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
+use millrace_web::{LiveTitle, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
 use crate::control::{Snapshot, TurnedAway};
+use crate::live::channel::SourceReport;
+use crate::live::{LIVE_PREFIX, LiveChannel};
 use crate::service::Fetcher;
 use crate::session::{SessionInfo, SessionState};
 
@@ -56,6 +58,21 @@ fn session(info: SessionInfo) -> Session {
         age_s: info.age_ns / NS_PER_S,
         bits_per_s: info.rate,
         lost: info.report.map(|report| f64::from(report.fraction_lost) / 256.0),
+    }
+}
+
+/// A live title, with its number of viewers.
+pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveTitle {
+    let SourceReport { state, mean_rate } = channel.report();
+    let name = channel.name();
+    LiveTitle {
+        name: name.to_owned(),
+        state: state.name(),
+        message: state.to_string(),
+        bits_per_s: mean_rate.0,
+        viewers: viewers as u64,
+        file: format!("/{LIVE_PREFIX}{name}.ts"),
+        rtsp: format!("/{LIVE_PREFIX}{name}"),
     }
 }
 

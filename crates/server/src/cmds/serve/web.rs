@@ -22,8 +22,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
-    Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveTitle, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status,
+    TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -37,6 +37,7 @@ use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{DEFAULT_HTTP_PORT, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
+use crate::live::LiveTitles;
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -154,7 +155,7 @@ impl Web {
     /// Starts it, if it is wanted, and prints where the page is.
     pub(super) fn start(
         self,
-        (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
+        (open_titles, volume, live): (&Arc<OpenTitles>, &Arc<Volume>, &Arc<LiveTitles>),
         (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
@@ -199,6 +200,7 @@ impl Web {
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
+            live: Arc::clone(live),
             orders,
             control,
             cache: Arc::clone(cache),
@@ -239,6 +241,7 @@ struct ServerSite {
     album: Arc<Album>,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
+    live: Arc<LiveTitles>,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
     cache: Arc<Cache>,
@@ -272,6 +275,10 @@ fn unreadable(error: impl std::fmt::Display) -> SiteError {
 impl Site for ServerSite {
     fn titles(&self) -> Vec<TitleInfo> {
         self.open_titles.titles()
+    }
+
+    fn live(&self) -> Vec<LiveTitle> {
+        self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
     }
 
     fn rtsp_port(&self) -> Option<u16> {

@@ -1,0 +1,42 @@
+//! Bounds of live titles.
+
+use std::time::Duration;
+
+use millrace_core::limits::{FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
+
+/// Extents of a live title, its window, if there is memory for so many: 32 MiB, half a minute of 8 Mb/s. Viewers who lag by more are
+/// ended.
+pub const LIVE_EXTENTS: usize = 128;
+/// Extents at the end of the window at which no viewer joins: those in the feeder's hands, the oldest one, which is about to go, and one
+/// for the time until the viewer's first request.
+pub const LIVE_EXTENTS_APART: usize = FEEDER_EXTENTS + 2;
+/// Live titles at once, half of the feeders that a cache has: the others are left to buffers and titles that are about to end.
+pub const MAX_LIVE_TITLES: usize = 32;
+/// Longest name of a live title: it stands in addresses and log lines.
+pub const MAX_LIVE_NAME_BYTES: usize = 64;
+/// Access points kept of a live title: four a second, which is the most that there are, for four minutes.
+pub const MAX_LIVE_POINTS: usize = 1024;
+/// Datagrams fetched in one call, of any size: 1 MiB for each source, of which only pages are used that datagrams need.
+pub const LIVE_BATCH_DATAGRAMS: usize = 16;
+/// Batches of one source before the next one has its turn: 300 KB of datagrams of the usual size.
+pub const LIVE_BATCHES_PER_TURN: usize = 16;
+/// Receive buffer to request for each source: 80 ms of 200 Mb/s, in case that the thread is kept waiting.
+pub const LIVE_RECEIVE_BUFFER_BYTES: usize = 2 << 20;
+/// How often the thread that receives looks at sources from which nothing comes, and whether it should end.
+pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The thread ends within this time.
+pub const LIVE_STOP: Duration = Duration::from_secs(1);
+/// A source without a packet for this long is reported as silent. Encoders send some every 100 ms for the clock alone.
+pub const LIVE_SILENT_NS: u64 = 3_000_000_000;
+/// Datagrams without MPEG-TS, and not one with it, within this time are no damage but another format.
+pub const LIVE_OTHER_FORMAT_NS: u64 = 1_000_000_000;
+/// A source that was a second of media too fast this many times within [`LIVE_HURRY_NS`] is reported: one burst is not worth a line.
+pub const LIVE_HURRIES: u32 = 2;
+/// See [`LIVE_HURRIES`]: a source of 110 % is found.
+pub const LIVE_HURRY_NS: u64 = 25_000_000_000;
+/// Seconds over which bit rates are taken.
+pub const LIVE_RATE_SECONDS: usize = 10;
+/// The rate that admission counts for viewers of a source of which nothing is known yet, in bits a second: high definition.
+pub const LIVE_RATE_UNKNOWN: u64 = 8_000_000;
+
+const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

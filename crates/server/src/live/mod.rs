@@ -1,0 +1,33 @@
+//! Live titles: sources that send, and the titles that viewers join.
+//!
+//! ```text
+//!   sockets ──► receive (thread) ──► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
+//!                                       │ state, counters, access points
+//!                                       ▼
+//!   service ──► library ──► LiveTitles: LiveChannel of each title ◄── web: /live/NAME.ts, /api/v1/live
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`address`] | `NAME=URL`, as an operator writes it |
+//! | [`titles`] | the live titles that there are |
+//! | [`channel`] | one of them, as its viewers see it |
+//! | [`library`] | live titles beside stored ones, for the service |
+//! | [`input`] | what comes from one source, on its way to the cache |
+//! | [`state`] | what a source does, in one sentence |
+//! | [`receive`] | the thread that receives |
+//!
+//! `docs/design/0048-live-sources.md`.
+
+pub mod address;
+pub mod channel;
+pub mod input;
+pub mod library;
+pub mod receive;
+pub mod state;
+pub mod titles;
+
+pub use address::LiveSource;
+pub use channel::{LIVE_PREFIX, LiveChannel};
+pub use library::LiveLibrary;
+pub use titles::LiveTitles;
