@@ -200,6 +200,7 @@ mod tests {
         ("cache", CacheStats::COUNTERS),
         ("members", MemberFigures::COUNTERS),
         ("transforms", TransformCounters::COUNTERS),
+        ("live", crate::live::channel::LiveCounters::COUNTERS),
     ];
 
     #[test]
