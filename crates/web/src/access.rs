@@ -159,9 +159,11 @@ impl ServerContext {
 
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
-        (Method::Put, _) if found.route.methods().contains(&Method::Put) => RequestedAction::Upload,
+        (Method::Put | Method::Post, _) if found.route.methods().contains(&method) => RequestedAction::Upload,
         // Whatever it would do, it would change something.
-        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => RequestedAction::Change,
+        (Method::Put | Method::Post | Method::Delete | Method::Patch | Method::Other, _) => {
+            RequestedAction::Change
+        }
         (_, Needs::Nothing) => RequestedAction::Nothing,
         (_, Needs::SignIn) => RequestedAction::SignIn,
         (_, Needs::List) => RequestedAction::List,

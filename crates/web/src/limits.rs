@@ -150,6 +150,9 @@ pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
 pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 
+/// How often a connection that brings live media is looked after while nothing comes: its silence is reported after seconds.
+pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(250);
+
 // Uploads.
 
 /// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and `UPLOAD_BUFFER_BYTES`; more would share the same

@@ -54,6 +54,8 @@ pub(crate) enum ResourceKind {
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
+    /// Where the media of a live title is brought.
+    LiveInput,
     /// All titles, as JSON.
     ApiTitles,
     /// All live titles, as JSON.
@@ -115,12 +117,18 @@ pub(crate) struct Route {
 pub(crate) const LIVE_PREFIX: &str = "live/";
 
 /// The methods of all routes, as listed in `Allow`.
-pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, PATCH, DELETE";
+pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, POST, PATCH, DELETE";
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
     media("/titles/{name}.ts", ResourceKind::File, "A title as a transport stream"),
     media("/live/{name}.ts", ResourceKind::LiveStream, "A live title, from where it is"),
+    own(
+        "/live/{name}",
+        ResourceKind::LiveInput,
+        Needs::Watch,
+        "A live title, and where its media is brought",
+    ),
     media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),
     media("/titles/{name}/hls/{version}/{number}.ts", ResourceKind::Segment, "HLS: a segment"),
@@ -249,6 +257,9 @@ impl Route {
             }
             ResourceKind::SubtitleFile => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
+            }
+            ResourceKind::LiveInput => {
+                &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Post]
             }
             ResourceKind::Upload | ResourceKind::File => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put]

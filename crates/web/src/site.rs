@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_core::counters::CounterSample;
 use millrace_core::ids::ViewerSession;
@@ -36,6 +37,14 @@ pub trait Site: Send + Sync + 'static {
     /// The live titles, by name. From memory.
     fn live(&self) -> Vec<LiveTitle> {
         Vec::new()
+    }
+
+    /// Begins to feed a live title of this name with what a client brings, or goes on with it.
+    ///
+    /// # Errors
+    /// Why not.
+    fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Err(LiveRefusal::Full("this server takes no live sources".to_owned()))
     }
 
     /// The renditions of a title, the best first, itself among them; empty if it is the only one. From memory.
@@ -213,6 +222,32 @@ pub struct LiveTitle {
     pub file: String,
     /// The path of its RTSP address.
     pub rtsp: String,
+}
+
+/// Where the media goes that a client brings for a live title. Dropped, its client has lost the connection and may come back.
+pub trait LiveFeed: Send {
+    /// Takes the next bytes; returns how long to wait before more are read.
+    ///
+    /// # Errors
+    /// They are not MPEG-TS.
+    fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken>;
+
+    /// To be called every now and then while nothing comes.
+    fn look(&mut self);
+
+    /// The client has ended the title.
+    fn finish(self: Box<Self>);
+}
+
+/// Why a client cannot feed a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveRefusal {
+    /// The name cannot be that of a live title; says why.
+    Name(String),
+    /// Another source feeds it.
+    InUse,
+    /// There is no room; says for what.
+    Full(String),
 }
 
 /// Bytes of a title, in the order in which they are asked for.

@@ -28,6 +28,8 @@ pub const SEQUENCE_SILENT_NS: u64 = NS_PER_S;
 pub const MAX_HELD_TS_PACKETS: usize = 256;
 /// A packet that is not full is filled with null packets after this long: slow audio must not wait for seconds.
 pub const FLUSH_AFTER_NS: u64 = 100_000_000;
+/// Buffer in which TS packets are found in a connection's bytes.
+pub const STREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Access points closer than this are not marked: each costs up to eight TS packets for tables and padding.
 pub const MIN_ACCESS_GAP_TICKS: u64 = SYSTEM_HZ / 4;
 /// Silence after which a stream goes on with a marked discontinuity: a packet or more of every PID is missing.

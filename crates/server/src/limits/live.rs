@@ -16,6 +16,8 @@ pub const MAX_LIVE_TITLES: usize = 32;
 pub const MAX_LIVE_NAME_BYTES: usize = 64;
 /// Access points kept of a live title: four a second, which is the most that there are, for four minutes.
 pub const MAX_LIVE_POINTS: usize = 1024;
+/// How often the thread that receives looks whether there is something to do, without sources to receive from.
+pub const LIVE_REST_EVERY: Duration = Duration::from_millis(500);
 /// Datagrams fetched in one call, of any size: 1 MiB for each source, of which only pages are used that datagrams need.
 pub const LIVE_BATCH_DATAGRAMS: usize = 16;
 /// Batches of one source before the next one has its turn: 300 KB of datagrams of the usual size.
@@ -38,5 +40,15 @@ pub const LIVE_HURRY_NS: u64 = 25_000_000_000;
 pub const LIVE_RATE_SECONDS: usize = 10;
 /// The rate that admission counts for viewers of a source of which nothing is known yet, in bits a second: high definition.
 pub const LIVE_RATE_UNKNOWN: u64 = 8_000_000;
+/// Media that a client may bring ahead of its time: more is not read from its connection yet.
+pub const LIVE_AHEAD_NS: u64 = 500_000_000;
+/// A client that brings media by a connection is read so much at once, half an extent, ...
+pub const LIVE_BYTES_PER_PAUSE: usize = 128 << 10;
+/// ... and then not for so long, in which the cache provides another extent. Together they allow 1 Gb/s.
+pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
+/// A body in which there is no TS packet up to here is something else.
+pub const LIVE_OTHER_FORMAT_BYTES: u64 = 64 << 10;
+/// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
+pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
 
 const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

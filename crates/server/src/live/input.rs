@@ -41,7 +41,7 @@ struct LiveOutput {
 }
 
 impl LiveInput {
-    /// Feeds `channel` from `origin` on.
+    /// Feeds `channel` from `origin` on. What a client brings by HTTP is as a datagram of [`LiveTransport::Udp`].
     pub fn new(transport: LiveTransport, channel: Arc<LiveChannel>, feeder: Feeder, origin: Instant) -> Self {
         let (newest, counters) = (MediaTicks(0), LiveCounters::default());
         Self {
@@ -55,6 +55,11 @@ impl LiveInput {
                 now: origin,
             },
         }
+    }
+
+    /// How far the source is ahead of time.
+    pub fn ahead_ns(&self, now: Instant) -> u64 {
+        self.media.packer.ahead_ns(now)
     }
 
     /// The title that it feeds.

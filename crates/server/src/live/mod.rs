@@ -1,7 +1,8 @@
 //! Live titles: sources that send, and the titles that viewers join.
 //!
 //! ```text
-//!   sockets ──► receive (thread) ──► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
+//!   HTTP bodies (web) ──► LivePush ─┐
+//!   sockets ──► receive (thread) ───┴► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
 //!                                       │ state, counters, access points
 //!                                       ▼
 //!   service ──► library ──► LiveTitles: LiveChannel of each title ◄── web: /live/NAME.ts, /api/v1/live
@@ -14,6 +15,7 @@
 //! | [`channel`] | one of them, as its viewers see it |
 //! | [`library`] | live titles beside stored ones, for the service |
 //! | [`input`] | what comes from one source, on its way to the cache |
+//! | [`push`] | a title whose media a client brings by HTTP |
 //! | [`state`] | what a source does, in one sentence |
 //! | [`receive`] | the thread that receives |
 //!
@@ -23,6 +25,7 @@ pub mod address;
 pub mod channel;
 pub mod input;
 pub mod library;
+pub mod push;
 pub mod receive;
 pub mod state;
 pub mod titles;
@@ -30,4 +33,5 @@ pub mod titles;
 pub use address::LiveSource;
 pub use channel::{LIVE_PREFIX, LiveChannel};
 pub use library::LiveLibrary;
+pub use push::LivePush;
 pub use titles::LiveTitles;

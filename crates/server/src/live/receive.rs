@@ -16,7 +16,7 @@ use super::input::LiveInput;
 use super::state::SourceState;
 use super::titles::{LiveTitles, OpenLiveError};
 use crate::limits::live::{
-    LIVE_BATCH_DATAGRAMS, LIVE_BATCHES_PER_TURN, LIVE_LOOK_EVERY, LIVE_RECEIVE_BUFFER_BYTES,
+    LIVE_BATCH_DATAGRAMS, LIVE_BATCHES_PER_TURN, LIVE_LOOK_EVERY, LIVE_RECEIVE_BUFFER_BYTES, LIVE_REST_EVERY,
 };
 
 /// Longest payload of a UDP datagram in IPv4 and IPv6 without jumbograms.
@@ -99,7 +99,7 @@ impl Receiver {
     /// What has to be done whether or not something came.
     fn look(&mut self, now: Instant, titles: &LiveTitles) {
         if let Some(state) = self.input.look(now, self.rx.counters().dropped) {
-            report(&self.source, state);
+            report(&self.source.name, &self.source.url, state);
         }
         self.input.publish();
         if self.input.is_full() {
@@ -125,13 +125,15 @@ fn input(source: &LiveSource, titles: &LiveTitles) -> Result<LiveInput, OpenLive
     Ok(LiveInput::new(source.transport, channel, feeder, MonotonicClock.now()))
 }
 
+/// What log lines call sources that clients bring.
+pub(super) const BY_HTTP: &str = "HTTP";
+
 /// One line for each change.
-fn report(source: &LiveSource, state: SourceState) {
-    let LiveSource { name, url, .. } = source;
+pub(super) fn report(name: &str, from: &str, state: SourceState) {
     if state.is_trouble() {
-        tracing::warn!("live source {name} ({url}): {state}");
+        tracing::warn!("live source {name} ({from}): {state}");
     } else {
-        tracing::info!("live source {name} ({url}): {state}");
+        tracing::info!("live source {name} ({from}): {state}");
     }
 }
 
@@ -144,7 +146,9 @@ pub fn run(mut receivers: Vec<Receiver>, titles: &Arc<LiveTitles>, stop: &Atomic
         let now = MonotonicClock.now();
         let deadlines = receivers.iter().filter_map(|receiver| receiver.input.deadline());
         let due = deadlines.min().map(|deadline| Duration::from_nanos(deadline.ns_since(now)));
-        wait(&receivers, due.unwrap_or(LIVE_LOOK_EVERY).min(LIVE_LOOK_EVERY));
+        let rest = if receivers.is_empty() { LIVE_REST_EVERY } else { LIVE_LOOK_EVERY };
+        wait(&receivers, due.unwrap_or(rest).min(rest));
+        titles.look_parked(MonotonicClock.now());
         for receiver in receivers.iter_mut().filter(|receiver| !receiver.is_gone) {
             let now = MonotonicClock.now();
             receiver.receive(now);

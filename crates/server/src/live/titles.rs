@@ -8,11 +8,15 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MIN_LIVE_EXTENTS};
 use millrace_core::packet::WireLayout;
 use millrace_core::seam::Doorbell;
+use millrace_core::time::Instant;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::{Cache, CacheError, Feeder, Keep, LiveTitle};
 
+use super::address::LiveTransport;
 use super::channel::LiveChannel;
-use crate::limits::live::{LIVE_EXTENTS, LIVE_EXTENTS_APART, MAX_LIVE_TITLES};
+use super::input::LiveInput;
+use super::receive::{BY_HTTP, report};
+use crate::limits::live::{LIVE_EXTENTS, LIVE_EXTENTS_APART, LIVE_LINGER_NS, MAX_LIVE_TITLES};
 
 /// Why a live title cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +38,8 @@ pub struct LiveTitles {
     /// Extents of the window of each.
     extents: usize,
     lists: Mutex<LiveLists>,
+    /// Titles whose client has lost its connection, and since when.
+    parked: Mutex<Vec<(LiveInput, Instant)>>,
 }
 
 #[derive(Default)]
@@ -58,7 +64,7 @@ impl LiveTitles {
     pub fn new(cache: Arc<Cache>, extents: usize, count: usize) -> Self {
         let share = extents / 2 / (count + 1);
         let extents = share.clamp(MIN_LIVE_EXTENTS, LIVE_EXTENTS);
-        Self { cache, extents, lists: Mutex::default() }
+        Self { cache, extents, lists: Mutex::default(), parked: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, LiveLists> {
@@ -139,6 +145,59 @@ impl LiveTitles {
     /// Streams that play a title now.
     pub fn viewers(&self, channel: &LiveChannel) -> usize {
         self.lock().viewers.get(&channel.title()).copied().unwrap_or(0)
+    }
+
+    /// The input of a title that a client brings: a new one, or the one whose connection broke.
+    ///
+    /// # Errors
+    /// [`OpenLiveError`].
+    pub(super) fn claim(&self, name: &str, now: Instant) -> Result<LiveInput, OpenLiveError> {
+        let mut parked = self.lock_parked();
+        if let Some(at) = parked.iter().position(|(input, _)| input.channel().name() == name) {
+            return Ok(parked.swap_remove(at).0);
+        }
+        drop(parked);
+        let (channel, feeder) = self.open(name)?;
+        Ok(LiveInput::new(LiveTransport::Udp, channel, feeder, now))
+    }
+
+    /// Keeps a title for its client and its viewers.
+    pub(super) fn park(&self, input: LiveInput, now: Instant) {
+        self.lock_parked().push((input, now));
+    }
+
+    /// Ends titles that were kept for long enough; reports the states of the others.
+    pub(super) fn look_parked(&self, now: Instant) {
+        let mut parked = self.lock_parked();
+        for (input, _) in parked.iter_mut() {
+            if let Some(state) = input.look(now, 0) {
+                report(input.channel().name(), BY_HTTP, state);
+            }
+            input.publish();
+        }
+        let is_over = |(_, since): &mut (LiveInput, Instant)| now.ns_since(*since) >= LIVE_LINGER_NS;
+        let over: Vec<_> = parked.extract_if(.., is_over).collect();
+        drop(parked);
+        for (input, _) in over {
+            tracing::info!(
+                "live source {} ({BY_HTTP}): ended: its sender has not come back",
+                input.channel().name()
+            );
+            self.end(input);
+        }
+    }
+
+    /// Ends a title with its source.
+    pub(super) fn end(&self, input: LiveInput) {
+        let channel = Arc::clone(input.channel());
+        // Viewers get all of it first.
+        input.finish();
+        self.close(&channel);
+    }
+
+    fn lock_parked(&self) -> MutexGuard<'_, Vec<(LiveInput, Instant)>> {
+        // Each change is one push or removal: a panic elsewhere cannot leave it half done.
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The title of this name.

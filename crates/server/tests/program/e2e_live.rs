@@ -34,12 +34,33 @@ fn free_port() -> SocketAddr {
 }
 
 impl Site {
-    fn start(scheme: &str, args: &[&str]) -> Self {
+    fn start(scheme: &str) -> Self {
         let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
         let source = format!("news={scheme}://{to}");
-        let args = [&["--live", &source], args].concat();
-        let server = Server::start(&dir.path().join("store"), &args);
+        let server = Server::start(&dir.path().join("store"), &["--live", &source]);
         Self { dir, server, to }
+    }
+
+    /// Without a source of its own.
+    fn without_source() -> Self {
+        let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
+        let server = Server::start(&dir.path().join("store"), &[]);
+        Self { dir, server, to }
+    }
+
+    /// Where clients bring its media.
+    fn input(&self) -> String {
+        format!("http://{}/live/news", self.server.page())
+    }
+
+    /// A viewer by HTTP, behind the head of its response.
+    fn open_http(&self) -> TcpStream {
+        let mut viewer = TcpStream::connect(self.server.page()).unwrap();
+        viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
+        write!(viewer, "GET /live/news.ts HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let head = read_head(&mut viewer);
+        assert!(head.starts_with("HTTP/1.1 200") && header(&head, "Content-Length").is_none(), "{head}");
+        viewer
     }
 
     fn film(&self, secs: u64) -> PathBuf {
@@ -161,7 +182,7 @@ fn decoded(url: &str, input: &[&str], frames: usize) -> (usize, String) {
 #[test]
 fn live_source_of_ffmpeg_plays_in_ffmpeg_by_every_transport() {
     for (scheme, form, options) in [("udp", "mpegts", "?pkt_size=1316"), ("rtp", "rtp_mpegts", "")] {
-        let mut site = Site::start(scheme, &[]);
+        let mut site = Site::start(scheme);
         let film = site.film(10);
         let to = site.to;
         let _encoder = Encoder::start(&film, form, &format!("{scheme}://{to}{options}"));
@@ -237,7 +258,7 @@ fn pids(payload: &[u8]) -> Vec<u16> {
 
 #[test]
 fn viewers_join_at_the_last_access_point_whatever_range_they_ask_for() {
-    let mut site = Site::start("udp", &[]);
+    let mut site = Site::start("udp");
     let film = site.film(20);
     let _sender = Sender::plain(&film, site.to);
     site.server.wait_for("media comes", TIMEOUT);
@@ -266,7 +287,7 @@ fn viewers_join_at_the_last_access_point_whatever_range_they_ask_for() {
 
 #[test]
 fn rtp_is_put_in_order_and_duplicates_are_dropped() {
-    let mut site = Site::start("rtp", &[]);
+    let mut site = Site::start("rtp");
     let film = site.film(8);
     let mut swapped: Option<Vec<u8>> = None;
     let _sender = Sender::start(&film, site.to, move |number, piece, send| {
@@ -294,7 +315,7 @@ fn rtp_is_put_in_order_and_duplicates_are_dropped() {
 
 #[test]
 fn garbage_is_counted_and_silence_is_reported_once() {
-    let mut site = Site::start("udp", &[]);
+    let mut site = Site::start("udp");
     assert_eq!(site.state()["state"], "waiting");
     let film = site.film(3);
     drop(Sender::start(&film, site.to, |number, piece, send| {
@@ -329,15 +350,11 @@ fn garbage_is_counted_and_silence_is_reported_once() {
 
 #[test]
 fn viewer_stays_while_the_source_is_silent_and_gets_what_comes_after() {
-    let mut site = Site::start("udp", &[]);
+    let mut site = Site::start("udp");
     let film = site.film(6);
     let sender = Sender::plain(&film, site.to);
     site.server.wait_for("media comes", TIMEOUT);
-    let mut viewer = TcpStream::connect(site.server.page()).unwrap();
-    viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
-    write!(viewer, "GET /live/news.ts HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let head = read_head(&mut viewer);
-    assert!(head.starts_with("HTTP/1.1 200") && header(&head, "Content-Length").is_none(), "{head}");
+    let mut viewer = site.open_http();
     let mut first = vec![0; 50 * DATAGRAM];
     viewer.read_exact(&mut first).unwrap();
     drop(sender);
@@ -358,7 +375,7 @@ fn viewer_stays_while_the_source_is_silent_and_gets_what_comes_after() {
 
 #[test]
 fn viewer_that_reads_too_slowly_is_ended_and_others_go_on() {
-    let mut site = Site::start("udp", &[]);
+    let mut site = Site::start("udp");
     let film = site.film(60);
     // Ten times as fast as it plays, so that the window passes within seconds; both viewers get it so.
     let stop = Arc::new(AtomicBool::new(false));
@@ -375,14 +392,7 @@ fn viewer_that_reads_too_slowly_is_ended_and_others_go_on() {
         }
     });
     site.server.wait_for("media comes", TIMEOUT);
-    let open = || {
-        let mut viewer = TcpStream::connect(site.server.page()).unwrap();
-        viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
-        write!(viewer, "GET /live/news.ts HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        read_head(&mut viewer);
-        viewer
-    };
-    let (mut reader, mut slow) = (open(), open());
+    let (mut reader, mut slow) = (site.open_http(), site.open_http());
     let slow = std::thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];
         // To its end, or until the connection is reset.
@@ -409,7 +419,7 @@ fn viewer_that_reads_too_slowly_is_ended_and_others_go_on() {
 
 #[test]
 fn live_titles_are_listed_and_bad_sources_are_refused_with_a_remedy() {
-    let site = Site::start("udp", &[]);
+    let site = Site::start("udp");
     let mut stream = TcpStream::connect(site.server.page()).unwrap();
     let (_, body) = get(&mut stream, "/titles.m3u", "");
     assert!(String::from_utf8(body).unwrap().ends_with("#EXTINF:-1,news\nlive/news.ts\n"));
@@ -430,4 +440,73 @@ fn live_titles_are_listed_and_bad_sources_are_refused_with_a_remedy() {
     assert!(serve("news=http://127.0.0.1:1").contains("write udp://ADDR:PORT or rtp://ADDR:PORT"));
     let used = serve(&format!("news=udp://{}", site.to));
     assert!(used.contains("live source news: UDP") && used.contains("ss -ulpn"), "{used}");
+}
+
+/// Sends a piece of a body without a length.
+fn send_chunk(stream: &mut TcpStream, bytes: &[u8]) {
+    let chunk = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    stream.write_all(&chunk).unwrap();
+}
+
+/// Begins to bring media by a connection of our own.
+fn begin_input(site: &Site, method: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(site.server.page()).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let head = format!("{method} /live/news HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn ffmpeg_brings_a_live_title_by_http_and_viewers_stay_when_it_comes_back() {
+    let mut site = Site::without_source();
+    let film = site.film(10);
+    let encoder = Encoder::start(&film, "mpegts", &site.input());
+    site.server.wait_for("live source news (HTTP): media comes", TIMEOUT);
+    for url in [site.rtsp(), site.http()] {
+        assert_eq!(decoded(&url, &[], 75), (75, String::new()), "{url}");
+    }
+    let mut viewer = site.open_http();
+    let mut buffer = vec![0; 200 * DATAGRAM];
+    viewer.read_exact(&mut buffer).unwrap();
+    // Another client cannot have the name.
+    let mut second = begin_input(&site, "PUT");
+    send_chunk(&mut second, &std::fs::read(&film).unwrap()[..1316]);
+    let head = read_head(&mut second);
+    assert!(head.starts_with("HTTP/1.1 409"), "{head}");
+    // The connection breaks, and the encoder connects again.
+    drop(encoder);
+    site.server.wait_for("silent: no media for 3 s", TIMEOUT);
+    let encoder = Encoder::start(&film, "mpegts", &site.input());
+    site.server.wait_for("media comes", TIMEOUT);
+    viewer.read_exact(&mut buffer).unwrap();
+    assert!(buffer.chunks(188).all(|ts| ts[0] == 0x47));
+    assert_eq!(site.counter("no_room"), 0);
+    drop(encoder);
+}
+
+#[test]
+fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
+    let mut site = Site::without_source();
+    let film = std::fs::read(site.film(4)).unwrap();
+    let mut input = begin_input(&site, "POST");
+    send_chunk(&mut input, &film[..film.len() / 2 / 188 * 188]);
+    site.server.wait_for("live source news (HTTP): media comes", TIMEOUT);
+    let mut viewer = site.open_http();
+    // Faster than time: it is read no faster than it plays, and nothing of it is lost.
+    for piece in film[film.len() / 2 / 188 * 188..].chunks(10_000) {
+        send_chunk(&mut input, piece);
+    }
+    input.write_all(b"0\r\n\r\n").unwrap();
+    let head = read_head(&mut input);
+    assert!(head.starts_with("HTTP/1.1 204"), "{head}");
+    let mut rest = Vec::new();
+    viewer.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() > film.len() / 2 && rest.chunks(188).all(|ts| ts[0] == 0x47), "{}", rest.len());
+    site.server.wait_for("ended by its sender", TIMEOUT);
+    assert!(site.state().is_null(), "{}", site.state());
+    let mut other = begin_input(&site, "PUT");
+    send_chunk(&mut other, &vec![b'x'; 100_000]);
+    let head = read_head(&mut other);
+    assert!(head.starts_with("HTTP/1.1 415"), "{head}");
 }

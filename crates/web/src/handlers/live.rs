@@ -22,6 +22,15 @@ pub(crate) fn list(seen: &SeenBy) -> Answer {
     Answer::json(&LiveList { live: seen.live() })
 }
 
+/// `/live/NAME`, where its media can be brought: its state.
+pub(crate) fn state(seen: &SeenBy, title: &str) -> Answer {
+    let name = title.strip_prefix(LIVE_PREFIX).unwrap_or(title);
+    match seen.live().into_iter().find(|live| live.name == name) {
+        Some(live) => Answer::json(&live),
+        None => no_title(),
+    }
+}
+
 /// `/live/NAME.ts`: from the last access point on, for as long as the viewer reads.
 pub(crate) fn stream(seen: &SeenBy, title: &str) -> Answer {
     let name = title.strip_prefix(LIVE_PREFIX).unwrap_or(title);

@@ -23,9 +23,9 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveTitle, NotTaken, Order,
-    OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Secure, Site, SiteError, Totals, WebConfig,
-    WebHandle, WebLimits,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LiveRefusal,
+    LiveTitle, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Secure, Site,
+    SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -272,6 +272,10 @@ impl Site for MadeUp {
             rtsp: "/live/film".to_owned(),
         });
         film.into_iter().collect()
+    }
+
+    fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Err(LiveRefusal::InUse)
     }
 
     fn renditions(&self, name: &str) -> Vec<TitleInfo> {

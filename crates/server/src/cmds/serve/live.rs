@@ -20,7 +20,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Opens the sources, and begins to receive if there are any.
+    /// Opens the sources, and begins to receive.
     pub(super) fn start(
         sources: &[LiveSource],
         cache: &Arc<Cache>,
@@ -32,8 +32,8 @@ impl Live {
         let receivers = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let fed = Arc::clone(&titles);
         let run = move |stop: &Arc<AtomicBool>| receive::run(receivers, &fed, stop);
-        let worker = (!sources.is_empty()).then(|| Worker::start("live", run)).transpose();
-        Ok(Self { titles, worker: worker.context("thread that receives live sources")? })
+        let worker = Worker::start("live", run).context("thread that receives live sources")?;
+        Ok(Self { titles, worker: Some(worker) })
     }
 
     /// Adds the counters of each title.

@@ -22,8 +22,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveTitle, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status,
-    TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveTitle, NotTaken, Order, PicturesState, Secure, Site,
+    SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -37,7 +37,7 @@ use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{DEFAULT_HTTP_PORT, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
-use crate::live::LiveTitles;
+use crate::live::{LivePush, LiveTitles};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -279,6 +279,10 @@ impl Site for ServerSite {
 
     fn live(&self) -> Vec<LiveTitle> {
         self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
+    }
+
+    fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Ok(Box::new(LivePush::begin(&self.live, name)?))
     }
 
     fn rtsp_port(&self) -> Option<u16> {
