@@ -123,6 +123,8 @@ async fn look_up(
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
+        ResourceKind::LivePlaylist => return live::playlist(seen, &found.name),
+        ResourceKind::LiveSegment => return live::segment(seen, found),
         ResourceKind::LiveInput => return live::state(seen, &found.name),
         ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,

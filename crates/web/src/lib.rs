@@ -114,9 +114,9 @@ pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveFeed, LiveRefusal, LiveTitle,
-    NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Site, SiteError, TitleBytes,
-    TunnelConn, ViewerAdmission,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveFeed, LivePiece, LiveRefusal,
+    LiveTitle, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Site,
+    SiteError, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -54,6 +54,9 @@ pub(crate) enum ResourceKind {
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
+    /// The playlist of a live title, and its segments.
+    LivePlaylist,
+    LiveSegment,
     /// Where the media of a live title is brought.
     LiveInput,
     /// All titles, as JSON.
@@ -129,6 +132,8 @@ pub(crate) const ROUTES: &[Route] = &[
         Needs::Watch,
         "A live title, and where its media is brought",
     ),
+    media("/live/{name}/index.m3u8", ResourceKind::LivePlaylist, "HLS: the newest segments of a live title"),
+    media("/live/{name}/{version}/{number}.ts", ResourceKind::LiveSegment, "HLS: a segment of a live title"),
     media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),
     media("/titles/{name}/hls/{version}/{number}.ts", ResourceKind::Segment, "HLS: a segment"),

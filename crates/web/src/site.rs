@@ -39,6 +39,11 @@ pub trait Site: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// The segments of the live title of this name. From memory.
+    fn live_window(&self, _name: &str) -> Option<LiveWindow> {
+        None
+    }
+
     /// Begins to feed a live title of this name with what a client brings, or goes on with it.
     ///
     /// # Errors
@@ -220,8 +225,34 @@ pub struct LiveTitle {
     pub viewers: u64,
     /// Its address by HTTP, from the root of this server.
     pub file: String,
+    /// Address of its playlist.
+    pub hls: String,
     /// The path of its RTSP address.
     pub rtsp: String,
+}
+
+/// The part of a live title that can be fetched in segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// Tells the title from an earlier one of the same name.
+    pub version: String,
+    /// Interruptions before the first segment.
+    pub breaks_before: u32,
+    /// The segments, the oldest first.
+    pub pieces: Vec<LivePiece>,
+}
+
+/// A segment of a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePiece {
+    /// Counted from the title's first one.
+    pub number: u32,
+    /// Its bytes.
+    pub bytes: Range<u64>,
+    /// Its media time.
+    pub length: MediaTicks,
+    /// The source was interrupted before it.
+    pub is_discontinuous: bool,
 }
 
 /// Where the media goes that a client brings for a live title. Dropped, its client has lost the connection and may come back.

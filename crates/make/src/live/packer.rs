@@ -170,6 +170,7 @@ impl LivePacker {
     fn note_break(&mut self) {
         if !self.is_broken {
             (self.is_broken, self.discontinuities) = (true, self.discontinuities + 1);
+            self.flags |= PacketMeta::DISCONTINUITY;
         }
     }
 
@@ -321,7 +322,6 @@ impl LivePacker {
         let is_clock = self.follows.clock == Some(packet.pid());
         if self.is_broken && is_clock && packet.adaptation().is_some_and(|field| field.pcr().is_some()) {
             place[ADAPTATION_FLAGS] |= DISCONTINUITY_INDICATOR;
-            self.flags |= PacketMeta::DISCONTINUITY;
             self.is_broken = false;
         }
         self.filled += TS_PACKET_BYTES;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use millrace_core::limits::{FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
+use millrace_core::time::MEDIA_HZ;
 
 /// Extents of a live title, its window, if there is memory for so many: 32 MiB, half a minute of 8 Mb/s. Viewers who lag by more are
 /// ended.
@@ -50,5 +51,9 @@ pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
 pub const LIVE_OTHER_FORMAT_BYTES: u64 = 64 << 10;
 /// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
 pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
+/// Shortest segment of a live title: what a viewer of HLS waits for, three times.
+pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ;
+/// Segments kept of a live title, if its window has so many: two minutes.
+pub const MAX_LIVE_SEGMENTS: usize = 60;
 
 const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

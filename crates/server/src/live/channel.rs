@@ -12,6 +12,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
+use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
 use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
@@ -58,6 +59,12 @@ pub struct SourceReport {
     pub mean_rate: BitRate,
 }
 
+/// Where decoders can start.
+struct LivePoints {
+    access: VecDeque<AccessPoint>,
+    segments: Segmenter,
+}
+
 /// One live title.
 pub struct LiveChannel {
     name: String,
@@ -67,7 +74,7 @@ pub struct LiveChannel {
     layout: WireLayout,
     /// Packets before the newest one from which viewers can be served.
     window: u32,
-    points: Mutex<VecDeque<AccessPoint>>,
+    points: Mutex<LivePoints>,
     /// Number of the next packet, and media time of the last one.
     edge: AtomicU32,
     newest: AtomicU64,
@@ -98,7 +105,10 @@ impl LiveChannel {
             timeline,
             layout,
             window,
-            points: Mutex::new(VecDeque::with_capacity(MAX_LIVE_POINTS)),
+            points: Mutex::new(LivePoints {
+                access: VecDeque::with_capacity(MAX_LIVE_POINTS),
+                segments: Segmenter::default(),
+            }),
             edge: AtomicU32::new(0),
             newest: AtomicU64::new(0),
             mean_rate: AtomicU64::new(0),
@@ -173,12 +183,41 @@ impl LiveChannel {
 
     /// Adds a point where viewers can join.
     pub(super) fn add_point(&self, point: AccessPoint) {
-        let mut points = lock(&self.points);
+        let LivePoints { access, segments } = &mut *lock(&self.points);
         let first = point.packet.saturating_sub(self.window);
-        while points.len() >= MAX_LIVE_POINTS || points.front().is_some_and(|point| point.packet < first) {
-            points.pop_front();
+        while access.len() >= MAX_LIVE_POINTS || access.front().is_some_and(|point| point.packet < first) {
+            access.pop_front();
         }
-        points.push_back(point);
+        access.push_back(point);
+        segments.point(point.packet, point.time);
+        segments.forget_before(first);
+    }
+
+    /// The stream was interrupted before this packet; `time` is that of the packet before it.
+    pub(super) fn add_break(&self, packet: u32, time: MediaTicks) {
+        lock(&self.points).segments.break_before(packet, time);
+    }
+
+    /// The segments that viewers can fetch, the oldest first, and the breaks before them.
+    pub fn segments(&self) -> (Vec<LiveSegment>, u32) {
+        let (mut segments, mut breaks) = lock(&self.points).segments.held();
+        let first = self.edge.load(Ordering::Acquire).saturating_sub(self.window);
+        segments.retain(|segment| {
+            let is_held = segment.packets.start >= first;
+            breaks += u32::from(!is_held && segment.is_discontinuous);
+            is_held
+        });
+        (segments, breaks)
+    }
+
+    /// Tells this title from an earlier one of the same name.
+    pub fn version(&self) -> String {
+        format!("{:08x}", self.timeline.ssrc)
+    }
+
+    /// Size of its packets.
+    pub fn packet_bytes(&self) -> u64 {
+        self.layout.packet_bytes() as u64
     }
 
     /// Everything before this packet can be sent.
@@ -190,7 +229,7 @@ impl LiveChannel {
     /// Where a viewer joins: the last access point, if it is still held, else what comes next.
     fn join(&self) -> AccessPoint {
         let edge = self.edge.load(Ordering::Acquire);
-        let last = lock(&self.points).back().copied();
+        let last = lock(&self.points).access.back().copied();
         let held = last.filter(|point| edge.saturating_sub(point.packet) < self.window);
         let time = MediaTicks(self.newest.load(Ordering::Relaxed));
         held.unwrap_or(AccessPoint { packet: edge, time })
@@ -213,7 +252,7 @@ impl AccessPoints for LiveChannel {
 
     /// Known of access points alone.
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        let points = lock(&self.points);
+        let points = &lock(&self.points).access;
         let at = points.binary_search_by_key(&packet, |point| point.packet).ok()?;
         points.get(at).map(|point| point.time)
     }
@@ -255,7 +294,7 @@ mod tests {
         for packet in (0..100_000).step_by(30) {
             channel.add_point(point(packet));
         }
-        assert!(lock(&channel.points).len() <= 4);
+        assert!(lock(&channel.points).access.len() <= 4);
     }
 
     #[test]

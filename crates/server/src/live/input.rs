@@ -175,6 +175,9 @@ impl LiveOutput {
         match self.feeder.push(bytes, flags, time) {
             Ok(()) => {
                 self.counters.packets += 1;
+                if flags & PacketMeta::DISCONTINUITY != 0 {
+                    self.channel.add_break(number, self.newest);
+                }
                 self.newest = time;
                 if flags & PacketMeta::RANDOM_ACCESS != 0 {
                     self.channel.add_point(AccessPoint { packet: number, time });

@@ -16,6 +16,7 @@
 //! | [`library`] | live titles beside stored ones, for the service |
 //! | [`input`] | what comes from one source, on its way to the cache |
 //! | [`push`] | a title whose media a client brings by HTTP |
+//! | [`segments`] | segments of it, for HLS |
 //! | [`state`] | what a source does, in one sentence |
 //! | [`receive`] | the thread that receives |
 //!
@@ -27,6 +28,7 @@ pub mod input;
 pub mod library;
 pub mod push;
 pub mod receive;
+pub mod segments;
 pub mod state;
 pub mod titles;
 

@@ -452,7 +452,8 @@ fn send_chunk(stream: &mut TcpStream, bytes: &[u8]) {
 fn begin_input(site: &Site, method: &str) -> TcpStream {
     let mut stream = TcpStream::connect(site.server.page()).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let head = format!("{method} /live/news HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head =
+        format!("{method} /live/news HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     stream
 }
@@ -509,4 +510,34 @@ fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     send_chunk(&mut other, &vec![b'x'; 100_000]);
     let head = read_head(&mut other);
     assert!(head.starts_with("HTTP/1.1 415"), "{head}");
+}
+
+#[test]
+fn live_title_plays_by_hls_and_its_playlist_moves_on() {
+    let mut site = Site::start("udp");
+    let film = site.film(60);
+    let _sender = Sender::plain(&film, site.to);
+    site.server.wait_for("media comes", TIMEOUT);
+    let list = |site: &Site| {
+        let mut stream = TcpStream::connect(site.server.page()).unwrap();
+        let (head, body) = get(&mut stream, "/live/news/index.m3u8", "");
+        head.starts_with("HTTP/1.1 200").then(|| String::from_utf8(body).unwrap())
+    };
+    let segments = |list: &str| list.lines().filter(|line| line.ends_with(".ts")).count();
+    site.until("three segments", |site| list(site).is_some_and(|list| segments(&list) >= 3));
+    let playlist = format!("http://{}/live/news/index.m3u8", site.server.page());
+    // 8 s of pictures: more than the segments that were there at the start.
+    assert_eq!(decoded(&playlist, &[], 200), (200, String::new()));
+    let now = list(&site).unwrap();
+    assert!(!now.contains("#EXT-X-ENDLIST") && now.contains("#EXT-X-TARGETDURATION:2\n"), "{now}");
+    assert!(
+        now.lines().filter(|line| line.starts_with("#EXTINF")).all(|line| line == "#EXTINF:2.000,"),
+        "{now}"
+    );
+    let sequence = |list: &str| -> u32 {
+        let line = list.lines().find_map(|line| line.strip_prefix("#EXT-X-MEDIA-SEQUENCE:"));
+        line.unwrap().parse().unwrap()
+    };
+    let before = sequence(&now);
+    site.until("the playlist moves on", |site| list(site).is_some_and(|list| sequence(&list) > before));
 }

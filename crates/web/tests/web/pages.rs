@@ -33,6 +33,7 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
         };
         let name = if path.contains("{file}") { "texted" } else { "film" };
         let path = path
+            .replace("/live/{name}/{version}/{number}", "/live/film/v/4")
             .replace("{name}", name)
             .replace("{file}", "de.vtt")
             .replace("{version}", version)
@@ -172,6 +173,22 @@ fn routes_answer_each_method_as_documented() {
         for path in [format!("{path}/"), format!("/{path}")].iter().filter(|path| *path != "//") {
             assert_eq!(Client::to(address).get(path).status, 404, "{path}");
         }
+    }
+}
+
+#[test]
+fn live_playlist_has_the_newest_segments_and_counts_what_is_gone() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let list = client.get("/live/film/index.m3u8");
+    let head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:3\n\
+                #EXT-X-DISCONTINUITY-SEQUENCE:8\n#EXTINF:2.000,\nv/3.ts\n";
+    assert!(list.text().starts_with(head) && list.text().ends_with("v/8.ts\n"), "{}", list.text());
+    assert!(!list.text().contains("ENDLIST"));
+    assert_eq!(client.get("/live/film/v/3.ts").body.len(), 1316);
+    assert_eq!(client.get("/live/film/v/0.ts").status, 200, "it is held");
+    for gone in ["/live/film/v/9.ts", "/live/film/w/3.ts", "/live/none/v/3.ts", "/live/none/index.m3u8"] {
+        assert_eq!(client.get(gone).status, 404, "{gone}");
     }
 }
 

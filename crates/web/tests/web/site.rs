@@ -23,9 +23,9 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LiveRefusal,
-    LiveTitle, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Secure, Site,
-    SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
+    LiveRefusal, LiveTitle, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
+    PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -269,9 +269,21 @@ impl Site for MadeUp {
             bits_per_s: 1,
             viewers: 0,
             file: "/live/film.ts".to_owned(),
+            hls: "/live/film/index.m3u8".to_owned(),
             rtsp: "/live/film".to_owned(),
         });
         film.into_iter().collect()
+    }
+
+    fn live_window(&self, name: &str) -> Option<LiveWindow> {
+        let piece = |number: u32| LivePiece {
+            number,
+            bytes: u64::from(number) * 1316..u64::from(number + 1) * 1316,
+            length: MediaTicks(180_000),
+            is_discontinuous: number == 1,
+        };
+        let pieces = (0..9).map(piece).collect();
+        self.films.get(name).map(|_| LiveWindow { version: "v".to_owned(), breaks_before: 7, pieces })
     }
 
     fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {

@@ -5,12 +5,13 @@ use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
-use millrace_web::{LiveTitle, Status};
+use millrace_web::{LivePiece, LiveTitle, LiveWindow, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
 use crate::control::{Snapshot, TurnedAway};
 use crate::live::channel::SourceReport;
+use crate::live::segments::LiveSegment;
 use crate::live::{LIVE_PREFIX, LiveChannel};
 use crate::service::Fetcher;
 use crate::session::{SessionInfo, SessionState};
@@ -72,7 +73,25 @@ pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveTitle {
         bits_per_s: mean_rate.0,
         viewers: viewers as u64,
         file: format!("/{LIVE_PREFIX}{name}.ts"),
+        hls: format!("/{LIVE_PREFIX}{name}/index.m3u8"),
         rtsp: format!("/{LIVE_PREFIX}{name}"),
+    }
+}
+
+/// The segments of a live title.
+pub(super) fn live_window(channel: &LiveChannel) -> LiveWindow {
+    let (segments, breaks_before) = channel.segments();
+    let bytes = channel.packet_bytes();
+    let piece = |segment: LiveSegment| LivePiece {
+        number: segment.number,
+        bytes: u64::from(segment.packets.start) * bytes..u64::from(segment.packets.end) * bytes,
+        length: segment.length,
+        is_discontinuous: segment.is_discontinuous,
+    };
+    LiveWindow {
+        version: channel.version(),
+        breaks_before,
+        pieces: segments.into_iter().map(piece).collect(),
     }
 }
 

@@ -22,8 +22,9 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveTitle, NotTaken, Order, PicturesState, Secure, Site,
-    SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveTitle, LiveWindow, NotTaken, Order, PicturesState,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
+    WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -279,6 +280,10 @@ impl Site for ServerSite {
 
     fn live(&self) -> Vec<LiveTitle> {
         self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
+    }
+
+    fn live_window(&self, name: &str) -> Option<LiveWindow> {
+        self.live.get(name).map(|channel| status::live_window(&channel))
     }
 
     fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
