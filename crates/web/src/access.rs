@@ -22,7 +22,7 @@ use crate::context::ServerContext;
 use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, Request};
 use crate::route::{LIVE_PREFIX, Needs, ResourceKind, RouteMatch};
-use crate::site::{LiveTitle, NotTaken, Order, PicturesState, Site, SiteError};
+use crate::site::{LiveStatus, NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::title_list::May;
 
@@ -244,7 +244,7 @@ impl Site for SeenBy {
         self.site.title(name).filter(|title| self.may_watch(title))
     }
 
-    fn live(&self) -> Vec<LiveTitle> {
+    fn live(&self) -> Vec<LiveStatus> {
         let mut live = self.site.live();
         live.retain(|live| self.gate.may_watch(&self.visitor, &format!("{LIVE_PREFIX}{}", live.name)));
         live

@@ -115,7 +115,7 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveFeed, LivePiece, LiveRefusal,
-    LiveTitle, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Site,
+    LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Site,
     SiteError, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::Status;

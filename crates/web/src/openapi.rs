@@ -19,7 +19,7 @@ use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
-use crate::site::LiveTitle;
+use crate::site::LiveStatus;
 use crate::uploads::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
@@ -125,7 +125,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     match kind {
         ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
         ResourceKind::LivePlaylist => of(&[M3U8], Plain, &[404, 503]),
-        ResourceKind::LiveInput => of_json(reference::<LiveTitle>(schemas), &[404]),
+        ResourceKind::LiveInput => of_json(reference::<LiveStatus>(schemas), &[404]),
         ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
         ResourceKind::Master | ResourceKind::Media | ResourceKind::Cmaf | ResourceKind::CmafMedia => {

@@ -35,7 +35,7 @@ pub trait Site: Send + Sync + 'static {
     fn title(&self, name: &str) -> Option<TitleInfo>;
 
     /// The live titles, by name. From memory.
-    fn live(&self) -> Vec<LiveTitle> {
+    fn live(&self) -> Vec<LiveStatus> {
         Vec::new()
     }
 
@@ -44,7 +44,7 @@ pub trait Site: Send + Sync + 'static {
         None
     }
 
-    /// Begins to feed a live title of this name with what a client brings, or goes on with it.
+    /// Starts or resumes the input of a live title from a client.
     ///
     /// # Errors
     /// Why not.
@@ -212,7 +212,7 @@ pub trait Site: Send + Sync + 'static {
 
 /// A title that is sent while its source sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct LiveTitle {
+pub struct LiveStatus {
     /// Unique among live titles.
     pub name: String,
     /// `waiting`, `running`, `silent`, `not-ts` or `too-fast`.
@@ -255,7 +255,7 @@ pub struct LivePiece {
     pub is_discontinuous: bool,
 }
 
-/// Where the media goes that a client brings for a live title. Dropped, its client has lost the connection and may come back.
+/// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
 pub trait LiveFeed: Send {
     /// Takes the next bytes; returns how long to wait before more are read.
     ///
@@ -273,7 +273,7 @@ pub trait LiveFeed: Send {
 /// Why a client cannot feed a live title.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveRefusal {
-    /// The name cannot be that of a live title; says why.
+    /// The name is not valid for a live title; holds the reason.
     Name(String),
     /// Another source feeds it.
     InUse,

@@ -9,7 +9,7 @@ pub const MAX_CLOCK_OFFSET_TICKS: u64 = SYSTEM_HZ;
 /// Without a clock reference for this long, packets get their arrival times. References must come every 100 ms (ISO/IEC 13818-1 section 2.7.2).
 pub const CLOCK_STALE_TICKS: u64 = SYSTEM_HZ;
 /// Fastest correction of a source's clock, in parts per million of the time passed: above every oscillator (30 ppm are allowed,
-/// section 2.4.2.1), and far below what a receiver notices.
+/// section 2.4.2.1), and far below the limit that a receiver notices.
 pub const MAX_DRIFT_PPM: i128 = 500;
 /// Arrival times are averaged over this long before they count: the jitter of a second must not move the clock.
 pub const CLOCK_MEAN_TICKS: i128 = 4 * SYSTEM_HZ as i128;
@@ -21,7 +21,7 @@ pub const REORDER_PACKETS: usize = 64;
 pub const REORDER_NS: u64 = 50_000_000;
 /// Sequence numbers that differ by more than this belong to a sender that was restarted (RFC 3550 appendix A.1 takes 100 and 3000).
 pub const MAX_SEQUENCE_JUMP: i16 = 1000;
-/// After this much silence, any sequence number begins anew.
+/// After this much silence any sequence number is accepted as a restart.
 pub const SEQUENCE_SILENT_NS: u64 = NS_PER_S;
 /// TS packets held until it is known whether a decoder can start at a picture. The first picture of an access unit comes within 16 KiB,
 /// with packets of other PIDs between.

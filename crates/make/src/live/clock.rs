@@ -39,7 +39,7 @@ pub struct LiveClock {
 }
 
 impl LiveClock {
-    /// Takes a clock reference. Returns whether the clock has jumped; `is_marked`: the source says that it has.
+    /// Takes a clock reference. Returns whether the clock has jumped; `is_marked` is the source's own discontinuity indicator.
     pub fn reference(&mut self, pcr: u64, arrival: u64, is_marked: bool) -> bool {
         let Some(last) = self.anchor else {
             self.anchor = Some(Anchor { pcr, time: arrival, arrival });
@@ -78,7 +78,7 @@ impl LiveClock {
         self.bytes += bytes as u64;
     }
 
-    /// The media time of what comes next: as far behind the last reference as its bytes took before.
+    /// Returns the media time of the next packet, interpolated by bytes from the last reference.
     pub fn time(&mut self, arrival: u64) -> MediaTicks {
         let time = match self.anchor {
             Some(anchor) if arrival.saturating_sub(anchor.arrival) <= CLOCK_STALE_TICKS => {
@@ -97,7 +97,7 @@ impl LiveClock {
         self.hurries
     }
 
-    /// How far media time is ahead of arrival time.
+    /// Returns the lead of media time over arrival time.
     pub fn ahead(&self, arrival: u64) -> u64 {
         self.newest.saturating_sub(arrival)
     }

@@ -1,4 +1,4 @@
-//! Live sources: what comes from the network becomes packets of a title that is written while it is sent. No I/O; the clock is an argument.
+//! Live sources: data from the network becomes packets of a title that is sent while it is written. No I/O; the time is an argument.
 //!
 //! | module | holds |
 //! | --- | --- |

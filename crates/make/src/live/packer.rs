@@ -274,7 +274,7 @@ impl LivePacker {
         self.decide(arrival, verdict, out);
     }
 
-    /// Passes on what was held.
+    /// Passes on the held packets.
     fn decide(&mut self, arrival: Instant, verdict: PictureAccess, out: LiveSink<'_>) {
         if self.held.is_empty() {
             return;

@@ -11,7 +11,7 @@ struct Packed {
     time: u64,
 }
 
-/// What comes out of TS packets of which packet n comes at millisecond n, in datagrams of `per_datagram`.
+/// The output for TS packets that arrive one a millisecond, in datagrams of `per_datagram`.
 fn packed(packer: &mut LivePacker, ts: &[u8], per_datagram: usize, from_ms: u64) -> Vec<Packed> {
     let mut out = Vec::new();
     for (n, datagram) in (0..).zip(ts.chunks(per_datagram * 188)) {

@@ -1,6 +1,6 @@
 //! RTP packets of a live source, in the order of their numbers (RFC 3550, RFC 2250).
 //!
-//! A packet whose predecessors are missing is held, up to [`REORDER_PACKETS`] and [`REORDER_NS`]; then what is missing counts as lost.
+//! A packet whose predecessors are missing is held, up to [`REORDER_PACKETS`] and [`REORDER_NS`]; then the missing ones count as lost.
 //! Duplicates are dropped: two senders of the same stream are one.
 
 use millrace_core::time::Instant;
@@ -8,7 +8,7 @@ use millrace_core::wire::rtp::RtpHeader;
 
 use crate::limits::live::{MAX_SEQUENCE_JUMP, REORDER_NS, REORDER_PACKETS, SEQUENCE_SILENT_NS};
 
-/// What became of the packets of a source.
+/// Fate of the packets of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RtpCounts {
     /// Numbers that never came.
@@ -17,7 +17,7 @@ pub struct RtpCounts {
     pub reordered: u64,
     /// Packets that came twice, or after they counted as lost.
     pub late: u64,
-    /// Times that the numbers began anew.
+    /// Restarts of the numbers.
     pub restarts: u64,
 }
 
@@ -86,7 +86,7 @@ impl RtpReorder {
         } else if ahead < 0 {
             self.counts.late += 1;
         } else {
-            // What the window cannot hold any more is lost.
+            // Packets that leave the window are lost.
             for _ in REORDER_PACKETS..=ahead.unsigned_abs().into() {
                 self.release_next(out);
             }

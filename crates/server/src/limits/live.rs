@@ -5,8 +5,7 @@ use std::time::Duration;
 use millrace_core::limits::{FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::time::MEDIA_HZ;
 
-/// Extents of a live title, its window, if there is memory for so many: 32 MiB, half a minute of 8 Mb/s. Viewers who lag by more are
-/// ended.
+/// Largest window of a live title, in extents: 32 MiB, half a minute of 8 Mb/s. Viewers that lag by more are ended.
 pub const LIVE_EXTENTS: usize = 128;
 /// Extents at the end of the window at which no viewer joins: those in the feeder's hands, the oldest one, which is about to go, and one
 /// for the time until the viewer's first request.
@@ -17,15 +16,15 @@ pub const MAX_LIVE_TITLES: usize = 32;
 pub const MAX_LIVE_NAME_BYTES: usize = 64;
 /// Access points kept of a live title: four a second, which is the most that there are, for four minutes.
 pub const MAX_LIVE_POINTS: usize = 1024;
-/// How often the thread that receives looks whether there is something to do, without sources to receive from.
+/// The same without any source: it only checks titles that wait for their client.
 pub const LIVE_REST_EVERY: Duration = Duration::from_millis(500);
-/// Datagrams fetched in one call, of any size: 1 MiB for each source, of which only pages are used that datagrams need.
+/// Datagrams of any size fetched in one call. The buffers reserve 1 MiB for each source; short datagrams touch few of their pages.
 pub const LIVE_BATCH_DATAGRAMS: usize = 16;
 /// Batches of one source before the next one has its turn: 300 KB of datagrams of the usual size.
 pub const LIVE_BATCHES_PER_TURN: usize = 16;
 /// Receive buffer to request for each source: 80 ms of 200 Mb/s, in case that the thread is kept waiting.
 pub const LIVE_RECEIVE_BUFFER_BYTES: usize = 2 << 20;
-/// How often the thread that receives looks at sources from which nothing comes, and whether it should end.
+/// Interval at which the receiving thread checks silent sources, and whether it should end.
 pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The thread ends within this time.
 pub const LIVE_STOP: Duration = Duration::from_secs(1);
@@ -39,21 +38,21 @@ pub const LIVE_HURRIES: u32 = 2;
 pub const LIVE_HURRY_NS: u64 = 25_000_000_000;
 /// Seconds over which bit rates are taken.
 pub const LIVE_RATE_SECONDS: usize = 10;
-/// The rate that admission counts for viewers of a source of which nothing is known yet, in bits a second: high definition.
+/// Bits a second that admission counts for viewers before the rate of a source is measured: high definition.
 pub const LIVE_RATE_UNKNOWN: u64 = 8_000_000;
 /// Media that a client may bring ahead of its time: more is not read from its connection yet.
 pub const LIVE_AHEAD_NS: u64 = 500_000_000;
-/// A client that brings media by a connection is read so much at once, half an extent, ...
+/// Bytes read from an HTTP client before a pause: half an extent.
 pub const LIVE_BYTES_PER_PAUSE: usize = 128 << 10;
-/// ... and then not for so long, in which the cache provides another extent. Together they allow 1 Gb/s.
+/// The pause, in which the cache provides another extent. Together they allow 1 Gb/s.
 pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
 /// A body in which there is no TS packet up to here is something else.
 pub const LIVE_OTHER_FORMAT_BYTES: u64 = 64 << 10;
 /// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
 pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
-/// Shortest segment of a live title: what a viewer of HLS waits for, three times.
+/// Shortest segment of a live title. Players of HLS start three segments behind the newest one.
 pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ;
-/// Segments kept of a live title, if its window has so many: two minutes.
+/// Most segments kept of a live title: two minutes. Its window is usually shorter.
 pub const MAX_LIVE_SEGMENTS: usize = 60;
 
 const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

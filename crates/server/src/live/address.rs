@@ -8,7 +8,7 @@ use url::Url;
 
 use crate::limits::live::MAX_LIVE_NAME_BYTES;
 
-/// What datagrams carry.
+/// Content of the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveTransport {
     /// TS packets.
@@ -24,7 +24,7 @@ pub struct LiveSource {
     pub name: String,
     /// As the operator wrote it.
     pub url: String,
-    /// What comes.
+    /// The protocol.
     pub transport: LiveTransport,
     /// Where it comes.
     pub address: IngestAddress,

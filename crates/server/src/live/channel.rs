@@ -1,4 +1,4 @@
-//! A live title as its viewers see it: where they join, and what is known of its source.
+//! A live title as its viewers see it: the point where they join, and the state of its source.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 pub const LIVE_PREFIX: &str = "live/";
 
 millrace_core::counters! {
-    /// What has come from a live source, and what became of it.
+    /// Data received from a live source, and its fate.
     pub struct LiveCounters {
         /// Datagrams that came, or pieces of an HTTP body.
         sum datagrams,
@@ -50,7 +50,7 @@ millrace_core::counters! {
     }
 }
 
-/// What a source does, as it is shown.
+/// State of a source, for the API.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceReport {
     /// Its state.
@@ -72,7 +72,7 @@ pub struct LiveChannel {
     title: TitleRef,
     timeline: Timeline,
     layout: WireLayout,
-    /// Packets before the newest one from which viewers can be served.
+    /// Number of packets before the newest one that viewers can still get.
     window: u32,
     points: Mutex<LivePoints>,
     /// Number of the next packet, and media time of the last one.
@@ -157,7 +157,7 @@ impl LiveChannel {
         }
     }
 
-    /// What its source does.
+    /// Returns the state of its source.
     pub fn report(&self) -> SourceReport {
         let mean_rate = BitRate(self.mean_rate.load(Ordering::Relaxed));
         SourceReport { state: *lock(&self.state), mean_rate }
@@ -226,7 +226,7 @@ impl LiveChannel {
         self.edge.store(next, Ordering::Release);
     }
 
-    /// Where a viewer joins: the last access point, if it is still held, else what comes next.
+    /// Returns the point where a viewer joins: the last access point if it is still held, else the next packet.
     fn join(&self) -> AccessPoint {
         let edge = self.edge.load(Ordering::Acquire);
         let last = lock(&self.points).access.back().copied();

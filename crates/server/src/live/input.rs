@@ -1,4 +1,4 @@
-//! What comes from one source, on its way to the cache. No socket and no clock: a thread or a test hands both in.
+//! The path from one source to the cache, without a socket; the time is an argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct LiveInput {
     media: MediaInput,
 }
 
-/// What is behind RTP.
+/// The part of the input behind RTP.
 struct MediaInput {
     packer: LivePacker,
     output: LiveOutput,
@@ -41,7 +41,7 @@ struct LiveOutput {
 }
 
 impl LiveInput {
-    /// Feeds `channel` from `origin` on. What a client brings by HTTP is as a datagram of [`LiveTransport::Udp`].
+    /// Feeds `channel` from `origin` on. A piece of an HTTP body counts as a datagram of [`LiveTransport::Udp`].
     pub fn new(transport: LiveTransport, channel: Arc<LiveChannel>, feeder: Feeder, origin: Instant) -> Self {
         let (newest, counters) = (MediaTicks(0), LiveCounters::default());
         Self {
@@ -88,7 +88,7 @@ impl LiveInput {
         }
     }
 
-    /// Gives up what was waited for long enough. Returns the source's state if it has changed.
+    /// Releases packets that were held for long enough. Returns the source's state if it has changed.
     pub fn look(&mut self, now: Instant, dropped: u64) -> Option<SourceState> {
         let Self { reorder, media } = self;
         media.now = media.now.max(now);
@@ -218,7 +218,7 @@ impl RateMeter {
             self.seconds.pop_front();
         }
         self.seconds.push_back(u64::try_from(rate).unwrap_or(u64::MAX));
-        // A source that is silent says nothing about the rate that its viewers will need.
+        // Silent seconds do not count: viewers need the rate of the media when it resumes.
         let known = || self.seconds.iter().filter(|&&rate| rate > 0);
         let mean = known().sum::<u64>() / (known().count() as u64).max(1);
         known().max().map(|&peak| (mean, peak))

@@ -14,10 +14,10 @@
 //! | [`titles`] | the live titles that there are |
 //! | [`channel`] | one of them, as its viewers see it |
 //! | [`library`] | live titles beside stored ones, for the service |
-//! | [`input`] | what comes from one source, on its way to the cache |
+//! | [`input`] | the path from one source to the cache |
 //! | [`push`] | a title whose media a client brings by HTTP |
 //! | [`segments`] | segments of it, for HLS |
-//! | [`state`] | what a source does, in one sentence |
+//! | [`state`] | the state of a source, in one sentence |
 //! | [`receive`] | the thread that receives |
 //!
 //! `docs/design/0048-live-sources.md`.

@@ -96,7 +96,7 @@ impl Receiver {
         }
     }
 
-    /// What has to be done whether or not something came.
+    /// Periodic work, whether or not data arrived.
     fn look(&mut self, now: Instant, titles: &LiveTitles) {
         if let Some(state) = self.input.look(now, self.rx.counters().dropped) {
             report(&self.source.name, &self.source.url, state);
@@ -107,7 +107,7 @@ impl Receiver {
         }
     }
 
-    /// Opens the title anew: it has all packets that a title may have, after months. Its viewers have come to its end.
+    /// Opens another title: after months this one has as many packets as a title may have. Its viewers reach its end.
     fn renew(&mut self, titles: &LiveTitles) {
         titles.close(self.input.channel());
         match input(&self.source, titles) {
@@ -125,7 +125,7 @@ fn input(source: &LiveSource, titles: &LiveTitles) -> Result<LiveInput, OpenLive
     Ok(LiveInput::new(source.transport, channel, feeder, MonotonicClock.now()))
 }
 
-/// What log lines call sources that clients bring.
+/// Name of this transport in log lines.
 pub(super) const BY_HTTP: &str = "HTTP";
 
 /// One line for each change.

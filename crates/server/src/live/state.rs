@@ -7,7 +7,7 @@ use millrace_make::live::NotTs;
 
 use crate::limits::live::{LIVE_HURRIES, LIVE_HURRY_NS, LIVE_OTHER_FORMAT_NS, LIVE_SILENT_NS};
 
-/// What a source does.
+/// State of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceState {
     /// Nothing has come yet.
@@ -16,7 +16,7 @@ pub enum SourceState {
     Running,
     /// Nothing comes any more, since then.
     Silent(Instant),
-    /// What comes is something else.
+    /// The data received is not usable.
     OtherFormat(NotTs),
     /// Media comes faster than it plays.
     TooFast,
@@ -59,12 +59,12 @@ impl fmt::Display for SourceState {
     }
 }
 
-/// Watches what comes from a source. The clock is an argument.
+/// Derives the state of a source from its data. The time is an argument.
 #[derive(Debug)]
 pub struct SourceWatch {
     state: SourceState,
     last_media: Option<Instant>,
-    /// The first datagram without media since the last one with it, and what the last such datagram was.
+    /// Arrival of the first unusable datagram since the last media, and the kind of the last such datagram.
     other: Option<(Instant, NotTs)>,
     /// When the source was too fast the last time, and how often in a row.
     hurry: Option<(Instant, u32)>,

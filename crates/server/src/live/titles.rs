@@ -68,7 +68,7 @@ impl LiveTitles {
     }
 
     fn lock(&self) -> MutexGuard<'_, LiveLists> {
-        // What a panic elsewhere could leave half done is a count of viewers.
+        // A panic elsewhere can at most leave a count of viewers wrong.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -75,7 +75,7 @@ impl Site {
         format!("http://{}/live/news.ts", self.server.page())
     }
 
-    /// What the API says of the source.
+    /// The source in the API.
     fn state(&self) -> Value {
         let mut stream = TcpStream::connect(self.server.page()).unwrap();
         let (_, body) = get(&mut stream, "/api/v1/live", "");
@@ -148,7 +148,7 @@ impl Sender {
                     return;
                 }
                 send(number, piece, &mut |datagram| {
-                    // Nobody listens when the server has ended.
+                    // This fails after the server has ended.
                     let _ = socket.send_to(datagram, to);
                 });
             }
@@ -360,7 +360,7 @@ fn viewer_stays_while_the_source_is_silent_and_gets_what_comes_after() {
     drop(sender);
     site.server.wait_for("silent: no media for 3 s", TIMEOUT);
     let before = site.counter("discontinuities");
-    // The encoder was started again: its clock begins anew.
+    // The encoder is restarted: its clock starts from the beginning.
     let _sender = Sender::plain(&film, site.to);
     site.server.wait_for("media comes", TIMEOUT);
     let mut after = vec![0; 200 * DATAGRAM];

@@ -13,12 +13,12 @@ use crate::file::MPEG_TS;
 use crate::hls::text::M3U8;
 use crate::limits::LISTED_LIVE_SEGMENTS;
 use crate::route::{LIVE_PREFIX, RouteMatch};
-use crate::site::{ALL_THAT_COMES, LivePiece, LiveTitle, LiveWindow, OrderedMedia, Site};
+use crate::site::{ALL_THAT_COMES, LivePiece, LiveStatus, LiveWindow, OrderedMedia, Site};
 
 /// All live titles.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct LiveList {
-    live: Vec<LiveTitle>,
+    live: Vec<LiveStatus>,
 }
 
 /// `/api/v1/live`

@@ -24,7 +24,7 @@ use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
-    LiveRefusal, LiveTitle, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
+    LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
     PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
@@ -261,8 +261,8 @@ impl Site for MadeUp {
     }
 
     /// Every site with a title `film` shows it as a live one too, which ends with the film.
-    fn live(&self) -> Vec<LiveTitle> {
-        let film = self.films.get("film").map(|film| LiveTitle {
+    fn live(&self) -> Vec<LiveStatus> {
+        let film = self.films.get("film").map(|film| LiveStatus {
             name: film.info.name.clone(),
             state: "running",
             message: "media comes".to_owned(),

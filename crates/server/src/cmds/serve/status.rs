@@ -5,7 +5,7 @@ use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
-use millrace_web::{LivePiece, LiveTitle, LiveWindow, Status};
+use millrace_web::{LivePiece, LiveStatus, LiveWindow, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
@@ -63,10 +63,10 @@ fn session(info: SessionInfo) -> Session {
 }
 
 /// A live title, with its number of viewers.
-pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveTitle {
+pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
     let SourceReport { state, mean_rate } = channel.report();
     let name = channel.name();
-    LiveTitle {
+    LiveStatus {
         name: name.to_owned(),
         state: state.name(),
         message: state.to_string(),

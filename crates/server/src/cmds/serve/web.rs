@@ -22,7 +22,7 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveTitle, LiveWindow, NotTaken, Order, PicturesState,
+    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
     Secure, Site, SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
     WebLimits,
 };
@@ -278,7 +278,7 @@ impl Site for ServerSite {
         self.open_titles.titles()
     }
 
-    fn live(&self) -> Vec<LiveTitle> {
+    fn live(&self) -> Vec<LiveStatus> {
         self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
     }
 
