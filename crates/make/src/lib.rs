@@ -23,6 +23,7 @@
 pub mod ingest;
 pub mod ladder;
 pub mod limits;
+pub mod live;
 pub mod pictures;
 pub mod sidecar;
 pub mod trick;

@@ -7,7 +7,7 @@
 //! | [`xdp::XdpRx`] | packets to steered ports, past the kernel's sockets | `CAP_NET_RAW`, `CAP_NET_ADMIN`, `CAP_BPF`, memory that may be locked |
 //! | [`null::NullTx`] | measuring everything but the sending | nothing |
 //! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
-//! | [`KernelRx`] | the ingress path everywhere: datagrams that come to a UDP socket | a socket |
+//! | [`KernelRx`] | the ingress path everywhere: datagrams that come to a UDP socket | a socket, for a group of receivers that of [`open_ingest`] |
 //! | [`recv::UdpRx`] | the way in for players, load generators and tests | a UDP socket |
 //!
 //! [`tun`] has network devices that a program reads and writes. [`bpf`] assembles and
@@ -30,6 +30,7 @@ pub mod egress_select;
 mod errno;
 pub mod error;
 pub mod features;
+mod ingest_socket;
 mod kernel;
 mod kernel_rx;
 pub mod limits;
@@ -44,6 +45,7 @@ pub mod tun;
 pub mod xdp;
 
 pub use error::{ConnError, NetError};
+pub use ingest_socket::{IngestAddress, open_ingest};
 pub use kernel::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, TxCounters, UdpPair, UdpPorts, ZERO_COPY_MIN_BYTES,
     ZeroCopy, bind_pair, bind_ports,

@@ -55,6 +55,8 @@ pub use millrace_netio::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, UdpPorts, bind_pair,
     bind_ports,
 };
+/// Reception of live sources.
+pub use millrace_netio::{IngestAddress, KernelRx, open_ingest, recv::UdpRxConfig};
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{egress_select, features, probe, route, xdp};
 

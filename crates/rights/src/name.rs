@@ -12,7 +12,7 @@ pub enum NameError {
     Name,
     /// Of titles.
     #[error(
-        "a pattern has 1 to {MAX_PATTERN_BYTES} characters of titles' names (a-z, A-Z, 0-9 and -_.@), * and ?"
+        "a pattern has 1 to {MAX_PATTERN_BYTES} characters of titles' names (a-z, A-Z, 0-9 and -_.@), * and ?, behind live/ for live titles"
     )]
     Pattern,
 }
@@ -30,6 +30,9 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if is_name { Ok(()) } else { Err(NameError::Name) }
 }
 
+/// Begins the names of live titles.
+const LIVE: &str = "live/";
+
 /// Checks a pattern of titles, in which `*` stands for any characters and `?` for one.
 ///
 /// # Errors
@@ -37,6 +40,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 pub fn check_pattern(pattern: &str) -> Result<(), NameError> {
     let is_allowed =
         |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@' | b'*' | b'?');
+    let pattern = pattern.strip_prefix(LIVE).unwrap_or(pattern);
     let is_pattern = !pattern.is_empty()
         && pattern.len() <= MAX_PATTERN_BYTES
         && !pattern.starts_with('@')
@@ -114,9 +118,10 @@ mod tests {
         for name in ["", "@anna", "a:b", "a b", "a\"b", "a/b", "\u{e4}", &"a".repeat(65)] {
             assert_eq!(check_name(name), Err(NameError::Name), "{name}");
         }
-        for pattern in ["", "@kids", "a/b", "a b"] {
+        for pattern in ["", "@kids", "a/b", "a b", "live/", "live/a/b"] {
             assert_eq!(check_pattern(pattern), Err(NameError::Pattern), "{pattern}");
         }
         assert_eq!(check_pattern("kids-*@?"), Ok(()));
+        assert_eq!(check_pattern("live/*"), Ok(()));
     }
 }

@@ -10,6 +10,7 @@
 //! | [`session`] | the service's RTSP face: requests to replies, session names, expiry; without I/O too |
 //! | [`control`] | sockets and tasks that carry out what both decide; the log and the counters of what happens |
 //! | [`library`] | the titles that can be asked for, in step with folders and store |
+//! | [`live`] | live sources, and the titles that are made of them while they are sent |
 //! | [`cmds`] | the subcommands |
 //!
 //! ## Where to read on
@@ -32,6 +33,7 @@
 //! | files of a folder as titles, also when they move or change | `docs/guide/ingest.md`, `crates/server/src/cmds/serve/librarian.rs`, `crates/server/src/library/watch.rs`, `crates/store/src/volume/sources.rs`; their names: `crates/store/src/naming.rs`, `crates/store/src/volume/name.rs` |
 //! | quotas of a user, and the webhook | `crates/server/src/service/quota.rs`, `crates/rights/src/advice.rs`, `crates/web/src/webhook.rs` |
 //! | viewers of segments | `docs/design/0038-web.md`, `crates/server/src/service/fetch.rs` |
+//! | live sources | `docs/guide/live.md`, `docs/design/0048-live-sources.md`, `crates/server/src/live/mod.rs`, `crates/make/src/live/mod.rs` |
 //! | the start of the server | `crates/server/src/cmds/serve/run.rs` |
 #![forbid(unsafe_code)]
 
@@ -40,6 +42,7 @@ pub mod cmds;
 pub mod control;
 pub mod library;
 pub mod limits;
+pub mod live;
 pub mod rtsp;
 pub mod sdp;
 pub mod service;

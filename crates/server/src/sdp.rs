@@ -46,6 +46,9 @@ impl UrlOptions {
     }
 }
 
+/// The range of a live title, in descriptions and replies (RFC 2326 section 3.6).
+pub const LIVE_RANGE: &str = "npt=now-";
+
 /// The description, for a viewer that reaches the server at `local`.
 pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], asked: &UrlOptions) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
@@ -72,9 +75,11 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     }));
     session.times.push(Time::new(0, 0));
     session.attributes.push(attribute("control", "*".into()));
-    session
-        .attributes
-        .push(attribute("range", format!("npt=0-{}", npt(MediaTicks(entry.end().0 + asked.late_end.0)))));
+    let range = match entry.is_live() {
+        true => LIVE_RANGE.to_owned(),
+        false => format!("npt=0-{}", npt(MediaTicks(entry.end().0 + asked.late_end.0))),
+    };
+    session.attributes.push(attribute("range", range));
     session.medias.push(media);
     let mut bytes = Vec::new();
     session.write(&mut bytes).expect("a Vec takes every byte");

@@ -21,8 +21,8 @@ use crate::answer::Answer;
 use crate::context::ServerContext;
 use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, Request};
-use crate::route::{Needs, ResourceKind, RouteMatch};
-use crate::site::{NotTaken, Order, PicturesState, Site, SiteError};
+use crate::route::{LIVE_PREFIX, Needs, ResourceKind, RouteMatch};
+use crate::site::{LiveStatus, NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::title_list::May;
 
@@ -44,7 +44,8 @@ impl ServerContext {
         let Some(advised) = self.gate.advised() else { return Ok(visitor) };
         // A client could invent any number of titles, so only existing ones are worth a call to the
         // webhook.
-        if self.site.title(title).is_none() {
+        let is_live = |name| self.site.live().iter().any(|live| live.name == name);
+        if self.site.title(title).is_none() && !title.strip_prefix(LIVE_PREFIX).is_some_and(is_live) {
             return Ok(visitor);
         }
         let question = Question::of(&visitor, title, peer.ip());
@@ -158,9 +159,11 @@ impl ServerContext {
 
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
-        (Method::Put, _) if found.route.methods().contains(&Method::Put) => RequestedAction::Upload,
+        (Method::Put | Method::Post, _) if found.route.methods().contains(&method) => RequestedAction::Upload,
         // Whatever it would do, it would change something.
-        (Method::Put | Method::Delete | Method::Patch | Method::Other, _) => RequestedAction::Change,
+        (Method::Put | Method::Post | Method::Delete | Method::Patch | Method::Other, _) => {
+            RequestedAction::Change
+        }
         (_, Needs::Nothing) => RequestedAction::Nothing,
         (_, Needs::SignIn) => RequestedAction::SignIn,
         (_, Needs::List) => RequestedAction::List,
@@ -239,6 +242,12 @@ impl Site for SeenBy {
 
     fn title(&self, name: &str) -> Option<TitleInfo> {
         self.site.title(name).filter(|title| self.may_watch(title))
+    }
+
+    fn live(&self) -> Vec<LiveStatus> {
+        let mut live = self.site.live();
+        live.retain(|live| self.gate.may_watch(&self.visitor, &format!("{LIVE_PREFIX}{}", live.name)));
+        live
     }
 
     fn rtsp_port(&self) -> Option<u16> {

@@ -101,8 +101,10 @@ impl Answer {
 
     /// The same for HEAD: the header alone.
     pub(crate) fn without_body(mut self) -> Self {
-        if let Some(length) = self.body.length() {
-            self.body = Body::Length(length);
+        match (self.body.length(), &self.body) {
+            (Some(length), _) => self.body = Body::Length(length),
+            (None, Body::Media(_)) => self.body = Body::None,
+            (None, _) => {}
         }
         self
     }
@@ -115,7 +117,7 @@ impl Body {
             Self::None | Self::Events(_) => None,
             Self::Length(length) => Some(*length),
             Self::Bytes(bytes) | Self::Kept(bytes) | Self::Segment(bytes, _) => Some(bytes.len() as u64),
-            Self::Media(media) => Some(media.length()),
+            Self::Media(media) => media.length(),
         }
     }
 }

@@ -46,7 +46,9 @@ impl ServerContext {
         let (done, told) = tokio::sync::oneshot::channel();
         let MediaOrder { media, source, agent } = order;
         let RequestSource { peer, id } = source;
-        let (length, label) = (media.bytes.end - media.bytes.start, id.to_string());
+        // Of a live title it is not known here how much was sent.
+        let (length, label) =
+            (media.length().map_or(0, |_| media.bytes.end - media.bytes.start), id.to_string());
         self.site.send(Order { socket, peer, media, label, agent, done });
         // If the sender is dropped, the connection is gone.
         let delivery = told.await.unwrap_or(Delivery::Broken);

@@ -13,7 +13,9 @@ use crate::context::ServerContext;
 use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
-use crate::handlers::{api, cmaf, events, hls, pictures, rename, status, subtitles, upload};
+use crate::handlers::{
+    api, cmaf, events, hls, live, live_input, pictures, rename, status, subtitles, upload,
+};
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
 use crate::route::{self, ResourceKind, RouteMatch};
@@ -65,7 +67,7 @@ async fn find_answer(shared: &Arc<ServerContext>, request: &Request, source: Req
             }
         }
         // Requests with a body do not come here.
-        Method::Put | Method::Delete | Method::Patch | Method::Other => {
+        Method::Put | Method::Post | Method::Delete | Method::Patch | Method::Other => {
             let allow = found.route.allow();
             Answer::error(405, &format!("possible here: {allow}")).with("Allow", allow)
         }
@@ -120,6 +122,11 @@ async fn look_up(
         ResourceKind::Player => return page::player(request),
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
+        ResourceKind::ApiLive => return live::list(seen),
+        ResourceKind::LivePlaylist => return live::playlist(seen, &found.name),
+        ResourceKind::LiveSegment => return live::segment(seen, found),
+        ResourceKind::LiveInput => return live::state(seen, &found.name),
+        ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,
         ResourceKind::ApiEvents => return events::answer(shared, request.method),
         ResourceKind::ApiUser => return api::user(seen),
@@ -195,6 +202,7 @@ where
 {
     let answer = match found.route.kind {
         ResourceKind::SubtitleFile => subtitles::put(shared, request, found, source.peer, body, beat).await,
+        ResourceKind::LiveInput => live_input::take(shared, request, found, source.peer, body, beat).await,
         _ => upload::take(shared, request, found, source.peer, body, beat).await,
     };
     log_request(request, source, answer.status);

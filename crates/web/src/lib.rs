@@ -114,8 +114,9 @@ pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
-    DeliveredAmount, Delivery, DeliveryRefusal, Fetch, NotTaken, Order, OrderSocket, OrderedMedia,
-    OrderedSegment, PicturesState, Site, SiteError, TitleBytes, TunnelConn, ViewerAdmission,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveFeed, LivePiece, LiveRefusal,
+    LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, Site,
+    SiteError, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -150,6 +150,12 @@ pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
 pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 
+/// Segments of a live title in its playlist: players begin three before the last one (RFC 8216 section 6.3.3), and one that was late finds
+/// where it was.
+pub const LISTED_LIVE_SEGMENTS: usize = 6;
+/// How often a connection that brings live media is looked after while nothing comes: its silence is reported after seconds.
+pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(250);
+
 // Uploads.
 
 /// Uploads at once, with those that wait for their client to go on. Each is a thread, an open title and `UPLOAD_BUFFER_BYTES`; more would share the same

@@ -13,11 +13,13 @@ use crate::conditions;
 use crate::events::SiteEvent;
 use crate::handlers::api::{M3U, Title, TitleChange, TitleListing, User};
 use crate::handlers::events::EVENT_STREAM;
+use crate::handlers::live::LiveList;
 use crate::handlers::status::Whole;
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
+use crate::site::LiveStatus;
 use crate::uploads::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
@@ -38,6 +40,7 @@ fn of_change(kind: ResourceKind, method: Method) -> (&'static [u16], &'static [u
     match (kind, method) {
         (ResourceKind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
         (ResourceKind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
+        (ResourceKind::LiveInput, _) => (&[204], &[400, 404, 408, 409, 415]),
         _ => (&[204], &[404, 500]),
     }
 }
@@ -120,6 +123,10 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     let of = |types, how, errors| Told { types, schema: None, how, errors };
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
+        ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
+        ResourceKind::LivePlaylist => of(&[M3U8], Plain, &[404, 503]),
+        ResourceKind::LiveInput => of_json(reference::<LiveStatus>(schemas), &[404]),
+        ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
         ResourceKind::Master | ResourceKind::Media | ResourceKind::Cmaf | ResourceKind::CmafMedia => {
             of(&[M3U8], Tagged, &[404, 500, 503])
@@ -187,7 +194,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
-    } else if method == Method::Delete || method == Method::Put && route.kind == ResourceKind::SubtitleFile {
+    } else if method == Method::Delete
+        || matches!(method, Method::Put | Method::Post)
+            && matches!(route.kind, ResourceKind::SubtitleFile | ResourceKind::LiveInput)
+    {
         let (done, errors) = of_change(route.kind, method);
         done.iter().for_each(|&status| respond(status, None));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
@@ -248,7 +258,7 @@ fn request_body(route: &Route, method: Method) -> Option<Value> {
         Method::Put if route.kind == ResourceKind::SubtitleFile => {
             Some(json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }))
         }
-        Method::Put => Some(json!({ "content": { "video/mp2t": {} } })),
+        Method::Put | Method::Post => Some(json!({ "content": { "video/mp2t": {} } })),
         Method::Patch => {
             let schema = json!({ "$ref": format!("#{SCHEMAS}/TitleChange") });
             Some(json!({ "required": true, "content": { "application/json": { "schema": schema } } }))

@@ -16,6 +16,8 @@ pub(crate) enum Method {
     Patch,
     /// Creates a title from the body.
     Put,
+    /// As PUT, for live titles: encoders use either.
+    Post,
     /// Nothing that is done here.
     Other,
 }
@@ -32,6 +34,7 @@ impl Method {
             "DELETE" => Self::Delete,
             "PATCH" => Self::Patch,
             "PUT" => Self::Put,
+            "POST" => Self::Post,
             _ => Self::Other,
         }
     }
@@ -45,6 +48,7 @@ impl Method {
             Self::Delete => "DELETE",
             Self::Patch => "PATCH",
             Self::Put => "PUT",
+            Self::Post => "POST",
             Self::Other => "",
         }
     }

@@ -15,6 +15,8 @@ use crate::request::Method;
 pub(crate) enum ResourceKind {
     /// A title as a file.
     File,
+    /// A live title as a stream that does not end.
+    LiveStream,
     /// Its master playlist.
     Master,
     /// Its media playlist.
@@ -52,8 +54,15 @@ pub(crate) enum ResourceKind {
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
+    /// The playlist of a live title, and its segments.
+    LivePlaylist,
+    LiveSegment,
+    /// Where the media of a live title is brought.
+    LiveInput,
     /// All titles, as JSON.
     ApiTitles,
+    /// All live titles, as JSON.
+    ApiLive,
     /// One title, as JSON.
     ApiTitle,
     /// The viewers, and the load of the server.
@@ -107,12 +116,24 @@ pub(crate) struct Route {
     pub(crate) is_shared: bool,
 }
 
+/// Where the names of live titles begin.
+pub(crate) const LIVE_PREFIX: &str = "live/";
+
 /// The methods of all routes, as listed in `Allow`.
-pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, PATCH, DELETE";
+pub(crate) const ALL_METHODS: &str = "GET, HEAD, OPTIONS, PUT, POST, PATCH, DELETE";
 
 /// All of them.
 pub(crate) const ROUTES: &[Route] = &[
     media("/titles/{name}.ts", ResourceKind::File, "A title as a transport stream"),
+    media("/live/{name}.ts", ResourceKind::LiveStream, "A live title, from where it is"),
+    own(
+        "/live/{name}",
+        ResourceKind::LiveInput,
+        Needs::Watch,
+        "A live title, and where its media is brought",
+    ),
+    media("/live/{name}/index.m3u8", ResourceKind::LivePlaylist, "HLS: the newest segments of a live title"),
+    media("/live/{name}/{version}/{number}.ts", ResourceKind::LiveSegment, "HLS: a segment of a live title"),
     media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),
     media("/titles/{name}/hls/{version}/{number}.ts", ResourceKind::Segment, "HLS: a segment"),
@@ -189,6 +210,7 @@ pub(crate) const ROUTES: &[Route] = &[
         ..own("/titles.m3u", ResourceKind::Playlist, Needs::List, "All titles as a playlist")
     },
     Route { is_shared: true, ..own("/api/v1/titles", ResourceKind::ApiTitles, Needs::List, "All titles") },
+    Route { is_shared: true, ..own("/api/v1/live", ResourceKind::ApiLive, Needs::List, "All live titles") },
     Route {
         is_shared: true,
         ..own("/api/v1/titles/{name}", ResourceKind::ApiTitle, Needs::Watch, "One title")
@@ -241,6 +263,9 @@ impl Route {
             ResourceKind::SubtitleFile => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
             }
+            ResourceKind::LiveInput => {
+                &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Post]
+            }
             ResourceKind::Upload | ResourceKind::File => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put]
             }
@@ -258,7 +283,7 @@ impl Route {
 #[derive(Clone, Debug)]
 pub(crate) struct RouteMatch {
     pub(crate) route: &'static Route,
-    /// `{name}`, decoded.
+    /// `{name}`, decoded; of live titles with `live/` before it, as rights and the server know them.
     pub(crate) name: String,
     /// `{version}`.
     pub(crate) version: String,
@@ -279,7 +304,7 @@ pub(crate) fn find(path: &str) -> Option<RouteMatch> {
         loop {
             match (wanted.next(), parts.next()) {
                 (None, None) if route.kind == ResourceKind::Upload => return Some(found.without_extension()),
-                (None, None) => return Some(found),
+                (None, None) => return Some(found.as_live()),
                 (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
             }
@@ -288,6 +313,13 @@ pub(crate) fn find(path: &str) -> Option<RouteMatch> {
 }
 
 impl RouteMatch {
+    fn as_live(mut self) -> Self {
+        if self.route.path.starts_with("/live/") {
+            self.name.insert_str(0, LIVE_PREFIX);
+        }
+        self
+    }
+
     /// The name without the extension of a film: curl puts `film.mkv` behind a slash.
     fn without_extension(mut self) -> Self {
         if let Some((stem, extension)) = self.name.rsplit_once('.')

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_core::counters::CounterSample;
 use millrace_core::ids::ViewerSession;
@@ -19,6 +20,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::status::Status;
@@ -30,6 +33,24 @@ pub trait Site: Send + Sync + 'static {
 
     /// The title of this name, also one that was made of another (`film@540p`). From memory.
     fn title(&self, name: &str) -> Option<TitleInfo>;
+
+    /// The live titles, by name. From memory.
+    fn live(&self) -> Vec<LiveStatus> {
+        Vec::new()
+    }
+
+    /// The segments of the live title of this name. From memory.
+    fn live_window(&self, _name: &str) -> Option<LiveWindow> {
+        None
+    }
+
+    /// Starts or resumes the input of a live title from a client.
+    ///
+    /// # Errors
+    /// Why not.
+    fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Err(LiveRefusal::Full("this server takes no live sources".to_owned()))
+    }
 
     /// The renditions of a title, the best first, itself among them; empty if it is the only one. From memory.
     fn renditions(&self, name: &str) -> Vec<TitleInfo>;
@@ -189,6 +210,77 @@ pub trait Site: Send + Sync + 'static {
     fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>));
 }
 
+/// A title that is sent while its source sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveStatus {
+    /// Unique among live titles.
+    pub name: String,
+    /// `waiting`, `running`, `silent`, `not-ts` or `too-fast`.
+    pub state: &'static str,
+    /// The same in a sentence.
+    pub message: String,
+    /// Over the last ten seconds in which anything came; 0: nothing has come yet.
+    pub bits_per_s: u64,
+    /// Streams of it.
+    pub viewers: u64,
+    /// Its address by HTTP, from the root of this server.
+    pub file: String,
+    /// Address of its playlist.
+    pub hls: String,
+    /// The path of its RTSP address.
+    pub rtsp: String,
+}
+
+/// The part of a live title that can be fetched in segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// Tells the title from an earlier one of the same name.
+    pub version: String,
+    /// Interruptions before the first segment.
+    pub breaks_before: u32,
+    /// The segments, the oldest first.
+    pub pieces: Vec<LivePiece>,
+}
+
+/// A segment of a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePiece {
+    /// Counted from the title's first one.
+    pub number: u32,
+    /// Its bytes.
+    pub bytes: Range<u64>,
+    /// Its media time.
+    pub length: MediaTicks,
+    /// The source was interrupted before it.
+    pub is_discontinuous: bool,
+}
+
+/// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
+pub trait LiveFeed: Send {
+    /// Takes the next bytes; returns how long to wait before more are read.
+    ///
+    /// # Errors
+    /// They are not MPEG-TS.
+    fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken>;
+
+    /// To be called every now and then while nothing comes.
+    fn look(&mut self);
+
+    /// The client has ended the title.
+    fn finish(self: Box<Self>);
+}
+
+/// Why a client cannot feed a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveRefusal {
+    /// The name is not valid for a live title; holds the reason.
+    Name(String),
+    /// Another source feeds it.
+    InUse,
+    /// There is no room; says for what.
+    Full(String),
+}
+
 /// Bytes of a title, in the order in which they are asked for.
 pub trait TitleBytes {
     /// Reads bytes from `from` on.
@@ -301,7 +393,7 @@ pub struct Order {
 pub struct OrderedMedia {
     /// The title's name ([`Site::title`]).
     pub title: String,
-    /// Which bytes of its transport stream; not empty, and within it.
+    /// Which bytes of its transport stream; not empty, and within it. [`ALL_THAT_COMES`]: a live title from its last access point on.
     pub bytes: Range<u64>,
     /// Bytes sent before them: the head of the response, tables of a segment. At most
     /// [`MAX_ORDER_HEAD_BYTES`](millrace_core::limits::web::MAX_ORDER_HEAD_BYTES).
@@ -315,9 +407,18 @@ pub struct OrderedMedia {
     pub segment: Option<Box<OrderedSegment>>,
 }
 
+/// The bytes of a live title.
+pub const ALL_THAT_COMES: Range<u64> = 0..u64::MAX;
+
 impl OrderedMedia {
-    pub(crate) fn length(&self) -> u64 {
-        self.before.len() as u64 + (self.bytes.end - self.bytes.start)
+    /// Whether it ends only with its source, or its viewer.
+    pub fn is_endless(&self) -> bool {
+        self.bytes == ALL_THAT_COMES
+    }
+
+    /// `None`: it is endless.
+    pub(crate) fn length(&self) -> Option<u64> {
+        (!self.is_endless()).then(|| self.before.len() as u64 + (self.bytes.end - self.bytes.start))
     }
 }
 

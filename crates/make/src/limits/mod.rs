@@ -2,6 +2,7 @@
 
 pub mod ingest;
 pub mod ladder;
+pub mod live;
 pub mod pictures;
 pub mod trick;
 

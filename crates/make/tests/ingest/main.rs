@@ -1,5 +1,6 @@
 //! From a source file to an index and packets, and transformations of streams.
 
+mod fuzz_live;
 mod fuzz_ts;
 mod ingest_bounds;
 mod ingest_containers;

@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 20] = [
+    const PARTS: [(&str, &[Counter]); 21] = [
         ("sessions", crate::control::ServerCounters::COUNTERS),
         ("now", crate::control::ServerGauges::COUNTERS),
         ("web", WebCounters::COUNTERS),
@@ -200,6 +200,7 @@ mod tests {
         ("cache", CacheStats::COUNTERS),
         ("members", MemberFigures::COUNTERS),
         ("transforms", TransformCounters::COUNTERS),
+        ("live", crate::live::channel::LiveCounters::COUNTERS),
     ];
 
     #[test]

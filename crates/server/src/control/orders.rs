@@ -126,6 +126,10 @@ async fn deliver(
             return Err(Failure::Broken);
         }
         hear(line, heard).await;
+        // A live title may be silent for hours, in which no engine notices that its viewer has gone.
+        if heard.is_over && wanted.media.is_endless() {
+            return Err(Failure::Broken);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod adapt;
 pub mod control;
+pub mod live;
 pub mod trick;
 pub mod web;
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use millrace_offload::command::{Command, Numbering, RunMedia as Sent, RunSpec};
 
 use super::keys::{ConnKey, StreamKey, StreamPath};
@@ -22,6 +22,11 @@ const SPARE: u8 = u8::MAX;
 
 /// The packets that hold these bytes, and where in the first and the last one they begin and end (0: with the packet's end).
 fn packets_of(entry: &TitleEntry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {
+    if entry.is_live() && bytes.end == u64::MAX {
+        // From the last access point on, as long as it comes.
+        let join = entry.access.access_at_or_before(MediaTicks(0)).packet;
+        return Some((join..entry.packets, Numbering::Bytes { head: 0, last: 0 }));
+    }
     let size = entry.layout.packet_bytes() as u64;
     let from = u32::try_from(bytes.start / size).ok()?;
     let until = u32::try_from(bytes.end.div_ceil(size)).ok()?;

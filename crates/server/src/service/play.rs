@@ -247,7 +247,9 @@ fn place(
         (Start::Here, _) if scale.is_normal() => shown.access(MediaTicks(here().0 + FIT_CLOCK_TICKS)),
         (Start::Here, _) => shown.access(here()),
     };
-    Ok(Origin { packet, time: Some(time) })
+    // Where a live title has no access point, the time of the next packet is not known yet.
+    let time = if shown.sent.is_live() { shown.sent.access.time_of(packet) } else { Some(time) };
+    Ok(Origin { packet, time })
 }
 
 #[derive(Clone, Copy)]
@@ -318,6 +320,9 @@ fn decide(
     wanted: &PlayRequest,
     scale: Scale,
 ) -> Result<Decision, Refusal> {
+    if stream.entry.is_live() {
+        return Ok(join_live(stream, wanted));
+    }
     let is_reverse = scale.is_reverse();
     let span = wanted.span.map(|span| span.in_direction(is_reverse));
     if let Some(Span { from, to: Some(to) }) = span
@@ -368,6 +373,20 @@ fn decide(
         None => None,
     };
     Ok(Decision::Do(PlannedRun { start, stop, scale, speed, told_by: wanted.told_by }))
+}
+
+/// A live title is played as it comes, whatever part and speed were asked for: any start is the last access point.
+fn join_live(stream: &PlaybackStream, wanted: &PlayRequest) -> Decision {
+    if matches!(stream.media, DeliveryState::Running(_)) {
+        return Decision::GoesOn;
+    }
+    Decision::Do(PlannedRun {
+        start: Start::At(MediaTicks(0)),
+        stop: None,
+        scale: Scale::NORMAL,
+        speed: Speed::NORMAL,
+        told_by: wanted.told_by,
+    })
 }
 
 /// Whether nothing lies between two places in this direction. Only the beginning of the title is part of a span that ends there (RFC 7826

@@ -69,9 +69,16 @@ impl TitleEntry {
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
     }
 
+    /// Whether it is being written while it is sent: it has no last packet, and viewers join where it is.
+    pub fn is_live(&self) -> bool {
+        self.packets == u32::MAX
+    }
+
     /// Returns the same entry without RTP headers, for receivers of plain datagrams; `None` if it
     /// is not available in this form.
     pub fn raw(&self) -> Option<Self> {
+        // A live title is written in one form only.
+        (!self.is_live()).then_some(())?;
         Some(Self { layout: self.layout.raw()?, ..self.clone() })
     }
 }

@@ -9,6 +9,7 @@ use super::server::{RtspFace, transform_header};
 use super::state::PendingPlay;
 use crate::rtsp::Reply;
 use crate::rtsp::range::npt;
+use crate::sdp::LIVE_RANGE;
 use crate::service::{ConnKey, EndReason, Playing, ServiceEvent, StreamKey};
 
 impl RtspFace<'_> {
@@ -48,7 +49,9 @@ impl RtspFace<'_> {
         };
         let timeout_s = self.config.session_timeout_s();
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));
-        if let Some(from) = playing.from {
+        if stream.entry().is_live() {
+            reply = reply.header(RANGE, LIVE_RANGE);
+        } else if let Some(from) = playing.from {
             // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
             let is_reverse = playing.scale.is_reverse();
             let until = match is_reverse {

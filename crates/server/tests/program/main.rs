@@ -18,6 +18,7 @@ mod e2e_gone;
 mod e2e_hostile;
 mod e2e_library;
 mod e2e_link;
+mod e2e_live;
 mod e2e_made_on_use;
 mod e2e_members;
 mod e2e_nginx;

@@ -146,7 +146,7 @@ impl FrontConnection {
     async fn answer(mut self, request: FrontRequest) -> Option<Self> {
         self.requests += 1;
         let FrontRequest { request, keeps, is_old } = request;
-        let then = match (keeps && !*self.shared.ends.borrow(), is_old) {
+        let mut then = match (keeps && !*self.shared.ends.borrow(), is_old) {
             (false, _) => Then::Close,
             (true, true) => Then::KeepOld,
             (true, false) => Then::Keep,
@@ -156,7 +156,11 @@ impl FrontConnection {
         let mut answer = dispatch::answer(&shared, &request, source).await;
         let conn = match std::mem::replace(&mut answer.body, Body::None) {
             Body::Media(mut media) => {
-                answer.body = Body::Length(media.length());
+                // Without a length the body ends with the connection (RFC 9112 section 6.3).
+                match media.length() {
+                    Some(length) => answer.body = Body::Length(length),
+                    None => then = Then::Close,
+                }
                 media.before = [reply::head(&answer, then), media.before].concat();
                 let order = MediaOrder { media, source, agent: request.fields.agent() };
                 Box::pin(self.send_media(order, answer.status, then)).await
@@ -410,13 +414,14 @@ impl FrontConnection {
 
 /// Passes on the `length` bytes that an engine writes into the other end of a pair; fails if fewer
 /// come, or if the viewer takes none for too long.
-async fn pass_on_all(near: UnixStream, viewer: &mut WebStream, length: u64) -> io::Result<()> {
-    let mut left = length;
+async fn pass_on_all(near: UnixStream, viewer: &mut WebStream, length: Option<u64>) -> io::Result<()> {
+    let mut left = length.unwrap_or(u64::MAX);
     while left > 0 {
         near.readable().await?;
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);
         let mut bytes = vec![0; most];
         let count = match near.try_read(&mut bytes) {
+            Ok(0) if length.is_none() => return Ok(()),
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,

@@ -216,6 +216,9 @@ pub(crate) fn playlist(seen: &SeenBy) -> Answer {
         // A display name has no line breaks.
         text += &format!("#EXTINF:{seconds},{}\ntitles/{}/index.m3u8\n", title.display_name(), title.name);
     }
+    for live in seen.live() {
+        text += &format!("#EXTINF:-1,{}\nlive/{}.ts\n", live.name, live.name);
+    }
     Answer::new(200, M3U, text).with("Cache-Control", "no-cache")
 }
 

@@ -4,6 +4,8 @@
 //! | module | answers |
 //! | --- | --- |
 //! | `api` | `/api/v1`: the list of titles, and each title |
+//! | `live` | live titles: the list, and each as a stream |
+//! | `live_input` | media that clients bring for live titles |
 //! | `status` | the state of the server |
 //! | `events` | events, for as long as a client reads them |
 //! | `master` | master playlists: the forms in which a title is offered |
@@ -18,6 +20,8 @@ pub(crate) mod api;
 pub(crate) mod cmaf;
 pub(crate) mod events;
 pub(crate) mod hls;
+pub(crate) mod live;
+pub(crate) mod live_input;
 pub(crate) mod master;
 pub(crate) mod pictures;
 pub(crate) mod rename;

@@ -37,8 +37,9 @@ pub(crate) fn no_address(path: &str) -> Answer {
 
 /// The address of an upload, if a request is one.
 pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
-    let found = if request.method == Method::Put { route::find(&request.path) } else { None };
-    found.filter(|found| found.route.methods().contains(&Method::Put))
+    let brings = matches!(request.method, Method::Put | Method::Post);
+    let found = if brings { route::find(&request.path) } else { None };
+    found.filter(|found| found.route.methods().contains(&request.method))
 }
 
 /// Answers an upload. Its body is not touched, and so no client that waits for 100 (Continue) gets

@@ -49,6 +49,8 @@ enum Content {
     /// Bytes already read, and the near end of a socket pair. A slow reader makes the engine wait;
     /// a client that leaves closes the pair.
     Media(Vec<u8>, UnixStream),
+    /// The same of a live title, whose body ends with its source.
+    Live(Vec<u8>, UnixStream),
     /// What happens.
     Events(Listener),
 }
@@ -67,8 +69,12 @@ impl WebBody {
         Self::new(Content::Events(listener), u64::MAX)
     }
 
-    pub(super) fn media(near: UnixStream, first: Vec<u8>, length: u64) -> Self {
-        Self::new(Content::Media(first, near), length)
+    /// `None`: it has no length.
+    pub(super) fn media(near: UnixStream, first: Vec<u8>, length: Option<u64>) -> Self {
+        match length {
+            Some(length) => Self::new(Content::Media(first, near), length),
+            None => Self::new(Content::Live(first, near), u64::MAX),
+        }
     }
 
     fn new(content: Content, left: u64) -> Self {
@@ -86,12 +92,13 @@ impl WebBody {
         let of_media = MinimumPace { stall: Duration::from_nanos(MAX_BYTES_STALL_NS), length: None };
         progress.begins(match &self.content {
             Content::Absent | Content::Whole(..) => MinimumPace { stall, length: Some(self.left) },
-            Content::Media(..) | Content::Events(_) => of_media,
+            Content::Media(..) | Content::Live(..) | Content::Events(_) => of_media,
         });
         Self { progress: Arc::clone(progress), _held: held, ..self }
     }
 
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let is_live = matches!(self.content, Content::Live(..));
         let bytes = match &mut self.content {
             Content::Absent => return Poll::Ready(None),
             Content::Events(listener) => return listener.poll(cx).map(|frame| frame.map(Ok)),
@@ -102,8 +109,10 @@ impl WebBody {
                 }
                 piece
             }
-            Content::Media(first, _) if !first.is_empty() => Bytes::from(std::mem::take(first)),
-            Content::Media(_, near) => {
+            Content::Media(first, _) | Content::Live(first, _) if !first.is_empty() => {
+                Bytes::from(std::mem::take(first))
+            }
+            Content::Media(_, near) | Content::Live(_, near) => {
                 let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(INSIDE_READ_BYTES);
                 let mut bytes = vec![0; most];
                 let mut buf = ReadBuf::new(&mut bytes);
@@ -111,6 +120,9 @@ impl WebBody {
                     return Poll::Ready(Some(Err(error)));
                 }
                 let count = buf.filled().len();
+                if count == 0 && is_live {
+                    return Poll::Ready(None);
+                }
                 if count == 0 {
                     // Cut off: the connection (or stream) is broken off, so that no client takes it
                     // for the whole.
@@ -150,7 +162,7 @@ impl Body for WebBody {
 
     fn size_hint(&self) -> SizeHint {
         match self.content {
-            Content::Events(_) => SizeHint::default(),
+            Content::Live(..) | Content::Events(_) => SizeHint::default(),
             _ => SizeHint::with_exact(self.left),
         }
     }

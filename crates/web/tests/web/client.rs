@@ -99,6 +99,10 @@ impl Client {
         let length = match response.header("content-length") {
             _ if is_head || matches!(status, 100 | 204 | 304) => 0,
             Some(length) => length.parse().unwrap(),
+            None if response.header("connection") == Some("close") => {
+                response.body = self.rest();
+                return Some(response);
+            }
             None => panic!("no length: {response:?}"),
         };
         let count = self.stream.by_ref().take(length).read_to_end(&mut response.body).unwrap();

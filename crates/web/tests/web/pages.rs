@@ -33,6 +33,7 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
         };
         let name = if path.contains("{file}") { "texted" } else { "film" };
         let path = path
+            .replace("/live/{name}/{version}/{number}", "/live/film/v/4")
             .replace("{name}", name)
             .replace("{file}", "de.vtt")
             .replace("{version}", version)
@@ -61,7 +62,10 @@ fn addresses_in_any_spelling_lead_to_the_same_title() {
         assert_eq!(client.get(path).status, 404, "{path}");
     }
     let all = client.ask("OPTIONS", "*", "");
-    assert_eq!((all.status, all.header("Allow")), (200, Some("GET, HEAD, OPTIONS, PUT, PATCH, DELETE")));
+    assert_eq!(
+        (all.status, all.header("Allow")),
+        (200, Some("GET, HEAD, OPTIONS, PUT, POST, PATCH, DELETE"))
+    );
     for method in ["TRACE", "PATCH", "POST", "PROPFIND"] {
         for path in ["/", "/titles/base.ts", "/metrics", "/api/v1/titles"] {
             let answer = Client::to(address).ask(method, path, "X-Forwarded-For: 192.0.2.1\r\n");
@@ -128,8 +132,9 @@ fn routes_answer_each_method_as_documented() {
         assert_eq!(get.status, 200, "{path}");
         assert_eq!(get.header("X-Content-Type-Options"), Some("nosniff"), "{path}");
         assert!(get.header("Cache-Control").is_some() && get.header("Content-Type").is_some(), "{path}");
-        if route == "/api/v1/events" {
-            // It has no end; `events.rs` reads it.
+        let is_endless = ["/api/v1/events", "/live/{name}.ts"].contains(&route);
+        if is_endless {
+            // Its end is that of the connection; `events.rs` reads events.
             client = Client::to(address);
         }
         let head = client.ask("HEAD", &path, "");
@@ -139,9 +144,9 @@ fn routes_answer_each_method_as_documented() {
                 .iter()
                 .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
                 .collect();
-            for name in ["date", "transfer-encoding", "content-length"] {
+            for name in ["date", "transfer-encoding", "content-length", "connection"] {
                 // An endless response has no known length.
-                if name == "date" || route == "/api/v1/events" {
+                if name == "date" || is_endless {
                     headers.remove(name);
                 }
             }
@@ -153,7 +158,7 @@ fn routes_answer_each_method_as_documented() {
             // A title that is there is not replaced.
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => 204,
-                ("PUT", "/titles/{name}.ts") => 409,
+                ("PUT", "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => 409,
                 // An empty body has no cue.
                 ("PUT", "/titles/{name}/subtitles/{file}") => 400,
                 ("DELETE", "/titles/{name}/subtitles/{file}") => 204,
@@ -168,6 +173,22 @@ fn routes_answer_each_method_as_documented() {
         for path in [format!("{path}/"), format!("/{path}")].iter().filter(|path| *path != "//") {
             assert_eq!(Client::to(address).get(path).status, 404, "{path}");
         }
+    }
+}
+
+#[test]
+fn live_playlist_has_the_newest_segments_and_counts_what_is_gone() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let list = client.get("/live/film/index.m3u8");
+    let head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:3\n\
+                #EXT-X-DISCONTINUITY-SEQUENCE:8\n#EXTINF:2.000,\nv/3.ts\n";
+    assert!(list.text().starts_with(head) && list.text().ends_with("v/8.ts\n"), "{}", list.text());
+    assert!(!list.text().contains("ENDLIST"));
+    assert_eq!(client.get("/live/film/v/3.ts").body.len(), 1316);
+    assert_eq!(client.get("/live/film/v/0.ts").status, 200, "it is held");
+    for gone in ["/live/film/v/9.ts", "/live/film/w/3.ts", "/live/none/v/3.ts", "/live/none/index.m3u8"] {
+        assert_eq!(client.get(gone).status, 404, "{gone}");
     }
 }
 

@@ -130,7 +130,9 @@ fn routes_without_credentials_return_401_except_health_checks() {
             // The title exists. Methods that a route lacks get the same answer for every visitor.
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}") => [401, 403, 204],
-                ("PUT", "/titles/{name}" | "/titles/{name}.ts") => [401, 403, 409],
+                ("PUT", "/titles/{name}" | "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => {
+                    [401, 403, 409]
+                }
                 ("PUT", "/titles/{name}/subtitles/{file}") => [401, 403, 400],
                 ("DELETE", "/titles/{name}/subtitles/{file}") => [401, 403, 204],
                 // An empty body changes nothing.

@@ -23,8 +23,9 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, NotTaken, Order, OrderSocket, OrderedMedia,
-    OrderedSegment, PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
+    LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
+    PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -259,6 +260,36 @@ impl Site for MadeUp {
         self.films.get(name).map(|film| film.info.clone()).or_else(taken)
     }
 
+    /// Every site with a title `film` shows it as a live one too, which ends with the film.
+    fn live(&self) -> Vec<LiveStatus> {
+        let film = self.films.get("film").map(|film| LiveStatus {
+            name: film.info.name.clone(),
+            state: "running",
+            message: "media comes".to_owned(),
+            bits_per_s: 1,
+            viewers: 0,
+            file: "/live/film.ts".to_owned(),
+            hls: "/live/film/index.m3u8".to_owned(),
+            rtsp: "/live/film".to_owned(),
+        });
+        film.into_iter().collect()
+    }
+
+    fn live_window(&self, name: &str) -> Option<LiveWindow> {
+        let piece = |number: u32| LivePiece {
+            number,
+            bytes: u64::from(number) * 1316..u64::from(number + 1) * 1316,
+            length: MediaTicks(180_000),
+            is_discontinuous: number == 1,
+        };
+        let pieces = (0..9).map(piece).collect();
+        self.films.get(name).map(|_| LiveWindow { version: "v".to_owned(), breaks_before: 7, pieces })
+    }
+
+    fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Err(LiveRefusal::InUse)
+    }
+
     fn renditions(&self, name: &str) -> Vec<TitleInfo> {
         let mut titles: Vec<_> = self
             .films
@@ -364,7 +395,8 @@ impl Site for MadeUp {
             segment: order.media.segment.as_deref().copied(),
         });
         assert!(order.media.before.len() <= millrace_core::limits::web::MAX_ORDER_HEAD_BYTES);
-        let (bytes, manner) = match self.films.get(&order.media.title) {
+        let title = order.media.title.strip_prefix("live/").unwrap_or(&order.media.title);
+        let (bytes, manner) = match self.films.get(title) {
             Some(film) => (Arc::clone(&film.bytes), film.manner.clone()),
             None => (Arc::from(Vec::new()), Manner::Refuses(DeliveryRefusal::Gone)),
         };
@@ -459,7 +491,8 @@ millrace_core::counters! {
 fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
     let Order { socket, media: OrderedMedia { bytes: range, before, .. }, done, .. } = order;
     let mut socket = socket;
-    let whole = [&before[..], &bytes[range.start as usize..range.end as usize]].concat();
+    let end = if range == ALL_THAT_COMES { bytes.len() } else { range.end as usize };
+    let whole = [&before[..], &bytes[range.start as usize..end]].concat();
     let is_sent = match manner {
         Manner::Forgets | Manner::Keeps => return,
         Manner::Refuses(why) => {

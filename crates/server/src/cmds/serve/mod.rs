@@ -10,6 +10,7 @@ pub(crate) mod invite;
 mod librarian;
 mod link;
 mod listen;
+mod live;
 pub(crate) mod maker;
 mod members;
 mod notify;
@@ -51,6 +52,7 @@ use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
+use crate::live::LiveSource;
 use crate::service::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -172,6 +174,10 @@ pub(crate) struct ServeArgs {
     /// repeat it for each. See also: docs/ref/transforms.md
     #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform, help_heading = "Viewers")]
     pub(crate) transforms: Vec<String>,
+    /// Live source: NAME=udp://ADDR:PORT or NAME=rtp://ADDR:PORT, MPEG-TS to an address of this machine or to a multicast group, which may have
+    /// ?source=IP and ?interface=NAME; viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
+    #[arg(long = "live", value_name = "NAME=URL", value_delimiter = ',', help_heading = "Live sources")]
+    pub(crate) live: Vec<LiveSource>,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long, help_heading = "Network")]
     pub(crate) no_gso: bool,

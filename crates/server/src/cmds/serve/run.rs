@@ -38,6 +38,7 @@ use tracing_subscriber::EnvFilter;
 use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, Refreshed, Said};
+use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
@@ -61,6 +62,7 @@ use crate::library::reader::TitleReader;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
+use crate::live::LiveLibrary;
 use crate::session::ServerConfig;
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
@@ -86,6 +88,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (cache, handles, arena) =
         start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
     let cache = Arc::new(cache);
+    let live = Live::start(&args.live, &cache, &arena)?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, engine.streams, ports)?;
@@ -104,16 +107,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
     let config = control_config(args.server_config(), &gate, &web, sources);
-    let control = ControlPlane::start(config, Box::new(reader), engines, sockets)?;
+    let library = LiveLibrary::new(reader, Arc::clone(&live.titles));
+    let control = ControlPlane::start(config, Box::new(library), engines, sockets)?;
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
-    let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
-    let registry = registry(&control, &cache, &meters, made);
-    let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
+    let registry = registry(&control, &cache, &meters, maker.as_ref().map(Maker::sheet).unwrap_or_default());
+    let registry = with_others(registry, &transforms, (&mut web, loads(&meters), &live), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let listening = listening(address, relay.as_ref(), &web);
-    let (asker, open_gate) = (control.asker(), Arc::clone(&gate));
-    let web = web.start((&open_titles, &volume), (asker, &cache, album), &registry, open_gate, &hosts)?;
+    let titles = (&open_titles, &volume, &live.titles);
+    let web = web.start(titles, (control.asker(), &cache, album), &registry, Arc::clone(&gate), &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     access::print(&listening, hosts.offload.as_deref(), &gate.policy());
     let base_url = invite::base_url(&hosts.first, address.port());
@@ -130,7 +133,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     stop_aside(web, makers, librarian, members);
     sum_up(control, &cache.stats(), &meters);
     stats.into_iter().for_each(StatsFile::stop);
-    drop((relay, supervisor, touching));
+    drop((relay, supervisor, touching, live));
     anyhow::ensure!(!ended_itself, "the control thread ended unexpectedly; see the log above");
     Ok(ExitCode::SUCCESS)
 }
@@ -439,12 +442,13 @@ fn registry(
 fn with_others(
     mut registry: Registry,
     transforms: &Transforms,
-    (web, loads): (&mut Web, Vec<Arc<Sheet<LoadSnapshot>>>),
+    (web, loads, live): (&mut Web, Vec<Arc<Sheet<LoadSnapshot>>>, &Live),
     tls: Option<&Tls>,
     gate: &Arc<Gate>,
 ) -> Arc<Registry> {
     transforms::register(&mut registry, transforms);
     web.register(&mut registry, loads);
+    live.register(&mut registry);
     if let Some(tls) = tls {
         tls.register(&mut registry);
     }

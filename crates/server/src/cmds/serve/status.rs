@@ -4,12 +4,15 @@ use millrace_core::dest::Dest;
 use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
-use millrace_web::Status;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
+use millrace_web::{LivePiece, LiveStatus, LiveWindow, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
 use crate::control::{Snapshot, TurnedAway};
+use crate::live::channel::SourceReport;
+use crate::live::segments::LiveSegment;
+use crate::live::{LIVE_PREFIX, LiveChannel};
 use crate::service::Fetcher;
 use crate::session::{SessionInfo, SessionState};
 
@@ -56,6 +59,39 @@ fn session(info: SessionInfo) -> Session {
         age_s: info.age_ns / NS_PER_S,
         bits_per_s: info.rate,
         lost: info.report.map(|report| f64::from(report.fraction_lost) / 256.0),
+    }
+}
+
+/// A live title, with its number of viewers.
+pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
+    let SourceReport { state, mean_rate } = channel.report();
+    let name = channel.name();
+    LiveStatus {
+        name: name.to_owned(),
+        state: state.name(),
+        message: state.to_string(),
+        bits_per_s: mean_rate.0,
+        viewers: viewers as u64,
+        file: format!("/{LIVE_PREFIX}{name}.ts"),
+        hls: format!("/{LIVE_PREFIX}{name}/index.m3u8"),
+        rtsp: format!("/{LIVE_PREFIX}{name}"),
+    }
+}
+
+/// The segments of a live title.
+pub(super) fn live_window(channel: &LiveChannel) -> LiveWindow {
+    let (segments, breaks_before) = channel.segments();
+    let bytes = channel.packet_bytes();
+    let piece = |segment: LiveSegment| LivePiece {
+        number: segment.number,
+        bytes: u64::from(segment.packets.start) * bytes..u64::from(segment.packets.end) * bytes,
+        length: segment.length,
+        is_discontinuous: segment.is_discontinuous,
+    };
+    LiveWindow {
+        version: channel.version(),
+        breaks_before,
+        pieces: segments.into_iter().map(piece).collect(),
     }
 }
 

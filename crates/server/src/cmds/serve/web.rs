@@ -22,8 +22,9 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, NotTaken, Order, PicturesState, Secure, Site, SiteError, Status, TitleBytes,
-    Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
+    WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -38,6 +39,7 @@ use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{DEFAULT_HTTP_PORT, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
+use crate::live::{LivePush, LiveTitles};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -163,7 +165,7 @@ impl Web {
     /// Starts it, if it is wanted, and prints where the page is.
     pub(super) fn start(
         self,
-        (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
+        (open_titles, volume, live): (&Arc<OpenTitles>, &Arc<Volume>, &Arc<LiveTitles>),
         (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
@@ -208,6 +210,7 @@ impl Web {
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
+            live: Arc::clone(live),
             orders,
             control,
             cache: Arc::clone(cache),
@@ -250,6 +253,7 @@ struct ServerSite {
     album: Arc<Album>,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
+    live: Arc<LiveTitles>,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
     cache: Arc<Cache>,
@@ -283,6 +287,18 @@ fn unreadable(error: impl std::fmt::Display) -> SiteError {
 impl Site for ServerSite {
     fn titles(&self) -> Vec<TitleInfo> {
         self.open_titles.titles()
+    }
+
+    fn live(&self) -> Vec<LiveStatus> {
+        self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
+    }
+
+    fn live_window(&self, name: &str) -> Option<LiveWindow> {
+        self.live.get(name).map(|channel| status::live_window(&channel))
+    }
+
+    fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
+        Ok(Box::new(LivePush::begin(&self.live, name)?))
     }
 
     fn rtsp_port(&self) -> Option<u16> {

@@ -1,0 +1,74 @@
+//! TS packets in a stream of bytes that comes in pieces of any length, by a connection.
+
+use crate::ingest::framing::Framer;
+use crate::limits::live::STREAM_BUFFER_BYTES;
+
+/// Finds TS packets and steps over damage.
+#[derive(Debug)]
+pub struct TsStream {
+    framer: Framer,
+}
+
+impl Default for TsStream {
+    fn default() -> Self {
+        Self { framer: Framer::new(STREAM_BUFFER_BYTES) }
+    }
+}
+
+impl TsStream {
+    /// Takes the next bytes; calls `out` with runs of whole packets. A packet is known when the next one has begun.
+    pub fn push(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) {
+        while !bytes.is_empty() {
+            let space = self.framer.space();
+            let (now, later) = bytes.split_at(bytes.len().min(space.len()));
+            space[..now.len()].copy_from_slice(now);
+            self.framer.filled(now.len());
+            bytes = later;
+            while let Some((run, _)) = self.framer.next_run() {
+                out(run);
+            }
+        }
+    }
+
+    /// Bytes that came before the first packet: as many as [`STREAM_BUFFER_BYTES`] are another format.
+    pub fn bytes_before_first(&self) -> u64 {
+        self.framer.skipped().before_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_testkit::mux::usual_film;
+
+    use super::*;
+
+    fn runs(bytes: &[u8], piece: usize) -> (Vec<u8>, TsStream) {
+        let (mut stream, mut out) = (TsStream::default(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            stream.push(piece, &mut |run| {
+                assert!(run.len().is_multiple_of(188));
+                out.extend_from_slice(run);
+            });
+        }
+        (out, stream)
+    }
+
+    #[test]
+    fn packets_are_found_in_pieces_of_any_length() {
+        let film = usual_film();
+        for piece in [1, 187, 188, 1000, 70_000, film.len()] {
+            let (out, _) = runs(&film, piece);
+            assert!(out.len() + 4 * 188 >= film.len() && film.starts_with(&out), "{piece}: {}", out.len());
+        }
+        let damaged = [&film[..18_800], &[0x11; 77], &film[18_800..]].concat();
+        let (out, _) = runs(&damaged, 500);
+        assert!(out.len() + 8 * 188 >= film.len(), "{}", out.len());
+    }
+
+    #[test]
+    fn other_formats_are_seen() {
+        let other: Vec<u8> = (0..200_000u32).map(|n| (n * 7 % 64) as u8).collect();
+        let (out, stream) = runs(&other, 1000);
+        assert!(out.is_empty() && stream.bytes_before_first() > STREAM_BUFFER_BYTES as u64);
+    }
+}

@@ -1,0 +1,55 @@
+//! Live titles of the server: opened at the start, received until the end.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use millrace_core::counters::Registry;
+use millrace_core::pool::ExtentArena;
+use millrace_store::cache::Cache;
+
+use super::worker::Worker;
+use crate::limits::live::LIVE_STOP;
+use crate::live::receive::{self, Receiver};
+use crate::live::{LiveSource, LiveTitles};
+
+/// The live titles, and the thread that receives them.
+pub(super) struct Live {
+    pub(super) titles: Arc<LiveTitles>,
+    worker: Option<Worker>,
+}
+
+impl Live {
+    /// Opens the sources, and begins to receive.
+    pub(super) fn start(
+        sources: &[LiveSource],
+        cache: &Arc<Cache>,
+        arena: &ExtentArena,
+    ) -> anyhow::Result<Self> {
+        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, sources.len());
+        let titles = Arc::new(titles);
+        let open = |source: &LiveSource| Receiver::open(source.clone(), &titles);
+        let receivers = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let fed = Arc::clone(&titles);
+        let run = move |stop: &Arc<AtomicBool>| receive::run(receivers, &fed, stop);
+        let worker = Worker::start("live", run).context("thread that receives live sources")?;
+        Ok(Self { titles, worker: Some(worker) })
+    }
+
+    /// Adds the counters of each title.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let titles = Arc::clone(&self.titles);
+        registry.add_all("live", "title", move || {
+            let all = titles.all();
+            all.iter().map(|channel| (channel.name().to_owned(), channel.counters())).collect()
+        });
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.stop(LIVE_STOP);
+        }
+    }
+}

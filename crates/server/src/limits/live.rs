@@ -1,0 +1,58 @@
+//! Bounds of live titles.
+
+use std::time::Duration;
+
+use millrace_core::limits::{FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
+use millrace_core::time::MEDIA_HZ;
+
+/// Largest window of a live title, in extents: 32 MiB, half a minute of 8 Mb/s. Viewers that lag by more are ended.
+pub const LIVE_EXTENTS: usize = 128;
+/// Extents at the end of the window at which no viewer joins: those in the feeder's hands, the oldest one, which is about to go, and one
+/// for the time until the viewer's first request.
+pub const LIVE_EXTENTS_APART: usize = FEEDER_EXTENTS + 2;
+/// Live titles at once, half of the feeders that a cache has: the others are left to buffers and titles that are about to end.
+pub const MAX_LIVE_TITLES: usize = 32;
+/// Longest name of a live title: it stands in addresses and log lines.
+pub const MAX_LIVE_NAME_BYTES: usize = 64;
+/// Access points kept of a live title: four a second, which is the most that there are, for four minutes.
+pub const MAX_LIVE_POINTS: usize = 1024;
+/// The same without any source: it only checks titles that wait for their client.
+pub const LIVE_REST_EVERY: Duration = Duration::from_millis(500);
+/// Datagrams of any size fetched in one call. The buffers reserve 1 MiB for each source; short datagrams touch few of their pages.
+pub const LIVE_BATCH_DATAGRAMS: usize = 16;
+/// Batches of one source before the next one has its turn: 300 KB of datagrams of the usual size.
+pub const LIVE_BATCHES_PER_TURN: usize = 16;
+/// Receive buffer to request for each source: 80 ms of 200 Mb/s, in case that the thread is kept waiting.
+pub const LIVE_RECEIVE_BUFFER_BYTES: usize = 2 << 20;
+/// Interval at which the receiving thread checks silent sources, and whether it should end.
+pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The thread ends within this time.
+pub const LIVE_STOP: Duration = Duration::from_secs(1);
+/// A source without a packet for this long is reported as silent. Encoders send some every 100 ms for the clock alone.
+pub const LIVE_SILENT_NS: u64 = 3_000_000_000;
+/// Datagrams without MPEG-TS, and not one with it, within this time are no damage but another format.
+pub const LIVE_OTHER_FORMAT_NS: u64 = 1_000_000_000;
+/// A source that was a second of media too fast this many times within [`LIVE_HURRY_NS`] is reported: one burst is not worth a line.
+pub const LIVE_HURRIES: u32 = 2;
+/// See [`LIVE_HURRIES`]: a source of 110 % is found.
+pub const LIVE_HURRY_NS: u64 = 25_000_000_000;
+/// Seconds over which bit rates are taken.
+pub const LIVE_RATE_SECONDS: usize = 10;
+/// Bits a second that admission counts for viewers before the rate of a source is measured: high definition.
+pub const LIVE_RATE_UNKNOWN: u64 = 8_000_000;
+/// Media that a client may bring ahead of its time: more is not read from its connection yet.
+pub const LIVE_AHEAD_NS: u64 = 500_000_000;
+/// Bytes read from an HTTP client before a pause: half an extent.
+pub const LIVE_BYTES_PER_PAUSE: usize = 128 << 10;
+/// The pause, in which the cache provides another extent. Together they allow 1 Gb/s.
+pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
+/// A body in which there is no TS packet up to here is something else.
+pub const LIVE_OTHER_FORMAT_BYTES: u64 = 64 << 10;
+/// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
+pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
+/// Shortest segment of a live title. Players of HLS start three segments behind the newest one.
+pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ;
+/// Most segments kept of a live title: two minutes. Its window is usually shorter.
+pub const MAX_LIVE_SEGMENTS: usize = 60;
+
+const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

@@ -1,0 +1,309 @@
+//! A live title as its viewers see it: the point where they join, and the state of its source.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_core::counters::Sheet;
+use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::packet::{PacketMeta, WireLayout};
+use millrace_core::scale::Scale;
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use millrace_core::wire::rtp::Timeline;
+
+use super::segments::{LiveSegment, Segmenter};
+use super::state::SourceState;
+use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
+use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
+
+/// Where the names of live titles begin, in addresses and rights: a stored title's name has no slash.
+pub const LIVE_PREFIX: &str = "live/";
+
+millrace_core::counters! {
+    /// Data received from a live source, and its fate.
+    pub struct LiveCounters {
+        /// Datagrams that came, or pieces of an HTTP body.
+        sum datagrams,
+        /// Their bytes, without headers below RTP.
+        sum bytes,
+        /// Datagrams that were not MPEG-TS, or not RTP where that was expected.
+        sum unusable,
+        /// Datagrams that the kernel dropped because they were not fetched in time.
+        sum dropped,
+        /// RTP packets that never came.
+        sum lost,
+        /// RTP packets that came before one with a smaller number, and were put in order.
+        sum reordered,
+        /// RTP packets that came twice or too late.
+        sum late,
+        /// Jumps of the source's clock, and silences.
+        sum discontinuities,
+        /// Packets of the title that were made of it.
+        sum packets,
+        /// Packets that were lost because the cache had no memory for them.
+        sum no_room,
+        /// Bits a second over the last ten seconds.
+        gauge bits_per_s,
+        /// 1 while media comes.
+        gauge running,
+    }
+}
+
+/// State of a source, for the API.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceReport {
+    /// Its state.
+    pub state: SourceState,
+    /// Mean bit rate over the last seconds; 0: nothing is known.
+    pub mean_rate: BitRate,
+}
+
+/// Where decoders can start.
+struct LivePoints {
+    access: VecDeque<AccessPoint>,
+    segments: Segmenter,
+}
+
+/// One live title.
+pub struct LiveChannel {
+    name: String,
+    id: TitleId,
+    title: TitleRef,
+    timeline: Timeline,
+    layout: WireLayout,
+    /// Number of packets before the newest one that viewers can still get.
+    window: u32,
+    points: Mutex<LivePoints>,
+    /// Number of the next packet, and media time of the last one.
+    edge: AtomicU32,
+    newest: AtomicU64,
+    mean_rate: AtomicU64,
+    peak_rate: AtomicU64,
+    state: Mutex<SourceState>,
+    sheet: Sheet<LiveCounters>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one assignment or one push: a panic elsewhere cannot leave it half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LiveChannel {
+    pub(super) fn new(
+        name: &str,
+        title: TitleRef,
+        id: TitleId,
+        timeline: Timeline,
+        layout: WireLayout,
+        window: u32,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            id,
+            title,
+            timeline,
+            layout,
+            window,
+            points: Mutex::new(LivePoints {
+                access: VecDeque::with_capacity(MAX_LIVE_POINTS),
+                segments: Segmenter::default(),
+            }),
+            edge: AtomicU32::new(0),
+            newest: AtomicU64::new(0),
+            mean_rate: AtomicU64::new(0),
+            peak_rate: AtomicU64::new(0),
+            state: Mutex::new(SourceState::Waiting),
+            sheet: Sheet::default(),
+        }
+    }
+
+    /// Its name, without [`LIVE_PREFIX`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn id(&self) -> TitleId {
+        self.id
+    }
+
+    /// Its name in the cache.
+    pub(super) fn title(&self) -> TitleRef {
+        self.title
+    }
+
+    /// The title as the service knows it. It has no end: its last packet is the last one that can be numbered.
+    pub fn entry(self: &Arc<Self>) -> TitleEntry {
+        let rate = |rate: &AtomicU64| match rate.load(Ordering::Relaxed) {
+            0 => BitRate(LIVE_RATE_UNKNOWN),
+            known => BitRate(known),
+        };
+        TitleEntry {
+            id: self.id,
+            name: format!("{LIVE_PREFIX}{}", self.name),
+            title: self.name.clone(),
+            is_made: false,
+            scale: Scale::NORMAL,
+            duration: MediaTicks(PacketMeta::MAX_TICKS),
+            presentation: Presentation::default(),
+            mean_rate: rate(&self.mean_rate),
+            peak_rate: rate(&self.peak_rate),
+            packets: u32::MAX,
+            timeline: self.timeline,
+            layout: self.layout,
+            fec: None,
+            access: Arc::clone(self) as Arc<dyn AccessPoints>,
+            transform: None,
+        }
+    }
+
+    /// Returns the state of its source.
+    pub fn report(&self) -> SourceReport {
+        let mean_rate = BitRate(self.mean_rate.load(Ordering::Relaxed));
+        SourceReport { state: *lock(&self.state), mean_rate }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> LiveCounters {
+        self.sheet.read()
+    }
+
+    pub(super) fn publish_state(&self, state: SourceState) {
+        *lock(&self.state) = state;
+    }
+
+    pub(super) fn publish_counters(&self, counters: &LiveCounters) {
+        self.sheet.publish(counters);
+    }
+
+    pub(super) fn publish_rates(&self, mean: u64, peak: u64) {
+        self.mean_rate.store(mean, Ordering::Relaxed);
+        self.peak_rate.store(peak.max(mean), Ordering::Relaxed);
+    }
+
+    /// Adds a point where viewers can join.
+    pub(super) fn add_point(&self, point: AccessPoint) {
+        let LivePoints { access, segments } = &mut *lock(&self.points);
+        let first = point.packet.saturating_sub(self.window);
+        while access.len() >= MAX_LIVE_POINTS || access.front().is_some_and(|point| point.packet < first) {
+            access.pop_front();
+        }
+        access.push_back(point);
+        segments.point(point.packet, point.time);
+        segments.forget_before(first);
+    }
+
+    /// The stream was interrupted before this packet; `time` is that of the packet before it.
+    pub(super) fn add_break(&self, packet: u32, time: MediaTicks) {
+        lock(&self.points).segments.break_before(packet, time);
+    }
+
+    /// The segments that viewers can fetch, the oldest first, and the breaks before them.
+    pub fn segments(&self) -> (Vec<LiveSegment>, u32) {
+        let (mut segments, mut breaks) = lock(&self.points).segments.held();
+        let first = self.edge.load(Ordering::Acquire).saturating_sub(self.window);
+        segments.retain(|segment| {
+            let is_held = segment.packets.start >= first;
+            breaks += u32::from(!is_held && segment.is_discontinuous);
+            is_held
+        });
+        (segments, breaks)
+    }
+
+    /// Tells this title from an earlier one of the same name.
+    pub fn version(&self) -> String {
+        format!("{:08x}", self.timeline.ssrc)
+    }
+
+    /// Size of its packets.
+    pub fn packet_bytes(&self) -> u64 {
+        self.layout.packet_bytes() as u64
+    }
+
+    /// Everything before this packet can be sent.
+    pub(super) fn publish_edge(&self, next: u32, newest: MediaTicks) {
+        self.newest.store(newest.0, Ordering::Relaxed);
+        self.edge.store(next, Ordering::Release);
+    }
+
+    /// Returns the point where a viewer joins: the last access point if it is still held, else the next packet.
+    fn join(&self) -> AccessPoint {
+        let edge = self.edge.load(Ordering::Acquire);
+        let last = lock(&self.points).access.back().copied();
+        let held = last.filter(|point| edge.saturating_sub(point.packet) < self.window);
+        let time = MediaTicks(self.newest.load(Ordering::Relaxed));
+        held.unwrap_or(AccessPoint { packet: edge, time })
+    }
+}
+
+/// Every time means now: viewers cannot seek.
+impl AccessPoints for LiveChannel {
+    fn access_at_or_before(&self, _time: MediaTicks) -> AccessPoint {
+        self.join()
+    }
+
+    fn access_at_or_after(&self, _time: MediaTicks) -> Option<AccessPoint> {
+        None
+    }
+
+    fn packet_at(&self, _time: MediaTicks) -> u32 {
+        u32::MAX
+    }
+
+    /// Known of access points alone.
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        let points = &lock(&self.points).access;
+        let at = points.binary_search_by_key(&packet, |point| point.packet).ok()?;
+        points.get(at).map(|point| point.time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(window: u32) -> Arc<LiveChannel> {
+        let timeline = Timeline { ssrc: 1, timestamp_base: 2 };
+        let layout = WireLayout::new(1316).unwrap();
+        Arc::new(LiveChannel::new("news", TitleRef(0), TitleId([7; 16]), timeline, layout, window))
+    }
+
+    fn point(packet: u32) -> AccessPoint {
+        AccessPoint { packet, time: MediaTicks(u64::from(packet) * 10) }
+    }
+
+    #[test]
+    fn viewers_join_at_the_last_access_point_that_is_held() {
+        let channel = channel(100);
+        let join = || channel.entry().access.access_at_or_before(MediaTicks(0));
+        assert_eq!(join().packet, 0, "with the first packet that comes");
+        for packet in [10, 60] {
+            channel.add_point(point(packet));
+        }
+        channel.publish_edge(70, MediaTicks(700));
+        assert_eq!(join(), point(60));
+        channel.publish_edge(161, MediaTicks(1_610));
+        assert_eq!(join(), AccessPoint { packet: 161, time: MediaTicks(1_610) });
+        assert_eq!(channel.time_of(60), Some(MediaTicks(600)));
+        assert_eq!(channel.time_of(161), None);
+    }
+
+    #[test]
+    fn points_behind_the_window_are_forgotten() {
+        let channel = channel(100);
+        for packet in (0..100_000).step_by(30) {
+            channel.add_point(point(packet));
+        }
+        assert!(lock(&channel.points).access.len() <= 4);
+    }
+
+    #[test]
+    fn entry_has_no_end_and_a_rate_from_the_start() {
+        let channel = channel(100);
+        let entry = channel.entry();
+        assert!(entry.is_live() && entry.raw().is_none());
+        assert_eq!((entry.name.as_str(), entry.mean_rate), ("live/news", BitRate(LIVE_RATE_UNKNOWN)));
+        channel.publish_rates(4_000_000, 5_000_000);
+        assert_eq!(channel.entry().peak_rate, BitRate(5_000_000));
+    }
+}

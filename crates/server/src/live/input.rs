@@ -1,0 +1,246 @@
+//! The path from one source to the cache, without a socket; the time is an argument.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use millrace_core::packet::PacketMeta;
+use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
+use millrace_make::live::{LivePacker, LivePacket, NotTs, RtpReorder};
+use millrace_store::cache::{FeedError, Feeder};
+
+use super::address::LiveTransport;
+use super::channel::{LiveChannel, LiveCounters};
+use super::state::{SourceState, SourceWatch};
+use crate::limits::live::LIVE_RATE_SECONDS;
+use crate::service::AccessPoint;
+
+/// The input of one live title.
+pub struct LiveInput {
+    reorder: Option<RtpReorder>,
+    media: MediaInput,
+}
+
+/// The part of the input behind RTP.
+struct MediaInput {
+    packer: LivePacker,
+    output: LiveOutput,
+    watch: SourceWatch,
+    meter: RateMeter,
+    hurries: u64,
+    now: Instant,
+}
+
+/// The way into the cache.
+struct LiveOutput {
+    channel: Arc<LiveChannel>,
+    feeder: Feeder,
+    newest: MediaTicks,
+    counters: LiveCounters,
+    /// The title has as many packets, or as much time, as a title may have.
+    is_full: bool,
+}
+
+impl LiveInput {
+    /// Feeds `channel` from `origin` on. A piece of an HTTP body counts as a datagram of [`LiveTransport::Udp`].
+    pub fn new(transport: LiveTransport, channel: Arc<LiveChannel>, feeder: Feeder, origin: Instant) -> Self {
+        let (newest, counters) = (MediaTicks(0), LiveCounters::default());
+        Self {
+            reorder: (transport == LiveTransport::Rtp).then(RtpReorder::default),
+            media: MediaInput {
+                packer: LivePacker::new(origin),
+                output: LiveOutput { channel, feeder, newest, counters, is_full: false },
+                watch: SourceWatch::default(),
+                meter: RateMeter::new(origin),
+                hurries: 0,
+                now: origin,
+            },
+        }
+    }
+
+    /// How far the source is ahead of time.
+    pub fn ahead_ns(&self, now: Instant) -> u64 {
+        self.media.packer.ahead_ns(now)
+    }
+
+    /// The title that it feeds.
+    pub fn channel(&self) -> &Arc<LiveChannel> {
+        &self.media.output.channel
+    }
+
+    /// Whether the title can take no more: another one has to be opened.
+    pub fn is_full(&self) -> bool {
+        self.media.output.is_full
+    }
+
+    /// Takes a datagram that came at `arrival`. Nothing of it can be seen before [`LiveInput::publish`].
+    pub fn datagram(&mut self, arrival: Instant, bytes: &[u8]) {
+        let Self { reorder, media } = self;
+        media.now = media.now.max(arrival);
+        media.output.counters.datagrams += 1;
+        media.output.counters.bytes += bytes.len() as u64;
+        match reorder {
+            Some(reorder) => {
+                if !reorder.push(arrival, bytes, &mut |payload| media.take(arrival, payload)) {
+                    media.refuse(arrival, NotTs::Garbage);
+                }
+            }
+            None => media.take(arrival, bytes),
+        }
+    }
+
+    /// Releases packets that were held for long enough. Returns the source's state if it has changed.
+    pub fn look(&mut self, now: Instant, dropped: u64) -> Option<SourceState> {
+        let Self { reorder, media } = self;
+        media.now = media.now.max(now);
+        if let Some(reorder) = reorder {
+            reorder.expire(now, &mut |payload| media.take(now, payload));
+            let counts = reorder.counts();
+            let counters = &mut media.output.counters;
+            (counters.lost, counters.reordered, counters.late) = (counts.lost, counts.reordered, counts.late);
+        }
+        media.output.counters.dropped = dropped;
+        media.look(now)
+    }
+
+    /// When [`LiveInput::look`] has to be called at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        let reorder = self.reorder.as_ref().and_then(RtpReorder::deadline);
+        [reorder, self.media.packer.deadline()].into_iter().flatten().min()
+    }
+
+    /// The source has ended: viewers get the rest.
+    pub fn finish(self) {
+        self.media.output.feeder.finish();
+    }
+
+    /// Viewers can have all that came.
+    pub fn publish(&mut self) {
+        let LiveOutput { channel, feeder, newest, .. } = &mut self.media.output;
+        // The title is closed only when this is gone.
+        let _ = feeder.publish();
+        channel.publish_edge(feeder.next_packet(), *newest);
+    }
+}
+
+impl MediaInput {
+    fn take(&mut self, arrival: Instant, bytes: &[u8]) {
+        let Self { packer, output, .. } = self;
+        match packer.push(arrival, bytes, &mut |packet| output.feed(packet)) {
+            Ok(()) => {
+                self.meter.count(bytes.len());
+                self.watch.media(arrival);
+            }
+            Err(what) => self.refuse(arrival, what),
+        }
+        if packer_hurries(&self.packer, &mut self.hurries) {
+            self.watch.hurried(arrival);
+        }
+    }
+
+    fn refuse(&mut self, arrival: Instant, what: NotTs) {
+        self.output.counters.unusable += 1;
+        self.watch.other(arrival, what);
+    }
+
+    fn look(&mut self, now: Instant) -> Option<SourceState> {
+        let Self { packer, output, meter, watch, .. } = self;
+        packer.flush(now, &mut |packet| output.feed(packet));
+        if let Some((mean, peak)) = meter.look(now) {
+            output.channel.publish_rates(mean, peak);
+            output.counters.bits_per_s = mean;
+        }
+        let change = watch.look(now);
+        if let Some(state) = change {
+            output.channel.publish_state(state);
+        }
+        output.counters.discontinuities = packer.discontinuities();
+        output.counters.running =
+            u64::from(matches!(watch.state(), SourceState::Running | SourceState::TooFast));
+        output.channel.publish_counters(&output.counters);
+        change
+    }
+}
+
+/// Whether the source has become a second too fast since this was asked last.
+fn packer_hurries(packer: &LivePacker, before: &mut u64) -> bool {
+    let now = packer.hurries();
+    std::mem::replace(before, now) != now
+}
+
+impl LiveOutput {
+    fn feed(&mut self, packet: LivePacket<'_>) {
+        let number = self.feeder.next_packet();
+        let LivePacket { bytes, flags, time } = packet;
+        self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
+        match self.feeder.push(bytes, flags, time) {
+            Ok(()) => {
+                self.counters.packets += 1;
+                if flags & PacketMeta::DISCONTINUITY != 0 {
+                    self.channel.add_break(number, self.newest);
+                }
+                self.newest = time;
+                if flags & PacketMeta::RANDOM_ACCESS != 0 {
+                    self.channel.add_point(AccessPoint { packet: number, time });
+                }
+            }
+            Err(FeedError::NoRoom | FeedError::Size(_)) => self.counters.no_room += 1,
+            Err(FeedError::Closed | FeedError::TooLong) => self.is_full = true,
+        }
+    }
+}
+
+/// Bit rates over the last seconds.
+#[derive(Debug)]
+struct RateMeter {
+    bytes: u64,
+    since: Instant,
+    seconds: VecDeque<u64>,
+}
+
+impl RateMeter {
+    fn new(now: Instant) -> Self {
+        Self { bytes: 0, since: now, seconds: VecDeque::with_capacity(LIVE_RATE_SECONDS) }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Mean and highest rate, once a second.
+    fn look(&mut self, now: Instant) -> Option<(u64, u64)> {
+        let ns = now.ns_since(self.since);
+        if ns < NS_PER_S {
+            return None;
+        }
+        let rate = u128::from(std::mem::take(&mut self.bytes)) * 8 * u128::from(NS_PER_S) / u128::from(ns);
+        self.since = now;
+        if self.seconds.len() == LIVE_RATE_SECONDS {
+            self.seconds.pop_front();
+        }
+        self.seconds.push_back(u64::try_from(rate).unwrap_or(u64::MAX));
+        // Silent seconds do not count: viewers need the rate of the media when it resumes.
+        let known = || self.seconds.iter().filter(|&&rate| rate > 0);
+        let mean = known().sum::<u64>() / (known().count() as u64).max(1);
+        known().max().map(|&peak| (mean, peak))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_of_the_seconds_in_which_something_came() {
+        let mut meter = RateMeter::new(Instant(0));
+        let mut second = |n: u64, bytes| {
+            meter.count(bytes);
+            meter.look(Instant(n * NS_PER_S))
+        };
+        assert_eq!(second(0, 500_000), None);
+        assert_eq!(second(1, 500_000), Some((8_000_000, 8_000_000)));
+        assert_eq!(second(2, 500_000), Some((6_000_000, 8_000_000)));
+        let silent: Vec<_> = (3..14).map(|n| second(n, 0)).collect();
+        assert_eq!(silent[0], Some((6_000_000, 8_000_000)));
+        assert_eq!(silent[10], None, "the rate before stays");
+    }
+}

@@ -1,0 +1,39 @@
+//! Live titles: sources that send, and the titles that viewers join.
+//!
+//! ```text
+//!   HTTP bodies (web) ──► LivePush ─┐
+//!   sockets ──► receive (thread) ───┴► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
+//!                                       │ state, counters, access points
+//!                                       ▼
+//!   service ──► library ──► LiveTitles: LiveChannel of each title ◄── web: /live/NAME.ts, /api/v1/live
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`address`] | `NAME=URL`, as an operator writes it |
+//! | [`titles`] | the live titles that there are |
+//! | [`channel`] | one of them, as its viewers see it |
+//! | [`library`] | live titles beside stored ones, for the service |
+//! | [`input`] | the path from one source to the cache |
+//! | [`push`] | a title whose media a client brings by HTTP |
+//! | [`segments`] | segments of it, for HLS |
+//! | [`state`] | the state of a source, in one sentence |
+//! | [`receive`] | the thread that receives |
+//!
+//! `docs/design/0048-live-sources.md`.
+
+pub mod address;
+pub mod channel;
+pub mod input;
+pub mod library;
+pub mod push;
+pub mod receive;
+pub mod segments;
+pub mod state;
+pub mod titles;
+
+pub use address::LiveSource;
+pub use channel::{LIVE_PREFIX, LiveChannel};
+pub use library::LiveLibrary;
+pub use push::LivePush;
+pub use titles::LiveTitles;

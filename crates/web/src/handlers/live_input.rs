@@ -1,0 +1,98 @@
+//! `PUT` and `POST /live/NAME`: a client brings the media of a live title, for as long as it likes.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::answer::Answer;
+use crate::context::ServerContext;
+use crate::limits::{LIVE_LOOK_EVERY, RETRY_AFTER_S};
+use crate::request::Request;
+use crate::route::{LIVE_PREFIX, RouteMatch};
+use crate::site::{LiveFeed, LiveRefusal, NotTaken};
+
+/// Answers when the body has ended, or is not taken.
+pub(crate) async fn take<B>(
+    shared: &Arc<ServerContext>,
+    request: &Request,
+    found: &RouteMatch,
+    peer: SocketAddr,
+    body: &mut B,
+    beat: &(dyn Fn() + Sync),
+) -> Answer
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let answer = async {
+        shared.let_in(request, found, peer).await?;
+        if shared.limits.upload_bytes == 0 {
+            return Err(Answer::error(403, "this server takes no uploads"));
+        }
+        let name = found.name.strip_prefix(LIVE_PREFIX).unwrap_or(&found.name);
+        let mut feed = shared.site.feed_live(name).map_err(|why| refusal(&why))?;
+        feed_all(shared, feed.as_mut(), body, beat).await?;
+        feed.finish();
+        Ok(Answer::empty(204))
+    };
+    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
+    answer.with("X-Content-Type-Options", "nosniff")
+}
+
+/// Takes the body to its end.
+async fn feed_all<B>(
+    shared: &ServerContext,
+    feed: &mut dyn LiveFeed,
+    body: &mut B,
+    beat: &(dyn Fn() + Sync),
+) -> Result<(), Answer>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let mut last = Instant::now();
+    loop {
+        let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
+        let frame = timeout(LIVE_LOOK_EVERY, frame).await;
+        if *shared.ends.borrow() {
+            return Err(Answer::error(503, "the server is ending"));
+        }
+        let Ok(frame) = frame else {
+            feed.look();
+            if last.elapsed() < shared.limits.upload_stall {
+                continue;
+            }
+            shared.totals.add(|c| c.connections_too_slow += 1);
+            return Err(Answer::error(408, "no media has come for too long; connect again"));
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        // A client that has gone gets no answer.
+        let frame = frame.map_err(|error| Answer::error(400, &format!("the media broke off: {error}")))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        beat();
+        let pause = feed.take(&bytes).map_err(|why| not_taken(&why))?;
+        if pause > Duration::ZERO {
+            sleep(pause).await;
+        }
+        last = Instant::now();
+    }
+}
+
+fn refusal(why: &LiveRefusal) -> Answer {
+    match why {
+        LiveRefusal::Name(why) => Answer::error(400, why),
+        LiveRefusal::InUse => {
+            Answer::error(409, "another source feeds this live title; stop it, or choose another name")
+        }
+        LiveRefusal::Full(why) => Answer::error(503, why).with("Retry-After", RETRY_AFTER_S.to_string()),
+    }
+}
+
+fn not_taken(why: &NotTaken) -> Answer {
+    Answer::error(415, &why.to_string())
+}
