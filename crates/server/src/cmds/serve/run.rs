@@ -87,7 +87,6 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut injector = Injector::new(args.inject.as_deref());
     let (cache, handles, arena) =
         start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
-    let cache = Arc::new(cache);
     let live = Live::start(&args.live, &cache, &arena)?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
@@ -347,7 +346,7 @@ fn start_cache(
     bells: &[Arc<EventBell>],
     egress: &Egress,
     faults: ReadFaults,
-) -> anyhow::Result<(Cache, Vec<CacheHandle>, Arc<ExtentArena>)> {
+) -> anyhow::Result<(Arc<Cache>, Vec<CacheHandle>, Arc<ExtentArena>)> {
     let aside = Devices::aside_extents(egress, bells.len() as u32);
     let region = reserve(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64, &memory::limits())?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
@@ -357,7 +356,7 @@ fn start_cache(
     let (cache, handles) = Cache::start_with_faults(config, Arc::clone(&arena), clock, rings, faults)?;
     let bytes = ByteLen(plan.cache_bytes);
     tracing::info!("cache of {bytes} on {memory}, read by {}", cache.backend());
-    Ok((cache, handles, arena))
+    Ok((Arc::new(cache), handles, arena))
 }
 
 /// Binds UDP ports for each address family that is listened on, IPv4 first: one pair for each,
