@@ -4,7 +4,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help deps build dist demo test crash arm interop loom miri bench bench-peers soak-toe fuzz mutants deny fmt clean toolchain
+.PHONY: help deps build dist oci demo test crash arm interop loom miri bench bench-peers soak-toe fuzz mutants deny fmt clean toolchain
 
 XTASK := cargo run --quiet --locked --package xtask --
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -29,6 +29,10 @@ dist: toolchain ## Debian packages and an archive of the optimised programs, in 
 	cargo build --release --locked --package millrace-manual
 	@scripts/dist.sh $(TARGET)/release
 	$(if $(CHECK),@scripts/dist-check.sh $(TARGET)/release)
+
+oci: dist ## the server with Debian and ffmpeg as a container image, target/dist/millrace-VERSION-oci.tar, as root; CHECK=1: start it too
+	@scripts/deps.sh oci $(if $(CHECK),dist-check)
+	@scripts/oci.sh $(if $(CHECK),--check)
 
 demo: ## make two films and serve them; PROVE=1: play them too, then end
 	@scripts/deps.sh build demo

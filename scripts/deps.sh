@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Millrace's chores need, and says which and why. Quick when all are there.
 #
-#   scripts/deps.sh [--try] GROUP...     groups: build dist dist-check demo test peers arm
+#   scripts/deps.sh [--try] GROUP...     groups: build dist dist-check oci demo test peers arm
 #
 # --try: if packages cannot be installed, say so and go on (tests then say what they skip).
 set -euo pipefail
@@ -20,6 +20,9 @@ dist-check debootstrap            makes the system in which they are installed f
 dist-check systemd-container      systemd-nspawn: starts it
 dist-check ffmpeg                 makes a test film and plays it from there
 dist-check curl                   fetches the film from there
+dist-check python3                reads the configuration of the container image
+oci    debootstrap                gets the Debian packages in the container image
+oci    umoci                      makes the image, without a daemon
 demo   ffmpeg                     makes the test films, remuxes films that are no transport stream, proves playback
 demo   fonts-dejavu-core          draws the running time code into the test films
 test   ffmpeg                     makes the test films and plays them back, frame by frame
@@ -71,9 +74,9 @@ groups=()
 for argument; do
   case $argument in
     --try) try=true ;;
-    build | dist | dist-check | demo | test | peers | arm) groups+=("$argument") ;;
+    build | dist | dist-check | oci | demo | test | peers | arm) groups+=("$argument") ;;
     *)
-      echo "deps: unknown group '$argument'; groups: build dist dist-check demo test peers arm" >&2
+      echo "deps: unknown group '$argument'; groups: build dist dist-check oci demo test peers arm" >&2
       exit 2
       ;;
   esac

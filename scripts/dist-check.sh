@@ -69,7 +69,9 @@ leader=
 stop() {
   # Orderly, so that nspawn removes its own mounts and control groups.
   [ -z "$leader" ] || inside systemctl --no-block poweroff 2>/dev/null || true
-  wait $nspawn 2>/dev/null || true
+  local end=$((SECONDS + SECONDS_TO_WAIT))
+  while kill -0 $nspawn 2>/dev/null && [ $SECONDS -lt $end ]; do sleep 0.2; done
+  kill -KILL $nspawn 2>/dev/null || true
 }
 trap stop EXIT
 
@@ -119,6 +121,12 @@ plays() {
     [ "$came" -ge $((PICTURES - 1)) ] || { echo "$came of $PICTURES pictures by $transport"; return 1; }
   done
 }
+takes_port_554() {
+  local dropin=/etc/systemd/system/millrace.service.d/override.conf
+  inside sh -c "mkdir -p ${dropin%/*}; printf '[Service]\n%s\n' CapabilityBoundingSet=CAP_NET_BIND_SERVICE AmbientCapabilities=CAP_NET_BIND_SERVICE >$dropin" &&
+    inside systemctl daemon-reload && inside systemctl restart millrace && beside curl -sf --max-time 5 rtsp://127.0.0.1/ &&
+    inside rm -r "${dropin%/*}" && inside systemctl daemon-reload && inside systemctl restart millrace
+}
 starts_and_plays() {
   must "$1: the unit starts and reports that it is ready" inside timeout $SECONDS_TO_WAIT systemctl start millrace
   until_so "$1: the film becomes a title" lists_film
@@ -136,6 +144,7 @@ starts_and_plays "service"
 must "service: runs as user millrace" test "$(user_of)" = millrace
 must "service: has no capability" inside grep -q '^CapEff:\s*0*$' "/proc/$(pid)/status"
 must "service: reads its certificate again" inside systemctl reload millrace
+must "service: takes port 554 with the lines that the guide has for it" takes_port_554
 
 before=$(pid)
 inside sh -c 'echo "max-streams = 77" >>/etc/millrace.toml'
