@@ -234,7 +234,7 @@ pub struct LiveStatus {
 /// The part of a live title that can be fetched in segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveWindow {
-    /// Tells the title from an earlier one of the same name.
+    /// Distinguishes the title from an earlier one of the same name.
     pub version: String,
     /// Interruptions before the first segment.
     pub breaks_before: u32,
@@ -277,7 +277,7 @@ pub enum LiveRefusal {
     Name(String),
     /// Another source feeds it.
     InUse,
-    /// There is no room; says for what.
+    /// There is no room; names the resource.
     Full(String),
 }
 

@@ -28,6 +28,8 @@ pub const SEQUENCE_SILENT_NS: u64 = NS_PER_S;
 pub const MAX_HELD_TS_PACKETS: usize = 256;
 /// A packet that is not full is filled with null packets after this long: slow audio must not wait for seconds.
 pub const FLUSH_AFTER_NS: u64 = 100_000_000;
+/// Bytes of a connection without one TS packet that are no damage but another format.
+pub const OTHER_FORMAT_BYTES: u64 = 64 << 10;
 /// Buffer in which TS packets are found in a connection's bytes.
 pub const STREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Access points closer than this are not marked: each costs up to eight TS packets for tables and padding.

@@ -1,17 +1,19 @@
 //! TS packets in a stream of bytes that comes in pieces of any length, by a connection.
 
 use crate::ingest::framing::Framer;
-use crate::limits::live::STREAM_BUFFER_BYTES;
+use crate::limits::live::{OTHER_FORMAT_BYTES, STREAM_BUFFER_BYTES};
 
 /// Finds TS packets and steps over damage.
 #[derive(Debug)]
 pub struct TsStream {
     framer: Framer,
+    /// Bytes since the last packet.
+    fruitless: u64,
 }
 
 impl Default for TsStream {
     fn default() -> Self {
-        Self { framer: Framer::new(STREAM_BUFFER_BYTES) }
+        Self { framer: Framer::new(STREAM_BUFFER_BYTES), fruitless: 0 }
     }
 }
 
@@ -23,16 +25,18 @@ impl TsStream {
             let (now, later) = bytes.split_at(bytes.len().min(space.len()));
             space[..now.len()].copy_from_slice(now);
             self.framer.filled(now.len());
+            self.fruitless += now.len() as u64;
             bytes = later;
             while let Some((run, _)) = self.framer.next_run() {
+                self.fruitless = 0;
                 out(run);
             }
         }
     }
 
-    /// Bytes that came before the first packet: as many as [`STREAM_BUFFER_BYTES`] are another format.
-    pub fn bytes_before_first(&self) -> u64 {
-        self.framer.skipped().before_bytes
+    /// Whether there is no packet in the last bytes, more than damage explains.
+    pub fn is_other_format(&self) -> bool {
+        self.fruitless > OTHER_FORMAT_BYTES
     }
 }
 
@@ -61,7 +65,8 @@ mod tests {
             assert!(out.len() + 4 * 188 >= film.len() && film.starts_with(&out), "{piece}: {}", out.len());
         }
         let damaged = [&film[..18_800], &[0x11; 77], &film[18_800..]].concat();
-        let (out, _) = runs(&damaged, 500);
+        let (out, stream) = runs(&damaged, 500);
+        assert!(!stream.is_other_format());
         assert!(out.len() + 8 * 188 >= film.len(), "{}", out.len());
     }
 
@@ -69,6 +74,6 @@ mod tests {
     fn other_formats_are_seen() {
         let other: Vec<u8> = (0..200_000u32).map(|n| (n * 7 % 64) as u8).collect();
         let (out, stream) = runs(&other, 1000);
-        assert!(out.is_empty() && stream.bytes_before_first() > STREAM_BUFFER_BYTES as u64);
+        assert!(out.is_empty() && stream.is_other_format());
     }
 }

@@ -46,12 +46,11 @@ pub const LIVE_AHEAD_NS: u64 = 500_000_000;
 pub const LIVE_BYTES_PER_PAUSE: usize = 128 << 10;
 /// The pause, in which the cache provides another extent. Together they allow 1 Gb/s.
 pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
-/// A body in which there is no TS packet up to here is something else.
-pub const LIVE_OTHER_FORMAT_BYTES: u64 = 64 << 10;
 /// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
 pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
-/// Shortest segment of a live title. Players of HLS start three segments behind the newest one.
-pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ;
+/// Shortest segment of a live title: two seconds, less the inaccuracy of packet times. Players of HLS start three segments behind the
+/// newest one.
+pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ - MEDIA_HZ / 10;
 /// Most segments kept of a live title: two minutes. Its window is usually shorter.
 pub const MAX_LIVE_SEGMENTS: usize = 60;
 

@@ -210,7 +210,7 @@ impl LiveChannel {
         (segments, breaks)
     }
 
-    /// Tells this title from an earlier one of the same name.
+    /// Distinguishes this title from an earlier one of the same name.
     pub fn version(&self) -> String {
         format!("{:08x}", self.timeline.ssrc)
     }

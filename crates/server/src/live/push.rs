@@ -12,7 +12,7 @@ use super::address::check_live_name;
 use super::input::LiveInput;
 use super::receive::{BY_HTTP, report};
 use super::titles::{LiveTitles, OpenLiveError};
-use crate::limits::live::{LIVE_AHEAD_NS, LIVE_BYTES_PER_PAUSE, LIVE_OTHER_FORMAT_BYTES, LIVE_PAUSE};
+use crate::limits::live::{LIVE_AHEAD_NS, LIVE_BYTES_PER_PAUSE, LIVE_PAUSE};
 
 /// The media that one client brings.
 pub struct LivePush {
@@ -20,7 +20,6 @@ pub struct LivePush {
     /// `None`: it was given away.
     input: Option<LiveInput>,
     stream: TsStream,
-    has_media: bool,
     /// Bytes since the last pause.
     bytes: usize,
 }
@@ -37,7 +36,7 @@ impl LivePush {
             OpenLiveError::TooMany | OpenLiveError::Cache(_) => LiveRefusal::Full(error.to_string()),
         })?;
         let titles = Arc::clone(titles);
-        Ok(Self { titles, input: Some(input), stream: TsStream::default(), has_media: false, bytes: 0 })
+        Ok(Self { titles, input: Some(input), stream: TsStream::default(), bytes: 0 })
     }
 }
 
@@ -45,12 +44,8 @@ impl LiveFeed for LivePush {
     fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken> {
         let now = MonotonicClock.now();
         let Some(input) = &mut self.input else { return Ok(Duration::ZERO) };
-        let has_media = &mut self.has_media;
-        self.stream.push(bytes, &mut |run| {
-            *has_media = true;
-            input.datagram(now, run);
-        });
-        if !*has_media && self.stream.bytes_before_first() >= LIVE_OTHER_FORMAT_BYTES {
+        self.stream.push(bytes, &mut |run| input.datagram(now, run));
+        if self.stream.is_other_format() {
             let what = "the body is not MPEG-TS; send MPEG-TS (ffmpeg -f mpegts)";
             return Err(NotTaken::OtherKind(what.to_owned()));
         }

@@ -59,13 +59,21 @@ impl fmt::Display for SourceState {
     }
 }
 
+/// Unusable datagrams in a row: arrival of the first and the last one, and the kind of the last.
+#[derive(Clone, Copy, Debug)]
+struct OtherData {
+    since: Instant,
+    last: Instant,
+    what: NotTs,
+}
+
 /// Derives the state of a source from its data. The time is an argument.
 #[derive(Debug)]
 pub struct SourceWatch {
     state: SourceState,
     last_media: Option<Instant>,
-    /// Arrival of the first unusable datagram since the last media, and the kind of the last such datagram.
-    other: Option<(Instant, NotTs)>,
+    /// Unusable datagrams since the last media.
+    other: Option<OtherData>,
     /// When the source was too fast the last time, and how often in a row.
     hurry: Option<(Instant, u32)>,
 }
@@ -89,8 +97,8 @@ impl SourceWatch {
 
     /// Something else has come.
     pub fn other(&mut self, now: Instant, what: NotTs) {
-        let since = self.other.map_or(now, |(since, _)| since);
-        self.other = Some((since, what));
+        let since = self.other.map_or(now, |other| other.since);
+        self.other = Some(OtherData { since, last: now, what });
     }
 
     /// The source was a second of media ahead of time, again.
@@ -110,8 +118,9 @@ impl SourceWatch {
     }
 
     fn judge(&self, now: Instant) -> SourceState {
-        if let Some((since, what)) = self.other
-            && now.ns_since(since) >= LIVE_OTHER_FORMAT_NS
+        if let Some(OtherData { since, last, what }) = self.other
+            && last.ns_since(since) >= LIVE_OTHER_FORMAT_NS
+            && now.ns_since(last) < LIVE_SILENT_NS
         {
             return SourceState::OtherFormat(what);
         }
@@ -164,10 +173,13 @@ mod tests {
         watch.other(ms(600), NotTs::Garbage);
         watch.other(ms(1_500), NotTs::Rtp);
         assert_eq!(watch.look(ms(1_500)), Some(SourceState::Running), "damage");
+        watch.other(ms(1_600), NotTs::Rtp);
         assert_eq!(watch.look(ms(1_600)), Some(SourceState::OtherFormat(NotTs::Rtp)));
         assert!(watch.state().to_string().contains("rtp://"));
         watch.media(ms(1_700));
         assert_eq!(watch.look(ms(1_700)), Some(SourceState::Running));
+        watch.other(ms(1_800), NotTs::Garbage);
+        assert_eq!(watch.look(ms(4_700)), Some(SourceState::Silent(ms(1_700))), "one datagram is no format");
     }
 
     #[test]

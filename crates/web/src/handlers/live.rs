@@ -37,7 +37,12 @@ pub(crate) fn playlist(seen: &SeenBy, title: &str) -> Answer {
     let Some(first) = pieces.first().map(|piece| piece.number) else {
         return Answer::error(503, "the live title has no segment yet").with("Retry-After", "2");
     };
-    let longest = pieces.iter().map(|piece| piece.length.0.div_ceil(MEDIA_HZ)).max().unwrap_or(1);
+    let longest = pieces
+        .iter()
+        .map(|piece| piece.length.0.saturating_add(MEDIA_HZ / 2) / MEDIA_HZ)
+        .max()
+        .unwrap_or(1)
+        .max(1);
     let mut text = format!(
         "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{longest}\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
          #EXT-X-DISCONTINUITY-SEQUENCE:{breaks_before}\n"

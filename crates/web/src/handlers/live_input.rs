@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
 use crate::context::ServerContext;
@@ -55,7 +55,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let mut last = Instant::now();
+    let mut silent = Duration::ZERO;
     loop {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
         let frame = timeout(LIVE_LOOK_EVERY, frame).await;
@@ -64,7 +64,8 @@ where
         }
         let Ok(frame) = frame else {
             feed.look();
-            if last.elapsed() < shared.limits.upload_stall {
+            silent += LIVE_LOOK_EVERY;
+            if silent < shared.limits.upload_stall {
                 continue;
             }
             shared.totals.add(|c| c.connections_too_slow += 1);
@@ -79,7 +80,7 @@ where
         if pause > Duration::ZERO {
             sleep(pause).await;
         }
-        last = Instant::now();
+        silent = Duration::ZERO;
     }
 }
 

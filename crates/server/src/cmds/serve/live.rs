@@ -8,14 +8,16 @@ use millrace_core::counters::Registry;
 use millrace_core::pool::ExtentArena;
 use millrace_store::cache::Cache;
 
+use super::web::Web;
 use super::worker::Worker;
+use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
 use crate::live::receive::{self, Receiver};
-use crate::live::{LiveSource, LiveTitles};
+use crate::live::{LiveLibrary, LiveSource, LiveTitles};
 
 /// The live titles, and the thread that receives them.
 pub(super) struct Live {
-    pub(super) titles: Arc<LiveTitles>,
+    titles: Arc<LiveTitles>,
     worker: Option<Worker>,
 }
 
@@ -25,9 +27,11 @@ impl Live {
         sources: &[LiveSource],
         cache: &Arc<Cache>,
         arena: &ExtentArena,
+        web: &mut Web,
     ) -> anyhow::Result<Self> {
         let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, sources.len());
         let titles = Arc::new(titles);
+        web.show_live(&titles);
         let open = |source: &LiveSource| Receiver::open(source.clone(), &titles);
         let receivers = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let fed = Arc::clone(&titles);
@@ -36,13 +40,19 @@ impl Live {
         Ok(Self { titles, worker: Some(worker) })
     }
 
+    /// Adds the live titles to the stored ones.
+    pub(super) fn beside(&self, stored: TitleReader) -> LiveLibrary<TitleReader> {
+        LiveLibrary::new(stored, Arc::clone(&self.titles))
+    }
+
     /// Adds the counters of each title.
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, mut registry: Registry) -> Registry {
         let titles = Arc::clone(&self.titles);
         registry.add_all("live", "title", move || {
             let all = titles.all();
             all.iter().map(|channel| (channel.name().to_owned(), channel.counters())).collect()
         });
+        registry
     }
 }
 

@@ -62,7 +62,6 @@ use crate::library::reader::TitleReader;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
-use crate::live::LiveLibrary;
 use crate::session::ServerConfig;
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
@@ -87,7 +86,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut injector = Injector::new(args.inject.as_deref());
     let (cache, handles, arena) =
         start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
-    let live = Live::start(&args.live, &cache, &arena)?;
+    let live = Live::start(&args.live, &cache, &arena, &mut web)?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, engine.streams, ports)?;
@@ -106,16 +105,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (relay, secure) = Tls::rtsps(tls.as_mut())?;
     let sockets = Sockets { listeners: vec![listener], secure, udp, offload, orders: web.ordered() };
     let config = control_config(args.server_config(), &gate, &web, sources);
-    let library = LiveLibrary::new(reader, Arc::clone(&live.titles));
-    let control = ControlPlane::start(config, Box::new(library), engines, sockets)?;
+    let control = ControlPlane::start(config, Box::new(live.beside(reader)), engines, sockets)?;
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
-    let registry = registry(&control, &cache, &meters, maker.as_ref().map(Maker::sheet).unwrap_or_default());
-    let registry = with_others(registry, &transforms, (&mut web, loads(&meters), &live), tls.as_ref(), &gate);
+    let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
+    let registry = live.register(registry(&control, &cache, &meters, made));
+    let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let listening = listening(address, relay.as_ref(), &web);
-    let titles = (&open_titles, &volume, &live.titles);
-    let web = web.start(titles, (control.asker(), &cache, album), &registry, Arc::clone(&gate), &hosts)?;
+    let of_titles = (&open_titles, &volume);
+    let web = web.start(of_titles, (control.asker(), &cache, album), &registry, Arc::clone(&gate), &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     access::print(&listening, hosts.offload.as_deref(), &gate.policy());
     let base_url = invite::base_url(&hosts.first, address.port());
@@ -441,13 +440,12 @@ fn registry(
 fn with_others(
     mut registry: Registry,
     transforms: &Transforms,
-    (web, loads, live): (&mut Web, Vec<Arc<Sheet<LoadSnapshot>>>, &Live),
+    (web, loads): (&mut Web, Vec<Arc<Sheet<LoadSnapshot>>>),
     tls: Option<&Tls>,
     gate: &Arc<Gate>,
 ) -> Arc<Registry> {
     transforms::register(&mut registry, transforms);
     web.register(&mut registry, loads);
-    live.register(&mut registry);
     if let Some(tls) = tls {
         tls.register(&mut registry);
     }

@@ -73,6 +73,7 @@ pub(super) struct Web {
     /// How uploads are converted.
     ingest: IngestOptions,
     folders: Vec<PathBuf>,
+    live: Option<Arc<LiveTitles>>,
 }
 
 impl Web {
@@ -119,6 +120,7 @@ impl Web {
             rtsp_port,
             ingest,
             folders,
+            live: None,
         })
     }
 
@@ -135,6 +137,11 @@ impl Web {
     /// Connections come by this too.
     pub(super) fn carry(&mut self, carrier: Option<Carrier>) {
         self.carrier = carrier;
+    }
+
+    /// Shows these titles, and takes media for more of them.
+    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>) {
+        self.live = Some(Arc::clone(titles));
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -165,7 +172,7 @@ impl Web {
     /// Starts it, if it is wanted, and prints where the page is.
     pub(super) fn start(
         self,
-        (open_titles, volume, live): (&Arc<OpenTitles>, &Arc<Volume>, &Arc<LiveTitles>),
+        (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
         (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
@@ -183,6 +190,7 @@ impl Web {
             rtsp_port,
             ingest,
             folders,
+            live,
             ..
         } = self;
         let listeners: Vec<_> = listener.into_iter().collect();
@@ -210,7 +218,7 @@ impl Web {
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
-            live: Arc::clone(live),
+            live: live.context("web side: no live titles")?,
             orders,
             control,
             cache: Arc::clone(cache),
