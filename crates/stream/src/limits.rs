@@ -30,7 +30,7 @@ pub const MAX_FIRST_BYTES: usize = MAX_CONN_PENDING_BYTES / 2;
 pub const DROPPED_PER_TURN: usize = 64;
 /// Time between two looks at how busy an engine is: many bursts of each stream, and a caller that starts them one by one still meets the figure.
 pub const BUSY_LOOK_NS: u64 = 500_000_000;
-/// Measured busy share, in thousandths, from which an engine takes no further calls. The rest is for
+/// Measured busy share, in thousandths, at which an engine refuses further calls. The rest is for
 /// seeks and for bursts that coincide.
 pub const DEFAULT_MAX_BUSY_PERMILLE: u64 = 900;
 /// Shortest window of a circular buffer: less than this a player's start-up would be behind before it begins.

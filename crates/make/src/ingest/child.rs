@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::bounds::ProcessBounds;
 use super::error::Exceeded;
 use super::pass::read_retrying;
+use super::sandbox::HelperFiles;
 use crate::limits::ingest::{CHILD_LOOK_EVERY, LOOK_FOR_END_EVERY, MAX_SAID_BYTES};
 
 /// The messages of a program that is refused memory: those of the C library and of libx264.
@@ -60,20 +61,20 @@ pub(crate) struct HelperProgram {
 }
 
 impl HelperProgram {
-    /// Starts `command`, with its output and messages coming here. `input` is its standard input, and the only file that it can
-    /// read if it is locked in. It gets a process group of its own, so that a Ctrl-C at the terminal reaches only us and we
+    /// Starts `command`, with its output and messages coming here. The input of `files` is its standard input; if it is locked
+    /// in, it reaches these files alone. It gets a process group of its own, so that a Ctrl-C at the terminal reaches only us and we
     /// decide what becomes of it. The kernel's limits are put on it when it runs already, which needs no code between fork
     /// and exec; it has read next to nothing of its file by then.
     pub(crate) fn start(
         mut command: Command,
-        input: Option<&File>,
+        files: HelperFiles<'_>,
         bounds: ProcessBounds,
     ) -> Result<Self, ChildStop> {
         let program = Path::new(command.get_program()).to_path_buf();
-        let stdin = input.map(File::try_clone).transpose().map_err(ChildStop::Start)?;
+        let stdin = files.input.map(File::try_clone).transpose().map_err(ChildStop::Start)?;
         command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = bounds.sandbox.spawn(&mut command, input).map_err(ChildStop::Start)?;
+        let mut child = bounds.sandbox.spawn(&mut command, files).map_err(ChildStop::Start)?;
         let (out, err) = match (child.stdout.take(), child.stderr.take()) {
             (Some(out), Some(err)) => (out, err),
             _ => unreachable!("both were asked for as pipes"),

@@ -17,7 +17,7 @@ fn shell(script: &str) -> HelperProgram {
 fn bounded_shell(script: &str, bounds: ProcessBounds) -> HelperProgram {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script]);
-    HelperProgram::start(command, None, bounds).unwrap()
+    HelperProgram::start(command, HelperFiles::default(), bounds).unwrap()
 }
 
 fn read_all(child: &mut HelperProgram, cancel: &AtomicBool) -> Result<Vec<u8>, ChildStop> {
@@ -87,7 +87,7 @@ fn finish_of_child_with_closed_output_can_be_cancelled() {
 
 #[test]
 fn start_of_missing_program_returns_not_found() {
-    let stop = HelperProgram::start(Command::new("/nonexistent/ffmpeg"), None, bounds());
+    let stop = HelperProgram::start(Command::new("/nonexistent/ffmpeg"), HelperFiles::default(), bounds());
     assert!(matches!(stop, Err(ChildStop::Start(error)) if error.kind() == io::ErrorKind::NotFound));
 }
 

@@ -36,7 +36,7 @@ pub(crate) mod plan;
 pub(crate) mod presentation;
 pub(crate) mod program;
 pub(crate) mod remux;
-mod sandbox;
+pub(crate) mod sandbox;
 pub(crate) mod sink;
 pub(crate) mod source;
 pub(crate) mod stream;

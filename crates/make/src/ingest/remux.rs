@@ -1,5 +1,6 @@
 //! Containers that are not transport streams, through the ffmpeg program.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +13,7 @@ use super::error::{IngestError, StreamError};
 use super::mp4::Joined;
 use super::pass::{ByteSource, PassProgress};
 use super::plan::{self, ProbeOutput, RemuxPlan};
-use super::sandbox::Sandbox;
+use super::sandbox::{HelperFiles, Sandbox};
 use super::source::SourceFile;
 use super::watch::ProgressReporter;
 use super::web_audio::WebAudio;
@@ -112,7 +113,13 @@ impl Remuxer<'_> {
 
     /// Starts a program that reads the title from its standard input.
     pub(crate) fn run(&self, command: Command) -> Result<HelperProgram, ChildStop> {
-        HelperProgram::start(command, Some(self.source.as_input()), self.bounds.clone())
+        self.run_to(command, &[])
+    }
+
+    /// The same for a program that writes files.
+    pub(crate) fn run_to(&self, command: Command, outputs: &[File]) -> Result<HelperProgram, ChildStop> {
+        let files = HelperFiles { input: Some(self.source.as_input()), outputs };
+        HelperProgram::start(command, files, self.bounds.clone())
     }
 
     /// Replaces the input path in a program's message by the path of the file.

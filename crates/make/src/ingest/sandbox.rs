@@ -1,7 +1,7 @@
-//! What a helper program may reach: the files that programs consist of, and the one that it works on.
+//! Confines a helper program to the files that programs consist of, and the one that it works on.
 //!
 //! ffmpeg reads files of strangers with a million lines of C. A file that takes it over finds no
-//! other file to read, none to write, no network and no process to look into: Landlock
+//! other file to read or write, no network and no process to look into: Landlock
 //! (Documentation/userspace-api/landlock.rst of the kernel) for files, signals and TCP, and a filter of
 //! system calls for sockets of every kind. Both hold for a thread and all that it starts. So a
 //! thread that does nothing else locks itself in and starts the program.
@@ -20,7 +20,7 @@ use landlock::{
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-/// The newest rules that are asked for; of these an older kernel applies what it knows.
+/// The newest rules that are requested. An older kernel applies those that it knows.
 const NEWEST: ABI = ABI::V6;
 
 /// Where programs, libraries and their data lie.
@@ -82,16 +82,25 @@ pub enum Sandbox {
     Off,
 }
 
+/// The files that a program works on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HelperFiles<'a> {
+    /// Read.
+    pub(crate) input: Option<&'a File>,
+    /// Written, by their names.
+    pub(crate) outputs: &'a [File],
+}
+
 impl Sandbox {
-    /// Starts a program that works on `input`.
-    pub(super) fn spawn(self, command: &mut Command, input: Option<&File>) -> io::Result<Child> {
+    /// Starts a program that works on `files`.
+    pub(super) fn spawn(self, command: &mut Command, files: HelperFiles<'_>) -> io::Result<Child> {
         if self == Self::Off {
             return command.spawn();
         }
         // A program that cannot be found is the more helpful message, and needs no sandbox.
         let program = found(command.get_program());
         in_thread_of_its_own(|| {
-            let is_complete = lock_in(program.as_deref(), input)?;
+            let is_complete = lock_in(program.as_deref(), files)?;
             if self == Self::Require && !is_complete {
                 let what = "this kernel cannot lock it in completely; use Linux 6.12 or newer with Landlock, or --ffmpeg-sandbox auto";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -106,7 +115,7 @@ impl Sandbox {
 /// # Errors
 /// When it refuses the rules or the filter, or no thread can be started.
 pub fn is_sandbox_complete() -> io::Result<bool> {
-    in_thread_of_its_own(|| lock_in(None, None))
+    in_thread_of_its_own(|| lock_in(None, HelperFiles::default()))
 }
 
 /// Rules of a thread hold until it ends, so no other work may be given to it.
@@ -118,8 +127,8 @@ fn in_thread_of_its_own<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) ->
 }
 
 /// Locks this thread in, and whatever it starts from now on. Returns whether the kernel knows all of the rules.
-fn lock_in(program: Option<&Path>, input: Option<&File>) -> io::Result<bool> {
-    let is_complete = limit_files(program, input).map_err(io::Error::other)? == RulesetStatus::FullyEnforced;
+fn lock_in(program: Option<&Path>, files: HelperFiles<'_>) -> io::Result<bool> {
+    let is_complete = limit_files(program, files).map_err(io::Error::other)? == RulesetStatus::FullyEnforced;
     let filter = filter().map_err(io::Error::other)?;
     match apply_filter(&filter) {
         Ok(()) => Ok(is_complete),
@@ -129,7 +138,7 @@ fn lock_in(program: Option<&Path>, input: Option<&File>) -> io::Result<bool> {
     }
 }
 
-fn limit_files(program: Option<&Path>, input: Option<&File>) -> Result<RulesetStatus, RulesetError> {
+fn limit_files(program: Option<&Path>, files: HelperFiles<'_>) -> Result<RulesetStatus, RulesetError> {
     let read = AccessFs::from_read(NEWEST);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile;
     let own = program.into_iter().flat_map(own_files);
@@ -147,8 +156,11 @@ fn limit_files(program: Option<&Path>, input: Option<&File>) -> Result<RulesetSt
             std::env::split_paths(&libraries).filter(|dir| dir.is_absolute()),
             read,
         ))?;
-    if let Some(input) = input {
-        // It is opened anew, by its number, to have a position of its own.
+    for output in files.outputs {
+        rules = rules.add_rule(PathBeneath::new(output, AccessFs::WriteFile | AccessFs::Truncate))?;
+    }
+    if let Some(input) = files.input {
+        // The program opens it again, by its number, to get a position of its own.
         rules = rules.add_rule(PathBeneath::new(input, AccessFs::ReadFile))?;
     }
     Ok(rules.restrict_self()?.ruleset)

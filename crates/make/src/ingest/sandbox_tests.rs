@@ -4,12 +4,16 @@ use std::process::{Output, Stdio};
 
 use super::*;
 
-/// Runs a script of Python or the shell that works on `input`, and returns what it wrote.
+/// Runs a script of Python or the shell that works on `input`; returns its status and output.
 fn run(sandbox: Sandbox, program: &str, script: &str, input: &File) -> Output {
     let mut command = Command::new(program);
     command.args(["-c", script]).stdin(input.try_clone().unwrap());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    sandbox.spawn(&mut command, Some(input)).unwrap().wait_with_output().unwrap()
+    sandbox
+        .spawn(&mut command, HelperFiles { input: Some(input), outputs: &[] })
+        .unwrap()
+        .wait_with_output()
+        .unwrap()
 }
 
 /// The same script is refused with the sandbox, with `words`, and succeeds without.
@@ -71,6 +75,20 @@ fn nothing_can_be_written_removed_or_run_from_elsewhere() {
 }
 
 #[test]
+fn outputs_are_written_by_name_and_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (file_with(dir.path(), "film", ""), file_with(dir.path(), "text", "longer text"));
+    let text = dir.path().join("text");
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo text > \"$0\" && cat \"$0\""]).arg(&text);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let files = HelperFiles { input: Some(&input), outputs: &[output] };
+    let ended = Sandbox::Require.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("Permission denied"), "{ended:?}");
+    assert_eq!(std::fs::read_to_string(text).unwrap(), "text\n");
+}
+
+#[test]
 fn no_socket_can_be_made() {
     let dir = tempfile::tempdir().unwrap();
     let input = file_with(dir.path(), "film", "");
@@ -123,7 +141,11 @@ fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
     let mut command = Command::new(&program);
     command.arg(dir.path().join("lib/data")).arg(dir.path().join("bin/beside"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = Sandbox::Require.spawn(&mut command, Some(&input)).unwrap().wait_with_output().unwrap();
+    let output = Sandbox::Require
+        .spawn(&mut command, HelperFiles { input: Some(&input), outputs: &[] })
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "its data");
     assert!(String::from_utf8_lossy(&output.stderr).contains("beside: Permission denied"), "{output:?}");
 }
@@ -131,7 +153,7 @@ fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
 #[test]
 fn missing_program_is_reported_as_missing() {
     for name in ["/no/such/program", "no-such-program"] {
-        let error = Sandbox::Auto.spawn(&mut Command::new(name), None).unwrap_err();
+        let error = Sandbox::Auto.spawn(&mut Command::new(name), HelperFiles::default()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound, "{name}: {error}");
     }
 }

@@ -7,6 +7,7 @@
 //! measures the difference.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -190,19 +191,23 @@ fn extract(
     dir: &Path,
     watch: &mut ProgressReporter<'_>,
 ) -> Result<(), String> {
-    let mut args = words(&["-nostdin", "-hide_banner", "-v", "error"]);
+    let mut args = words(&["-nostdin", "-hide_banner", "-v", "error", "-y"]);
     args.extend(input_args());
+    let mut outputs = Vec::new();
     for stream in streams {
         let map = format!("0:{}", stream.index);
         // A stream that begins before the film must not shift the others.
         args.extend(words(&["-map", &map, "-c:s", stream.codec, "-avoid_negative_ts", "disabled"]));
         // One byte more than the limit, so that the reader detects a longer file.
         args.extend(words(&["-fs", &(MAX_SUBTITLE_SOURCE_BYTES + 1).to_string(), "-f", stream.format]));
+        let path = dir.join(file_of(stream));
+        // ffmpeg may write files that are there, and create none.
+        outputs.push(File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?);
         let mut file = OsString::from("file:");
-        file.push(dir.join(file_of(stream)));
+        file.push(path);
         args.push(file);
     }
-    run(remuxer, args, watch).map(drop)
+    run(remuxer, args, &outputs, watch).map(drop)
 }
 
 /// Start of the streams that these arguments map, in ticks on the clock of ffmpeg's other output of
@@ -217,7 +222,7 @@ pub(crate) fn start_of(
     args.extend(input_args());
     args.extend(stream_args.iter().map(OsString::from));
     args.extend(words(&["-t", START_LOOK_S, "-avoid_negative_ts", "disabled", "-f", "framecrc", "pipe:1"]));
-    let said = run(remuxer, args, watch).unwrap_or_default();
+    let said = run(remuxer, args, &[], watch).unwrap_or_default();
     earliest(&String::from_utf8_lossy(&said)).unwrap_or(0)
 }
 
@@ -250,12 +255,13 @@ fn earliest(text: &str) -> Option<i64> {
 fn run(
     remuxer: &Remuxer<'_>,
     args: Vec<OsString>,
+    outputs: &[File],
     watch: &mut ProgressReporter<'_>,
 ) -> Result<Vec<u8>, String> {
     let mut command = Command::new(remuxer.ffmpeg);
     command.args(args);
     let said = |stop: ChildStop| remuxer.error(remuxer.ffmpeg, stop).to_string();
-    let mut child = remuxer.run(command).map_err(said)?;
+    let mut child = remuxer.run_to(command, outputs).map_err(said)?;
     let cancel = watch.cancel_flag();
     let (mut output, mut room) = (Vec::new(), vec![0; 64 << 10]);
     loop {

@@ -20,6 +20,7 @@ use crate::ingest::Sandbox;
 use crate::ingest::bounds::ProcessBounds;
 use crate::ingest::child::{ChildStop, HelperProgram};
 use crate::ingest::plan::INPUT;
+use crate::ingest::sandbox::HelperFiles;
 use crate::limits::pictures::{MAX_WORK_BYTES, PICTURES_MEMORY, PICTURES_SILENCE, PICTURES_TIME};
 use crate::trick::alone::as_first;
 
@@ -187,7 +188,8 @@ fn run_within(
     cancel: &AtomicBool,
     bounds: ProcessBounds,
 ) -> Result<Vec<u8>, PicturesError> {
-    let mut child = HelperProgram::start(command, input, bounds).map_err(stop)?;
+    let mut child =
+        HelperProgram::start(command, HelperFiles { input, outputs: &[] }, bounds).map_err(stop)?;
     let (mut all, mut room) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         match child.read(&mut room, cancel, &mut || {}).map_err(stop)? {
