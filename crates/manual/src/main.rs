@@ -72,7 +72,7 @@ mod tests {
         assert!(page("millrace-volume-create.1").contains(".TH millrace-volume-create 1"));
         // Described by millrace-lab.
         assert!(
-            page("millrace-load.1").contains("\\-\\-viewers")
+            page("millrace-load.1").contains("\\-\\-streams")
                 && page("millrace-bench.1").contains("\\-\\-tiny")
         );
         let pages = fs::read_dir(dir.path().join("man/man1")).unwrap().count();
