@@ -304,7 +304,7 @@ pub(crate) fn find(path: &str) -> Option<RouteMatch> {
         loop {
             match (wanted.next(), parts.next()) {
                 (None, None) if route.kind == ResourceKind::Upload => return Some(found.without_extension()),
-                (None, None) => return Some(found.as_live()),
+                (None, None) => return Some(found.into_live()),
                 (Some(wanted), Some(part)) => take(wanted, &decoded(part)?, &mut found)?,
                 _ => return None,
             }
@@ -313,7 +313,7 @@ pub(crate) fn find(path: &str) -> Option<RouteMatch> {
 }
 
 impl RouteMatch {
-    fn as_live(mut self) -> Self {
+    fn into_live(mut self) -> Self {
         if self.route.path.starts_with("/live/") {
             self.name.insert_str(0, LIVE_PREFIX);
         }

@@ -78,7 +78,7 @@ impl RtpReorder {
         if ahead == 0 {
             self.deliver(payload, out);
             self.release_ready(now, out);
-        } else if ahead > MAX_SEQUENCE_JUMP || ahead < -MAX_SEQUENCE_JUMP {
+        } else if !(-MAX_SEQUENCE_JUMP..=MAX_SEQUENCE_JUMP).contains(&ahead) {
             self.release_all(out);
             self.counts.restarts += 1;
             self.next = Some((header.ssrc, header.sequence));

@@ -109,7 +109,7 @@ impl Stored {
             &self.volume,
             &self.info,
             Path::new("ffmpeg"),
-            Sandbox::Require,
+            Sandbox::Auto,
             &files,
             &no,
             &mut || (),
