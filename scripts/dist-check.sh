@@ -127,6 +127,18 @@ takes_port_554() {
     inside systemctl daemon-reload && inside systemctl restart millrace && beside curl -sf --max-time 5 rtsp://127.0.0.1/ &&
     inside rm -r "${dropin%/*}" && inside systemctl daemon-reload && inside systemctl restart millrace
 }
+# A minute of pictures; the container has no ffmpeg that could have made them.
+DEMO_PICTURES=1500
+demo_film() { beside curl -sf --max-time $SECONDS_TO_WAIT http://127.0.0.1:8180/titles/test-picture.ts; }
+shows_demo() {
+  not inside sh -c 'command -v ffmpeg' || { echo "the container has ffmpeg"; return 1; }
+  inside timeout --signal=INT $SECONDS_TO_WAIT runuser -u nobody -- millrace demo --no-open --listen 127.0.0.1:8654 --http 127.0.0.1:8180 >$WORK/demo.log 2>&1 &
+  local demo=$!
+  until_so "demo: its film becomes a title" demo_film
+  [ "$(demo_film | ffmpeg -v error -i - -map 0:v -f framemd5 - | grep -vc '^#')" = $DEMO_PICTURES ] || return
+  inside pkill -INT -x millrace || return
+  wait $demo && grep -q '^demo: open http://127.0.0.1:8180/' $WORK/demo.log && not inside sh -c 'ls -d /tmp/millrace-demo-*'
+}
 starts_and_plays() {
   must "$1: the unit starts and reports that it is ready" inside timeout $SECONDS_TO_WAIT systemctl start millrace
   until_so "$1: the film becomes a title" lists_film
@@ -138,6 +150,7 @@ must "install: the service is neither started" active inactive
 must "install: nor enabled" not inside systemctl is-enabled --quiet millrace
 must "install: the settings are valid" inside millrace config check /etc/millrace.toml
 must "install: millrace finds millrace-lab" inside millrace bench list
+must "install: the demo shows its film to a user without rights, and leaves nothing" shows_demo
 inside cp /packages/film.ts /var/lib/millrace/films/
 must "service: is enabled" inside systemctl enable millrace
 starts_and_plays "service"

@@ -25,8 +25,8 @@ die() {
 }
 
 [ "$(uname -m)" = x86_64 ] || die "this is $(uname -m): packages are made for x86_64 only; build on such a machine"
-for program in dpkg-deb objdump gzip; do
-  command -v $program >/dev/null || die "$program is missing; apt-get install dpkg binutils gzip"
+for program in dpkg-deb objdump gzip ffmpeg; do
+  command -v $program >/dev/null || die "$program is missing; apt-get install dpkg binutils gzip ffmpeg"
 done
 for file in millrace millrace-lab millrace-manual libmillrace_preload.so; do
   [ -f "$BIN/$file" ] || die "$BIN/$file is missing; make dist builds it"
@@ -60,6 +60,9 @@ sed -e 's|^#folders = .*|folders = ["/var/lib/millrace/films"]|' -e 's|^#store =
 [ "$(grep -c '^[a-z]' "$shared/millrace.toml")" = 2 ] ||
   die "millrace.toml: folders or store not found in 'millrace config list --toml'; adapt the names in scripts/dist.sh"
 cargo xtask notices >"$shared/NOTICES"
+# The film of `millrace demo`, which needs no ffmpeg then.
+mkdir "$shared/demo"
+"$BIN/millrace" demo --write-film "$shared/demo/test-picture.ts"
 
 # put MODE FROM... TO: copies into a folder that is made if it does not exist.
 put() {
@@ -100,6 +103,7 @@ put 0644 README.md "$root/usr/share/doc/millrace"
 cp -r docs "$root/usr/share/doc/millrace/"
 cp -r "$shared"/{man,bash-completion,zsh,fish} "$root/usr/share/"
 rm "$root"/usr/share/man/man1/millrace-{load,bench}*.1
+put 0644 "$shared/demo/test-picture.ts" "$root/usr/share/millrace/demo"
 put 0755 $PARTS/{postinst,prerm,postrm} "$root/DEBIAN"
 echo /etc/millrace.toml >"$root/DEBIAN/conffiles"
 deb millrace "Depends: libc6 (>= $GLIBC), libgcc-s1, adduser
@@ -129,6 +133,7 @@ put 0644 "$STAGE/millrace.service" "$root/lib/systemd/system"
 mkdir -p "$root/share"
 cp -r "$shared/man" "$shared/bash-completion" "$shared/fish" "$root/share/"
 put 0644 "$shared/zsh/vendor-completions/_millrace" "$root/share/zsh/site-functions"
+put 0644 "$shared/demo/test-picture.ts" "$root/share/millrace/demo"
 put 0644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$shared/NOTICES" "$shared/millrace.toml" "$root"
 cp -r docs "$root/"
 chmod -R u=rwX,go=rX "$root"

@@ -37,6 +37,7 @@ mod add_remote;
 mod add_subtitles;
 mod config;
 mod connection;
+mod demo;
 mod doctor;
 mod egress;
 pub(crate) mod engine;
@@ -70,7 +71,8 @@ mod volume;
 #[derive(Parser)]
 #[command(name = "millrace", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
-    after_help = "Start here:\n  millrace serve ~/films      serve a folder over RTSP; prints what to paste into a player\n  \
+    after_help = "Start here:\n  millrace demo               a test film and the page, in a minute\n  \
+                        millrace serve ~/films      serve a folder; prints the page's address and what to paste into a player\n  \
                         millrace help serve         all its settings, with examples"
 )]
 struct Cli {
@@ -81,6 +83,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum CliCommand {
     Serve(Box<serve::ServeArgs>),
+    Demo(demo::DemoArgs),
     Add(Box<add::AddArgs>),
     Prepare(prepare::PrepareArgs),
     Trick(trick::TrickArgs),
@@ -293,6 +296,7 @@ pub fn main() -> ExitCode {
             let checked = args.check().map_err(|error| usage(origins.blame(error)));
             checked.and_then(|()| serve::run(&args))
         }
+        CliCommand::Demo(args) => demo::run(&args),
         CliCommand::Add(args) => add::run(&args),
         CliCommand::Prepare(args) => prepare::run(&args),
         CliCommand::Trick(args) => trick::run(&args),

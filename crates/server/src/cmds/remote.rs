@@ -137,6 +137,11 @@ pub(super) struct AnswerHead {
 }
 
 impl Remote {
+    /// The server with its page at this address, by plain HTTP, without credentials.
+    pub(super) fn plain(url: &str) -> anyhow::Result<Self> {
+        Ok(Self { url: parse_url(url).map_err(|why| anyhow!(why))?, authorization: None, ca: None })
+    }
+
     /// Returns its location without confidential parts.
     pub(super) fn place(&self) -> String {
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, millrace, read_message};
+use crate::support::{Server, film, http, millrace, read_message};
 use millrace_store::volume::Volume;
 use millrace_testkit::titles::Film;
 
@@ -101,4 +102,68 @@ fn server_start_reports_readiness_and_access_to_service_manager_and_terminal() {
     );
     assert!(server.interrupt());
     assert_eq!(state(), "STOPPING=1");
+}
+
+/// The arguments of a demo of `films`, with its temporary store below `scratch`.
+fn demo(films: &Path, scratch: &Path, page: SocketAddr) -> std::process::Command {
+    let mut command = millrace();
+    command.arg("demo").arg(films).args(["--listen", "127.0.0.1:0", "--http", &page.to_string()]);
+    command.env("TMPDIR", scratch).env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+    // What stands in variables is for `serve`.
+    command.env("MILLRACE_MAX_STREAMS", "0").env("MILLRACE_STORE", scratch.join("not-this-one"));
+    command
+}
+
+#[test]
+fn demo_with_display_opens_page_with_title_and_leaves_nothing() {
+    let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let films = dir.path().join("films");
+    std::fs::create_dir(&films).unwrap();
+    film(&films, "first.ts", 2);
+    // A browser that notes what it is to open, and whether there is something to see by then.
+    let (opener, opened) = (dir.path().join("xdg-open"), dir.path().join("opened"));
+    let script = format!("#!/bin/sh\necho \"$1\" >{0}.part\nmv {0}.part {0}\n", opened.display());
+    std::fs::write(&opener, script).unwrap();
+    std::fs::set_permissions(&opener, PermissionsExt::from_mode(0o755)).unwrap();
+    let page = free_address();
+    let mut command = demo(&films, scratch.path(), page);
+    command.env("DISPLAY", ":0");
+    command.env("PATH", format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap()));
+    let mut server = Server::spawn(command);
+    let said = server.wait_for("demo: ", Duration::from_secs(60));
+    assert_eq!(said, format!("demo: http://{page}/ opens in your browser; Ctrl-C here ends the demo"));
+    let (_, titles) = http::get(&mut TcpStream::connect(page).unwrap(), "/api/v1/titles", "");
+    let titles = String::from_utf8(titles).unwrap();
+    assert!(titles.contains("\"name\":\"first\""), "{titles}");
+    let end = Instant::now() + Duration::from_secs(60);
+    while !opened.exists() {
+        assert!(Instant::now() < end, "nothing was opened");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(std::fs::read_to_string(&opened).unwrap(), format!("http://{page}/\n"));
+    assert!(server.interrupt());
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the store of the demo is left");
+    assert_eq!(std::fs::read_dir(&films).unwrap().count(), 1, "the films are not touched");
+}
+
+#[test]
+fn demo_without_display_prints_address_of_page() {
+    let (films, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    film(films.path(), "first.ts", 2);
+    let page = free_address();
+    let mut server = Server::spawn(demo(films.path(), scratch.path(), page));
+    let said = server.wait_for("demo: ", Duration::from_secs(60));
+    assert_eq!(said, format!("demo: open http://{page}/ in a browser; Ctrl-C here ends the demo"));
+    assert!(server.interrupt());
+}
+
+#[test]
+fn demo_without_film_and_ffmpeg_says_what_to_do() {
+    let scratch = tempfile::tempdir().unwrap();
+    let output =
+        millrace().arg("demo").env("TMPDIR", scratch.path()).env("PATH", "/nowhere").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("install ffmpeg, or name a folder of films: millrace demo DIR"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "something is left");
 }

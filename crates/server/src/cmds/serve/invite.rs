@@ -9,7 +9,7 @@ pub(crate) fn base_url(host: &str, port: u16) -> String {
 }
 
 /// A host as it stands in URLs: an IPv6 address in brackets (RFC 3986 section 3.2.2).
-pub(super) fn in_url(host: &str) -> String {
+pub(crate) fn in_url(host: &str) -> String {
     match host.parse() {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
         _ => host.to_owned(),
