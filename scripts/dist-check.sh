@@ -127,17 +127,24 @@ takes_port_554() {
     inside systemctl daemon-reload && inside systemctl restart millrace && beside curl -sf --max-time 5 rtsp://127.0.0.1/ &&
     inside rm -r "${dropin%/*}" && inside systemctl daemon-reload && inside systemctl restart millrace
 }
-# A minute of pictures; the container has no ffmpeg that could have made them.
-DEMO_PICTURES=1500
-demo_film() { beside curl -sf --max-time $SECONDS_TO_WAIT http://127.0.0.1:8180/titles/test-picture.ts; }
+# The container has no ffmpeg that could have made the film. The whole would take a minute: files come at their own rate.
+DEMO_BYTES=1000000
+demo_film() { beside curl -sf --max-time $SECONDS_TO_WAIT --range 0-$((DEMO_BYTES - 1)) http://127.0.0.1:8180/titles/test-picture.ts; }
 shows_demo() {
   not inside sh -c 'command -v ffmpeg' || { echo "the container has ffmpeg"; return 1; }
   inside timeout --signal=INT $SECONDS_TO_WAIT runuser -u nobody -- millrace demo --no-open --listen 127.0.0.1:8654 --http 127.0.0.1:8180 >$WORK/demo.log 2>&1 &
   local demo=$!
   until_so "demo: its film becomes a title" demo_film
-  [ "$(demo_film | ffmpeg -v error -i - -map 0:v -f framemd5 - | grep -vc '^#')" = $DEMO_PICTURES ] || return
-  inside pkill -INT -x millrace || return
+  demo_film | cmp - <(inside head -c $DEMO_BYTES /usr/share/millrace/demo/test-picture.ts) || return
+  # Small systems have no pkill.
+  inside sh -c 'for process in /proc/[0-9]*; do [ "$(cat $process/comm)" != millrace ] || kill -INT ${process#/proc/}; done' || return
   wait $demo && grep -q '^demo: open http://127.0.0.1:8180/' $WORK/demo.log && not inside sh -c 'ls -d /tmp/millrace-demo-*'
+}
+takes_over_setting() {
+  local before
+  before=$(pid)
+  inside sh -c 'echo "max-rate = \"5Gb/s\"" >>/etc/millrace.toml' && inside systemctl reload millrace &&
+    until_so "reload" inside sh -c 'journalctl --unit millrace | grep -q "max-rate: 5Gb/s from now on"' && [ "$before" = "$(pid)" ]
 }
 starts_and_plays() {
   must "$1: the unit starts and reports that it is ready" inside timeout $SECONDS_TO_WAIT systemctl start millrace
@@ -156,7 +163,7 @@ must "service: is enabled" inside systemctl enable millrace
 starts_and_plays "service"
 must "service: runs as user millrace" test "$(user_of)" = millrace
 must "service: has no capability" inside grep -q '^CapEff:\s*0*$' "/proc/$(pid)/status"
-must "service: reads its certificate again" inside systemctl reload millrace
+must "service: takes over a setting without a restart" takes_over_setting
 must "service: takes port 554 with the lines that the guide has for it" takes_port_554
 
 before=$(pid)

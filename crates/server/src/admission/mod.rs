@@ -300,6 +300,11 @@ impl Admission {
         }
     }
 
+    /// Decides by these settings from now on; whether it is on at all stays.
+    pub fn set_config(&mut self, config: AdmissionConfig) {
+        self.config = AdmissionConfig { is_on: self.config.is_on, ..config };
+    }
+
     /// Whether it has a say at all.
     pub fn is_on(&self) -> bool {
         self.config.is_on

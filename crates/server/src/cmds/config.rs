@@ -9,13 +9,14 @@ use millrace_core::units::Count;
 use serde_json::{Value, json};
 
 use super::serve::ServeArgs;
-use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, table};
+use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, TakesEffect, table};
 
 /// Show, check and list the settings of serve
 ///
 /// Each setting of serve can be given on the command line (--max-rate 900Mb/s), in a variable (MILLRACE_MAX_RATE=900Mb/s) or in a
 /// TOML file that serve is given with --config (max-rate = "900Mb/s"). The command line comes before the variable, the variable
-/// before the file, the file before the default. All are read when the server starts.
+/// before the file, the file before the default. They are read when the server starts; at SIGHUP the file is read again, and the settings that a
+/// reload can change do change.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace config list\n  millrace config show --origin --config /etc/millrace.toml\n  \
@@ -169,11 +170,20 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         print!("{}", template(&table));
     } else {
         for setting in &table {
-            let Setting { name, value, help, variable, .. } = setting;
-            println!("{name} {value}\n    {help}\n    {}; {variable}", limits(setting));
+            let Setting { name, value, variable, .. } = setting;
+            println!("{name} {value}\n    {}\n    {}; {variable}", purpose(setting), limits(setting));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the purpose, and that a running server can change it.
+fn purpose(setting: &Setting) -> String {
+    let Setting { help, takes_effect, .. } = setting;
+    match takes_effect {
+        TakesEffect::Restart => help.clone(),
+        TakesEffect::Reload => format!("{help}. A reload changes it"),
+    }
 }
 
 /// Returns the allowed values and the default.
@@ -204,7 +214,7 @@ fn markdown(table: &[Setting]) -> String {
             cell(&value),
             cell(range),
             cell(default),
-            cell(&setting.help)
+            cell(&purpose(setting))
         );
     }
     text
@@ -220,7 +230,7 @@ fn template(table: &[Setting]) -> String {
          millrace config check FILE. The command line and variables (MILLRACE_CACHE) take precedence.",
     );
     for setting in table {
-        let Setting { name, value, help, default, .. } = setting;
+        let Setting { name, value, default, .. } = setting;
         let is_words = default.is_some() && !setting.has_default_value;
         let form = match setting.kind {
             SettingKind::Flag => "true or false".to_owned(),
@@ -230,7 +240,7 @@ fn template(table: &[Setting]) -> String {
         let range = setting.range.as_deref().map(|range| format!(": {range}")).unwrap_or_default();
         let default = default.as_deref().filter(|_| is_words);
         let default = default.map(|default| format!("; default: {default}")).unwrap_or_default();
-        text += &format!("\n{}{}", comment(help), comment(&format!("{form}{range}{default}")));
+        text += &format!("\n{}{}", comment(&purpose(setting)), comment(&format!("{form}{range}{default}")));
         let value = default_value(setting).map(|value| format!(" {value}")).unwrap_or_default();
         text += &format!("#{name} ={value}\n");
     }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use clap::{Args, Parser};
@@ -16,6 +15,7 @@ use tokio::signal::unix::SignalKind;
 
 use super::remote::Remote;
 use super::{Cli, CliCommand, serve};
+use crate::limits::control::{DEMO_LOOK_EVERY, DEMO_LOOKS};
 use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
 
 /// The folder of the test film in packages, seen from the folder of the program.
@@ -26,13 +26,9 @@ const TEST_FILM: &str = "-f lavfi -i testsrc2=s=854x480:r=25:d=60 -f lavfi -i si
                          -map 0:v -map 1:a -c:v libx264 -preset veryfast -crf 30 -pix_fmt yuv420p -g 50 \
                          -c:a aac -b:a 96k -ac 2 -fflags +bitexact -flags:v +bitexact -flags:a +bitexact -f mpegts";
 
-/// How long the page may take to list the first film before it is opened without one.
-const LISTED_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-
 /// Serve a test film, and open the page in a browser
 ///
-/// Shows what the server does without films of your own, and keeps nothing: the titles are in a temporary store. The packages
+/// Shows the server at work without films of your own, and keeps nothing: the titles are in a temporary store. The packages
 /// have the test film; without it, ffmpeg makes one.
 #[derive(Args)]
 #[command(
@@ -52,7 +48,7 @@ pub(super) struct DemoArgs {
     /// Do not open a browser; without a display none is opened anyway
     #[arg(long)]
     no_open: bool,
-    /// Write the test film to this file, and end: for those who make packages
+    /// Write the test film to this file, and end: for the scripts that make packages
     #[arg(long, value_name = "FILE", hide = true)]
     write_film: Option<PathBuf>,
 }
@@ -175,12 +171,14 @@ fn show_page(page: SocketAddr, opens: bool) {
 }
 
 fn wait_for_title(server: &Remote) {
-    let end = Instant::now() + LISTED_WITHIN;
     let is_listed = || {
         let titles = server.get::<serde_json::Value>("api/v1/titles").ok();
         titles.is_some_and(|titles| titles["titles"].as_array().is_some_and(|titles| !titles.is_empty()))
     };
-    while !is_listed() && Instant::now() < end {
-        std::thread::sleep(LOOK_EVERY);
+    for _ in 0..DEMO_LOOKS {
+        if is_listed() {
+            return;
+        }
+        std::thread::sleep(DEMO_LOOK_EVERY);
     }
 }

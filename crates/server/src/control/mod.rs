@@ -71,7 +71,7 @@ pub use titles::{TitleCounters, TitleSheets};
 use crate::admission::InUse;
 use crate::limits::RTSP_WRITE_TIMEOUT_NS;
 use crate::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
-use crate::service::{Fetcher, Library};
+use crate::service::{Fetcher, Library, ServiceConfig};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
@@ -241,6 +241,7 @@ enum Ask {
     Fetch(Box<millrace_web::Fetch>),
     Viewer(Box<millrace_web::ViewerAdmission>),
     Tunnel(Box<millrace_web::TunnelConn>),
+    Limits(Box<ServiceConfig>),
     ShutDown(Duration),
 }
 
@@ -367,6 +368,12 @@ impl ControlHandle {
     /// What asks for it from another thread.
     pub fn asker(&self) -> Asker {
         Asker(self.asks.clone())
+    }
+
+    /// Takes those of the settings that may change while viewers are served.
+    pub fn set_limits(&self, new: ServiceConfig) {
+        // If the control side has ended, the server is shutting down.
+        drop(self.asks.send(Ask::Limits(Box::new(new))));
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.

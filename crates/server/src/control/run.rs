@@ -78,6 +78,7 @@ async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Du
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
             Some(Ask::Viewer(admission)) => orders::admit_viewer(hub, *admission),
             Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
+            Some(Ask::Limits(new)) => hub.borrow_mut().service.set_limits(&new),
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,
         }

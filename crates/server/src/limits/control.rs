@@ -265,6 +265,10 @@ pub const REPAIR_SILENCE: Duration = Duration::from_nanos(10 * REPAIR_ANSWER_NS)
 /// Interval between checks for signs of life of a repair: its end is reported up to this much
 /// later.
 pub const WATCHDOG_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks of the demo for its first title.
+pub const DEMO_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Looks before the demo opens a page without a title: a minute, for a film that a slow machine still takes in.
+pub const DEMO_LOOKS: u32 = 600;
 
 const _: () = {
     assert!(SHED_LOOKS <= LOAD_LOOKS);

@@ -53,6 +53,23 @@ pub struct ServiceConfig {
     pub path_mtu: PathMtu,
 }
 
+impl ServiceConfig {
+    /// Takes the settings that may change while viewers are served from `new`: those that are looked up when they are needed, and
+    /// that no table was sized by. What runs goes on; the next viewer is judged by them.
+    pub fn set_limits(&mut self, new: &Self) {
+        self.max_streams = new.max_streams;
+        self.max_rate = new.max_rate;
+        self.max_streams_per_title = new.max_streams_per_title;
+        self.address_share_percent = new.address_share_percent;
+        self.pause_reservation_ns = new.pause_reservation_ns;
+        self.fast_start_ms = new.fast_start_ms;
+        self.adapt = new.adapt;
+        self.admission.max_busy_permille = new.admission.max_busy_permille;
+        self.admission.link_rate = new.admission.link_rate;
+        self.admission.overload = new.admission.overload;
+    }
+}
+
 /// Which bit rate admission counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateBasis {

@@ -65,6 +65,12 @@ impl Service {
         &self.config
     }
 
+    /// Takes those of the settings that may change while viewers are served.
+    pub fn set_limits(&mut self, new: &ServiceConfig) {
+        self.config.set_limits(new);
+        self.admission.set_config(self.config.admission.clone());
+    }
+
     /// Returns the title of this name, with its open parts ([`Service::prepare`]).
     pub fn find(&mut self, name: &str) -> Option<TitleEntry> {
         self.titles.find(name)

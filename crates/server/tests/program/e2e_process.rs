@@ -2,13 +2,15 @@
 //! other processes hold, memory limits.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Server, add, film, millrace, play, run, signal};
+use crate::support::{Server, add, film, header, millrace, play, read_message, run, signal};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -243,4 +245,56 @@ fn assert_refused(output: &Output, why: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(why) && said.contains("choose a smaller"), "{said}");
+}
+
+/// Has a viewer begin to watch; returns its connection and the status of the answer to SETUP.
+fn viewer(server: &Server) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(server.addr).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let (url, transport) = (server.title("film"), "RTP/AVP/TCP;unicast;interleaved=0-1");
+    write!(stream, "SETUP {url}/track1 RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n").unwrap();
+    let (head, _) = read_message(&mut stream);
+    let session = header(&head, "Session").map(|session| session.split(';').next().unwrap().to_owned());
+    let Some(session) = session else { return (stream, head.lines().next().unwrap().to_owned()) };
+    write!(stream, "PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n").unwrap();
+    let (head, _) = read_message(&mut stream);
+    (stream, head.lines().next().unwrap().to_owned())
+}
+
+#[test]
+fn server_at_sighup_takes_over_limits_and_keeps_viewers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, settings) = (dir.path().join("store"), dir.path().join("millrace.toml"));
+    add(&film(dir.path(), "film.ts", 60), &store);
+    fs::write(&settings, "max-streams = 2\n").unwrap();
+    let mut command = millrace();
+    serve(&mut command, &store);
+    command.args(["--share-per-address", "100%", "--config"]).arg(&settings);
+    let mut server = Server::spawn(command);
+    let (mut first, status) = viewer(&server);
+    assert_eq!(status, "RTSP/1.0 200 OK");
+    // Fewer than before, and one that waits for a restart.
+    fs::write(&settings, "max-streams = 1\ncache = \"64MiB\"\n").unwrap();
+    signal(server.child.id(), "HUP");
+    server.wait_for("SIGHUP: cache: 64MiB needs a restart; until then the default", LIMIT);
+    server.wait_for("SIGHUP: max-streams: 1 from now on, before 2", LIMIT);
+    let (_second, status) = viewer(&server);
+    assert!(status.starts_with("RTSP/1.0 453 Not Enough Bandwidth: all 1 streams are in use"), "{status}");
+    // A mistake changes nothing.
+    fs::write(&settings, "max-streams = 2\nmax-rate = \"fast\"\n").unwrap();
+    signal(server.child.id(), "HUP");
+    let said = server.wait_for("SIGHUP: no setting was changed: ", LIMIT);
+    assert!(said.contains("millrace.toml:2"), "{said}");
+    let (_second, status) = viewer(&server);
+    assert!(status.starts_with("RTSP/1.0 453 Not Enough Bandwidth: all 1 streams are in use"), "{status}");
+    fs::write(&settings, "max-streams = 2\n").unwrap();
+    signal(server.child.id(), "HUP");
+    server.wait_for("SIGHUP: max-streams: 2 from now on, before 1", LIMIT);
+    let (_second, status) = viewer(&server);
+    assert_eq!(status, "RTSP/1.0 200 OK");
+    // Media still comes to the first viewer: interleaved packets, each behind a dollar sign.
+    let mut byte = [0];
+    first.read_exact(&mut byte).unwrap();
+    assert_eq!(&byte, b"$");
+    assert!(server.interrupt());
 }

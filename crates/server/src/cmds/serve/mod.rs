@@ -16,6 +16,7 @@ mod members;
 mod notify;
 mod pictures;
 mod plan;
+mod reload;
 mod rests;
 pub(crate) mod rights;
 mod run;

@@ -6,9 +6,18 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use millrace_core::seam::Clock;
+use millrace_offload::clock::MonotonicClock;
+
 /// All listeners accept connections.
 pub(super) fn ready() {
     report("READY=1");
+}
+
+/// The settings are being read again; [`ready`] ends it. Service managers tell by the clock which reload it is
+/// (sd_notify(3), `MONOTONIC_USEC`).
+pub(super) fn reloading() {
+    report(&format!("RELOADING=1\nMONOTONIC_USEC={}", MonotonicClock.now().0 / 1000));
 }
 
 /// The server has begun to shut down.

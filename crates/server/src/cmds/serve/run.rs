@@ -43,6 +43,7 @@ use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
 use super::plan::{LibrarySettings, LoopSettings};
+use super::reload::Reloader;
 use super::rests::Rests;
 use super::tcp::url_host;
 use super::tls::{self, Tls};
@@ -67,7 +68,7 @@ use crate::session::ServerConfig;
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     give_large_blocks_back();
-    let cancel = begin(args.log_format, args.tls.has_certificate())?;
+    let (cancel, mut reloader) = begin(args)?;
     let engine = args.loop_settings()?;
     let memory = take_memory(args.cache, &engine)?;
     let transforms = args.named_transforms()?;
@@ -124,7 +125,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures))?;
     notify::ready();
-    let is_over = || cancel.load(Ordering::Relaxed) || control.is_finished();
+    let is_over = || is_over(&cancel, &control, &mut reloader);
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     notify::stopping();
@@ -137,22 +138,21 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Sets up the process itself: log, signal handling, limit of open files.
-fn begin(log_format: LogFormat, has_certificate: bool) -> anyhow::Result<Arc<AtomicBool>> {
-    start_log(log_format);
+///
+/// Returns a flag that a signal sets when the server should end, and reads the settings again after SIGHUP.
+fn begin(args: &ServeArgs) -> anyhow::Result<(Arc<AtomicBool>, Reloader)> {
+    start_log(args.log_format);
     raise_open_files();
-    cancel_on_signals(has_certificate)
+    let hangup = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&hangup);
+    let cancel = crate::cmds::signals::cancel_server_on_signals(move || flag.store(true, Ordering::Relaxed))?;
+    Ok((cancel, Reloader::new(hangup, args)))
 }
 
-/// Returns a flag that a signal sets when the server should end.
-fn cancel_on_signals(has_certificate: bool) -> anyhow::Result<Arc<AtomicBool>> {
-    crate::cmds::signals::cancel_server_on_signals(move || match has_certificate {
-        true => tracing::info!("SIGHUP: reading the certificate again"),
-        false => {
-            tracing::info!(
-                "SIGHUP: there is no certificate to read again; titles and users are followed anyway"
-            )
-        }
-    })
+/// Whether the server should end; until then it follows its settings.
+fn is_over(cancel: &AtomicBool, control: &ControlHandle, reloader: &mut Reloader) -> bool {
+    reloader.look(|service| control.set_limits(service));
+    cancel.load(Ordering::Relaxed) || control.is_finished()
 }
 
 /// The sockets on the engines' ports, which the control side reads.
@@ -191,7 +191,7 @@ fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members
 
 /// Reports problems to the operator as they come up, until it is over.
 fn watch(
-    is_over: impl Fn() -> bool,
+    mut is_over: impl FnMut() -> bool,
     cache: &Cache,
     titles: &OpenTitles,
     members: &MembersWatch,

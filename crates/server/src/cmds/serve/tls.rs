@@ -41,11 +41,6 @@ pub(crate) struct TlsArgs {
 const DEFAULT_RTSPS_PORTS: [u16; 2] = [322, 8322];
 
 impl TlsArgs {
-    /// Whether there is a certificate that can be reloaded.
-    pub(super) fn has_certificate(&self) -> bool {
-        self.tls_certificate.is_some()
-    }
-
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let Self { tls_certificate, tls_key, https, rtsps } = self;

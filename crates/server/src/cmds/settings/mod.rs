@@ -22,4 +22,4 @@ mod ranges;
 mod setting;
 
 pub(crate) use self::layers::{Faults, Layered, Origin, Origins, layered, of_file, parse};
-pub(crate) use self::setting::{Setting, SettingKind, command, table};
+pub(crate) use self::setting::{Setting, SettingKind, TakesEffect, command, table};

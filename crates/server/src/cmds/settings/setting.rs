@@ -66,7 +66,23 @@ pub(crate) struct Setting {
 pub(crate) enum TakesEffect {
     /// When the server is started again.
     Restart,
+    /// When a running server gets SIGHUP.
+    Reload,
 }
+
+/// Settings that a running server can change. The others size tables, open sockets or start threads.
+const RELOADED: [&str; 10] = [
+    "max-streams",
+    "max-rate",
+    "max-busy",
+    "link-rate",
+    "overload",
+    "pause-reservation",
+    "share-per-address",
+    "max-streams-per-title",
+    "fast-start",
+    "adapt",
+];
 
 impl Setting {
     fn of(arg: &Arg) -> Self {
@@ -90,7 +106,10 @@ impl Setting {
             has_default_value: kind == SettingKind::Flag || default.is_some(),
             range: listed.or_else(|| ranges::of(&id).map(|range| range.text)),
             default: if kind == SettingKind::Flag { Some("false".to_owned()) } else { default.or(said) },
-            takes_effect: TakesEffect::Restart,
+            takes_effect: match RELOADED.contains(&&*name) {
+                true => TakesEffect::Reload,
+                false => TakesEffect::Restart,
+            },
             is_positional: arg.is_positional(),
             help,
             name,
