@@ -29,7 +29,7 @@ const GEOMETRY: Geometry = Geometry { k: 4, m: 2, unit_packets: 2, members: MEMB
 
 /// Titles of five stripes and a bit, of less than a stripe, and of many stripes.
 fn library() -> Library {
-    Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(3_000, 3))])
+    Library::new([("a", Film::new(300, 1)), ("b", Film::new(40, 2)), ("c", Film::new(1_100, 3))])
 }
 
 /// Three data and two parity units, one of each stripe on each member, so any two may be lost.
