@@ -1,5 +1,6 @@
 //! Live sources: ffmpeg and senders of our own send, and viewers join by RTSP and HTTP.
 
+use std::cell::OnceCell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -35,9 +36,15 @@ fn free_port() -> SocketAddr {
 
 impl Site {
     fn start(scheme: &str) -> Self {
+        Self::with(scheme, &[])
+    }
+
+    /// With more options of `serve`.
+    fn with(scheme: &str, options: &[&str]) -> Self {
         let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
         let source = format!("news={scheme}://{to}");
-        let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+        let options = [&["--live", &source], options].concat();
+        let server = Server::start(&dir.path().join("store"), &options);
         Self { dir, server, to }
     }
 
@@ -512,16 +519,87 @@ fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     assert!(head.starts_with("HTTP/1.1 415"), "{head}");
 }
 
+/// A viewer's session, and the address of the media playlist that carries it; otherwise the refusal.
+fn join_hls(stream: &mut TcpStream) -> Result<(String, String), String> {
+    let (head, body) = get(stream, "/live/news/index.m3u8", "");
+    let master = String::from_utf8(body).unwrap();
+    if !head.starts_with("HTTP/1.1 200") {
+        return Err(head + &master);
+    }
+    let address = master.lines().last().unwrap();
+    let (_, session) = address.split_once("media.m3u8?session=").unwrap_or_else(|| panic!("{master}"));
+    Ok((session.to_owned(), format!("/live/news/{address}")))
+}
+
+#[test]
+fn surplus_hls_viewer_of_live_title_is_refused_at_the_playlist_and_admitted_ones_never() {
+    let mut site = Site::with("udp", &["--max-streams", "2", "--share-per-address", "100%"]);
+    let film = site.film(60);
+    let _sender = Sender::plain(&film, site.to);
+    site.server.wait_for("media comes", TIMEOUT);
+    let connect = || TcpStream::connect(site.server.page()).unwrap();
+    let mut viewers = Vec::new();
+    site.until("two viewers are admitted", |_| {
+        let mut stream = connect();
+        viewers.extend(join_hls(&mut stream).ok().map(|(session, list)| (stream, session, list)));
+        viewers.len() == 2
+    });
+    assert_ne!(viewers[0].1, viewers[1].1, "each has a session of its own");
+    let refused = join_hls(&mut connect()).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("--max-streams"), "{refused}");
+    // For longer than a session without a request lasts: each playlist is loaded again, each segment once.
+    let mut fetched = [0, 0];
+    let mut last = [String::new(), String::new()];
+    site.until("both viewers have played for 18 s", |_| {
+        for (n, (stream, session, list)) in viewers.iter_mut().enumerate() {
+            let (head, body) = get(stream, list, "");
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            let text = String::from_utf8(body).unwrap();
+            let newest = text.lines().last().unwrap();
+            assert!(newest.ends_with(&format!("?session={session}")), "the session stays: {text}");
+            if last[n] != newest {
+                let (head, body) = get(stream, &format!("/live/news/{newest}"), "");
+                assert!(head.starts_with("HTTP/1.1 200") && body.len() > 100_000, "{head}");
+                newest.clone_into(&mut last[n]);
+                fetched[n] += 1;
+            }
+        }
+        fetched.iter().all(|count| *count >= 9)
+    });
+    let refused = join_hls(&mut connect()).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 503"), "still full: {refused}");
+    // A session that has ended begins again under its name, since players go on to reload its address.
+    drop(viewers.pop());
+    let address = "/live/news/media.m3u8?session=00000000000000a1";
+    site.until("the capacity is free, and the old session begins again", |_| {
+        let (_, body) = get(&mut connect(), address, "");
+        String::from_utf8(body).unwrap().trim_end().ends_with("?session=00000000000000a1")
+    });
+    let sessions = || {
+        let (_, body) = get(&mut connect(), "/api/v1/status", "");
+        let status = serde_json::from_slice::<Value>(&body).unwrap();
+        status["sessions"].as_array().unwrap().clone()
+    };
+    assert_eq!(sessions().len(), 2);
+    get(&mut connect(), address, "");
+    assert_eq!(sessions().len(), 2, "a reload is no viewer more");
+    assert!(sessions().iter().all(|session| session["position_s"].is_null()), "{:?}", sessions());
+}
+
 #[test]
 fn live_title_plays_by_hls_and_its_playlist_moves_on() {
     let mut site = Site::start("udp");
     let film = site.film(60);
     let _sender = Sender::plain(&film, site.to);
     site.server.wait_for("media comes", TIMEOUT);
+    let joined = OnceCell::new();
     let list = |site: &Site| {
         let mut stream = TcpStream::connect(site.server.page()).unwrap();
-        let (head, body) = get(&mut stream, "/live/news/index.m3u8", "");
-        head.starts_with("HTTP/1.1 200").then(|| String::from_utf8(body).unwrap())
+        if joined.get().is_none() {
+            let (_, list) = join_hls(&mut stream).ok()?;
+            joined.set(list).unwrap();
+        }
+        Some(String::from_utf8(get(&mut stream, joined.get()?, "").1).unwrap())
     };
     let segments = |list: &str| list.lines().filter(|line| line.ends_with(".ts")).count();
     site.until("three segments", |site| list(site).is_some_and(|list| segments(&list) >= 3));
