@@ -42,6 +42,11 @@ fn enforced() -> RulesetStatus {
     status
 }
 
+/// A directory for a test of Landlock; `None` where this kernel does not enforce it.
+fn dir_under_landlock() -> Option<tempfile::TempDir> {
+    (enforced() != RulesetStatus::NotEnforced).then(|| tempfile::tempdir().unwrap())
+}
+
 #[test]
 fn program_is_required_to_be_locked_in_only_where_that_is_complete() {
     let started = Sandbox::Require.spawn(&mut Command::new("true"), HelperFiles::default());
@@ -53,10 +58,7 @@ fn program_is_required_to_be_locked_in_only_where_that_is_complete() {
 
 #[test]
 fn input_is_read_by_number_and_no_other_file() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "pictures");
     drop(file_with(dir.path(), "other", "secret"));
     let read = run(Sandbox::Auto, "sh", "cat /proc/self/fd/0", &input);
@@ -75,10 +77,7 @@ fn input_is_read_by_number_and_no_other_file() {
 
 #[test]
 fn nothing_can_be_written_removed_or_run_from_elsewhere() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "pictures");
     let there = dir.path().display();
     is_forbidden("sh", &format!("echo x > {there}/new"), &input, "Permission denied");
@@ -97,10 +96,7 @@ fn nothing_can_be_written_removed_or_run_from_elsewhere() {
 
 #[test]
 fn outputs_are_written_by_name_and_not_read() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let (input, output) = (file_with(dir.path(), "film", ""), file_with(dir.path(), "text", "longer text"));
     let text = dir.path().join("text");
     let mut command = Command::new("sh");
@@ -156,10 +152,7 @@ fn this_process_stays_free() {
 
 #[test]
 fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "");
     for part in ["bin", "lib"] {
         std::fs::create_dir(dir.path().join(part)).unwrap();
