@@ -274,6 +274,21 @@ fn viewers_join_at_the_last_access_point_whatever_range_they_ask_for() {
     let mut viewer = Viewer::of(&site);
     let (_, sdp) = viewer.ask("DESCRIBE", "", "Accept: application/sdp\r\n");
     assert!(sdp.contains("a=range:npt=now-\r\n"), "{sdp}");
+    let mut of_session = Viewer::of(&site);
+    let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
+    let (head, _) = of_session.ask("SETUP", "/track1", transport);
+    let session = header(&head, "Session").unwrap().split(';').next().unwrap().to_owned();
+    let mut parameter = |name: &str| {
+        let length = name.len();
+        let about =
+            format!("Session: {session}\r\nContent-Type: text/parameters\r\nContent-Length: {length}\r\n");
+        of_session.send("GET_PARAMETER", "", &about);
+        of_session.stream.write_all(name.as_bytes()).unwrap();
+        read_message(&mut of_session.stream)
+    };
+    assert_eq!(parameter("range").1, "range: npt=now-\r\n");
+    let (head, body) = parameter("duration");
+    assert!(head.starts_with("RTSP/1.0 451") && body.contains("duration"), "{head}{body}");
     for range in ["", "Range: npt=now-\r\n", "Range: npt=0.000-\r\n", "Range: npt=3600-\r\n"] {
         let asked = Instant::now();
         let mut viewer = Viewer::of(&site);
