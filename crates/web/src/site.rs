@@ -215,7 +215,7 @@ pub trait Site: Send + Sync + 'static {
 pub struct LiveStatus {
     /// Unique among live titles.
     pub name: String,
-    /// `waiting`, `running`, `silent`, `not-ts` or `too-fast`.
+    /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
     pub state: &'static str,
     /// The same in a sentence.
     pub message: String,

@@ -10,7 +10,7 @@ fn run(sandbox: Sandbox, program: &str, script: &str, input: &File) -> Output {
     command.args(["-c", script]).stdin(input.try_clone().unwrap());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     sandbox
-        .spawn(&mut command, HelperFiles { input: Some(input), outputs: &[] })
+        .spawn(&mut command, HelperFiles { input: Some(input), ..HelperFiles::default() })
         .unwrap()
         .wait_with_output()
         .unwrap()
@@ -102,7 +102,7 @@ fn outputs_are_written_by_name_and_not_read() {
     let mut command = Command::new("sh");
     command.args(["-c", "echo text > \"$0\" && cat \"$0\""]).arg(&text);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let files = HelperFiles { input: Some(&input), outputs: &[output] };
+    let files = HelperFiles { input: Some(&input), outputs: &[output], ..HelperFiles::default() };
     let ended = Sandbox::Auto.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&ended.stderr).contains("Permission denied"), "{ended:?}");
     assert_eq!(std::fs::read_to_string(text).unwrap(), "text\n");
@@ -120,6 +120,32 @@ fn no_socket_can_be_made() {
         format!("import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))");
     is_forbidden("python3", &send, &input, "Permission denied");
     is_forbidden("python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
+}
+
+#[test]
+fn program_with_network_reaches_hosts_but_no_local_sockets_and_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let run = |script: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let files = HelperFiles { has_network: true, ..HelperFiles::default() };
+        let output = Sandbox::Auto.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let refused = |script: &str| {
+        is_forbidden("python3", script, &input, "Permission denied");
+        let (is_done, said) = run(script);
+        assert!(!is_done && said.contains("Permission denied"), "{script}: {said}");
+    };
+    let connect = format!("import socket; socket.create_connection(('localhost', {port}))");
+    assert_eq!(run(&connect), (true, String::new()));
+    refused("import socket; socket.socket(socket.AF_UNIX)");
+    if enforced() != RulesetStatus::NotEnforced {
+        refused("open('/etc/passwd')");
+    }
 }
 
 #[test]
@@ -166,7 +192,7 @@ fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
     command.arg(dir.path().join("lib/data")).arg(dir.path().join("bin/beside"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = Sandbox::Auto
-        .spawn(&mut command, HelperFiles { input: Some(&input), outputs: &[] })
+        .spawn(&mut command, HelperFiles { input: Some(&input), ..HelperFiles::default() })
         .unwrap()
         .wait_with_output()
         .unwrap();

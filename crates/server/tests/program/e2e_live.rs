@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -459,9 +459,100 @@ fn live_titles_are_listed_and_bad_sources_are_refused_with_a_remedy() {
         crate::support::fails(&[&listen[..], &[store, "--live", source]].concat())
     };
     assert!(serve("news").contains("write NAME=URL"));
-    assert!(serve("news=http://127.0.0.1:1").contains("write udp://ADDR:PORT or rtp://ADDR:PORT"));
+    assert!(serve("news=ftp://127.0.0.1:1").contains("write udp://ADDR:PORT or rtp://ADDR:PORT"));
     let used = serve(&format!("news=udp://{}", site.to));
     assert!(used.contains("live source news: UDP") && used.contains("ss -ulpn"), "{used}");
+}
+
+#[test]
+fn sources_of_running_server_are_listed_with_state_and_badge() {
+    let mut site = Site::start("udp");
+    let server = format!("http://{}/", site.server.page());
+    let list = || crate::support::ok(&["live", "--server", &server]);
+    assert!(list().contains("news  waiting  ") && list().contains("nothing has come yet"), "{}", list());
+    let film = site.film(3);
+    let _sender = Sender::plain(&film, site.to);
+    site.server.wait_for("media comes", TIMEOUT);
+    assert!(list().contains("news  running  "), "{}", list());
+    let json = crate::support::ok(&["live", "--json", "--server", &server]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["name"], &json[0]["state"]), (&"news".into(), &"running".into()));
+    site.server.wait_for("silent: no media for 3 s", TIMEOUT);
+    let message = site.state()["message"].as_str().unwrap().to_owned();
+    let seconds =
+        message.strip_prefix("silent for ").and_then(|rest| rest.split_once(" s; check the encoder"));
+    assert!(seconds.is_some_and(|(seconds, _)| seconds.parse::<u64>().unwrap() >= 3), "{message}");
+    let page = get(&mut TcpStream::connect(site.server.page()).unwrap(), "/page.js", "").1;
+    assert!(String::from_utf8(page).unwrap().contains("api/v1/live"), "the page lists live titles");
+}
+
+/// Processes that a server has started and that run.
+fn children(server: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat.rsplit_once(") ")?.1.to_owned();
+        let mut fields = fields.split(' ');
+        let state = fields.next()?.to_owned();
+        (state != "Z").then(|| fields.next()?.parse::<u32>().ok()).flatten()
+    };
+    pids.filter(|pid| parent(pid) == Some(server)).collect()
+}
+
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn source_that_ffmpeg_fetches_plays_comes_back_and_ends_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let film = film(dir.path(), "film.ts", 8);
+    let cameras = dir.path().join("cameras");
+    crate::support::add(&film, &cameras);
+    let camera = Server::start(&cameras, &[]);
+    for (ending, url) in [
+        ("INT", format!("rtsp://viewer:secret@{}/film", camera.addr)),
+        ("KILL", format!("http://viewer:secret@{}/titles/film/index.m3u8?key=secret", camera.page())),
+    ] {
+        let source = format!("news={url}");
+        let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+        let mut site = Site { dir: tempfile::tempdir().unwrap(), server, to: free_port() };
+        site.server.wait_for("media comes", TIMEOUT);
+        assert_eq!(decoded(&site.http(), &[], 75), (75, String::new()), "{url}");
+        // The film ends after 8 s, and is fetched again.
+        let ended = site.server.wait_for("the source has ended; trying again in 1s", TIMEOUT);
+        assert!(ended.contains("live source news (") && ended.contains("film"), "{ended}");
+        site.server.wait_for("media comes", TIMEOUT);
+        assert_eq!(site.state()["state"], "running");
+        let told = site.server.said("").join("\n") + &site.state().to_string();
+        assert!(!told.contains("secret"), "{told}");
+        let programs = children(site.server.child.id());
+        assert!(!programs.is_empty(), "ffmpeg runs");
+        crate::support::signal(site.server.child.id(), ending);
+        site.server.ends();
+        let end = Instant::now() + TIMEOUT;
+        while programs.iter().any(|pid| runs(*pid)) {
+            assert!(Instant::now() < end, "{ending}: a program outlives its server: {programs:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn source_that_cannot_be_fetched_says_why_without_its_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let source = format!("news=rtsp://viewer:secret@{to}/film?key=secret");
+    let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+    let mut site = Site { dir, server, to };
+    let line = site.server.wait_for("Connection refused; trying again in 1s", TIMEOUT);
+    assert!(line.contains(&format!("live source news (rtsp://{to}/film): ffprobe: ")), "{line}");
+    let state = site.state();
+    assert_eq!(state["state"], "failed");
+    assert!(state["message"].as_str().unwrap().contains("Connection refused"), "{state}");
+    assert!(!(site.server.said("").join("\n") + &state.to_string()).contains("secret"));
 }
 
 /// Sends a piece of a body without a length.

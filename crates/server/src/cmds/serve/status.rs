@@ -70,12 +70,12 @@ fn session(info: SessionInfo) -> Session {
 
 /// A live title, with its number of viewers.
 pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
-    let SourceReport { state, mean_rate } = channel.report();
+    let SourceReport { state, message, mean_rate } = channel.report();
     let name = channel.name();
     LiveStatus {
         name: name.to_owned(),
         state: state.name(),
-        message: state.to_string(),
+        message,
         bits_per_s: mean_rate.0,
         viewers: viewers as u64,
         file: format!("/{LIVE_PREFIX}{name}.ts"),
