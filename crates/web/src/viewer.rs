@@ -25,7 +25,7 @@ use crate::site::{DeliveryRefusal, ViewerAdmission};
 /// the playlist would have.
 const UNADMITTED: ViewerSession = ViewerSession(0);
 
-/// What a session is admitted for.
+/// The title of a session, and the rates to reserve.
 pub(crate) struct WantedSession<'a> {
     pub(crate) title: &'a str,
     /// The mean bit rate to reserve.

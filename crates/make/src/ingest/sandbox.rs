@@ -86,8 +86,8 @@ const FORBIDDEN_CALLS: &[libc::c_long] = &[
     libc::SYS_request_key,
 ];
 
-/// Sockets that a program with a network may make, by domain: those of the network, and the one by which C libraries ask for its
-/// interfaces. Local sockets lead to other programs of this machine.
+/// Sockets that a program with a network may make, by domain: those of the network, and netlink, since C libraries ask the
+/// kernel for its interfaces. Local sockets lead to other programs of this machine.
 const NETWORK_DOMAINS: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Set in the number of a system call of the x32 ABI, which a filter sees as an ordinary call of x86-64.

@@ -38,7 +38,7 @@ pub const STREAM_BUFFER_BYTES: usize = 64 << 10;
 pub const MIN_ACCESS_GAP_TICKS: u64 = SYSTEM_HZ / 4;
 /// Silence after which a stream goes on with a marked discontinuity: a packet or more of every PID is missing.
 pub const DISCONTINUITY_AFTER_NS: u64 = NS_PER_S;
-/// A source that ffmpeg fetches and that sends nothing for this long is given up and begun anew. Segments of HLS last up to 10 s, and
+/// A source that ffmpeg fetches and that sends nothing for this long is ended and fetched again. Segments of HLS last up to 10 s, and
 /// the next one is looked for as soon as half of it has passed.
 pub const PULL_SILENCE: Duration = Duration::from_secs(15);
 /// How much of such a source is read to learn its streams: cameras send a key picture every few seconds.

@@ -10,9 +10,7 @@ use millrace_core::units::BitRate;
 use serde::Deserialize;
 
 use super::remote::RemoteArgs;
-
-/// Longest name and sentence in a line of the table.
-const MAX_CELL: usize = 200;
+use crate::limits::live::MAX_LIVE_CELL;
 
 /// List the live sources of a running server, with the state of each
 #[derive(Args)]
@@ -21,7 +19,7 @@ const MAX_CELL: usize = 200;
 pub(super) struct LiveArgs {
     #[command(flatten)]
     remote: RemoteArgs,
-    /// Print what the API reports, as JSON
+    /// Print the list of the API, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -52,11 +50,11 @@ pub(super) fn run(args: &LiveArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let width =
-        sources.iter().map(|source| source.name.chars().count()).max().unwrap_or(0).clamp(4, MAX_CELL);
+        sources.iter().map(|source| source.name.chars().count()).max().unwrap_or(0).clamp(4, MAX_LIVE_CELL);
     writeln!(out, "{:width$}  {:8}  {:>10}  {:>7}  MESSAGE", "NAME", "STATE", "RATE", "VIEWERS")?;
     for RemoteSource { name, state, message, bits_per_s, viewers } in sources {
-        let (name, state) = (excerpt(&name, MAX_CELL), excerpt(&state, MAX_CELL));
-        let (message, rate) = (excerpt(&message, MAX_CELL), BitRate(bits_per_s).to_string());
+        let (name, state) = (excerpt(&name, MAX_LIVE_CELL), excerpt(&state, MAX_LIVE_CELL));
+        let (message, rate) = (excerpt(&message, MAX_LIVE_CELL), BitRate(bits_per_s).to_string());
         writeln!(out, "{name:width$}  {state:8}  {rate:>10}  {viewers:>7}  {message}")?;
     }
     Ok(ExitCode::SUCCESS)
