@@ -85,7 +85,7 @@ fn nothing_can_be_written_removed_or_run_from_elsewhere() {
     is_forbidden("sh", &format!("mkdir {there}/made && rmdir {there}/made"), &input, "Permission denied");
     is_forbidden("sh", &format!("cp /bin/true {there}/run && {there}/run"), &input, "Permission denied");
     let cut = format!("import os; os.truncate('{there}/film', 9)");
-    is_forbidden("python3", &cut, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &cut, &input, "Permission denied");
     // The copy of the run without a sandbox is there.
     is_forbidden("sh", &format!("{there}/run"), &input, "Permission denied");
     is_forbidden("sh", &format!("rm {there}/run && touch {there}/run"), &input, "Permission denied");
@@ -115,11 +115,11 @@ fn no_socket_can_be_made() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
-    is_forbidden("python3", &connect, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &connect, &input, "Permission denied");
     let send =
         format!("import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))");
-    is_forbidden("python3", &send, &input, "Permission denied");
-    is_forbidden("python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &send, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
 }
 
 #[test]
@@ -129,14 +129,14 @@ fn program_with_network_reaches_hosts_but_no_local_sockets_and_no_files() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let run = |script: &str| {
-        let mut command = Command::new("python3");
+        let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let files = HelperFiles { has_network: true, ..HelperFiles::default() };
         let output = Sandbox::Auto.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let refused = |script: &str| {
-        is_forbidden("python3", script, &input, "Permission denied");
+        is_forbidden("/usr/bin/python3", script, &input, "Permission denied");
         let (is_done, said) = run(script);
         assert!(!is_done && said.contains("Permission denied"), "{script}: {said}");
     };
@@ -156,7 +156,7 @@ fn other_processes_cannot_be_traced_or_signalled() {
 libc = ctypes.CDLL(None, use_errno=True)
 # PTRACE_TRACEME
 if libc.ptrace(0, 0, 0, 0): raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))";
-    is_forbidden("python3", trace, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", trace, &input, "Permission denied");
     if enforced() == RulesetStatus::FullyEnforced {
         is_forbidden("sh", "kill -0 $PPID", &input, "Operation not permitted");
     } else {

@@ -1,4 +1,4 @@
-//! Live sources that the ffmpeg program fetches: one thread for each starts it, takes what it writes, and
+//! Live sources that the ffmpeg program fetches: one thread for each starts it, takes its output, and
 //! starts it again when it ends.
 //!
 //! ```text

@@ -677,7 +677,11 @@ fn surplus_hls_viewer_of_live_title_is_refused_at_the_playlist_and_admitted_ones
     // A session that has ended begins again under its name, since players go on to reload its address.
     drop(viewers.pop());
     let address = "/live/news/media.m3u8?session=00000000000000a1";
+    let (stream, _, list) = &mut viewers[0];
     site.until("the capacity is free, and the old session begins again", |_| {
+        // The other viewer goes on.
+        let (head, _) = get(stream, list, "");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
         let (_, body) = get(&mut connect(), address, "");
         String::from_utf8(body).unwrap().trim_end().ends_with("?session=00000000000000a1")
     });
@@ -707,7 +711,7 @@ fn live_title_plays_by_hls_and_its_playlist_moves_on() {
         }
         Some(String::from_utf8(get(&mut stream, joined.get()?, "").1).unwrap())
     };
-    let segments = |list: &str| list.lines().filter(|line| line.ends_with(".ts")).count();
+    let segments = |list: &str| list.lines().filter(|line| line.contains(".ts?session=")).count();
     site.until("three segments", |site| list(site).is_some_and(|list| segments(&list) >= 3));
     let playlist = format!("http://{}/live/news/index.m3u8", site.server.page());
     // 8 s of pictures: more than the segments that were there at the start.
