@@ -119,7 +119,12 @@ fn no_socket_can_be_made() {
     let send =
         format!("import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))");
     is_forbidden("/usr/bin/python3", &send, &input, "Permission denied");
-    is_forbidden("/usr/bin/python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
+    is_forbidden(
+        "/usr/bin/python3",
+        "import socket; socket.socket(socket.AF_UNIX)",
+        &input,
+        "Permission denied",
+    );
 }
 
 #[test]

@@ -281,6 +281,8 @@ impl AccessPoints for LiveChannel {
 
 #[cfg(test)]
 mod tests {
+    use millrace_core::time::MEDIA_HZ;
+
     use super::*;
 
     fn channel(window: u32) -> Arc<LiveChannel> {
@@ -291,6 +293,24 @@ mod tests {
 
     fn point(packet: u32) -> AccessPoint {
         AccessPoint { packet, time: MediaTicks(u64::from(packet) * 10) }
+    }
+
+    #[test]
+    fn break_before_a_segment_that_has_left_the_window_is_counted() {
+        let channel = channel(100);
+        let point = |packet, second| AccessPoint { packet, time: MediaTicks(second * MEDIA_HZ) };
+        channel.add_point(point(0, 0));
+        channel.add_point(point(20, 2));
+        channel.add_break(30, MediaTicks(3 * MEDIA_HZ));
+        channel.add_point(point(30, 10));
+        channel.add_point(point(50, 12));
+        let numbers = |held: &[LiveSegment]| held.iter().map(|segment| segment.number).collect::<Vec<_>>();
+        channel.publish_edge(130, MediaTicks(20 * MEDIA_HZ));
+        let (held, breaks) = channel.segments();
+        assert_eq!((numbers(&held), breaks), (vec![2], 0));
+        channel.publish_edge(131, MediaTicks(20 * MEDIA_HZ));
+        let (held, breaks) = channel.segments();
+        assert_eq!((numbers(&held), breaks), (vec![], 1));
     }
 
     #[test]

@@ -520,9 +520,15 @@ fn source_that_ffmpeg_fetches_plays_comes_back_and_ends_with_the_server() {
         let server = Server::start(&dir.path().join("store"), &["--live", &source]);
         let mut site = Site { dir: tempfile::tempdir().unwrap(), server, to: free_port() };
         site.server.wait_for("media comes", TIMEOUT);
+        let begun = Instant::now();
         assert_eq!(decoded(&site.http(), &[], 75), (75, String::new()), "{url}");
         // The film ends after 8 s, and is fetched again.
         let ended = site.server.wait_for("the source has ended; trying again in 1s", TIMEOUT);
+        assert!(
+            begun.elapsed() > Duration::from_secs(5),
+            "{url} plays in its own time: {:?}",
+            begun.elapsed()
+        );
         assert!(ended.contains("live source news (") && ended.contains("film"), "{ended}");
         site.server.wait_for("media comes", TIMEOUT);
         assert_eq!(site.state()["state"], "running");
@@ -597,6 +603,29 @@ fn ffmpeg_brings_a_live_title_by_http_and_viewers_stay_when_it_comes_back() {
     assert!(buffer.chunks(188).all(|ts| ts[0] == 0x47));
     assert_eq!(site.counter("no_room"), 0);
     drop(encoder);
+    // This time it does not come back.
+    site.server.wait_for("ended: its sender has not come back", 2 * TIMEOUT);
+    assert!(site.state().is_null(), "{}", site.state());
+}
+
+#[test]
+fn group_with_named_sender_takes_datagrams_of_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = SocketAddr::from(([239, 255, 77, 1], free_port().port()));
+    // With the interface by its name the kernel passes on the datagrams of every sender.
+    let source = format!("news=udp://{to}?source=127.0.0.2&interface=lo");
+    let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+    let site = Site { dir, server, to };
+    let film = std::fs::read(site.film(2)).unwrap();
+    // The address of a socket chooses the interface that it sends by.
+    for sender in ["127.0.0.3:0", "127.0.0.2:0"] {
+        let socket = UdpSocket::bind(sender).unwrap();
+        for piece in film.chunks(DATAGRAM).take(10) {
+            socket.send_to(piece, to).unwrap();
+        }
+    }
+    site.until("all datagrams have come", |site| site.counter("datagrams") >= 10);
+    assert_eq!(site.counter("datagrams"), 10);
 }
 
 #[test]
