@@ -632,6 +632,7 @@ fn group_with_named_sender_takes_datagrams_of_no_other() {
 fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     let mut site = Site::without_source();
     let film = std::fs::read(site.film(4)).unwrap();
+    let begun = Instant::now();
     let mut input = begin_input(&site, "POST");
     send_chunk(&mut input, &film[..film.len() / 2 / 188 * 188]);
     site.server.wait_for("live source news (HTTP): media comes", TIMEOUT);
@@ -643,6 +644,7 @@ fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     input.write_all(b"0\r\n\r\n").unwrap();
     let head = read_head(&mut input);
     assert!(head.starts_with("HTTP/1.1 204"), "{head}");
+    assert!(begun.elapsed() > Duration::from_secs(2), "4 s of media came in {:?}", begun.elapsed());
     let mut rest = Vec::new();
     viewer.read_to_end(&mut rest).unwrap();
     assert!(rest.len() > film.len() / 2 && rest.chunks(188).all(|ts| ts[0] == 0x47), "{}", rest.len());
