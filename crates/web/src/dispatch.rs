@@ -123,8 +123,10 @@ async fn look_up(
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
-        ResourceKind::LivePlaylist => return live::playlist(seen, &found.name),
-        ResourceKind::LiveSegment => return live::segment(seen, found),
+        ResourceKind::LiveMaster | ResourceKind::LivePlaylist => {
+            return live::playlist(shared, request, found, seen, source).await;
+        }
+        ResourceKind::LiveSegment => return live::segment(request, seen, found, source.id),
         ResourceKind::LiveInput => return live::state(seen, &found.name),
         ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,

@@ -124,7 +124,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
         ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
-        ResourceKind::LivePlaylist => of(&[M3U8], Plain, &[404, 503]),
+        ResourceKind::LiveMaster | ResourceKind::LivePlaylist => of(&[M3U8], Tagged, &[404, 503]),
         ResourceKind::LiveInput => of_json(reference::<LiveStatus>(schemas), &[404]),
         ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),

@@ -54,7 +54,8 @@ pub(crate) enum ResourceKind {
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
-    /// The playlist of a live title, and its segments.
+    /// The master playlist of a live title, its media playlist, and its segments.
+    LiveMaster,
     LivePlaylist,
     LiveSegment,
     /// Where the media of a live title is brought.
@@ -132,7 +133,12 @@ pub(crate) const ROUTES: &[Route] = &[
         Needs::Watch,
         "A live title, and where its media is brought",
     ),
-    media("/live/{name}/index.m3u8", ResourceKind::LivePlaylist, "HLS: the newest segments of a live title"),
+    media(
+        "/live/{name}/index.m3u8",
+        ResourceKind::LiveMaster,
+        "HLS: a live title, with a session for its viewer",
+    ),
+    media("/live/{name}/media.m3u8", ResourceKind::LivePlaylist, "HLS: the newest segments of a live title"),
     media("/live/{name}/{version}/{number}.ts", ResourceKind::LiveSegment, "HLS: a segment of a live title"),
     media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),

@@ -215,7 +215,7 @@ pub trait Site: Send + Sync + 'static {
 pub struct LiveStatus {
     /// Unique among live titles.
     pub name: String,
-    /// `waiting`, `running`, `silent`, `not-ts` or `too-fast`.
+    /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
     pub state: &'static str,
     /// The same in a sentence.
     pub message: String,
@@ -236,6 +236,10 @@ pub struct LiveStatus {
 pub struct LiveWindow {
     /// Distinguishes the title from an earlier one of the same name.
     pub version: String,
+    /// The mean bit rate that admission counts for a viewer.
+    pub mean_rate: BitRate,
+    /// Its highest second.
+    pub peak_rate: BitRate,
     /// Interruptions before the first segment.
     pub breaks_before: u32,
     /// The segments, the oldest first.
@@ -458,6 +462,9 @@ pub struct ViewerAdmission {
     pub quota: Option<Quota>,
     /// The session that its request carries.
     pub session: Option<ViewerSession>,
+    /// Whether a session that has ended begins again under its name: players of a live title reload
+    /// the same address for as long as they play.
+    pub is_reloaded: bool,
     /// Receives the session for the addresses in the playlist, or why the viewer is refused;
     /// `None`: the addresses carry none. Dropped: the server is ending.
     pub done: oneshot::Sender<Result<Option<ViewerSession>, DeliveryRefusal>>,

@@ -8,6 +8,7 @@
 //! ```
 
 use millrace_core::ids::ViewerSession;
+use millrace_core::units::BitRate;
 use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
@@ -23,6 +24,19 @@ use crate::site::{DeliveryRefusal, ViewerAdmission};
 /// Stands for a session where none is admitted: the header of a HEAD response has the length that
 /// the playlist would have.
 const UNADMITTED: ViewerSession = ViewerSession(0);
+
+/// The title of a session, and the rates to reserve.
+pub(crate) struct WantedSession<'a> {
+    pub(crate) title: &'a str,
+    /// The mean bit rate to reserve.
+    pub(crate) mean_rate: BitRate,
+    /// Its highest second.
+    pub(crate) peak_rate: BitRate,
+    /// Whether engines send its segments, rather than the web side.
+    pub(crate) by_engine: bool,
+    /// Whether players load the playlist again and again.
+    pub(crate) is_reloaded: bool,
+}
 
 impl ServerContext {
     /// The end of the addresses in a playlist of this kind: the signed link that gives the
@@ -47,27 +61,49 @@ impl ServerContext {
             }
             _ => return Ok(link),
         };
+        let is_master = matches!(kind, ResourceKind::Master | ResourceKind::Cmaf);
+        let listed = if is_master { self.site.renditions(&title.name) } else { Vec::new() };
+        let all = || listed.iter().chain([title]);
+        let wanted = WantedSession {
+            title: &title.name,
+            // A player may change to any of them, and must not be refused then.
+            mean_rate: all().map(|title| title.mean_rate).max().unwrap_or(title.mean_rate),
+            peak_rate: all().map(|title| title.peak_rate).max().unwrap_or(title.peak_rate),
+            by_engine,
+            is_reloaded: false,
+        };
+        self.session_link(request, seen, source, wanted).await
+    }
+
+    /// The same for a viewer whose title is known to need a session.
+    pub(crate) async fn session_link(
+        &self,
+        request: &Request,
+        seen: &SeenBy,
+        source: RequestSource,
+        wanted: WantedSession<'_>,
+    ) -> Result<String, Answer> {
+        let link = seen.link();
         let of_tag = || session_of_tag(request.fields.if_none_match.as_deref());
-        let session = carried.or_else(of_tag);
+        let session = session_of(request.query.as_deref()).or_else(of_tag);
         if request.method == Method::Head {
             let session = self.site.has_viewer_sessions().then(|| session.unwrap_or(UNADMITTED));
             return Ok(session.map_or_else(|| link.clone(), |session| suffix(&link, session)));
         }
-        let is_master = matches!(kind, ResourceKind::Master | ResourceKind::Cmaf);
-        let listed = if is_master { self.site.renditions(&title.name) } else { Vec::new() };
-        let all = || listed.iter().chain([title]);
+        let WantedSession { title, mean_rate, peak_rate, by_engine, is_reloaded } = wanted;
         let (done, told) = tokio::sync::oneshot::channel();
         self.site.admit_viewer(ViewerAdmission {
             peer: source.peer,
             label: source.id.to_string(),
             agent: request.fields.agent(),
-            title: title.name.clone(),
-            // A player may change to any of them, and must not be refused then.
-            mean_rate: all().map(|title| title.mean_rate).max().unwrap_or(title.mean_rate),
-            peak_rate: all().map(|title| title.peak_rate).max().unwrap_or(title.peak_rate),
+            title: title.to_owned(),
+            mean_rate,
+            peak_rate,
             by_engine,
             quota: seen.quota(),
-            session,
+            // A name that HEAD gives stands for no viewer.
+            session: session.filter(|session| *session != UNADMITTED),
+            is_reloaded,
             done,
         });
         let ending = || DeliveryRefusal::Full("the server is ending".to_owned());

@@ -33,7 +33,7 @@ const PROBED_PACKETS: &str = "%+#64";
 /// Where ffmpeg and ffprobe find the file.
 pub(crate) const INPUT: &str = "file:/proc/self/fd/0";
 /// Audio codecs that a transport stream carries unchanged.
-const COPIED_AUDIO: &[&str] =
+pub(crate) const COPIED_AUDIO: &[&str] =
     &["aac", "aac_latm", "ac3", "eac3", "mp1", "mp2", "mp3", "dts", "truehd", "s302m"];
 /// Formats that are nothing but pictures, in an order that is not that of showing, without time stamps.
 const STAMPLESS_FORMATS: &[&str] = &["h264", "hevc", "m4v"];

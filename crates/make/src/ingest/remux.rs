@@ -118,7 +118,7 @@ impl Remuxer<'_> {
 
     /// The same for a program that writes files.
     pub(crate) fn run_to(&self, command: Command, outputs: &[File]) -> Result<HelperProgram, ChildStop> {
-        let files = HelperFiles { input: Some(self.source.as_input()), outputs };
+        let files = HelperFiles { input: Some(self.source.as_input()), outputs, ..HelperFiles::default() };
         HelperProgram::start(command, files, self.bounds.clone())
     }
 
@@ -149,7 +149,7 @@ impl Remuxer<'_> {
 }
 
 /// ffprobe as it is installed beside this ffmpeg: `/opt/x/ffmpeg-6` has `/opt/x/ffprobe-6`.
-fn ffprobe_beside(ffmpeg: &Path) -> PathBuf {
+pub(crate) fn ffprobe_beside(ffmpeg: &Path) -> PathBuf {
     let name = ffmpeg.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
     match name.rsplit_once("ffmpeg") {
         Some((before, after)) => ffmpeg.with_file_name(format!("{before}ffprobe{after}")),

@@ -18,7 +18,10 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, path_beneath_rules,
 };
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    apply_filter,
+};
 
 /// The newest rules that are requested. An older kernel applies those that it knows.
 const NEWEST: ABI = ABI::V6;
@@ -42,13 +45,29 @@ const START_FILES: &[&str] = &[
     "/sys/devices/system",
 ];
 
+/// What finds the address of a host and verifies its certificate. A symbolic link counts as the file that it leads to.
+const NETWORK_FILES: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates/extracted",
+    "/etc/crypto-policies",
+    "/etc/gnutls",
+];
+
 /// Devices that are read and written.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
-/// System calls that nothing which converts media needs: sockets, the memory of other processes, ways
-/// around Landlock, and `truncate`, which Landlock covers from Linux 6.2 on.
+/// System calls that nothing which converts media needs: the memory of other processes, ways around Landlock, and `truncate`, which
+/// Landlock covers from Linux 6.2 on.
 const FORBIDDEN_CALLS: &[libc::c_long] = &[
-    libc::SYS_socket,
     libc::SYS_truncate,
     libc::SYS_io_uring_setup,
     libc::SYS_ptrace,
@@ -66,6 +85,10 @@ const FORBIDDEN_CALLS: &[libc::c_long] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
 ];
+
+/// Sockets that a program with a network may make, by domain: those of the network, and netlink, since C libraries ask the
+/// kernel for its interfaces. Local sockets lead to other programs of this machine.
+const NETWORK_DOMAINS: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Set in the number of a system call of the x32 ABI, which a filter sees as an ordinary call of x86-64.
 const X32_CALL: libc::c_long = 0x4000_0000;
@@ -89,6 +112,8 @@ pub(crate) struct HelperFiles<'a> {
     pub(crate) input: Option<&'a File>,
     /// Written, by their names.
     pub(crate) outputs: &'a [File],
+    /// Whether it may use the network too.
+    pub(crate) has_network: bool,
 }
 
 impl Sandbox {
@@ -129,7 +154,7 @@ fn in_thread_of_its_own<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) ->
 /// Locks this thread in, and whatever it starts from now on. Returns whether the kernel knows all of the rules.
 fn lock_in(program: Option<&Path>, files: HelperFiles<'_>) -> io::Result<bool> {
     let is_complete = limit_files(program, files).map_err(io::Error::other)? == RulesetStatus::FullyEnforced;
-    let filter = filter().map_err(io::Error::other)?;
+    let filter = filter(files.has_network).map_err(io::Error::other)?;
     match apply_filter(&filter) {
         Ok(()) => Ok(is_complete),
         // A kernel without filters of system calls.
@@ -143,13 +168,17 @@ fn limit_files(program: Option<&Path>, files: HelperFiles<'_>) -> Result<Ruleset
     let devices = AccessFs::ReadFile | AccessFs::WriteFile;
     let own = program.into_iter().flat_map(own_files);
     let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut rules = Ruleset::default()
-        .handle_access(AccessFs::from_all(NEWEST))?
-        .handle_access(AccessNet::from_all(NEWEST))?
+    let mut handled = Ruleset::default().handle_access(AccessFs::from_all(NEWEST))?;
+    if !files.has_network {
+        handled = handled.handle_access(AccessNet::from_all(NEWEST))?;
+    }
+    let network = if files.has_network { NETWORK_FILES } else { &[] };
+    let mut rules = handled
         .scope(Scope::from_all(NEWEST))?
         .create()?
         .add_rules(path_beneath_rules(PROGRAM_DIRS, read))?
         .add_rules(path_beneath_rules(START_FILES, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(network, AccessFs::ReadFile | AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(DEVICES, devices))?
         .add_rules(path_beneath_rules(own, read))?
         .add_rules(path_beneath_rules(
@@ -183,10 +212,22 @@ fn found(program: &OsStr) -> Option<PathBuf> {
         .find_map(|dir| dir.join(path).canonicalize().ok().filter(|file| file.is_file()))
 }
 
-fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+fn filter(has_network: bool) -> Result<BpfProgram, seccompiler::BackendError> {
+    let is_other = |&domain: &libc::c_int| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, domain.cast_unsigned().into())
+    };
+    let sockets = match has_network {
+        true => {
+            let others = NETWORK_DOMAINS.iter().map(is_other).collect::<Result<_, _>>()?;
+            vec![SeccompRule::new(others)?]
+        }
+        false => Vec::new(),
+    };
     let x32 = if ARCH == "x86_64" { X32_CALL } else { 0 };
-    let calls = FORBIDDEN_CALLS.iter().flat_map(|&call| [call, call | x32]);
-    let rules: BTreeMap<i64, Vec<_>> = calls.map(|call| (call, Vec::new())).collect();
+    let forbidden =
+        FORBIDDEN_CALLS.iter().map(|&call| (call, Vec::new())).chain([(libc::SYS_socket, sockets)]);
+    let both = |(call, rules): (libc::c_long, Vec<SeccompRule>)| [(call, rules.clone()), (call | x32, rules)];
+    let rules: BTreeMap<i64, Vec<_>> = forbidden.flat_map(both).collect();
     let refused = SeccompAction::Errno(libc::EACCES as u32);
     SeccompFilter::new(rules, SeccompAction::Allow, refused, ARCH.try_into()?)?.try_into()
 }

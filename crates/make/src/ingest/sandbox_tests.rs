@@ -10,7 +10,7 @@ fn run(sandbox: Sandbox, program: &str, script: &str, input: &File) -> Output {
     command.args(["-c", script]).stdin(input.try_clone().unwrap());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     sandbox
-        .spawn(&mut command, HelperFiles { input: Some(input), outputs: &[] })
+        .spawn(&mut command, HelperFiles { input: Some(input), ..HelperFiles::default() })
         .unwrap()
         .wait_with_output()
         .unwrap()
@@ -42,6 +42,11 @@ fn enforced() -> RulesetStatus {
     status
 }
 
+/// A directory for a test of Landlock; `None` where this kernel does not enforce it.
+fn dir_under_landlock() -> Option<tempfile::TempDir> {
+    (enforced() != RulesetStatus::NotEnforced).then(|| tempfile::tempdir().unwrap())
+}
+
 #[test]
 fn program_is_required_to_be_locked_in_only_where_that_is_complete() {
     let started = Sandbox::Require.spawn(&mut Command::new("true"), HelperFiles::default());
@@ -53,10 +58,7 @@ fn program_is_required_to_be_locked_in_only_where_that_is_complete() {
 
 #[test]
 fn input_is_read_by_number_and_no_other_file() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "pictures");
     drop(file_with(dir.path(), "other", "secret"));
     let read = run(Sandbox::Auto, "sh", "cat /proc/self/fd/0", &input);
@@ -75,10 +77,7 @@ fn input_is_read_by_number_and_no_other_file() {
 
 #[test]
 fn nothing_can_be_written_removed_or_run_from_elsewhere() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "pictures");
     let there = dir.path().display();
     is_forbidden("sh", &format!("echo x > {there}/new"), &input, "Permission denied");
@@ -86,7 +85,7 @@ fn nothing_can_be_written_removed_or_run_from_elsewhere() {
     is_forbidden("sh", &format!("mkdir {there}/made && rmdir {there}/made"), &input, "Permission denied");
     is_forbidden("sh", &format!("cp /bin/true {there}/run && {there}/run"), &input, "Permission denied");
     let cut = format!("import os; os.truncate('{there}/film', 9)");
-    is_forbidden("python3", &cut, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &cut, &input, "Permission denied");
     // The copy of the run without a sandbox is there.
     is_forbidden("sh", &format!("{there}/run"), &input, "Permission denied");
     is_forbidden("sh", &format!("rm {there}/run && touch {there}/run"), &input, "Permission denied");
@@ -97,16 +96,13 @@ fn nothing_can_be_written_removed_or_run_from_elsewhere() {
 
 #[test]
 fn outputs_are_written_by_name_and_not_read() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let (input, output) = (file_with(dir.path(), "film", ""), file_with(dir.path(), "text", "longer text"));
     let text = dir.path().join("text");
     let mut command = Command::new("sh");
     command.args(["-c", "echo text > \"$0\" && cat \"$0\""]).arg(&text);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let files = HelperFiles { input: Some(&input), outputs: &[output] };
+    let files = HelperFiles { input: Some(&input), outputs: &[output], ..HelperFiles::default() };
     let ended = Sandbox::Auto.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&ended.stderr).contains("Permission denied"), "{ended:?}");
     assert_eq!(std::fs::read_to_string(text).unwrap(), "text\n");
@@ -119,11 +115,42 @@ fn no_socket_can_be_made() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
-    is_forbidden("python3", &connect, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &connect, &input, "Permission denied");
     let send =
         format!("import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))");
-    is_forbidden("python3", &send, &input, "Permission denied");
-    is_forbidden("python3", "import socket; socket.socket(socket.AF_UNIX)", &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", &send, &input, "Permission denied");
+    is_forbidden(
+        "/usr/bin/python3",
+        "import socket; socket.socket(socket.AF_UNIX)",
+        &input,
+        "Permission denied",
+    );
+}
+
+#[test]
+fn program_with_network_reaches_hosts_but_no_local_sockets_and_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = file_with(dir.path(), "film", "");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let run = |script: &str| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let files = HelperFiles { has_network: true, ..HelperFiles::default() };
+        let output = Sandbox::Auto.spawn(&mut command, files).unwrap().wait_with_output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let refused = |script: &str| {
+        is_forbidden("/usr/bin/python3", script, &input, "Permission denied");
+        let (is_done, said) = run(script);
+        assert!(!is_done && said.contains("Permission denied"), "{script}: {said}");
+    };
+    let connect = format!("import socket; socket.create_connection(('localhost', {port}))");
+    assert_eq!(run(&connect), (true, String::new()));
+    refused("import socket; socket.socket(socket.AF_UNIX)");
+    if enforced() != RulesetStatus::NotEnforced {
+        refused("open('/etc/passwd')");
+    }
 }
 
 #[test]
@@ -134,7 +161,7 @@ fn other_processes_cannot_be_traced_or_signalled() {
 libc = ctypes.CDLL(None, use_errno=True)
 # PTRACE_TRACEME
 if libc.ptrace(0, 0, 0, 0): raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))";
-    is_forbidden("python3", trace, &input, "Permission denied");
+    is_forbidden("/usr/bin/python3", trace, &input, "Permission denied");
     if enforced() == RulesetStatus::FullyEnforced {
         is_forbidden("sh", "kill -0 $PPID", &input, "Operation not permitted");
     } else {
@@ -156,10 +183,7 @@ fn this_process_stays_free() {
 
 #[test]
 fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
-    if enforced() == RulesetStatus::NotEnforced {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = dir_under_landlock() else { return };
     let input = file_with(dir.path(), "film", "");
     for part in ["bin", "lib"] {
         std::fs::create_dir(dir.path().join(part)).unwrap();
@@ -173,7 +197,7 @@ fn program_in_a_directory_of_its_own_is_run_with_its_libraries() {
     command.arg(dir.path().join("lib/data")).arg(dir.path().join("bin/beside"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = Sandbox::Auto
-        .spawn(&mut command, HelperFiles { input: Some(&input), outputs: &[] })
+        .spawn(&mut command, HelperFiles { input: Some(&input), ..HelperFiles::default() })
         .unwrap()
         .wait_with_output()
         .unwrap();

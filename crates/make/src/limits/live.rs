@@ -1,5 +1,7 @@
 //! Bounds of the intake of live sources.
 
+use std::time::Duration;
+
 use millrace_core::time::NS_PER_S;
 use millrace_media::ts_packet::SYSTEM_HZ;
 
@@ -36,3 +38,12 @@ pub const STREAM_BUFFER_BYTES: usize = 64 << 10;
 pub const MIN_ACCESS_GAP_TICKS: u64 = SYSTEM_HZ / 4;
 /// Silence after which a stream goes on with a marked discontinuity: a packet or more of every PID is missing.
 pub const DISCONTINUITY_AFTER_NS: u64 = NS_PER_S;
+/// A source that ffmpeg fetches and that sends nothing for this long is ended and fetched again. Segments of HLS last up to 10 s, and
+/// the next one is looked for as soon as half of it has passed.
+pub const PULL_SILENCE: Duration = Duration::from_secs(15);
+/// How much of such a source is read to learn its streams: cameras send a key picture every few seconds.
+pub const PULL_ANALYSIS: Duration = Duration::from_secs(4);
+/// Bytes read from ffmpeg at once: a quarter of a second of 500 kb/s, so that a slow source does not come in jumps.
+pub const PULL_READ_BYTES: usize = 16 << 10;
+/// Processor time of such an ffmpeg, more than a century: it runs for as long as its source.
+pub const PULL_PROCESSOR: Duration = Duration::from_secs(1 << 32);

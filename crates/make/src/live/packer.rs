@@ -15,7 +15,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_media::codec::StreamKind;
 use millrace_media::psi::section_bytes;
-use millrace_media::ts_packet::{PID_NULL, PID_PAT, PesStart, SYNC, TsPacket};
+use millrace_media::ts_packet::{PID_NULL, PID_PAT, PesStart, SYNC, SYSTEM_TICKS_PER_MEDIA_TICK, TsPacket};
 
 use super::clock::{LiveClock, system_ticks};
 use crate::ingest::access::{PictureAccess, PictureLook};
@@ -124,7 +124,7 @@ impl LivePacker {
 
     /// How far the source is ahead of real time.
     pub fn ahead_ns(&self, now: Instant) -> u64 {
-        MediaTicks(self.clock.ahead(self.ticks(now)) / 300).to_ns()
+        MediaTicks(self.clock.ahead(self.ticks(now)) / SYSTEM_TICKS_PER_MEDIA_TICK).to_ns()
     }
 
     /// Takes whole TS packets that came at `arrival`.

@@ -99,6 +99,16 @@ fn clock_that_jumps_after_silence_is_marked_once_and_time_goes_on() {
 }
 
 #[test]
+fn silence_is_marked_although_the_clock_went_on() {
+    let mut packer = LivePacker::new(Instant(0));
+    packed(&mut packer, &usual_film(), 7, 0);
+    let later = film(&Film { start: Film::default().start + 8 * HZ, ..Film::default() });
+    let out = packed(&mut packer, &later, 7, 8_000);
+    let is_marked = |packet: &&Packed| packet.flags & PacketMeta::DISCONTINUITY != 0;
+    assert_eq!((out.iter().filter(is_marked).count(), packer.discontinuities()), (1, 1));
+}
+
+#[test]
 fn audio_alone_is_joined_at_its_frames() {
     let mut mux = Mux::new();
     mux.pat(&[(1, PMT)]);

@@ -188,8 +188,8 @@ fn run_within(
     cancel: &AtomicBool,
     bounds: ProcessBounds,
 ) -> Result<Vec<u8>, PicturesError> {
-    let mut child =
-        HelperProgram::start(command, HelperFiles { input, outputs: &[] }, bounds).map_err(stop)?;
+    let mut child = HelperProgram::start(command, HelperFiles { input, ..HelperFiles::default() }, bounds)
+        .map_err(stop)?;
     let (mut all, mut room) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         match child.read(&mut room, cancel, &mut || {}).map_err(stop)? {

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use millrace_core::limits::FFMPEG_MEMORY_BYTES;
 use millrace_core::units::{ByteLen, HumanDuration};
 use millrace_make::ingest::{FfmpegBounds, IngestOptions, Sandbox, WebAudio};
+use millrace_make::live::LivePull;
 
 /// The ffmpeg program and the resources it may use.
 #[derive(Args, Clone, Debug)]
@@ -75,6 +76,11 @@ impl FfmpegArgs {
             cancel: Arc::clone(cancel),
             ..IngestOptions::default()
         }
+    }
+
+    /// The program as it fetches live sources.
+    pub(crate) fn live_pull(&self) -> LivePull {
+        LivePull { ffmpeg: self.program.clone(), bounds: self.bounds() }
     }
 
     /// The limits of ffmpeg for one file.

@@ -46,6 +46,7 @@ mod fsck;
 mod inspect;
 mod lab;
 mod ladder;
+mod live;
 mod ls;
 pub(crate) mod memory;
 mod password;
@@ -99,6 +100,7 @@ enum CliCommand {
     Play(play::PlayArgs),
     /// Load any server with many viewers, and measure received packets, lateness and loss (by millrace-lab)
     Load(lab::LabArgs),
+    Live(live::LiveArgs),
     Top(top::TopArgs),
     Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
@@ -311,6 +313,7 @@ pub fn main() -> ExitCode {
         CliCommand::Transform(args) => transform::run(&args),
         CliCommand::Play(args) => play::run(&args),
         CliCommand::Load(args) => lab::run("load", &args),
+        CliCommand::Live(args) => live::run(&args),
         CliCommand::Top(args) => top::run(&args),
         CliCommand::Engine(args) => engine::run(&args),
         CliCommand::Doctor(args) => doctor::run(&args),

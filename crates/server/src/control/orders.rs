@@ -266,9 +266,13 @@ impl Hub {
             by_engine,
             quota,
             session,
+            is_reloaded,
             done,
         } = admission;
-        let Some(fresh) = self.server.new_viewer_session() else { return (Err(Refusal::Busy), done) };
+        let ended = session.filter(|&session| is_reloaded && !self.service.has_session(session));
+        let Some(fresh) = ended.or_else(|| self.server.new_viewer_session()) else {
+            return (Err(Refusal::Busy), done);
+        };
         let segment =
             FetchedSegment { conn: 0, number: 0, at: MediaTicks(0), length: MediaTicks(0), session };
         let fetch = Fetch {

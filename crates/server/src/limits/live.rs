@@ -26,6 +26,8 @@ pub const LIVE_BATCHES_PER_TURN: usize = 16;
 pub const LIVE_RECEIVE_BUFFER_BYTES: usize = 2 << 20;
 /// Interval at which the receiving thread checks silent sources, and whether it should end.
 pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Longest text of a source in a line of `millrace live`: the error of a program has a line of usual length.
+pub const MAX_LIVE_CELL: usize = 200;
 /// The thread ends within this time.
 pub const LIVE_STOP: Duration = Duration::from_secs(1);
 /// A source without a packet for this long is reported as silent. Encoders send some every 100 ms for the clock alone.
@@ -53,5 +55,12 @@ pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
 pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ - MEDIA_HZ / 10;
 /// Most segments kept of a live title: two minutes. Its window is usually shorter.
 pub const MAX_LIVE_SEGMENTS: usize = 60;
+/// Pause before a source that has ended is fetched again: cameras that restart are back within seconds.
+pub const MIN_PULL_PAUSE: Duration = Duration::from_secs(1);
+/// The pause doubles with each failure up to this: a camera that is switched on again is seen within half a minute, and one that is
+/// away for weeks costs a process every half minute.
+pub const MAX_PULL_PAUSE: Duration = Duration::from_secs(30);
+/// A source that was fetched for this long has not failed to start: the next pause is the shortest one again.
+pub const PULL_STEADY: Duration = Duration::from_secs(30);
 
 const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

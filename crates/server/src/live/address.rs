@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use millrace_make::live::PullUrl;
+use millrace_make::live::pull::{PULL_SCHEMES, without_secrets};
 use millrace_offload::IngestAddress;
 use url::Url;
 
@@ -17,17 +19,24 @@ pub enum LiveTransport {
     Rtp,
 }
 
+/// How the media comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveReception {
+    /// In datagrams, to a socket.
+    Datagrams(LiveTransport, IngestAddress),
+    /// By the ffmpeg program, which fetches it.
+    Program(PullUrl),
+}
+
 /// A live title, and where its media comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveSource {
     /// The title's name.
     pub name: String,
-    /// As the operator wrote it.
+    /// As the operator wrote it, without the secrets of one that is fetched.
     pub url: String,
-    /// The protocol.
-    pub transport: LiveTransport,
-    /// Where it comes.
-    pub address: IngestAddress,
+    /// How it comes.
+    pub reception: LiveReception,
 }
 
 /// Why a text is no live source.
@@ -43,7 +52,8 @@ pub enum LiveSourceError {
     Name(String),
     /// It is no URL that can be received.
     #[error(
-        "URL \"{0}\": write udp://ADDR:PORT or rtp://ADDR:PORT, ADDR an IP address of this machine or a multicast group"
+        "URL \"{0}\": write udp://ADDR:PORT or rtp://ADDR:PORT, ADDR an IP address of this machine or a multicast group; or a URL that ffmpeg fetches ({schemes})",
+        schemes = PULL_SCHEMES.join(", ")
     )]
     Url(String),
     /// A parameter of the URL.
@@ -60,16 +70,20 @@ pub fn check_live_name(name: &str) -> Result<(), LiveSourceError> {
     let is_name = (1..=MAX_LIVE_NAME_BYTES).contains(&name.len())
         && name.as_bytes()[0].is_ascii_alphanumeric()
         && name.bytes().all(is_allowed);
-    if is_name { Ok(()) } else { Err(LiveSourceError::Name(name.to_owned())) }
+    if is_name { Ok(()) } else { Err(LiveSourceError::Name(without_secrets(name))) }
 }
 
 impl FromStr for LiveSource {
     type Err = LiveSourceError;
 
     fn from_str(text: &str) -> Result<Self, LiveSourceError> {
-        let (name, url) = text.split_once('=').ok_or_else(|| LiveSourceError::Form(text.to_owned()))?;
+        let (name, url) = text.split_once('=').ok_or_else(|| LiveSourceError::Form(without_secrets(text)))?;
         check_live_name(name)?;
-        let bad = || LiveSourceError::Url(url.to_owned());
+        if let Some(fetched) = PullUrl::new(url) {
+            let (name, url) = (name.to_owned(), fetched.to_string());
+            return Ok(Self { name, url, reception: LiveReception::Program(fetched) });
+        }
+        let bad = || LiveSourceError::Url(without_secrets(url));
         let parsed = Url::parse(url).map_err(|_| bad())?;
         let transport = match parsed.scheme() {
             "udp" => LiveTransport::Udp,
@@ -92,7 +106,8 @@ impl FromStr for LiveSource {
                 _ => return Err(bad()),
             }
         }
-        Ok(Self { name: name.to_owned(), url: url.to_owned(), transport, address })
+        let reception = LiveReception::Datagrams(transport, address);
+        Ok(Self { name: name.to_owned(), url: url.to_owned(), reception })
     }
 }
 
@@ -100,17 +115,37 @@ impl FromStr for LiveSource {
 mod tests {
     use super::*;
 
+    /// Transport and address of a source that comes in datagrams.
+    fn datagrams(text: &str) -> (LiveTransport, IngestAddress) {
+        match text.parse::<LiveSource>().unwrap().reception {
+            LiveReception::Datagrams(transport, address) => (transport, address),
+            LiveReception::Program(url) => panic!("fetched: {url}"),
+        }
+    }
+
     #[test]
     fn sources_of_each_kind() {
         let source: LiveSource = "news-1=udp://127.0.0.1:5000".parse().unwrap();
-        assert_eq!((source.name.as_str(), source.transport), ("news-1", LiveTransport::Udp));
-        assert_eq!(source.address.place, "127.0.0.1:5000".parse().unwrap());
-        let text = "a=rtp://239.1.1.1:6000?source=10.0.0.7&interface=eth0";
-        let IngestAddress { source, interface, .. } = text.parse::<LiveSource>().unwrap().address;
+        assert_eq!(source.name, "news-1");
+        let (transport, address) = datagrams("news-1=udp://127.0.0.1:5000");
+        assert_eq!((transport, address.place), (LiveTransport::Udp, "127.0.0.1:5000".parse().unwrap()));
+        let (transport, address) = datagrams("a=rtp://239.1.1.1:6000?source=10.0.0.7&interface=eth0");
+        let IngestAddress { source, interface, .. } = address;
         assert_eq!((source, interface.as_deref()), (Some("10.0.0.7".parse().unwrap()), Some("eth0")));
-        let v6: LiveSource = "a=udp://[ff12::1]:6000?interface=lo".parse().unwrap();
-        assert_eq!(v6.address.place, "[ff12::1]:6000".parse().unwrap());
+        assert_eq!(transport, LiveTransport::Rtp);
+        let (_, v6) = datagrams("a=udp://[ff12::1]:6000?interface=lo");
+        assert_eq!(v6.place, "[ff12::1]:6000".parse().unwrap());
         assert!("a=udp://@239.1.1.1:5000".parse::<LiveSource>().is_ok(), "as VLC writes it");
+    }
+
+    #[test]
+    fn source_that_is_fetched_is_shown_without_its_secrets() {
+        let source: LiveSource = "cam=rtsp://user:secret@cam:554/live?key=secret".parse().unwrap();
+        assert_eq!(source.url, "rtsp://cam:554/live");
+        assert!(matches!(source.reception, LiveReception::Program(_)));
+        assert!(!format!("{source:?}").contains("secret"), "{source:?}");
+        let error = "cam=rtsp://user:secret@".parse::<LiveSource>().unwrap_err().to_string();
+        assert!(error.contains("rtsp, rtsps, http") && !error.contains("secret"), "{error}");
     }
 
     #[test]
@@ -120,7 +155,8 @@ mod tests {
             ("=udp://1.2.3.4:5", "name"),
             ("a/b=udp://1.2.3.4:5", "name"),
             (".a=udp://1.2.3.4:5", "name"),
-            ("a=http://1.2.3.4:5", "URL \""),
+            ("a=ftp://1.2.3.4:5", "URL \""),
+            ("a=http://", "URL \""),
             ("a=udp://1.2.3.4", "URL \""),
             ("a=udp://1.2.3.4:0", "URL \""),
             ("a=udp://encoder:5000", "URL \""),

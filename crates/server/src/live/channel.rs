@@ -8,9 +8,11 @@ use millrace_core::counters::Sheet;
 use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::scale::Scale;
-use millrace_core::time::MediaTicks;
+use millrace_core::seam::Clock;
+use millrace_core::time::{MediaTicks, NS_PER_S};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
+use millrace_offload::clock::MonotonicClock;
 
 use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
@@ -51,10 +53,12 @@ millrace_core::counters! {
 }
 
 /// State of a source, for the API.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SourceReport {
     /// Its state.
     pub state: SourceState,
+    /// The same in a sentence.
+    pub message: String,
     /// Mean bit rate over the last seconds; 0: nothing is known.
     pub mean_rate: BitRate,
 }
@@ -81,6 +85,8 @@ pub struct LiveChannel {
     mean_rate: AtomicU64,
     peak_rate: AtomicU64,
     state: Mutex<SourceState>,
+    /// Why it cannot be fetched; empty: it can, or has never been tried.
+    failure: Mutex<String>,
     sheet: Sheet<LiveCounters>,
 }
 
@@ -114,6 +120,7 @@ impl LiveChannel {
             mean_rate: AtomicU64::new(0),
             peak_rate: AtomicU64::new(0),
             state: Mutex::new(SourceState::Waiting),
+            failure: Mutex::default(),
             sheet: Sheet::default(),
         }
     }
@@ -160,7 +167,16 @@ impl LiveChannel {
     /// Returns the state of its source.
     pub fn report(&self) -> SourceReport {
         let mean_rate = BitRate(self.mean_rate.load(Ordering::Relaxed));
-        SourceReport { state: *lock(&self.state), mean_rate }
+        let state = *lock(&self.state);
+        let message = match state {
+            SourceState::Failed => lock(&self.failure).clone(),
+            SourceState::Silent(since) => {
+                let silent_s = MonotonicClock.now().ns_since(since) / NS_PER_S;
+                format!("silent for {silent_s} s; check the encoder and the network")
+            }
+            other => other.to_string(),
+        };
+        SourceReport { state, message, mean_rate }
     }
 
     /// Its counters.
@@ -170,6 +186,11 @@ impl LiveChannel {
 
     pub(super) fn publish_state(&self, state: SourceState) {
         *lock(&self.state) = state;
+    }
+
+    /// The sentence that stands for [`SourceState::Failed`].
+    pub(super) fn publish_failure(&self, why: String) {
+        *lock(&self.failure) = why;
     }
 
     pub(super) fn publish_counters(&self, counters: &LiveCounters) {
@@ -260,6 +281,8 @@ impl AccessPoints for LiveChannel {
 
 #[cfg(test)]
 mod tests {
+    use millrace_core::time::MEDIA_HZ;
+
     use super::*;
 
     fn channel(window: u32) -> Arc<LiveChannel> {
@@ -270,6 +293,24 @@ mod tests {
 
     fn point(packet: u32) -> AccessPoint {
         AccessPoint { packet, time: MediaTicks(u64::from(packet) * 10) }
+    }
+
+    #[test]
+    fn break_before_a_segment_that_has_left_the_window_is_counted() {
+        let channel = channel(100);
+        let point = |packet, second| AccessPoint { packet, time: MediaTicks(second * MEDIA_HZ) };
+        channel.add_point(point(0, 0));
+        channel.add_point(point(20, 2));
+        channel.add_break(30, MediaTicks(3 * MEDIA_HZ));
+        channel.add_point(point(30, 10));
+        channel.add_point(point(50, 12));
+        let numbers = |held: &[LiveSegment]| held.iter().map(|segment| segment.number).collect::<Vec<_>>();
+        channel.publish_edge(130, MediaTicks(20 * MEDIA_HZ));
+        let (held, breaks) = channel.segments();
+        assert_eq!((numbers(&held), breaks), (vec![2], 0));
+        channel.publish_edge(131, MediaTicks(20 * MEDIA_HZ));
+        let (held, breaks) = channel.segments();
+        assert_eq!((numbers(&held), breaks), (vec![], 1));
     }
 
     #[test]

@@ -102,6 +102,17 @@ impl LiveInput {
         media.look(now)
     }
 
+    /// The source cannot be fetched, for this reason; returns whether it is another one than before.
+    pub fn fail(&mut self, now: Instant, why: String) -> bool {
+        let MediaInput { watch, output, .. } = &mut self.media;
+        watch.failed();
+        let report = output.channel.report();
+        let is_news = report.state != SourceState::Failed || report.message != why;
+        output.channel.publish_failure(why);
+        self.media.look(now);
+        is_news
+    }
+
     /// When [`LiveInput::look`] has to be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let reorder = self.reorder.as_ref().and_then(RtpReorder::deadline);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   HTTP bodies (web) ──► LivePush ─┐
+//!   ffmpeg ──► pull (threads) ──────┤
 //!   sockets ──► receive (thread) ───┴► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
 //!                                       │ state, counters, access points
 //!                                       ▼
@@ -16,6 +17,7 @@
 //! | [`library`] | live titles beside stored ones, for the service |
 //! | [`input`] | the path from one source to the cache |
 //! | [`push`] | a title whose media a client brings by HTTP |
+//! | [`pull`] | the threads that run ffmpeg for sources that are fetched |
 //! | [`segments`] | segments of it, for HLS |
 //! | [`state`] | the state of a source, in one sentence |
 //! | [`receive`] | the thread that receives |
@@ -26,6 +28,7 @@ pub mod address;
 pub mod channel;
 pub mod input;
 pub mod library;
+pub mod pull;
 pub mod push;
 pub mod receive;
 pub mod segments;

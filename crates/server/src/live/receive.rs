@@ -1,5 +1,6 @@
 //! The thread that receives live sources.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,10 +9,10 @@ use millrace_core::seam::{Clock, PacketRx};
 use millrace_core::time::Instant;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::reception::LoopRx;
-use millrace_offload::{KernelRx, NetError, UdpRxConfig, open_ingest};
+use millrace_offload::{IngestAddress, KernelRx, NetError, UdpRxConfig, open_ingest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::address::LiveSource;
+use super::address::{LiveSource, LiveTransport};
 use super::input::LiveInput;
 use super::state::SourceState;
 use super::titles::{LiveTitles, OpenLiveError};
@@ -46,6 +47,9 @@ pub enum StartLiveError {
 /// One source with its socket.
 pub struct Receiver {
     source: LiveSource,
+    transport: LiveTransport,
+    /// The only sender whose datagrams are used.
+    sender: Option<IpAddr>,
     rx: KernelRx,
     input: LiveInput,
     is_gone: bool,
@@ -56,7 +60,12 @@ impl Receiver {
     ///
     /// # Errors
     /// [`StartLiveError`].
-    pub fn open(source: LiveSource, titles: &LiveTitles) -> Result<Self, StartLiveError> {
+    pub fn open(
+        source: LiveSource,
+        transport: LiveTransport,
+        address: &IngestAddress,
+        titles: &LiveTitles,
+    ) -> Result<Self, StartLiveError> {
         let name = || source.name.clone();
         let config = UdpRxConfig {
             batch: LIVE_BATCH_DATAGRAMS,
@@ -64,16 +73,17 @@ impl Receiver {
             gro: false,
             receive_buffer: Some(LIVE_RECEIVE_BUFFER_BYTES),
         };
-        let socket = open_ingest(&source.address);
+        let socket = open_ingest(address);
         let rx = socket.and_then(|socket| KernelRx::new(socket, config));
         let rx = rx.map_err(|cause| StartLiveError::Socket { name: name(), cause })?;
-        let input = input(&source, titles).map_err(|cause| StartLiveError::Title { name: name(), cause })?;
-        Ok(Self { source, rx, input, is_gone: false })
+        let input = input(&source.name, transport, titles)
+            .map_err(|cause| StartLiveError::Title { name: name(), cause })?;
+        Ok(Self { source, transport, sender: address.source, rx, input, is_gone: false })
     }
 
     /// Takes what waits in the socket.
     fn receive(&mut self, now: Instant) {
-        let (input, wanted) = (&mut self.input, self.source.address.source);
+        let (input, wanted) = (&mut self.input, self.sender);
         for _ in 0..LIVE_BATCHES_PER_TURN {
             let received = self.rx.receive(now, &mut |packet| {
                 if wanted.is_none_or(|wanted| wanted == packet.source.ip()) {
@@ -110,7 +120,7 @@ impl Receiver {
     /// Opens another title: after months this one has as many packets as a title may have. Its viewers reach its end.
     fn renew(&mut self, titles: &LiveTitles) {
         titles.close(self.input.channel());
-        match input(&self.source, titles) {
+        match input(&self.source.name, self.transport, titles) {
             Ok(input) => std::mem::replace(&mut self.input, input).finish(),
             Err(cause) => {
                 self.is_gone = true;
@@ -120,9 +130,14 @@ impl Receiver {
     }
 }
 
-fn input(source: &LiveSource, titles: &LiveTitles) -> Result<LiveInput, OpenLiveError> {
-    let (channel, feeder) = titles.open(&source.name)?;
-    Ok(LiveInput::new(source.transport, channel, feeder, MonotonicClock.now()))
+/// Opens the title of this name.
+pub(super) fn input(
+    name: &str,
+    transport: LiveTransport,
+    titles: &LiveTitles,
+) -> Result<LiveInput, OpenLiveError> {
+    let (channel, feeder) = titles.open(name)?;
+    Ok(LiveInput::new(transport, channel, feeder, MonotonicClock.now()))
 }
 
 /// Name of this transport in log lines.

@@ -20,6 +20,8 @@ pub enum SourceState {
     OtherFormat(NotTs),
     /// Media comes faster than it plays.
     TooFast,
+    /// The program that fetches it has ended, and is started again soon.
+    Failed,
 }
 
 impl SourceState {
@@ -31,6 +33,7 @@ impl SourceState {
             Self::Silent(_) => "silent",
             Self::OtherFormat(_) => "not-ts",
             Self::TooFast => "too-fast",
+            Self::Failed => "failed",
         }
     }
 
@@ -55,6 +58,7 @@ impl fmt::Display for SourceState {
             Self::TooFast => {
                 "media comes faster than it plays: viewers get it as it comes; let the encoder send in real time (ffmpeg: -re)"
             }
+            Self::Failed => "cannot be fetched; trying again",
         })
     }
 }
@@ -74,13 +78,15 @@ pub struct SourceWatch {
     last_media: Option<Instant>,
     /// Unusable datagrams since the last media.
     other: Option<OtherData>,
+    /// It could not be fetched, and no media has come since.
+    has_failed: bool,
     /// When the source was too fast the last time, and how often in a row.
     hurry: Option<(Instant, u32)>,
 }
 
 impl Default for SourceWatch {
     fn default() -> Self {
-        Self { state: SourceState::Waiting, last_media: None, other: None, hurry: None }
+        Self { state: SourceState::Waiting, last_media: None, other: None, has_failed: false, hurry: None }
     }
 }
 
@@ -92,7 +98,12 @@ impl SourceWatch {
 
     /// Media has come.
     pub fn media(&mut self, now: Instant) {
-        (self.last_media, self.other) = (Some(now), None);
+        (self.last_media, self.other, self.has_failed) = (Some(now), None, false);
+    }
+
+    /// The source could not be fetched.
+    pub fn failed(&mut self) {
+        self.has_failed = true;
     }
 
     /// Something else has come.
@@ -118,6 +129,9 @@ impl SourceWatch {
     }
 
     fn judge(&self, now: Instant) -> SourceState {
+        if self.has_failed {
+            return SourceState::Failed;
+        }
         if let Some(OtherData { since, last, what }) = self.other
             && last.ns_since(since) >= LIVE_OTHER_FORMAT_NS
             && now.ns_since(last) < LIVE_SILENT_NS
@@ -180,6 +194,18 @@ mod tests {
         assert_eq!(watch.look(ms(1_700)), Some(SourceState::Running));
         watch.other(ms(1_800), NotTs::Garbage);
         assert_eq!(watch.look(ms(4_700)), Some(SourceState::Silent(ms(1_700))), "one datagram is no format");
+    }
+
+    #[test]
+    fn source_that_cannot_be_fetched_has_failed_until_media_comes() {
+        let mut watch = SourceWatch::default();
+        watch.failed();
+        assert_eq!(watch.look(ms(0)), Some(SourceState::Failed));
+        assert_eq!(watch.look(ms(60_000)), None);
+        watch.media(ms(60_000));
+        assert_eq!(watch.look(ms(60_000)), Some(SourceState::Running));
+        watch.failed();
+        assert_eq!(watch.look(ms(90_000)), Some(SourceState::Failed), "rather than silent");
     }
 
     #[test]

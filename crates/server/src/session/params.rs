@@ -1,6 +1,6 @@
 //! GET_PARAMETER and SET_PARAMETER (RFC 2326 sections 10.8 and 10.9).
 
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::CONTENT_TYPE;
 
 use super::fec::fec_header;
@@ -10,13 +10,14 @@ use super::server::RtspFace;
 use super::state::SessionState;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, RtspRequest, speeds};
+use crate::sdp::LIVE_RANGE;
 use crate::service::{ConnKey, FecMode, PlaybackStream, Refusal, RenditionWish, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl RtspFace<'_> {
-    /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `stream_state`,
-    /// `scale`, `speed`, `rendition`, `fec`.
+    /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `range`,
+    /// `stream_state`, `scale`, `speed`, `rendition`, `fec`.
     pub(super) fn get_parameter(
         &mut self,
         now: Instant,
@@ -35,7 +36,10 @@ impl RtspFace<'_> {
         for name in names {
             let value = match name.to_ascii_lowercase().as_str() {
                 "position" => stream.position(now).map(npt),
-                "duration" => Some(npt(stream.entry().end())),
+                // A live title has none.
+                "duration" => (!stream.entry().is_live()).then(|| npt(stream.entry().end())),
+                "range" if stream.entry().is_live() => Some(LIVE_RANGE.to_owned()),
+                "range" => Some(format!("npt={}-{}", npt(MediaTicks(0)), npt(stream.entry().end()))),
                 "stream_state" => Some(SessionState::of(stream).as_str().to_owned()),
                 "scale" => Some(speeds::format_scale(stream.scale())),
                 "speed" => Some(speeds::format_speed(stream.speed())),

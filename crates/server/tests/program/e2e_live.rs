@@ -1,7 +1,8 @@
 //! Live sources: ffmpeg and senders of our own send, and viewers join by RTSP and HTTP.
 
+use std::cell::OnceCell;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -35,9 +36,15 @@ fn free_port() -> SocketAddr {
 
 impl Site {
     fn start(scheme: &str) -> Self {
+        Self::with(scheme, &[])
+    }
+
+    /// With more options of `serve`.
+    fn with(scheme: &str, options: &[&str]) -> Self {
         let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
         let source = format!("news={scheme}://{to}");
-        let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+        let options = [&["--live", &source], options].concat();
+        let server = Server::start(&dir.path().join("store"), &options);
         Self { dir, server, to }
     }
 
@@ -267,6 +274,21 @@ fn viewers_join_at_the_last_access_point_whatever_range_they_ask_for() {
     let mut viewer = Viewer::of(&site);
     let (_, sdp) = viewer.ask("DESCRIBE", "", "Accept: application/sdp\r\n");
     assert!(sdp.contains("a=range:npt=now-\r\n"), "{sdp}");
+    let mut of_session = Viewer::of(&site);
+    let transport = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n";
+    let (head, _) = of_session.ask("SETUP", "/track1", transport);
+    let session = header(&head, "Session").unwrap().split(';').next().unwrap().to_owned();
+    let mut parameter = |name: &str| {
+        let length = name.len();
+        let about =
+            format!("Session: {session}\r\nContent-Type: text/parameters\r\nContent-Length: {length}\r\n");
+        of_session.send("GET_PARAMETER", "", &about);
+        of_session.stream.write_all(name.as_bytes()).unwrap();
+        read_message(&mut of_session.stream)
+    };
+    assert_eq!(parameter("range").1, "range: npt=now-\r\n");
+    let (head, body) = parameter("duration");
+    assert!(head.starts_with("RTSP/1.0 451") && body.contains("duration"), "{head}{body}");
     for range in ["", "Range: npt=now-\r\n", "Range: npt=0.000-\r\n", "Range: npt=3600-\r\n"] {
         let asked = Instant::now();
         let mut viewer = Viewer::of(&site);
@@ -437,9 +459,106 @@ fn live_titles_are_listed_and_bad_sources_are_refused_with_a_remedy() {
         crate::support::fails(&[&listen[..], &[store, "--live", source]].concat())
     };
     assert!(serve("news").contains("write NAME=URL"));
-    assert!(serve("news=http://127.0.0.1:1").contains("write udp://ADDR:PORT or rtp://ADDR:PORT"));
+    assert!(serve("news=ftp://127.0.0.1:1").contains("write udp://ADDR:PORT or rtp://ADDR:PORT"));
     let used = serve(&format!("news=udp://{}", site.to));
     assert!(used.contains("live source news: UDP") && used.contains("ss -ulpn"), "{used}");
+}
+
+#[test]
+fn sources_of_running_server_are_listed_with_state_and_badge() {
+    let mut site = Site::start("udp");
+    let server = format!("http://{}/", site.server.page());
+    let list = || crate::support::ok(&["live", "--server", &server]);
+    assert!(list().contains("news  waiting  ") && list().contains("nothing has come yet"), "{}", list());
+    let film = site.film(3);
+    let _sender = Sender::plain(&film, site.to);
+    site.server.wait_for("media comes", TIMEOUT);
+    assert!(list().contains("news  running  "), "{}", list());
+    let json = crate::support::ok(&["live", "--json", "--server", &server]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["name"], &json[0]["state"]), (&"news".into(), &"running".into()));
+    site.server.wait_for("silent: no media for 3 s", TIMEOUT);
+    let message = site.state()["message"].as_str().unwrap().to_owned();
+    let seconds =
+        message.strip_prefix("silent for ").and_then(|rest| rest.split_once(" s; check the encoder"));
+    assert!(seconds.is_some_and(|(seconds, _)| seconds.parse::<u64>().unwrap() >= 3), "{message}");
+    let page = get(&mut TcpStream::connect(site.server.page()).unwrap(), "/page.js", "").1;
+    assert!(String::from_utf8(page).unwrap().contains("api/v1/live"), "the page lists live titles");
+}
+
+/// Processes that a server has started and that run.
+fn children(server: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat.rsplit_once(") ")?.1.to_owned();
+        let mut fields = fields.split(' ');
+        let state = fields.next()?.to_owned();
+        (state != "Z").then(|| fields.next()?.parse::<u32>().ok()).flatten()
+    };
+    pids.filter(|pid| parent(pid) == Some(server)).collect()
+}
+
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn source_that_ffmpeg_fetches_plays_comes_back_and_ends_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let film = film(dir.path(), "film.ts", 8);
+    let cameras = dir.path().join("cameras");
+    crate::support::add(&film, &cameras);
+    let camera = Server::start(&cameras, &[]);
+    for (ending, url) in [
+        ("INT", format!("rtsp://viewer:secret@{}/film", camera.addr)),
+        ("KILL", format!("http://viewer:secret@{}/titles/film/index.m3u8?key=secret", camera.page())),
+    ] {
+        let source = format!("news={url}");
+        let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+        let mut site = Site { dir: tempfile::tempdir().unwrap(), server, to: free_port() };
+        site.server.wait_for("media comes", TIMEOUT);
+        let begun = Instant::now();
+        assert_eq!(decoded(&site.http(), &[], 75), (75, String::new()), "{url}");
+        // The film ends after 8 s, and is fetched again.
+        let ended = site.server.wait_for("the source has ended; trying again in 1s", TIMEOUT);
+        assert!(
+            begun.elapsed() > Duration::from_secs(5),
+            "{url} plays in its own time: {:?}",
+            begun.elapsed()
+        );
+        assert!(ended.contains("live source news (") && ended.contains("film"), "{ended}");
+        site.server.wait_for("media comes", TIMEOUT);
+        assert_eq!(site.state()["state"], "running");
+        let told = site.server.said("").join("\n") + &site.state().to_string();
+        assert!(!told.contains("secret"), "{told}");
+        let programs = children(site.server.child.id());
+        assert!(!programs.is_empty(), "ffmpeg runs");
+        crate::support::signal(site.server.child.id(), ending);
+        site.server.ends();
+        let end = Instant::now() + TIMEOUT;
+        while programs.iter().any(|pid| runs(*pid)) {
+            assert!(Instant::now() < end, "{ending}: a program outlives its server: {programs:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn source_that_cannot_be_fetched_says_why_without_its_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let source = format!("news=rtsp://viewer:secret@{to}/film?key=secret");
+    let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+    let mut site = Site { dir, server, to };
+    let line = site.server.wait_for("Connection refused; trying again in 1s", TIMEOUT);
+    assert!(line.contains(&format!("live source news (rtsp://{to}/film): ffprobe: ")), "{line}");
+    let state = site.state();
+    assert_eq!(state["state"], "failed");
+    assert!(state["message"].as_str().unwrap().contains("Connection refused"), "{state}");
+    assert!(!(site.server.said("").join("\n") + &state.to_string()).contains("secret"));
 }
 
 /// Sends a piece of a body without a length.
@@ -484,12 +603,36 @@ fn ffmpeg_brings_a_live_title_by_http_and_viewers_stay_when_it_comes_back() {
     assert!(buffer.chunks(188).all(|ts| ts[0] == 0x47));
     assert_eq!(site.counter("no_room"), 0);
     drop(encoder);
+    // This time it does not come back.
+    site.server.wait_for("ended: its sender has not come back", 2 * TIMEOUT);
+    assert!(site.state().is_null(), "{}", site.state());
+}
+
+#[test]
+fn group_with_named_sender_takes_datagrams_of_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = SocketAddr::from(([239, 255, 77, 1], free_port().port()));
+    // With the interface by its name the kernel passes on the datagrams of every sender.
+    let source = format!("news=udp://{to}?source=127.0.0.2&interface=lo");
+    let server = Server::start(&dir.path().join("store"), &["--live", &source]);
+    let site = Site { dir, server, to };
+    let film = std::fs::read(site.film(2)).unwrap();
+    // The address of a socket chooses the interface that it sends by.
+    for sender in ["127.0.0.3:0", "127.0.0.2:0"] {
+        let socket = UdpSocket::bind(sender).unwrap();
+        for piece in film.chunks(DATAGRAM).take(10) {
+            socket.send_to(piece, to).unwrap();
+        }
+    }
+    site.until("all datagrams have come", |site| site.counter("datagrams") >= 10);
+    assert_eq!(site.counter("datagrams"), 10);
 }
 
 #[test]
 fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     let mut site = Site::without_source();
     let film = std::fs::read(site.film(4)).unwrap();
+    let begun = Instant::now();
     let mut input = begin_input(&site, "POST");
     send_chunk(&mut input, &film[..film.len() / 2 / 188 * 188]);
     site.server.wait_for("live source news (HTTP): media comes", TIMEOUT);
@@ -501,6 +644,7 @@ fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     input.write_all(b"0\r\n\r\n").unwrap();
     let head = read_head(&mut input);
     assert!(head.starts_with("HTTP/1.1 204"), "{head}");
+    assert!(begun.elapsed() > Duration::from_secs(2), "4 s of media came in {:?}", begun.elapsed());
     let mut rest = Vec::new();
     viewer.read_to_end(&mut rest).unwrap();
     assert!(rest.len() > film.len() / 2 && rest.chunks(188).all(|ts| ts[0] == 0x47), "{}", rest.len());
@@ -512,18 +656,93 @@ fn body_that_ends_ends_the_live_title_and_other_formats_are_refused() {
     assert!(head.starts_with("HTTP/1.1 415"), "{head}");
 }
 
+/// A viewer's session, and the address of the media playlist that carries it; otherwise the refusal.
+fn join_hls(stream: &mut TcpStream) -> Result<(String, String), String> {
+    let (head, body) = get(stream, "/live/news/index.m3u8", "");
+    let master = String::from_utf8(body).unwrap();
+    if !head.starts_with("HTTP/1.1 200") {
+        return Err(head + &master);
+    }
+    let address = master.lines().last().unwrap();
+    let (_, session) = address.split_once("media.m3u8?session=").unwrap_or_else(|| panic!("{master}"));
+    Ok((session.to_owned(), format!("/live/news/{address}")))
+}
+
+#[test]
+fn surplus_hls_viewer_of_live_title_is_refused_at_the_playlist_and_admitted_ones_never() {
+    let mut site = Site::with("udp", &["--max-streams", "2", "--share-per-address", "100%"]);
+    let film = site.film(60);
+    let _sender = Sender::plain(&film, site.to);
+    site.server.wait_for("media comes", TIMEOUT);
+    let connect = || TcpStream::connect(site.server.page()).unwrap();
+    let mut viewers = Vec::new();
+    site.until("two viewers are admitted", |_| {
+        let mut stream = connect();
+        viewers.extend(join_hls(&mut stream).ok().map(|(session, list)| (stream, session, list)));
+        viewers.len() == 2
+    });
+    assert_ne!(viewers[0].1, viewers[1].1, "each has a session of its own");
+    let refused = join_hls(&mut connect()).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("--max-streams"), "{refused}");
+    // For longer than a session without a request lasts: each playlist is loaded again, each segment once.
+    let mut fetched = [0, 0];
+    let mut last = [String::new(), String::new()];
+    site.until("both viewers have played for 18 s", |_| {
+        for (n, (stream, session, list)) in viewers.iter_mut().enumerate() {
+            let (head, body) = get(stream, list, "");
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            let text = String::from_utf8(body).unwrap();
+            let newest = text.lines().last().unwrap();
+            assert!(newest.ends_with(&format!("?session={session}")), "the session stays: {text}");
+            if last[n] != newest {
+                let (head, body) = get(stream, &format!("/live/news/{newest}"), "");
+                assert!(head.starts_with("HTTP/1.1 200") && body.len() > 100_000, "{head}");
+                newest.clone_into(&mut last[n]);
+                fetched[n] += 1;
+            }
+        }
+        fetched.iter().all(|count| *count >= 9)
+    });
+    let refused = join_hls(&mut connect()).unwrap_err();
+    assert!(refused.starts_with("HTTP/1.1 503"), "still full: {refused}");
+    // A session that has ended begins again under its name, since players go on to reload its address.
+    drop(viewers.pop());
+    let address = "/live/news/media.m3u8?session=00000000000000a1";
+    let (stream, _, list) = &mut viewers[0];
+    site.until("the capacity is free, and the old session begins again", |_| {
+        // The other viewer goes on.
+        let (head, _) = get(stream, list, "");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let (_, body) = get(&mut connect(), address, "");
+        String::from_utf8(body).unwrap().trim_end().ends_with("?session=00000000000000a1")
+    });
+    let sessions = || {
+        let (_, body) = get(&mut connect(), "/api/v1/status", "");
+        let status = serde_json::from_slice::<Value>(&body).unwrap();
+        status["sessions"].as_array().unwrap().clone()
+    };
+    assert_eq!(sessions().len(), 2);
+    get(&mut connect(), address, "");
+    assert_eq!(sessions().len(), 2, "a reload is no viewer more");
+    assert!(sessions().iter().all(|session| session["position_s"].is_null()), "{:?}", sessions());
+}
+
 #[test]
 fn live_title_plays_by_hls_and_its_playlist_moves_on() {
     let mut site = Site::start("udp");
     let film = site.film(60);
     let _sender = Sender::plain(&film, site.to);
     site.server.wait_for("media comes", TIMEOUT);
+    let joined = OnceCell::new();
     let list = |site: &Site| {
         let mut stream = TcpStream::connect(site.server.page()).unwrap();
-        let (head, body) = get(&mut stream, "/live/news/index.m3u8", "");
-        head.starts_with("HTTP/1.1 200").then(|| String::from_utf8(body).unwrap())
+        if joined.get().is_none() {
+            let (_, list) = join_hls(&mut stream).ok()?;
+            joined.set(list).unwrap();
+        }
+        Some(String::from_utf8(get(&mut stream, joined.get()?, "").1).unwrap())
     };
-    let segments = |list: &str| list.lines().filter(|line| line.ends_with(".ts")).count();
+    let segments = |list: &str| list.lines().filter(|line| line.contains(".ts?session=")).count();
     site.until("three segments", |site| list(site).is_some_and(|list| segments(&list) >= 3));
     let playlist = format!("http://{}/live/news/index.m3u8", site.server.page());
     // 8 s of pictures: more than the segments that were there at the start.

@@ -2,18 +2,22 @@
 
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::limits::web::FAST_START_MS;
-use millrace_core::time::MEDIA_HZ;
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
+use crate::context::ServerContext;
 use crate::failures::no_title;
 use crate::file::MPEG_TS;
-use crate::hls::text::M3U8;
+use crate::hls::text::Text;
 use crate::limits::LISTED_LIVE_SEGMENTS;
-use crate::route::{LIVE_PREFIX, RouteMatch};
-use crate::site::{ALL_THAT_COMES, LivePiece, LiveStatus, LiveWindow, OrderedMedia, Site};
+use crate::request::{Request, RequestId, RequestSource};
+use crate::route::{LIVE_PREFIX, ResourceKind, RouteMatch};
+use crate::session::session_of;
+use crate::site::{ALL_THAT_COMES, LivePiece, LiveStatus, LiveWindow, OrderedMedia, OrderedSegment, Site};
+use crate::viewer::{self, WantedSession};
 
 /// All live titles.
 #[derive(Serialize, JsonSchema)]
@@ -26,17 +30,52 @@ pub(crate) fn list(seen: &SeenBy) -> Answer {
     Answer::json(&LiveList { live: seen.live() })
 }
 
-/// `/live/NAME/index.m3u8`: the newest segments. It never ends: a source that is silent may go on.
-pub(crate) fn playlist(seen: &SeenBy, title: &str) -> Answer {
-    let Some(LiveWindow { version, mut breaks_before, mut pieces }) = window(seen, title) else {
-        return no_title();
+/// `/live/NAME/index.m3u8` and `/live/NAME/media.m3u8`. The first admits a viewer and gives it the address of
+/// the second, which players load again and again: it carries the session.
+pub(crate) async fn playlist(
+    shared: &ServerContext,
+    request: &Request,
+    found: &RouteMatch,
+    seen: &SeenBy,
+    source: RequestSource,
+) -> Answer {
+    let Some(window) = window(seen, &found.name) else { return no_title() };
+    if window.pieces.is_empty() {
+        return Answer::error(503, "the live title has no segment yet").with("Retry-After", "2");
+    }
+    let wanted = WantedSession {
+        title: &found.name,
+        mean_rate: window.mean_rate,
+        peak_rate: window.peak_rate,
+        by_engine: true,
+        is_reloaded: true,
     };
+    let link = match shared.session_link(request, seen, source, wanted).await {
+        Ok(link) => link,
+        Err(refused) => return refused,
+    };
+    let text = match found.route.kind {
+        ResourceKind::LiveMaster => master_text(&window, &link),
+        _ => media_text(window, &link),
+    };
+    viewer::for_its_viewer(Text::with_link(text, &link).answer(request), &link)
+}
+
+fn master_text(window: &LiveWindow, link: &str) -> String {
+    let LiveWindow { mean_rate, peak_rate, .. } = window;
+    format!(
+        "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH={},AVERAGE-BANDWIDTH={}\nmedia.m3u8{link}\n",
+        peak_rate.0, mean_rate.0
+    )
+}
+
+/// The newest segments. The list never ends: a source that is silent may resume.
+fn media_text(window: LiveWindow, link: &str) -> String {
+    let LiveWindow { version, mut breaks_before, mut pieces, .. } = window;
     // Those that are not listed any more can be fetched as long as they are held.
     let hidden = pieces.len().saturating_sub(LISTED_LIVE_SEGMENTS);
     breaks_before += pieces.drain(..hidden).map(|piece| u32::from(piece.is_discontinuous)).sum::<u32>();
-    let Some(first) = pieces.first().map(|piece| piece.number) else {
-        return Answer::error(503, "the live title has no segment yet").with("Retry-After", "2");
-    };
+    let first = pieces.first().map_or(0, |piece| piece.number);
     let longest = pieces
         .iter()
         .map(|piece| piece.length.0.saturating_add(MEDIA_HZ / 2) / MEDIA_HZ)
@@ -47,18 +86,17 @@ pub(crate) fn playlist(seen: &SeenBy, title: &str) -> Answer {
         "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{longest}\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
          #EXT-X-DISCONTINUITY-SEQUENCE:{breaks_before}\n"
     );
-    let link = seen.link();
     for LivePiece { number, length, is_discontinuous, .. } in pieces {
         if is_discontinuous {
             text += "#EXT-X-DISCONTINUITY\n";
         }
         text += &format!("#EXTINF:{:.3},\n{version}/{number}.ts{link}\n", length.as_secs_f64());
     }
-    Answer::new(200, M3U8, text).with("Cache-Control", "no-cache")
+    text
 }
 
 /// `/live/NAME/VERSION/NUMBER.ts`
-pub(crate) fn segment(seen: &SeenBy, found: &RouteMatch) -> Answer {
+pub(crate) fn segment(request: &Request, seen: &SeenBy, found: &RouteMatch, id: RequestId) -> Answer {
     let window = window(seen, &found.name).filter(|window| window.version == found.version);
     let piece =
         window.and_then(|window| window.pieces.into_iter().find(|piece| piece.number == found.number));
@@ -67,8 +105,16 @@ pub(crate) fn segment(seen: &SeenBy, found: &RouteMatch) -> Answer {
     };
     let title = found.name.clone();
     let ahead_ms = u32::try_from(length.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
-    let body =
-        Body::Media(OrderedMedia { title, bytes, before: Vec::new(), ahead_ms, quota: None, segment: None });
+    let fetched = OrderedSegment {
+        conn: id.conn,
+        number: found.number,
+        // A live title has no beginning to count from.
+        at: MediaTicks(0),
+        length,
+        session: session_of(request.query.as_deref()),
+    };
+    let segment = Some(Box::new(fetched));
+    let body = Body::Media(OrderedMedia { title, bytes, before: Vec::new(), ahead_ms, quota: None, segment });
     let headers =
         vec![("Content-Type", MPEG_TS.to_owned()), ("Cache-Control", "public, max-age=60".to_owned())];
     Answer { status: 200, headers, body }

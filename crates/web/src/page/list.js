@@ -10,6 +10,43 @@ function prepared(title) {
   return { ...title, title: shown, folder: title.folder || '', words: plain([shown, title.name, title.folder || ''].join(' ')) };
 }
 
+// A live title as one of the list: it has no length, and is the newest of all.
+function preparedLive({ name, message, bits_per_s, file, hls }) {
+  const own = 'live/' + name;
+  return prepared({ id: own, name: own, title: name, isLive: true, message, file, hls, streams: [],
+    mean_bits_per_s: bits_per_s, duration_s: Infinity, added_unix_s: Infinity });
+}
+
+const LIVE_EVERY_MS = 5000;
+let liveNames = '';
+
+async function loadLive() {
+  const answer = await fetch(address('api/v1/live'));
+  if (!answer.ok) throw new Error(String(answer.status));
+  const { live } = await answer.json();
+  liveNames = live.map(({ name }) => name).join();
+  return live.map(preparedLive);
+}
+
+// Shows the state of live titles as it changes, and loads the list again if there are other ones.
+async function watchLive() {
+  try {
+    const known = liveNames;
+    const live = document.hidden ? [] : await loadLive();
+    if (liveNames !== known) await load();
+    for (const { name, message } of live) {
+      const title = titles.find((title) => title.name === name);
+      const button = tileOf(name);
+      if (title) title.message = message;
+      if (button) button.querySelector('.words').lastElementChild.textContent = message;
+      if (playing.title && playing.title.name === name) at('about').textContent = about({ ...playing.title, message });
+    }
+  } catch {
+    // The list stays as it is until the server answers again.
+  }
+  setTimeout(watchLive, LIVE_EVERY_MS);
+}
+
 const byName = new Intl.Collator(undefined, { numeric: true, sensitivity: 'base' });
 const ORDERS = {
   name: (a, b) => byName.compare(a.title, b.title) || byName.compare(a.folder, b.folder) || byName.compare(a.name, b.name),
@@ -36,8 +73,8 @@ function tile(title, share) {
     return made;
   };
   const poster = posterOf(title);
-  poster.append(part('length', seconds(title.duration_s)));
-  const words = part('words', element('strong', title.title), part('soft', title.folder), part('soft', format(title)));
+  poster.append(title.isLive ? part('length live', 'Live') : part('length', seconds(title.duration_s)));
+  const words = part('words', element('strong', title.title), part('soft', title.folder), part('soft', title.isLive ? title.message : format(title)));
   button.append(poster, words);
   if (share !== undefined) {
     const percent = Math.round(100 * share) + '%';
@@ -145,7 +182,7 @@ function marks() {
 function saveMark() {
   const { title } = playing;
   const { currentTime, ended } = at('video');
-  if (!title || currentTime < LEAST_S) return;
+  if (!title || title.isLive || currentTime < LEAST_S) return;
   const all = marks();
   delete all[title.id];
   if (!ended && currentTime < ENDS_AT * title.duration_s) all[title.id] = { at: currentTime, when: Date.now() };
@@ -201,7 +238,7 @@ addEventListener('pagehide', saveMark);
 // --- rename and delete ---
 
 function offerManagement(title) {
-  at('manage').hidden = !mayManage;
+  at('manage').hidden = !mayManage || Boolean(title.isLive);
   at('new-title').value = title.title;
   at('managed').textContent = '';
 }

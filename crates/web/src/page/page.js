@@ -30,7 +30,7 @@ function format(title) {
   return [megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
 }
 
-const about = (title) => [seconds(title.duration_s), title.folder, format(title)].filter(Boolean).join(' · ');
+const about = (title) => (title.isLive ? ['Live', title.message, megabits(title.mean_bits_per_s)] : [seconds(title.duration_s), title.folder, format(title)]).filter(Boolean).join(' · ');
 
 // --- elements ---
 
@@ -93,7 +93,7 @@ async function load() {
     const answer = await fetch(address('api/v1/titles'));
     if (!answer.ok) throw new Error(String(answer.status));
     const listed = await answer.json();
-    titles = listed.titles.map(prepared);
+    titles = [...await loadLive(), ...listed.titles.map(prepared)];
     rtspPort = listed.rtsp_port;
     mayManage = listed.manage === 'yes';
     offerUpload(listed.upload);
@@ -236,7 +236,9 @@ async function start(title) {
   const video = at('video');
   const source = sourceOf(title);
   playing.title = title;
-  showSeeking(title);
+  showSeeking(title.isLive ? null : title);
+  // A live title plays at its own speed, and where it is.
+  for (const id of ['of-seek', 'seek-time', 'of-speed']) at(id).hidden = Boolean(title.isLive);
   at('playing').textContent = title.title;
   document.title = title.title + ' - Millrace';
   at('about').textContent = about(title);
@@ -265,7 +267,7 @@ async function start(title) {
 // Browsers may want a click first: then the controls are there.
 function begin() {
   const video = at('video');
-  video.playbackRate = Number(at('speed').value);
+  video.playbackRate = playing.title.isLive ? 1 : Number(at('speed').value);
   video.play().catch(() => {});
 }
 
@@ -530,6 +532,9 @@ addEventListener('keydown', (event) => {
   }
 });
 // Runs once all parts of the script are loaded.
-addEventListener('DOMContentLoaded', load);
+addEventListener('DOMContentLoaded', async () => {
+  await load();
+  watchLive();
+});
 // Other visitors may not see the status, so only a page on localhost polls it.
 if (['localhost', '127.0.0.1', '[::1]'].includes(location.hostname)) watchServer();

@@ -180,7 +180,11 @@ fn routes_answer_each_method_as_documented() {
 fn live_playlist_has_the_newest_segments_and_counts_what_is_gone() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let mut client = Client::to(address);
-    let list = client.get("/live/film/index.m3u8");
+    let master = client.get("/live/film/index.m3u8");
+    let master = String::from_utf8(master.body).unwrap();
+    let stream = "#EXT-X-STREAM-INF:BANDWIDTH=2000000,AVERAGE-BANDWIDTH=1000000\nmedia.m3u8\n";
+    assert_eq!(master, format!("#EXTM3U\n{stream}"));
+    let list = client.get("/live/film/media.m3u8");
     let head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:3\n\
                 #EXT-X-DISCONTINUITY-SEQUENCE:8\n#EXTINF:2.000,\nv/3.ts\n";
     assert!(list.text().starts_with(head) && list.text().ends_with("v/8.ts\n"), "{}", list.text());

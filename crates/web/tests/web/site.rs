@@ -283,7 +283,13 @@ impl Site for MadeUp {
             is_discontinuous: number == 1,
         };
         let pieces = (0..9).map(piece).collect();
-        self.films.get(name).map(|_| LiveWindow { version: "v".to_owned(), breaks_before: 7, pieces })
+        self.films.get(name).map(|_| LiveWindow {
+            version: "v".to_owned(),
+            mean_rate: BitRate(1_000_000),
+            peak_rate: BitRate(2_000_000),
+            breaks_before: 7,
+            pieces,
+        })
     }
 
     fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {

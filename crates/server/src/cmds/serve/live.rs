@@ -1,43 +1,72 @@
 //! Live titles of the server: opened at the start, received until the end.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use millrace_core::counters::Registry;
 use millrace_core::pool::ExtentArena;
 use millrace_store::cache::Cache;
 
+use super::ServeArgs;
 use super::web::Web;
 use super::worker::Worker;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
+use crate::live::address::LiveReception;
+use crate::live::pull::LivePuller;
 use crate::live::receive::{self, Receiver};
-use crate::live::{LiveLibrary, LiveSource, LiveTitles};
+use crate::live::{LiveLibrary, LiveTitles};
 
-/// The live titles, and the thread that receives them.
+/// The live titles, and the threads that receive them.
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
-    worker: Option<Worker>,
+    /// One for all datagrams, and one for each source that is fetched.
+    workers: Vec<Worker>,
+    /// Ends all that fetch at once: each has a program to end.
+    stop: Arc<AtomicBool>,
 }
 
 impl Live {
     /// Opens the sources, and begins to receive.
     pub(super) fn start(
-        sources: &[LiveSource],
+        args: &ServeArgs,
         cache: &Arc<Cache>,
         arena: &ExtentArena,
         web: &mut Web,
     ) -> anyhow::Result<Self> {
-        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, sources.len());
+        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, args.live.len());
         let titles = Arc::new(titles);
         web.show_live(&titles);
-        let open = |source: &LiveSource| Receiver::open(source.clone(), &titles);
-        let receivers = sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let fed = Arc::clone(&titles);
-        let run = move |stop: &Arc<AtomicBool>| receive::run(receivers, &fed, stop);
-        let worker = Worker::start("live", run).context("thread that receives live sources")?;
-        Ok(Self { titles, worker: Some(worker) })
+        let (mut receivers, mut pullers) = (Vec::new(), Vec::new());
+        let program = args.ffmpeg.live_pull();
+        for source in &args.live {
+            match source.reception.clone() {
+                LiveReception::Datagrams(transport, address) => {
+                    receivers.push(Receiver::open(source.clone(), transport, &address, &titles)?);
+                }
+                LiveReception::Program(url) => {
+                    pullers.push(LivePuller::open(source.clone(), url, program.clone(), &titles)?);
+                }
+            }
+        }
+        let mut live = Self { titles: Arc::clone(&titles), workers: Vec::new(), stop: Arc::default() };
+        live.run("live", move |stop| receive::run(receivers, &titles, stop))?;
+        for puller in pullers {
+            let stop = Arc::clone(&live.stop);
+            live.run("live-pull", move |_| puller.run(&stop))?;
+        }
+        Ok(live)
+    }
+
+    fn run(
+        &mut self,
+        name: &'static str,
+        run: impl FnOnce(&Arc<AtomicBool>) + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let worker = Worker::start(name, run).context("thread that receives live sources")?;
+        self.workers.push(worker);
+        Ok(())
     }
 
     /// Adds the live titles to the stored ones.
@@ -58,8 +87,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        if let Some(worker) = self.worker.take() {
-            worker.stop(LIVE_STOP);
-        }
+        self.stop.store(true, Ordering::Relaxed);
+        self.workers.drain(..).for_each(|worker| worker.stop(LIVE_STOP));
     }
 }

@@ -176,7 +176,7 @@ pub(crate) struct ServeArgs {
     #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform, help_heading = "Viewers")]
     pub(crate) transforms: Vec<String>,
     /// Live source: NAME=udp://ADDR:PORT or NAME=rtp://ADDR:PORT, MPEG-TS to an address of this machine or to a multicast group, which may have
-    /// ?source=IP and ?interface=NAME; viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
+    /// ?source=IP and ?interface=NAME; or a URL that ffmpeg fetches, such as rtsp://, http:// or https://. Viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
     #[arg(long = "live", value_name = "NAME=URL", value_delimiter = ',', help_heading = "Live sources")]
     pub(crate) live: Vec<LiveSource>,
     /// Send every datagram separately even if the kernel supports segmentation offload

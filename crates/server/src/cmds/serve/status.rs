@@ -1,5 +1,7 @@
 //! The state of the server, as the web side reports it to operators.
 
+use std::sync::Arc;
+
 use millrace_core::dest::Dest;
 use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
@@ -13,20 +15,24 @@ use crate::control::{Snapshot, TurnedAway};
 use crate::live::channel::SourceReport;
 use crate::live::segments::LiveSegment;
 use crate::live::{LIVE_PREFIX, LiveChannel};
-use crate::service::Fetcher;
+use crate::service::{Fetcher, TitleEntry};
 use crate::session::{SessionInfo, SessionState};
 
 pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
-    let fetcher = |fetcher: Fetcher| Session {
-        session: fetcher.label,
-        title: fetcher.title,
-        peer: fetcher.viewer.to_string(),
-        transport: "HLS",
-        is_playing: true,
-        position_s: Some(fetcher.at.as_secs_f64()),
-        age_s: snapshot.now.ns_since(fetcher.started) / NS_PER_S,
-        bits_per_s: fetcher.rate,
-        lost: None,
+    let fetcher = |fetcher: Fetcher| {
+        let is_live = fetcher.title.starts_with(LIVE_PREFIX);
+        let position_s = (!is_live).then(|| fetcher.at.as_secs_f64());
+        Session {
+            session: fetcher.label,
+            title: fetcher.title,
+            peer: fetcher.viewer.to_string(),
+            transport: "HLS",
+            is_playing: true,
+            position_s,
+            age_s: snapshot.now.ns_since(fetcher.started) / NS_PER_S,
+            bits_per_s: fetcher.rate,
+            lost: None,
+        }
     };
     let fetchers = snapshot.fetchers.into_iter().map(fetcher);
     let mut sessions: Vec<_> = snapshot.sessions.into_iter().map(session).chain(fetchers).collect();
@@ -64,12 +70,12 @@ fn session(info: SessionInfo) -> Session {
 
 /// A live title, with its number of viewers.
 pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
-    let SourceReport { state, mean_rate } = channel.report();
+    let SourceReport { state, message, mean_rate } = channel.report();
     let name = channel.name();
     LiveStatus {
         name: name.to_owned(),
         state: state.name(),
-        message: state.to_string(),
+        message,
         bits_per_s: mean_rate.0,
         viewers: viewers as u64,
         file: format!("/{LIVE_PREFIX}{name}.ts"),
@@ -79,7 +85,7 @@ pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
 }
 
 /// The segments of a live title.
-pub(super) fn live_window(channel: &LiveChannel) -> LiveWindow {
+pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
     let (segments, breaks_before) = channel.segments();
     let bytes = channel.packet_bytes();
     let piece = |segment: LiveSegment| LivePiece {
@@ -88,7 +94,10 @@ pub(super) fn live_window(channel: &LiveChannel) -> LiveWindow {
         length: segment.length,
         is_discontinuous: segment.is_discontinuous,
     };
+    let TitleEntry { mean_rate, peak_rate, .. } = channel.entry();
     LiveWindow {
+        mean_rate,
+        peak_rate,
         version: channel.version(),
         breaks_before,
         pieces: segments.into_iter().map(piece).collect(),
