@@ -120,7 +120,7 @@ fn demo_with_display_opens_page_with_title_and_leaves_nothing() {
     let films = dir.path().join("films");
     std::fs::create_dir(&films).unwrap();
     film(&films, "first.ts", 2);
-    // A browser that notes what it is to open, and whether there is something to see by then.
+    // A browser that notes the address that it opens.
     let (opener, opened) = (dir.path().join("xdg-open"), dir.path().join("opened"));
     let script = format!("#!/bin/sh\necho \"$1\" >{0}.part\nmv {0}.part {0}\n", opened.display());
     std::fs::write(&opener, script).unwrap();

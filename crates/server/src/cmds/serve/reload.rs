@@ -1,5 +1,5 @@
 //! SIGHUP: the settings are read again. Those that can change while viewers are served do; the others are logged as needing a
-//! restart. Settings of which one is wrong change nothing.
+//! restart. One mistake in the settings, and nothing changes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
