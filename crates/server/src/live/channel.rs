@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_core::counters::Sheet;
 use millrace_core::ids::{TitleId, TitleRef};
@@ -14,6 +14,7 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
+use crate::cast::ChannelReport;
 use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 
@@ -81,6 +82,8 @@ pub struct LiveChannel {
     mean_rate: AtomicU64,
     peak_rate: AtomicU64,
     state: Mutex<SourceState>,
+    /// Its items, if its media comes from stored titles.
+    channel: OnceLock<Arc<Mutex<ChannelReport>>>,
     sheet: Sheet<LiveCounters>,
 }
 
@@ -114,6 +117,7 @@ impl LiveChannel {
             mean_rate: AtomicU64::new(0),
             peak_rate: AtomicU64::new(0),
             state: Mutex::new(SourceState::Waiting),
+            channel: OnceLock::new(),
             sheet: Sheet::default(),
         }
     }
@@ -161,6 +165,17 @@ impl LiveChannel {
     pub fn report(&self) -> SourceReport {
         let mean_rate = BitRate(self.mean_rate.load(Ordering::Relaxed));
         SourceReport { state: *lock(&self.state), mean_rate }
+    }
+
+    /// Its media comes from stored titles, and `report` names them.
+    pub(crate) fn set_channel(&self, report: &Arc<Mutex<ChannelReport>>) {
+        // It is set once, when the title is opened.
+        let _ = self.channel.set(Arc::clone(report));
+    }
+
+    /// Its items, if its media comes from stored titles.
+    pub fn channel(&self) -> Option<ChannelReport> {
+        self.channel.get().map(|report| lock(report).clone())
     }
 
     /// Its counters.

@@ -7,9 +7,12 @@ use anyhow::Context;
 use millrace_core::counters::Registry;
 use millrace_core::pool::ExtentArena;
 use millrace_store::cache::Cache;
+use millrace_store::volume::Volume;
 
 use super::web::Web;
 use super::worker::Worker;
+use crate::cast::channel_feed::ChannelFeed;
+use crate::cast::{ChannelSpec, ItemOpener};
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
 use crate::live::receive::{self, Receiver};
@@ -19,17 +22,19 @@ use crate::live::{LiveLibrary, LiveSource, LiveTitles};
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
     worker: Option<Worker>,
+    channels: Vec<Worker>,
 }
 
 impl Live {
-    /// Opens the sources, and begins to receive.
+    /// Opens the sources and channels, and begins to receive and to play.
     pub(super) fn start(
-        sources: &[LiveSource],
-        cache: &Arc<Cache>,
-        arena: &ExtentArena,
+        (sources, channels): (&[LiveSource], &[ChannelSpec]),
+        (cache, arena): (&Arc<Cache>, &ExtentArena),
+        volume: &Arc<Volume>,
         web: &mut Web,
     ) -> anyhow::Result<Self> {
-        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, sources.len());
+        let count = sources.len() + channels.len();
+        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count);
         let titles = Arc::new(titles);
         web.show_live(&titles);
         let open = |source: &LiveSource| Receiver::open(source.clone(), &titles);
@@ -37,7 +42,9 @@ impl Live {
         let fed = Arc::clone(&titles);
         let run = move |stop: &Arc<AtomicBool>| receive::run(receivers, &fed, stop);
         let worker = Worker::start("live", run).context("thread that receives live sources")?;
-        Ok(Self { titles, worker: Some(worker) })
+        let channels = channels.iter().map(|spec| start_channel(spec, &titles, volume));
+        let channels = channels.collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Self { titles, worker: Some(worker), channels })
     }
 
     /// Adds the live titles to the stored ones.
@@ -56,8 +63,21 @@ impl Live {
     }
 }
 
+fn start_channel(
+    spec: &ChannelSpec,
+    titles: &Arc<LiveTitles>,
+    volume: &Arc<Volume>,
+) -> anyhow::Result<Worker> {
+    let volume = Arc::clone(volume);
+    let opener = ItemOpener::new(move || Ok(Arc::clone(&volume)));
+    let feed = ChannelFeed::open(spec, titles, opener)?;
+    let run = move |stop: &Arc<AtomicBool>| feed.run(stop);
+    Worker::start("channel", run).context("thread of a channel")
+}
+
 impl Drop for Live {
     fn drop(&mut self) {
+        self.channels.drain(..).for_each(|channel| channel.stop(LIVE_STOP));
         if let Some(worker) = self.worker.take() {
             worker.stop(LIVE_STOP);
         }
