@@ -3,6 +3,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`channel`] | several titles become one stream without an end |
 //! | [`ingest`] | a title as people have it becomes a title |
 //! | [`ladder`] | a title and its renditions from one film |
 //! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
@@ -17,9 +18,11 @@
 //! | making trick titles | `crates/make/src/trick/mod.rs`, `docs/design/0025-trick-titles.md` |
 //! | ladders of renditions | `crates/make/src/ladder/mod.rs`, `docs/design/0029-ladders.md` |
 //! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/make/src/pictures/mod.rs` |
+//! | splicing titles for channels | `crates/make/src/channel/mod.rs`, `docs/design/0050-channels.md` |
 //! | subtitles of a film | `crates/make/src/ingest/subtitles.rs`, `docs/design/0044-subtitles.md` |
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod ingest;
 pub mod ladder;
 pub mod limits;

@@ -113,13 +113,20 @@ pub fn without_streams(section: &[u8], is_dropped: impl Fn(u16) -> bool, out: &m
     (section.len(), false)
 }
 
+/// Bytes of a program map section before the descriptors of its program, and of the CRC at its end.
+const FIXED_BYTES: usize = 12;
+const CRC_BYTES: usize = 4;
+
+/// A 12-bit length of descriptors.
+fn info_bytes(field: &[u8]) -> usize {
+    0x0fff & usize::from(u16::from_be_bytes([field[0], field[1]]))
+}
+
 /// The same of a program map table; `None` if its parts do not fit each other.
 fn write_without(section: &[u8], is_dropped: impl Fn(u16) -> bool, out: &mut [u8]) -> Option<usize> {
-    const FIXED: usize = 12;
-    const CRC_BYTES: usize = 4;
     let body = section.get(..section.len().checked_sub(CRC_BYTES)?)?;
-    let info = |entry: &[u8]| 0x0fff & usize::from(u16::from_be_bytes([entry[0], entry[1]]));
-    let streams = FIXED + info(body.get(FIXED - 2..FIXED)?);
+    let info = info_bytes;
+    let streams = FIXED_BYTES + info(body.get(FIXED_BYTES - 2..FIXED_BYTES)?);
     let head = body.get(..streams)?;
     out[..streams].copy_from_slice(head);
     let (mut from, mut to) = (streams, streams);
@@ -135,9 +142,53 @@ fn write_without(section: &[u8], is_dropped: impl Fn(u16) -> bool, out: &mut [u8
     let length = to + CRC_BYTES - HEADER_BYTES;
     out[1] = out[1] & 0xf0 | (length >> 8) as u8;
     out[2] = length as u8;
-    let crc = crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, &out[..to]) as u32;
-    out[to..to + CRC_BYTES].copy_from_slice(&crc.to_be_bytes());
+    write_crc(&mut out[..to + CRC_BYTES]);
     Some(to + CRC_BYTES)
+}
+
+/// The fields of a program map table outside its list of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PmtHead {
+    /// Program number.
+    pub program: u16,
+    /// Five bits.
+    pub version: u8,
+    /// PID of the program's clock.
+    pub pcr_pid: u16,
+}
+
+/// Returns a program map section with this head, and with the PIDs that `pid_of` returns; streams without one are left out.
+/// Descriptors stay as they are. `None` if it is no such section, or if its parts do not fit each other.
+pub fn remapped_pmt(section: &[u8], head: PmtHead, pid_of: impl Fn(u16) -> Option<u16>) -> Option<Vec<u8>> {
+    let mut out = vec![0; section.len()];
+    parse_pmt(section)?;
+    let length = write_without(section, |pid| pid_of(pid).is_none(), &mut out)?;
+    out.truncate(length);
+    let [high, low] = head.program.to_be_bytes();
+    (out[3], out[4], out[5]) = (high, low, out[5] & 0xc1 | (head.version & 0x1f) << 1);
+    // The only section of its table.
+    (out[6], out[7]) = (0, 0);
+    write_pid(&mut out[8..], head.pcr_pid);
+    let mut at = FIXED_BYTES + info_bytes(&out[FIXED_BYTES - 2..]);
+    while at + 5 + CRC_BYTES <= length {
+        let pid = u16::from_be_bytes([out[at + 1] & 0x1f, out[at + 2]]);
+        write_pid(&mut out[at + 1..], pid_of(pid)?);
+        at += 5 + info_bytes(&out[at + 3..]);
+    }
+    write_crc(&mut out);
+    Some(out)
+}
+
+/// Writes a PID and leaves the three bits before it.
+fn write_pid(out: &mut [u8], pid: u16) {
+    let [high, low] = pid.to_be_bytes();
+    (out[0], out[1]) = (out[0] & 0xe0 | high & 0x1f, low);
+}
+
+/// Writes the CRC at the end of a section.
+fn write_crc(section: &mut [u8]) {
+    let (body, crc) = section.split_at_mut(section.len() - CRC_BYTES);
+    crc.copy_from_slice(&(crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, body) as u32).to_be_bytes());
 }
 
 /// The long section syntax: what PAT and PMT have in common.

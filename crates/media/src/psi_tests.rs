@@ -122,3 +122,25 @@ fn tables_are_read() {
     assert_eq!(parse_pmt(&section(2, 1, 0, &[0xe1, 0, 0xf0, 9])), None);
     assert_eq!(parse_pmt(&section(2, 1, 0, &[0xe1, 0, 0xf0, 0, 0x1b, 0xe1, 0, 0xf0, 9])), None);
 }
+
+#[test]
+fn remapped_pmt_keeps_descriptors_and_has_new_pids_and_head() {
+    let mut body = vec![0xe0, 0x77, 0xf0, 0];
+    body.extend([0x1b, 0xe0, 0x77, 0xf0, 0]);
+    body.extend([0x0f, 0xe0, 0x88, 0xf0, 6, 0x0a, 4, b'e', b'n', b'g', 0]);
+    body.extend([0x06, 0xe0, 0x99, 0xf0, 0]);
+    let section = section(2, 7, 3, &body);
+    let head = PmtHead { program: 1, version: 5, pcr_pid: 0x100 };
+    let to = |pid: u16| {
+        [(0x77, 0x100), (0x88, 0x120)].into_iter().find(|(from, _)| *from == pid).map(|(_, to)| to)
+    };
+    let new = remapped_pmt(&section, head, to).unwrap();
+    assert!(crc_is_right(&new));
+    assert_eq!(new[5] >> 1 & 31, 5, "the version");
+    let pmt = parse_pmt(&new).unwrap();
+    assert_eq!((pmt.program, pmt.pcr_pid), (1, 0x100));
+    let streams: Vec<_> = pmt.streams.iter().map(|stream| (stream.pid, stream.language.as_deref())).collect();
+    assert_eq!(streams, [(0x100, None), (0x120, Some("eng"))], "the third has no PID");
+    assert_eq!(remapped_pmt(&section[..20], head, to), None);
+    assert_eq!(remapped_pmt(&[], head, to), None);
+}

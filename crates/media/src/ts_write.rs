@@ -57,8 +57,14 @@ impl Tables {
     }
 }
 
-/// A packet with one section of a table (section 2.4.4), but for its counter.
-fn section(pid: u16, table: u8, extension: u16, version: u8, body: &[u8]) -> [u8; TS_PACKET_BYTES] {
+/// The section of a program association table with one program.
+pub fn pat_section(stream: u16, version: u8, program: u16, pmt_pid: u16) -> Vec<u8> {
+    let entry = [program.to_be_bytes(), (0xe000 | pmt_pid).to_be_bytes()].concat();
+    section_of(0, stream, version, &entry)
+}
+
+/// One section of a table (section 2.4.4).
+fn section_of(table: u8, extension: u16, version: u8, body: &[u8]) -> Vec<u8> {
     let length = 5 + body.len() + 4;
     let mut bytes = vec![table, 0xb0, length as u8];
     bytes.extend(extension.to_be_bytes());
@@ -66,6 +72,12 @@ fn section(pid: u16, table: u8, extension: u16, version: u8, body: &[u8]) -> [u8
     bytes.extend(body);
     let crc = crc_fast::checksum(CrcAlgorithm::Crc32Mpeg2, &bytes) as u32;
     bytes.extend(crc.to_be_bytes());
+    bytes
+}
+
+/// A packet with one section of a table, but for its counter.
+fn section(pid: u16, table: u8, extension: u16, version: u8, body: &[u8]) -> [u8; TS_PACKET_BYTES] {
+    let bytes = section_of(table, extension, version, body);
     let mut packet = [0xff; TS_PACKET_BYTES];
     let [high, low] = pid.to_be_bytes();
     packet[..5].copy_from_slice(&[SYNC, 0x40 | high, low, 0x10, 0]);
@@ -111,6 +123,18 @@ impl PacketWriter {
             let counter = self.next_counter(pid);
             self.out.extend(header(pid, true, 0x10, counter));
             self.out.extend(&table[4..]);
+        }
+    }
+
+    /// A section of any length, in packets of its own.
+    pub fn section(&mut self, pid: u16, section: &[u8]) {
+        // A pointer field of 0: the section begins behind it (section 2.4.4.1).
+        let bytes = [&[0], section].concat();
+        for (number, piece) in bytes.chunks(PAYLOAD).enumerate() {
+            let counter = self.next_counter(pid);
+            self.out.extend(header(pid, number == 0, 0x10, counter));
+            self.out.extend_from_slice(piece);
+            self.out.resize(self.out.len() + PAYLOAD - piece.len(), 0xff);
         }
     }
 

@@ -10,6 +10,7 @@
 //! | [`session`] | the service's RTSP face: requests to replies, session names, expiry; without I/O too |
 //! | [`control`] | sockets and tasks that carry out what both decide; the log and the counters of what happens |
 //! | [`library`] | the titles that can be asked for, in step with folders and store |
+//! | [`cast`] | titles in a row, sent to UDP addresses or fed to a live title |
 //! | [`live`] | live sources, and the titles that are made of them while they are sent |
 //! | [`cmds`] | the subcommands |
 //!
@@ -34,10 +35,12 @@
 //! | quotas of a user, and the webhook | `crates/server/src/service/quota.rs`, `crates/rights/src/advice.rs`, `crates/web/src/webhook.rs` |
 //! | viewers of segments | `docs/design/0038-web.md`, `crates/server/src/service/fetch.rs` |
 //! | live sources | `docs/guide/live.md`, `docs/design/0048-live-sources.md`, `crates/server/src/live/mod.rs`, `crates/make/src/live/mod.rs` |
+//! | casts and channels | `docs/guide/channels.md`, `docs/design/0050-channels.md`, `crates/server/src/cast/mod.rs`, `crates/make/src/channel/mod.rs` |
 //! | the start of the server | `crates/server/src/cmds/serve/run.rs` |
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod cast;
 pub mod cmds;
 pub mod control;
 pub mod library;

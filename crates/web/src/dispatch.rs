@@ -121,6 +121,7 @@ async fn look_up(
         ResourceKind::Icon => return page::icon(),
         ResourceKind::Player => return page::player(request),
         ResourceKind::Playlist => return api::playlist(seen),
+        ResourceKind::TvPlaylist => return api::tv_playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
         ResourceKind::LiveMaster | ResourceKind::LivePlaylist => {

@@ -150,7 +150,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Icon => of(&["image/svg+xml"], Plain, &[]),
         ResourceKind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
-        ResourceKind::Playlist => of(&[M3U], Plain, &[]),
+        ResourceKind::Playlist | ResourceKind::TvPlaylist => of(&[M3U], Plain, &[]),
         ResourceKind::ApiTitles => {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }

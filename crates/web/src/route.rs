@@ -54,6 +54,8 @@ pub(crate) enum ResourceKind {
     ApiUser,
     /// All titles, as a playlist.
     Playlist,
+    /// The same for TV players.
+    TvPlaylist,
     /// The master playlist of a live title, its media playlist, and its segments.
     LiveMaster,
     LivePlaylist,
@@ -214,6 +216,15 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         is_shared: true,
         ..own("/titles.m3u", ResourceKind::Playlist, Needs::List, "All titles as a playlist")
+    },
+    Route {
+        is_shared: true,
+        ..own(
+            "/playlist.m3u",
+            ResourceKind::TvPlaylist,
+            Needs::List,
+            "Channels, live titles and titles as a playlist for TV players",
+        )
     },
     Route { is_shared: true, ..own("/api/v1/titles", ResourceKind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/live", ResourceKind::ApiLive, Needs::List, "All live titles") },

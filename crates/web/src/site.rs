@@ -229,6 +229,30 @@ pub struct LiveStatus {
     pub hls: String,
     /// The path of its RTSP address.
     pub rtsp: String,
+    /// Its items, if it is a channel of stored titles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<PlayedChannel>,
+}
+
+/// The items of a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PlayedChannel {
+    /// The item that plays now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    /// Items that could not be played the last time.
+    pub skipped: Vec<SkippedItem>,
+    /// Addresses that it is sent to without a viewer.
+    pub to: Vec<String>,
+}
+
+/// An item that a channel skips.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SkippedItem {
+    /// As it is written in the playlist.
+    pub item: String,
+    /// Why it could not be played.
+    pub reason: String,
 }
 
 /// The part of a live title that can be fetched in segments.

@@ -1,5 +1,6 @@
 //! Bounds of what makes titles, each with its reason.
 
+pub mod channel;
 pub mod ingest;
 pub mod ladder;
 pub mod live;

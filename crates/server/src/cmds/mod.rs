@@ -35,6 +35,7 @@ macro_rules! eprintln {
 mod add;
 mod add_remote;
 mod add_subtitles;
+mod cast;
 mod config;
 mod connection;
 mod demo;
@@ -98,6 +99,7 @@ enum CliCommand {
     Scrub(scrub::ScrubArgs),
     Transform(transform::TransformArgs),
     Play(play::PlayArgs),
+    Cast(cast::CastArgs),
     /// Load any server with many viewers, and measure received packets, lateness and loss (by millrace-lab)
     Load(lab::LabArgs),
     Live(live::LiveArgs),
@@ -312,6 +314,7 @@ pub fn main() -> ExitCode {
         CliCommand::Scrub(args) => scrub::run(&args),
         CliCommand::Transform(args) => transform::run(&args),
         CliCommand::Play(args) => play::run(&args),
+        CliCommand::Cast(args) => cast::run(&args),
         CliCommand::Load(args) => lab::run("load", &args),
         CliCommand::Live(args) => live::run(&args),
         CliCommand::Top(args) => top::run(&args),

@@ -4,6 +4,7 @@
 //! [`millrace_core::limits`].
 
 pub mod adapt;
+pub mod cast;
 pub mod control;
 pub mod live;
 pub mod trick;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_core::counters::Sheet;
 use millrace_core::ids::{TitleId, TitleRef};
@@ -16,6 +16,7 @@ use millrace_offload::clock::MonotonicClock;
 
 use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
+use crate::cast::ChannelReport;
 use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 
@@ -87,6 +88,8 @@ pub struct LiveChannel {
     state: Mutex<SourceState>,
     /// Why it cannot be fetched; empty: it can, or has never been tried.
     failure: Mutex<String>,
+    /// Its items, if its media comes from stored titles.
+    channel: OnceLock<Arc<Mutex<ChannelReport>>>,
     sheet: Sheet<LiveCounters>,
 }
 
@@ -121,6 +124,7 @@ impl LiveChannel {
             peak_rate: AtomicU64::new(0),
             state: Mutex::new(SourceState::Waiting),
             failure: Mutex::default(),
+            channel: OnceLock::new(),
             sheet: Sheet::default(),
         }
     }
@@ -177,6 +181,17 @@ impl LiveChannel {
             other => other.to_string(),
         };
         SourceReport { state, message, mean_rate }
+    }
+
+    /// Its media comes from stored titles, and `report` names them.
+    pub(crate) fn set_channel(&self, report: &Arc<Mutex<ChannelReport>>) {
+        // It is set once, when the title is opened.
+        let _ = self.channel.set(Arc::clone(report));
+    }
+
+    /// Its items, if its media comes from stored titles.
+    pub fn channel(&self) -> Option<ChannelReport> {
+        self.channel.get().map(|report| lock(report).clone())
     }
 
     /// Its counters.

@@ -8,6 +8,8 @@ mod client_fec;
 mod config_command;
 mod docs_commands;
 mod doctor;
+mod e2e_cast;
+mod e2e_channels;
 mod e2e_damage;
 mod e2e_egress;
 mod e2e_engines;

@@ -101,7 +101,7 @@ impl Restamp {
     }
 
     /// Whether the packet could be changed.
-    fn change(&self, packet: &mut TsBytes) -> bool {
+    pub fn change(&self, packet: &mut TsBytes) -> bool {
         let view = TsPacket(packet);
         let pid = view.pid();
         if packet[0] != SYNC || view.has_error() || pid == PID_NULL {

@@ -271,6 +271,7 @@ impl Site for MadeUp {
             file: "/live/film.ts".to_owned(),
             hls: "/live/film/index.m3u8".to_owned(),
             rtsp: "/live/film".to_owned(),
+            channel: None,
         });
         film.into_iter().collect()
     }

@@ -7,10 +7,13 @@ use anyhow::Context;
 use millrace_core::counters::Registry;
 use millrace_core::pool::ExtentArena;
 use millrace_store::cache::Cache;
+use millrace_store::volume::Volume;
 
 use super::ServeArgs;
 use super::web::Web;
 use super::worker::Worker;
+use crate::cast::ItemOpener;
+use crate::cast::channel_feed::ChannelFeed;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
 use crate::live::address::LiveReception;
@@ -21,21 +24,22 @@ use crate::live::{LiveLibrary, LiveTitles};
 /// The live titles, and the threads that receive them.
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
-    /// One for all datagrams, and one for each source that is fetched.
+    /// One for all datagrams, one for each source that is fetched, and one for each channel.
     workers: Vec<Worker>,
     /// Ends all that fetch at once: each has a program to end.
     stop: Arc<AtomicBool>,
 }
 
 impl Live {
-    /// Opens the sources, and begins to receive.
+    /// Opens the sources and channels, and begins to receive and to play.
     pub(super) fn start(
         args: &ServeArgs,
-        cache: &Arc<Cache>,
-        arena: &ExtentArena,
+        (cache, arena): (&Arc<Cache>, &ExtentArena),
+        volume: &Arc<Volume>,
         web: &mut Web,
     ) -> anyhow::Result<Self> {
-        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, args.live.len());
+        let count = args.live.len() + args.channels.len();
+        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count);
         let titles = Arc::new(titles);
         web.show_live(&titles);
         let (mut receivers, mut pullers) = (Vec::new(), Vec::new());
@@ -51,6 +55,11 @@ impl Live {
             }
         }
         let mut live = Self { titles: Arc::clone(&titles), workers: Vec::new(), stop: Arc::default() };
+        for spec in &args.channels {
+            let volume = Arc::clone(volume);
+            let feed = ChannelFeed::open(spec, &titles, ItemOpener::new(move || Ok(Arc::clone(&volume))))?;
+            live.run("channel", move |stop| feed.run(stop))?;
+        }
         live.run("live", move |stop| receive::run(receivers, &titles, stop))?;
         for puller in pullers {
             let stop = Arc::clone(&live.stop);
@@ -64,7 +73,7 @@ impl Live {
         name: &'static str,
         run: impl FnOnce(&Arc<AtomicBool>) + Send + 'static,
     ) -> anyhow::Result<()> {
-        let worker = Worker::start(name, run).context("thread that receives live sources")?;
+        let worker = Worker::start(name, run).context("thread of live titles")?;
         self.workers.push(worker);
         Ok(())
     }

@@ -53,6 +53,7 @@ use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
+use crate::cast::ChannelSpec;
 use crate::live::LiveSource;
 use crate::service::PacketSizes;
 
@@ -179,6 +180,16 @@ pub(crate) struct ServeArgs {
     /// ?source=IP and ?interface=NAME; or a URL that ffmpeg fetches, such as rtsp://, http:// or https://. Viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
     #[arg(long = "live", value_name = "NAME=URL", value_delimiter = ',', help_heading = "Live sources")]
     pub(crate) live: Vec<LiveSource>,
+    /// Channel: NAME=PLAYLIST.m3u, titles of the store or files that are played in a loop as the live title NAME; in the configuration
+    /// file also a table [[channel]] with name, items or playlist, and to (udp:// or rtp:// addresses). Repeat it for each. See also:
+    /// docs/guide/channels.md
+    #[arg(
+        long = "channel",
+        value_name = "NAME=PLAYLIST",
+        value_delimiter = ';',
+        help_heading = "Live sources"
+    )]
+    pub(crate) channels: Vec<ChannelSpec>,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long, help_heading = "Network")]
     pub(crate) no_gso: bool,

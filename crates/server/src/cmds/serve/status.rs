@@ -7,10 +7,11 @@ use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
-use millrace_web::{LivePiece, LiveStatus, LiveWindow, Status};
+use millrace_web::{LivePiece, LiveStatus, LiveWindow, PlayedChannel, SkippedItem, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
+use crate::cast::ChannelReport;
 use crate::control::{Snapshot, TurnedAway};
 use crate::live::channel::SourceReport;
 use crate::live::segments::LiveSegment;
@@ -72,10 +73,16 @@ fn session(info: SessionInfo) -> Session {
 pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
     let SourceReport { state, message, mean_rate } = channel.report();
     let name = channel.name();
+    let played = channel.channel();
     LiveStatus {
         name: name.to_owned(),
         state: state.name(),
-        message,
+        message: played.as_ref().map_or_else(|| message, ChannelReport::message),
+        channel: played.map(|report| PlayedChannel {
+            item: report.item,
+            skipped: report.skipped.into_iter().map(|(item, reason)| SkippedItem { item, reason }).collect(),
+            to: report.to,
+        }),
         bits_per_s: mean_rate.0,
         viewers: viewers as u64,
         file: format!("/{LIVE_PREFIX}{name}.ts"),

@@ -9,7 +9,7 @@ use millrace_core::text::excerpt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::setting::{Setting, SettingKind};
+use super::setting::{CHANNEL, Setting, SettingKind};
 use crate::limits::MAX_CONFIG_FILE_BYTES;
 
 /// A setting in the file.
@@ -116,12 +116,34 @@ fn values_of(setting: &Setting, value: &Spanned<DeValue<'_>>) -> Result<Vec<Stri
     match (setting.kind, value.get_ref()) {
         (SettingKind::Flag, DeValue::Boolean(value)) => Ok(vec![value.to_string()]),
         (SettingKind::Flag, _) => Err(format!("{name}: write true or false, without quotes")),
+        (SettingKind::List { .. }, DeValue::Array(values)) if name == CHANNEL => {
+            values.iter().map(|value| channel(value.get_ref())).collect()
+        }
         (SettingKind::List { .. }, DeValue::Array(values)) => {
             values.iter().map(|value| one(name, value.get_ref())).collect()
         }
         (SettingKind::One, DeValue::Array(_)) => Err(format!("{name}: takes one value, not a list")),
         (_, value) => one(name, value).map(|value| vec![value]),
     }
+}
+
+/// A channel: as on the command line, or a table (`[[channel]]`), which becomes the JSON that the option takes too.
+fn channel(value: &DeValue<'_>) -> Result<String, String> {
+    let DeValue::Table(table) = value else { return one(CHANNEL, value) };
+    let mut json = serde_json::Map::new();
+    for (key, value) in table {
+        let key = key.get_ref();
+        let name = format!("{CHANNEL}.{key}");
+        let value: serde_json::Value = match value.get_ref() {
+            DeValue::Array(values) => {
+                values.iter().map(|value| one(&name, value.get_ref())).collect::<Result<Vec<_>, _>>()?.into()
+            }
+            value => one(&name, value)?.into(),
+        };
+        json.insert(key.clone().into_owned(), value);
+    }
+    // A semicolon would end the value: it separates channels in the environment.
+    Ok(serde_json::Value::Object(json).to_string().replace(';', "\\u003b"))
 }
 
 fn one(name: &str, value: &DeValue<'_>) -> Result<String, String> {
@@ -161,6 +183,20 @@ mod tests {
             ("folders", "/films", 7),
         ];
         assert_eq!(found, expected.map(|(name, values, line)| (name, values.to_owned(), line)));
+    }
+
+    #[test]
+    fn table_of_channel_becomes_the_value_of_its_option() {
+        let text = "[[channel]]\nname = \"a\"\nitems = [\"x; y\", 'z']\n\n[[channel]]\nname = \"b\"\nplaylist = \"b.m3u\"\n";
+        let (entries, found) = read(text);
+        assert_eq!((found.len(), entries.len(), entries[0].values.len()), (0, 1, 2));
+        let value: serde_json::Value = serde_json::from_str(&entries[0].values[0]).unwrap();
+        assert_eq!(value, serde_json::json!({"name": "a", "items": ["x; y", "z"]}));
+        assert!(!entries[0].values[0].contains(';'), "it separates values");
+        let (entries, _) = read("channel = [\"a=b.m3u\"]");
+        assert_eq!(entries[0].values, ["a=b.m3u"]);
+        let nested = faults("[[channel]]\nname = {}\n");
+        assert!(nested[0].starts_with("m.toml:1: channel.name: takes a text"), "{nested:?}");
     }
 
     #[test]

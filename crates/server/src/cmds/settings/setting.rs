@@ -11,6 +11,9 @@ use crate::cmds::serve::ServeArgs;
 /// The option that names the file, and so cannot stand in it.
 pub(super) const CONFIG: &str = "config";
 
+/// The option whose values may be tables in the file.
+pub(super) const CHANNEL: &str = "channel";
+
 /// Settings that stand for each other: where one is given, the other one in a layer below has no
 /// meaning.
 pub(super) const ALTERNATIVES: [[&str; 2]; 1] = [["store", "member"]];

@@ -1,0 +1,36 @@
+//! Casts: a splice of titles, sent by the clock to UDP addresses without any viewer asking for it.
+//!
+//! ```text
+//!   Playout (thread): items ► SpliceSource ► Splicer ──runs──► pace: datagrams at their times ──► CastSender: UDP, RTP
+//!                                                                                           └──► live title of a channel
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`url`] | `udp://` and `rtp://` addresses to send to |
+//! | [`items`] | entries of a playlist, and how each is opened |
+//! | [`playout`] | the thread that reads items and splices them |
+//! | [`pace`] | datagrams at their times |
+//! | [`sender`] | a socket, with RTP headers where the address asks for them |
+//! | [`lateness`] | how late datagrams left |
+//! | [`channel`] | a channel as an operator writes it, and its state |
+//! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
+//!
+//! A cast has one destination, so the engine's machinery for many viewers of one copy would carry a single stream; a thread that
+//! sleeps until each datagram is due is simpler and is as exact (`docs/design/0050-channels.md`).
+
+pub mod channel;
+pub mod channel_feed;
+pub mod items;
+pub mod lateness;
+pub mod pace;
+pub mod playout;
+pub mod sender;
+pub mod url;
+
+pub use channel::{ChannelReport, ChannelSpec};
+pub use items::{CastItem, ItemList, ItemOpener};
+pub use pace::{PaceEnd, PacedSink, Pacer};
+pub use playout::{Playout, PlayoutNews};
+pub use sender::CastSender;
+pub use url::CastUrl;

@@ -1,0 +1,27 @@
+//! Bounds of casts and channels.
+
+use std::time::Duration;
+
+/// Runs read ahead of their time: more than a second, since clock references come every 100 ms at least. A disk that is asleep for
+/// longer is late.
+pub const PLAYOUT_RUNS: usize = 32;
+/// Rest after a round in which nothing could be played; doubled each time.
+pub const PLAYOUT_REST: Duration = Duration::from_secs(1);
+/// The longest such rest: a disk that comes back is used within this time.
+pub const PLAYOUT_LONGEST_REST: Duration = Duration::from_secs(60);
+/// Media before its time that a cast begins with: the reading thread gets ahead.
+pub const CAST_START_NS: u64 = 100_000_000;
+/// Later than this, the schedule is moved: receivers would lose a burst that makes up for a pause, and have run dry anyway.
+pub const CAST_LATE_NS: u64 = 200_000_000;
+/// The pacing thread looks this often whether it should end.
+pub const CAST_STOP_LOOK: Duration = Duration::from_millis(50);
+/// Datagrams in one system call, where several are due: 20 ms of 8 Mb/s.
+pub const CAST_BATCH_DATAGRAMS: usize = 16;
+/// Interval of the progress line.
+pub const CAST_PROGRESS_NS: u64 = 500_000_000;
+/// Largest differentiated services code point (RFC 2474).
+pub const MAX_DSCP: u8 = 63;
+/// Multicast outputs of a channel.
+pub const MAX_CHANNEL_OUTPUTS: usize = 8;
+/// Interval at which new packets of a channel become visible to viewers: two datagrams of 4 Mb/s.
+pub const CHANNEL_LOOK_NS: u64 = 5_000_000;

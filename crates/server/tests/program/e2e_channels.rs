@@ -1,0 +1,129 @@
+//! Channels: stored titles in a loop as a live title, by RTSP, HTTP and HLS, and to multicast.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::e2e_cast::{Collector, faults};
+use crate::support::http::get;
+use crate::support::{Server, add, film};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The channel in the API.
+fn state(server: &Server) -> Value {
+    let mut stream = TcpStream::connect(server.page()).unwrap();
+    let (_, body) = get(&mut stream, "/api/v1/live", "");
+    serde_json::from_slice::<Value>(&body).unwrap()["live"][0].clone()
+}
+
+fn until(server: &Server, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        let state = state(server);
+        if is_so(&state) {
+            return state;
+        }
+        assert!(Instant::now() < end, "{what}: {state}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Pictures of the first `frames` that ffmpeg decodes, and its complaints.
+fn decoded(url: &str, input: &[&str], frames: usize) -> (usize, String) {
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-hide_banner", "-nostdin", "-v", "error"]).args(input).args(["-i", url]);
+    ffmpeg.args(["-map", "0:v", "-frames:v", &frames.to_string(), "-f", "framemd5", "-"]);
+    let output = ffmpeg.output().unwrap();
+    let frames = String::from_utf8_lossy(&output.stdout);
+    let count = frames.lines().filter(|line| !line.starts_with('#')).count();
+    (count, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn write_config(dir: &Path, items: &str, to: &str) -> String {
+    let path = dir.join("millrace.toml");
+    let text = format!("[[channel]]\nname = \"lobby\"\nitems = {items}\nto = [{to}]\n");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn channel_of_titles_is_served_by_every_protocol_and_to_multicast() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for name in ["one.ts", "two.ts"] {
+        add(&film(dir.path(), name, 2), &store);
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let collector = Collector::of_group();
+    let to = format!("\"udp://{}?iface=127.0.0.1\"", collector.at);
+    let config = write_config(dir.path(), r#"["one", "gone; lost", "two"]"#, &to);
+    let mut server = Server::start(&store, &["--config", &config]);
+    let skips = |state: &Value| state["channel"]["skipped"][0]["item"] == "gone; lost";
+    until(&server, "skips the item that is missing", skips);
+    // Seams lie in each of these: a title has 50 pictures.
+    let http = format!("http://{}/live/lobby.ts", server.page());
+    assert_eq!(decoded(&http, &[], 120), (120, String::new()));
+    assert_eq!(decoded(&server.title("live/lobby"), &["-rtsp_transport", "tcp"], 120), (120, String::new()));
+    let mut stream = TcpStream::connect(server.page()).unwrap();
+    let (head, body) = get(&mut stream, "/live/lobby/index.m3u8", "");
+    let playlist = String::from_utf8_lossy(&body);
+    assert!(head.contains(" 200 ") && playlist.matches("#EXTINF").count() >= 3, "{head}{playlist}");
+    assert_eq!(server.said("channel lobby: skips gone; lost: no such title or file").len(), 1, "once");
+    assert!(!playlist.contains("EXT-X-DISCONTINUITY\n"), "the clock goes on: {playlist}");
+    let state = until(&server, "plays", |state| state["channel"]["item"].is_string());
+    assert_eq!(state["channel"]["skipped"][0]["item"], "gone; lost", "{state}");
+    assert_eq!(state["state"], "running", "{state}");
+    let (_, body) = get(&mut stream, "/playlist.m3u", "");
+    let listed = String::from_utf8_lossy(&body).into_owned();
+    let first = "#EXTM3U\n#EXTINF:-1 tvg-id=\"live/lobby\" group-title=\"Channels\",lobby\nlive/lobby.ts\n";
+    assert!(
+        listed.starts_with(first) && listed.contains("tvg-id=\"two\" group-title=\"Titles\""),
+        "{listed}"
+    );
+    let (_, body) = get(&mut stream, "/metrics", "");
+    let metrics = String::from_utf8_lossy(&body).into_owned();
+    let lost: Vec<&str> = metrics.lines().filter(|line| line.starts_with("millrace_live_no_room")).collect();
+    assert!(lost.iter().all(|line| line.ends_with(" 0")) && !lost.is_empty(), "{lost:?}");
+    assert!(server.interrupt());
+    let datagrams = collector.finish();
+    assert!(datagrams.len() > 300 && datagrams.iter().all(|datagram| datagram.len() == 1316));
+    let stream = datagrams.concat();
+    let about =
+        ["continuity", "pcr_discontinuity", "pcr_repetition", "crc", "table_version", "timestamp_order"];
+    let found: Vec<_> = faults(&stream).into_iter().filter(|(check, _)| about.contains(check)).collect();
+    assert_eq!(found, []);
+}
+
+#[test]
+fn channel_without_playable_item_waits_and_plays_when_one_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let playlist = dir.path().join("lobby.m3u");
+    std::fs::write(&playlist, "late\n").unwrap();
+    let channel = format!("lobby={}", playlist.display());
+    let mut server = Server::start(&store, &["--channel", &channel]);
+    let waiting = until(&server, "waits", |state| state["channel"]["skipped"][0]["item"] == "late");
+    assert_eq!(waiting["state"], "waiting", "{waiting}");
+    assert!(waiting["message"].as_str().unwrap().contains("no item can be played"), "{waiting}");
+    film(dir.path(), "late.ts", 2);
+    // The playlist is read again: the entry is a file beside it now.
+    std::fs::write(&playlist, "late.ts\n").unwrap();
+    let playing = until(&server, "plays", |state| state["state"] == "running");
+    assert_eq!(playing["message"], "plays late.ts", "{playing}");
+    assert_eq!(server.said("channel lobby: skips late: ").len(), 1);
+    assert_eq!(playing["channel"]["skipped"].as_array().unwrap().len(), 0, "{playing}");
+    assert!(server.interrupt());
+}
+
+#[test]
+fn channel_with_fault_in_the_file_is_refused_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = write_config(dir.path(), "[]", "");
+    let store = dir.path().join("store");
+    let errors = crate::support::fails(&["serve", "--store", store.to_str().unwrap(), "--config", &config]);
+    assert!(errors.contains("millrace.toml:1") && errors.contains("channel lobby: give items"), "{errors}");
+}
