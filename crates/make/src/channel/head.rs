@@ -86,7 +86,8 @@ pub(crate) fn read_head(bytes: &[u8], is_all: bool) -> Result<Option<TitleHead>,
     };
     let has_video = video.is_none() || scan.picture.is_some();
     let has_audio = has_all_audio || elapsed >= SPLICE_HEAD_TICKS;
-    if !is_all && !(has_video && has_audio && !scan.clocks.is_empty()) {
+    let is_known = has_video && has_audio && !scan.clocks.is_empty();
+    if !(is_all || is_known) {
         return Ok(None);
     }
     let first_picture = scan.picture.or(scan.any_picture);

@@ -146,7 +146,7 @@ fn pids_of_splice_are_the_same_for_titles_with_others() {
     other.pat(&[(9, 0x50)]);
     other.pmt(0x50, 9, 0x77, &[(0x0f, 0x88, &[]), (0x1b, 0x77, &[]), (0x06, 0x99, &[0x56, 0])]);
     for n in 0..100 {
-        let adapt = Adapt { pcr: Some(n * HZ / 25), random_access: n % 25 == 0, ..Adapt::default() };
+        let adapt = Adapt { pcr: Some(n * HZ / 25), random_access: n.is_multiple_of(25), ..Adapt::default() };
         other.pes_start(0x77, adapt, n * 3600 + 9000, IDR);
         other.pes_start(0x88, Adapt::default(), n * 3600 + 9000, &[0xff, 0xf1]);
         other.pes_start(0x99, Adapt::default(), n * 3600 + 9000, &[0x10]);

@@ -87,7 +87,7 @@ impl CastUrl {
             "pkt_size" => {
                 let bytes: usize = value.parse().ok()?;
                 let fits = (TS_PACKET_BYTES..=DEFAULT_PACKET_BYTES).contains(&bytes);
-                self.payload_bytes = Some(bytes).filter(|_| fits && bytes % TS_PACKET_BYTES == 0)?;
+                self.payload_bytes = Some(bytes).filter(|_| fits && bytes.is_multiple_of(TS_PACKET_BYTES))?;
             }
             _ => return None,
         }
