@@ -11,9 +11,16 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// The cargo that started us, else the one in the path.
+///
+/// Without the variables about our own package that `cargo run` sets: build scripts that read such variables, like ring's,
+/// would run again, and everything above them would be compiled again, whenever `cargo xtask` and `cargo` take turns.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
+    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        command.env_remove(name);
+    }
     command
 }
 

@@ -247,6 +247,10 @@ impl Site for SeenBy {
     fn live(&self) -> Vec<LiveStatus> {
         let mut live = self.site.live();
         live.retain(|live| self.gate.may_watch(&self.visitor, &format!("{LIVE_PREFIX}{}", live.name)));
+        // Paths, addresses and causes of failures are for the server's operators.
+        if self.gate.decision(&self.visitor, RequestedAction::SeeOthers, self.place) != Decision::Allow {
+            live.iter_mut().for_each(LiveStatus::leave_details_out);
+        }
         live
     }
 

@@ -217,7 +217,7 @@ pub struct LiveStatus {
     pub name: String,
     /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
     pub state: &'static str,
-    /// The same in a sentence.
+    /// The same in a sentence; with the cause, for this machine and users who manage.
     pub message: String,
     /// Over the last ten seconds in which anything came; 0: nothing has come yet.
     pub bits_per_s: u64,
@@ -229,9 +229,20 @@ pub struct LiveStatus {
     pub hls: String,
     /// The path of its RTSP address.
     pub rtsp: String,
-    /// Its items, if it is a channel of stored titles.
+    /// Its items, if it is a channel of stored titles; for this machine and users who manage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<PlayedChannel>,
+}
+
+impl LiveStatus {
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure.
+    pub(crate) fn leave_details_out(&mut self) {
+        if self.state == "failed" {
+            "the source cannot be reached at the moment".clone_into(&mut self.message);
+        } else if self.channel.take().is_some() {
+            self.state.clone_into(&mut self.message);
+        }
+    }
 }
 
 /// The items of a channel.

@@ -69,7 +69,10 @@ fn channel_of_titles_is_served_by_every_protocol_and_to_multicast() {
     assert_eq!(decoded(&http, &[], 120), (120, String::new()));
     assert_eq!(decoded(&server.title("live/lobby"), &["-rtsp_transport", "tcp"], 120), (120, String::new()));
     let mut stream = TcpStream::connect(server.page()).unwrap();
-    let (head, body) = get(&mut stream, "/live/lobby/index.m3u8", "");
+    let (_, master) = get(&mut stream, "/live/lobby/index.m3u8", "");
+    let master = String::from_utf8_lossy(&master).into_owned();
+    let media = master.lines().last().unwrap_or_default();
+    let (head, body) = get(&mut stream, &format!("/live/lobby/{media}"), "");
     let playlist = String::from_utf8_lossy(&body);
     assert!(head.contains(" 200 ") && playlist.matches("#EXTINF").count() >= 3, "{head}{playlist}");
     assert_eq!(server.said("channel lobby: skips gone; lost: no such title or file").len(), 1, "once");

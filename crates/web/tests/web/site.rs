@@ -25,7 +25,8 @@ use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
     LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
-    PicturesState, Secure, Site, SiteError, Totals, WebConfig, WebHandle, WebLimits,
+    PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals, WebConfig, WebHandle,
+    WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -265,15 +266,26 @@ impl Site for MadeUp {
         let film = self.films.get("film").map(|film| LiveStatus {
             name: film.info.name.clone(),
             state: "running",
-            message: "media comes".to_owned(),
+            message: "plays /srv/a.ts".to_owned(),
             bits_per_s: 1,
             viewers: 0,
             file: "/live/film.ts".to_owned(),
             hls: "/live/film/index.m3u8".to_owned(),
             rtsp: "/live/film".to_owned(),
-            channel: None,
+            channel: Some(PlayedChannel {
+                item: Some("/srv/a.ts".to_owned()),
+                skipped: vec![SkippedItem { item: "b".to_owned(), reason: "/srv/b: gone".to_owned() }],
+                to: vec!["udp://10.0.0.9:5000".to_owned()],
+            }),
         });
-        film.into_iter().collect()
+        let other = film.clone().map(|film| LiveStatus {
+            name: "camera".to_owned(),
+            state: "failed",
+            message: "rtsp://10.0.0.9/: refused".to_owned(),
+            channel: None,
+            ..film
+        });
+        film.into_iter().chain(other).collect()
     }
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {
