@@ -8,8 +8,8 @@
 //! | --- | --- |
 //! | [`playlist`] | M3U files |
 //! | [`source`] | the packets of a title of a store, or of a file |
-//! | [`head`] | the beginning of a title: program, clock, first time stamps |
-//! | [`program`] | PIDs of the splice, and its tables |
+//! | `head` | the beginning of a title: program, clock, first time stamps |
+//! | `program` | PIDs of the splice, and its tables |
 //! | [`splicer`] | the splice |
 //!
 //! `docs/design/0050-channels.md`.

@@ -7,7 +7,7 @@
 //!                         clock ──┴────┴─                    nor its presentation begins before the end of A's
 //! ```
 //!
-//! * PIDs and tables are those of [`SplicedProgram`]; the titles' own tables are dropped.
+//! * PIDs and tables are those of `SplicedProgram`; the titles' own tables are dropped.
 //! * Clock references and time stamps move by one constant for each title ([`Restamp`]). A title's clock that jumps is moved again, so
 //!   that the jump is closed.
 //! * Continuity counters go on from title to title. Within a title they keep the gaps that they have: a decoder must notice lost packets.
