@@ -6,9 +6,12 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::FromArgMatches;
+use millrace_make::live::pull::without_secrets;
+
 use super::{ServeArgs, notify};
-use crate::cmds::CliCommand;
-use crate::cmds::settings::{self, Faults, TakesEffect};
+use crate::cmds::settings::{self, Faults, Layered, TakesEffect};
+use crate::cmds::{Cli, CliCommand};
 use crate::service::ServiceConfig;
 
 /// Values by the name of their setting, as they were given; of a setting without a value there is none.
@@ -87,9 +90,9 @@ fn read(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<Strin
         Faults::Line(error) => vec![error.to_string().lines().next().unwrap_or_default().to_owned()],
     };
     let layered = settings::layered(command_line).map_err(faults)?;
-    let (cli, origins) = settings::parse(command_line).map_err(faults)?;
-    let (CliCommand::Serve(args), Some(serve)) = (cli.command, layered.matches.subcommand_matches("serve"))
-    else {
+    let Layered { matches, origins } = layered;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| faults(error.into()))?;
+    let (CliCommand::Serve(args), Some(serve)) = (cli.command, matches.subcommand_matches("serve")) else {
         return Err(vec![
             "the server was not started by 'millrace serve'; start it so to change its settings".into(),
         ]);
@@ -136,7 +139,8 @@ impl SettingChange {
 
 fn changes(running: &Values, read: &Values) -> Vec<SettingChange> {
     let text = |values: Option<&Vec<String>>| {
-        values.map_or_else(|| "the default".to_owned(), |values| values.join(", "))
+        // URLs of sources may have passwords, which the log must not have.
+        values.map_or_else(|| "the default".to_owned(), |values| without_secrets(&values.join(", ")))
     };
     let changed = settings::table().into_iter().filter_map(|setting| {
         let (before, now) = (running.get(&setting.name), read.get(&setting.name));
@@ -158,7 +162,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cmds::Cli;
 
     /// Another value than the default for each setting that can change while viewers are served.
     const OTHERS: &[(&str, &str)] = &[
@@ -223,6 +226,17 @@ mod tests {
         // The cache still waits; the others run.
         let (_, changes) = reloader.reload().unwrap();
         assert_eq!(changes.iter().map(|change| &*change.name).collect::<Vec<_>>(), ["cache"]);
+    }
+
+    #[test]
+    fn change_of_source_is_shown_without_its_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("millrace.toml");
+        std::fs::write(&file, "live = [\"a=rtsp://boss:secret@10.0.0.9/1\"]\n").unwrap();
+        let mut reloader = reloader(&file);
+        std::fs::write(&file, "live = [\"a=rtsp://boss:hidden@10.0.0.9/2?key=hidden\"]\n").unwrap();
+        let changes = reloader.reload().unwrap().1;
+        assert_eq!((&*changes[0].before, &*changes[0].now), ("a=rtsp://10.0.0.9/1", "a=rtsp://10.0.0.9/2"));
     }
 
     #[test]
