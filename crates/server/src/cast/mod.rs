@@ -12,7 +12,6 @@
 //! | [`playout`] | the thread that reads items and splices them |
 //! | [`pace`] | datagrams at their times |
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
-//! | [`lateness`] | how late datagrams left |
 //! | [`channel`] | a channel as an operator writes it, and its state |
 //! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
 //!
@@ -22,7 +21,6 @@
 pub mod channel;
 pub mod channel_feed;
 pub mod items;
-pub mod lateness;
 pub mod pace;
 pub mod playout;
 pub mod sender;

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
+use millrace_client::lateness::{LatenessSummary, histogram_us, summarize};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_media::ts_packet::SYSTEM_HZ;
 
-use super::lateness::LatenessBuckets;
 use super::playout::{PlayoutNews, PlayoutRun};
 use crate::limits::cast::{CAST_LATE_NS, CAST_START_NS, CAST_STOP_LOOK};
 
@@ -46,7 +47,7 @@ pub struct Pacer<C> {
     filled: usize,
     part_time: u64,
     datagrams: u64,
-    lateness: LatenessBuckets,
+    lateness_us: Histogram<u64>,
     moved: u64,
 }
 
@@ -64,7 +65,7 @@ impl<C: Clock> Pacer<C> {
             filled: 0,
             part_time: 0,
             datagrams: 0,
-            lateness: LatenessBuckets::default(),
+            lateness_us: histogram_us(),
             moved: 0,
         }
     }
@@ -75,8 +76,8 @@ impl<C: Clock> Pacer<C> {
     }
 
     /// How late they were.
-    pub fn lateness(&self) -> &LatenessBuckets {
-        &self.lateness
+    pub fn lateness(&self) -> LatenessSummary {
+        summarize(&self.lateness_us)
     }
 
     /// Times that the schedule was moved because everything was late.
@@ -152,7 +153,7 @@ impl<C: Clock> Pacer<C> {
             }
         }
         let late = now.ns_since(due);
-        self.lateness.record(late);
+        self.lateness_us.saturating_record(late / 1000);
         if late > CAST_LATE_NS {
             due = now;
             self.origin = Some(PaceOrigin { at: now, time: self.part_time });

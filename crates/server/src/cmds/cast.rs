@@ -211,9 +211,9 @@ impl CastView {
             bytes: counts.bytes,
             refused: counts.refused,
             seconds: (ns as f64 / NS_PER_S as f64 * 1000.0).round() / 1000.0,
-            lateness_p50_us: lateness.at_permille(500) / 1000,
-            lateness_p99_us: lateness.at_permille(990) / 1000,
-            lateness_max_us: lateness.max_ns() / 1000,
+            lateness_p50_us: lateness.p50_us,
+            lateness_p99_us: lateness.p99_us,
+            lateness_max_us: lateness.max_us,
             late_pauses: pacer.moved(),
             titles: self.titles,
         }
