@@ -18,34 +18,53 @@ enum PartOutcome {
 struct CiPart {
     word: &'static str,
     help: &'static str,
-    /// Adds to the list the items that it has skipped itself, line by line.
-    run: fn(&mut Vec<String>) -> PartOutcome,
+    work: Work,
 }
+
+enum Work {
+    /// Adds to the list the items that it has skipped itself, line by line.
+    InTurn(fn(&mut Vec<String>) -> PartOutcome),
+    Tests,
+    /// Mostly compiles, and compiles what no other part does. The tests leave a third of the processors unused, so it runs
+    /// beside them if they are chosen too.
+    BesideTests(fn() -> Command),
+}
+
+/// A part with its outcome and the time that it took.
+type PartReport = (&'static CiPart, PartOutcome, Duration);
 
 /// In this order: quick parts that often fail come first.
 const PARTS: &[CiPart] = &[
-    CiPart { word: "fmt", help: "cargo fmt --check", run: |_| fmt() },
-    CiPart { word: "house", help: "house rules, crate edges, quotes of RFCs", run: |_| house() },
+    CiPart { word: "fmt", help: "cargo fmt --check", work: Work::InTurn(|_| fmt()) },
+    CiPart {
+        word: "house",
+        help: "house rules, crate edges, quotes of RFCs",
+        work: Work::InTurn(|_| house()),
+    },
     CiPart {
         word: "scripts",
         help: "shell and Python helpers parse, units are restricted",
-        run: |_| scripts(),
+        work: Work::InTurn(|_| scripts()),
     },
-    CiPart { word: "clippy", help: "clippy on all targets, no warnings", run: |_| clippy() },
-    CiPart { word: "test", help: "all tests of the workspace", run: test },
+    CiPart { word: "clippy", help: "clippy on all targets, no warnings", work: Work::BesideTests(clippy) },
+    CiPart { word: "test", help: "all tests of the workspace", work: Work::Tests },
     CiPart {
         word: "loom",
         help: "what core shares without locks, in every order of threads",
-        run: |_| loom(),
+        work: Work::BesideTests(|| crate::loom::command(false)),
     },
     CiPart {
         word: "miri",
         help: "unsafe code of core, every access to memory checked (needs nightly miri)",
-        run: |_| miri(),
+        work: Work::InTurn(|_| miri()),
     },
-    CiPart { word: "doc", help: "documentation builds, no broken links", run: |_| doc() },
-    CiPart { word: "deny", help: "licences and sources of dependencies (needs cargo-deny)", run: |_| deny() },
-    CiPart { word: "interop", help: "real players against the built program", run: interop },
+    CiPart { word: "doc", help: "documentation builds, no broken links", work: Work::BesideTests(doc) },
+    CiPart {
+        word: "deny",
+        help: "licences and sources of dependencies (needs cargo-deny)",
+        work: Work::InTurn(|_| deny()),
+    },
+    CiPart { word: "interop", help: "real players against the built program", work: Work::InTurn(interop) },
 ];
 
 /// `cargo xtask ci [--list] [PART...]`
@@ -56,13 +75,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
         return Ok(());
     }
-    let parts = chosen(args)?;
-    let (mut report, mut skips) = (Vec::new(), Vec::new());
-    for part in parts {
-        println!("\n== {}: {}", part.word, part.help);
-        let start = Instant::now();
-        report.push((part, (part.run)(&mut skips), start.elapsed()));
-    }
+    let mut skips = Vec::new();
+    let report = run_parts(&chosen(args)?, &mut skips);
     print!("\n{}", table(&report));
     skips.iter().for_each(|line| println!("{line}"));
     let count = |is: fn(&PartOutcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
@@ -70,6 +84,26 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let skipped = count(|outcome| matches!(outcome, PartOutcome::Skipped(_)));
     println!("ci: {} passed, {failed} failed, {skipped} skipped", report.len() - failed - skipped);
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} parts failed", report.len())) }
+}
+
+fn run_parts(parts: &[&'static CiPart], skips: &mut Vec<String>) -> Vec<PartReport> {
+    let with_tests = parts.iter().any(|part| matches!(part.work, Work::Tests));
+    let is_beside = |part: &&CiPart| with_tests && matches!(part.work, Work::BesideTests(_));
+    let (beside, in_turn): (Vec<_>, Vec<_>) = parts.iter().copied().partition(is_beside);
+    let mut report = Vec::new();
+    for part in in_turn {
+        println!("\n== {}: {}", part.word, part.help);
+        let start = Instant::now();
+        let mut beside_tests = Vec::new();
+        let outcome = match part.work {
+            Work::InTurn(run) => run(skips),
+            Work::BesideTests(command) => step(&mut command()),
+            Work::Tests => tests(&beside, &mut beside_tests, skips),
+        };
+        report.push((part, outcome, start.elapsed()));
+        report.append(&mut beside_tests);
+    }
+    report
 }
 
 fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
@@ -83,7 +117,7 @@ fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
         .collect()
 }
 
-fn table(report: &[(&CiPart, PartOutcome, Duration)]) -> String {
+fn table(report: &[PartReport]) -> String {
     let mut text = String::new();
     for (part, outcome, took) in report {
         let (word, note) = match outcome {
@@ -121,17 +155,71 @@ fn house() -> PartOutcome {
     PartOutcome::Failed("cargo xtask edges; cargo xtask tidy; cargo xtask rfc".into())
 }
 
-fn clippy() -> PartOutcome {
-    step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+fn clippy() -> Command {
+    let mut command = cargo();
+    command.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    command
 }
 
-fn test(report: &mut Vec<String>) -> PartOutcome {
+/// Runs all tests, and beside them the parts `beside`, whose outcomes go to `report`.
+fn tests(beside: &[&'static CiPart], report: &mut Vec<PartReport>, skips: &mut Vec<String>) -> PartOutcome {
+    if !beside.is_empty() {
+        let words: Vec<_> = beside.iter().map(|part| part.word).collect();
+        println!("beside the tests, when they have been built: {}", words.join(", "));
+    }
+    let outcome = crate::suite::run_beside(&[], skips, || {
+        for part in beside {
+            report.push(run_quietly(part));
+        }
+    });
+    // The tests could not be built.
+    for part in &beside[report.len()..] {
+        report.push(run_quietly(part));
+    }
     // It has named each failure with its command.
-    crate::suite::run_telling(&[], report).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
+    outcome.map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn loom() -> PartOutcome {
-    crate::loom::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
+/// Runs a part at low priority, since tests with clocks run beside it, and prints its output whole at its end.
+fn run_quietly(part: &'static CiPart) -> PartReport {
+    let start = Instant::now();
+    let Work::BesideTests(command) = part.work else { unreachable!("only such parts run beside the tests") };
+    let (outcome, output) = captured(&mut yielding(&command()));
+    print!("\n== {}: {}\n{output}", part.word, part.help);
+    (part, outcome, start.elapsed())
+}
+
+/// The same command with a tenth of the processor time of what runs beside it; not at idle priority, with which it would
+/// never end on a machine that something else keeps busy.
+fn yielding(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        nice.current_dir(dir);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
+/// Runs a command; returns everything that it printed.
+fn captured(command: &mut Command) -> (PartOutcome, String) {
+    let shown = format!("{command:?}").replace('"', "");
+    match command.output() {
+        Ok(output) => {
+            let text = [output.stdout, output.stderr].concat();
+            let failed = PartOutcome::Failed(format!("{}: {shown}", output.status));
+            (
+                if output.status.success() { PartOutcome::Passed } else { failed },
+                String::from_utf8_lossy(&text).into(),
+            )
+        }
+        Err(e) => (PartOutcome::Failed(format!("could not be started: {shown}: {e}")), String::new()),
+    }
 }
 
 fn miri() -> PartOutcome {
@@ -141,8 +229,10 @@ fn miri() -> PartOutcome {
     crate::miri::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn doc() -> PartOutcome {
-    step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
+fn doc() -> Command {
+    let mut command = cargo();
+    command.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
+    command
 }
 
 /// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
@@ -258,6 +348,17 @@ mod tests {
             panic!("it passed")
         };
         assert!(note.starts_with("could not be started: "), "{note}");
+    }
+
+    #[test]
+    fn yielding_command_keeps_arguments_variables_and_folder() {
+        let mut one = command("sh", &["-c", "echo $A $B; pwd; nice; exit 3"]);
+        one.env("A", "kept").env_remove("B").current_dir("/");
+        let (outcome, output) = captured(&mut yielding(&one));
+        let PartOutcome::Failed(note) = outcome else { panic!("it passed") };
+        assert!(note.starts_with("exit status: 3: "), "{note}");
+        let own = captured(&mut command("nice", &[])).1.trim().parse::<i32>().unwrap();
+        assert_eq!(output, format!("kept\n/\n{}\n", (own + 10).min(19)));
     }
 
     #[test]

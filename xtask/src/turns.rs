@@ -3,16 +3,19 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Calls `one` for every item: those that may have company in their order, `at_once` at a time, then the others.
+/// Calls `one` for every item: those that may have company in their order, `at_once` at a time, then the others. `beside`
+/// runs on a thread of its own as long as there is company.
 pub(crate) fn take_turns<'a, T: Sync>(
     items: &'a [T],
     at_once: usize,
     alone: impl Fn(&T) -> bool,
     one: impl Fn(&'a T) + Sync,
+    beside: impl FnOnce() + Send,
 ) {
     let (last, together): (Vec<&'a T>, Vec<&'a T>) = items.iter().partition(|item| alone(item));
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
+        scope.spawn(beside);
         for _ in 0..at_once.min(together.len()) {
             scope.spawn(|| {
                 while let Some(item) = together.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -42,6 +45,7 @@ mod tests {
                 barrier.wait();
                 seen.lock().unwrap().push(n);
             },
+            || (),
         );
         let mut seen = seen.into_inner().unwrap();
         seen.sort_unstable();
@@ -51,19 +55,28 @@ mod tests {
     #[test]
     fn those_that_are_alone_come_last_and_one_by_one() {
         let (inside, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        // Begins with another that has company, and keeps those that must be alone waiting.
+        let start = Barrier::new(2);
         take_turns(
             &[-1, 2, -3, 4],
             4,
             |&n| n < 0,
             |&n| {
+                if n == 2 {
+                    start.wait();
+                }
                 let others = inside.fetch_add(1, Ordering::SeqCst);
                 assert!(n > 0 || others == 0, "{n} has company");
                 seen.lock().unwrap().push(n);
                 inside.fetch_sub(1, Ordering::SeqCst);
             },
+            || {
+                start.wait();
+                seen.lock().unwrap().push(0);
+            },
         );
         let seen = seen.into_inner().unwrap();
-        assert_eq!(seen[2..], [-1, -3]);
-        take_turns(&[], 4, |_: &u8| false, |_| panic!("there is nothing"));
+        assert_eq!(seen[3..], [-1, -3]);
+        take_turns(&[], 4, |_: &u8| false, |_| panic!("there is nothing"), || ());
     }
 }

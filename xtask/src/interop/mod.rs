@@ -165,7 +165,7 @@ fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &m
             _ => report.add(&check.name, verdict, seconds),
         }
     };
-    take_turns(checks, jobs, |check| check.alone, one);
+    take_turns(checks, jobs, |check| check.alone, one, || ());
     let (report, again) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (check, pressure) in again {
         let (verdict, seconds, _) = attempt(check, lab, server);

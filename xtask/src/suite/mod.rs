@@ -84,11 +84,16 @@ struct SuiteOptions {
 
 /// `cargo xtask test`
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    run_telling(args, &mut Vec::new())
+    run_beside(args, &mut Vec::new(), || ())
 }
 
-/// The same; adds to `report` the skipped tests, a line for each reason, and the tests that passed only alone.
-pub(crate) fn run_telling(args: &[String], report: &mut Vec<String>) -> Result<(), String> {
+/// The same, with `beside` on a thread of its own next to the tests that may have company, unless they could not be built.
+/// Adds to `report` the skipped tests, a line for each reason, and the tests that passed only alone.
+pub(crate) fn run_beside(
+    args: &[String],
+    report: &mut Vec<String>,
+    beside: impl FnOnce() + Send,
+) -> Result<(), String> {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
         return Ok(());
@@ -101,7 +106,7 @@ pub(crate) fn run_telling(args: &[String], report: &mut Vec<String>) -> Result<(
     }
     let logs = target_dir()?.join("test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{} cannot be made: {e}", logs.display()))?;
-    let mut ended = run_all(&jobs, options.at_once, &logs);
+    let mut ended = run_all(&jobs, options.at_once, &logs, beside);
     second_tries(&jobs, &mut ended, &logs);
     let mut lines = skipped_lines(&ended);
     lines.extend(unsteady_line(&ended));
@@ -137,19 +142,9 @@ fn parse(args: &[String]) -> Result<SuiteOptions, String> {
     Ok(options)
 }
 
-/// In the order in which they should begin. The doc tests are one job: cargo compiles and runs them itself.
+/// Returns the jobs in the order in which they should begin. The doc tests are one job: cargo compiles and runs them itself.
 fn jobs(messages: &[serde_json::Value]) -> Result<Vec<SuiteJob>, String> {
-    let mut jobs = vec![SuiteJob {
-        name: "doc tests".into(),
-        command: Box::new(|_| {
-            let mut command = cargo();
-            command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
-            command
-        }),
-        tests: Vec::new(),
-        listed: 0,
-        again: "cargo test --workspace --doc".into(),
-    }];
+    let mut jobs = Vec::new();
     for binary in binaries::binaries(messages) {
         for Part { name, again, tests, listed } in binary.parts(&binary.tests()?) {
             let binary = binary.clone();
@@ -162,7 +157,19 @@ fn jobs(messages: &[serde_json::Value]) -> Result<Vec<SuiteJob>, String> {
             });
         }
     }
-    jobs[1..].sort_by_key(|job| order::rank(&job.name));
+    jobs.sort_by_key(|job| order::rank(&job.name));
+    // Last, because cargo compiles nothing for two callers at once.
+    jobs.push(SuiteJob {
+        name: "doc tests".into(),
+        command: Box::new(|_| {
+            let mut command = cargo();
+            command.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+            command
+        }),
+        tests: Vec::new(),
+        listed: 0,
+        again: "cargo test --workspace --doc".into(),
+    });
     let mut names = BTreeSet::new();
     match jobs.iter().find(|job| !names.insert(&job.name)) {
         Some(twice) => Err(format!(
@@ -174,7 +181,7 @@ fn jobs(messages: &[serde_json::Value]) -> Result<Vec<SuiteJob>, String> {
 }
 
 /// Runs them; the output of each is printed whole when it has ended.
-fn run_all(jobs: &[SuiteJob], at_once: usize, logs: &Path) -> Vec<JobResult> {
+fn run_all(jobs: &[SuiteJob], at_once: usize, logs: &Path, beside: impl FnOnce() + Send) -> Vec<JobResult> {
     let ended = Mutex::new(Vec::new());
     take_turns(
         jobs,
@@ -189,6 +196,7 @@ fn run_all(jobs: &[SuiteJob], at_once: usize, logs: &Path) -> Vec<JobResult> {
             print!("\n-- {}\n{}\n", heading(&one), outcome::without_captured(&output).trim());
             ended.push(one);
         },
+        beside,
     );
     ended.into_inner().expect("printing does not panic")
 }
@@ -428,7 +436,7 @@ mod tests {
         let first = "echo 'test a ... FAILED'; echo 'test result: FAILED. 4 passed; 1 failed'; exit 101";
         let after = |name: &str, second: &str| {
             let jobs = [shell(name, &format!("[ $# -eq 0 ] || {{ {second}; }}; {first}"))];
-            let mut all = run_all(&jobs, 1, logs.path());
+            let mut all = run_all(&jobs, 1, logs.path(), || ());
             second_tries(&jobs, &mut all, logs.path());
             all.remove(0)
         };
