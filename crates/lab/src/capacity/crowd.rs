@@ -15,6 +15,8 @@ use crate::frame::{CpuTime, Row};
 
 /// How the words of a failure end that is the refusal of a server that is full (RFC 2326 section 11.3.3).
 const NOT_ENOUGH_BANDWIDTH: &str = ": 453";
+/// The same by HTTP, where the first answer says it.
+const UNAVAILABLE: [&str; 2] = ["file: HTTP 503", "playlist: HTTP 503"];
 
 /// Viewers who arrive at random.
 #[derive(Clone, Debug)]
@@ -36,7 +38,7 @@ pub struct Fates {
     pub kept: u64,
     /// Watched, and heard the BYE before the end.
     pub ended: u64,
-    /// Refused because the server is full: 453.
+    /// Refused because the server is full: 453 by RTSP, 503 to the first request by HTTP.
     pub refused: u64,
     /// Anything else: an error, another refusal, no reply.
     pub otherwise: u64,
@@ -64,6 +66,7 @@ impl SessionFate {
     pub fn of(stream: &StreamReport) -> Self {
         match (&stream.failure, stream.setup_us) {
             (Some(why), _) if why.ends_with(NOT_ENOUGH_BANDWIDTH) => Self::Refused,
+            (Some(why), None) if UNAVAILABLE.contains(&why.as_str()) => Self::Refused,
             (Some(_), _) => Self::Otherwise,
             (None, None) => Self::Asking,
             (None, Some(_)) if stream.has_ended => Self::Ended,
@@ -160,7 +163,8 @@ impl Crowd {
             stolen_ratio,
         };
         let (latest_ms, mut failures) = (ms(r.lateness.max_us), r.failures);
-        failures.retain(|why, _| !why.ends_with(NOT_ENOUGH_BANDWIDTH));
+        failures
+            .retain(|why, _| !why.ends_with(NOT_ENOUGH_BANDWIDTH) && !UNAVAILABLE.contains(&why.as_str()));
         Self { fates, figures, lost, latest_ms, streams: r.per_stream, series: r.series, failures }
     }
 
@@ -182,7 +186,7 @@ impl Crowd {
             Row::new(label)
                 .with("offered", offered as f64, "")
                 .with("admitted", fates.admitted() as f64, "")
-                .with("refused with 453", fates.refused as f64, "")
+                .with("refused", fates.refused as f64, "")
                 .with("failed", fates.otherwise as f64, "")
                 .with("ended", fates.ended as f64, "")
                 .with("packets lost", self.lost as f64, "")
@@ -213,6 +217,9 @@ mod tests {
             failed("SETUP refused: 453"),
             failed("PLAY refused: 453"),
             failed("SETUP refused: 503"),
+            failed("playlist: HTTP 503"),
+            // In the middle of a title.
+            StreamReport { failure: Some("segment: HTTP 503".to_owned()), ..played.clone() },
             // It played, and was cut off: admitted, but not kept, and without an RTCP BYE.
             StreamReport {
                 failure: Some("the server closed the connection while playing".to_owned()),
@@ -221,7 +228,7 @@ mod tests {
             StreamReport::default(),
         ];
         let fates = Fates::of(&streams);
-        assert_eq!(fates, Fates { kept: 2, ended: 1, refused: 2, otherwise: 2, asking: 1 });
+        assert_eq!(fates, Fates { kept: 2, ended: 1, refused: 3, otherwise: 3, asking: 1 });
         assert_eq!(fates.admitted(), 3);
     }
 }
