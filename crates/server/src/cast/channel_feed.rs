@@ -141,23 +141,8 @@ impl PacedSink for ChannelSink {
         let _ = self.input.look(now, 0);
         self.input.publish();
         if self.input.is_full() {
-            self.renew();
-        }
-    }
-}
-
-impl ChannelSink {
-    /// Opens another title: after months this one has as many packets as a title may have. Its viewers reach its end.
-    fn renew(&mut self) {
-        self.titles.close(self.input.channel());
-        match open_input(&self.name, &self.titles, &self.report) {
-            Ok(input) => std::mem::replace(&mut self.input, input).finish(),
-            Err(cause) => {
-                tracing::error!(
-                    "channel {}: cannot begin its title anew: {cause}; restart the server",
-                    self.name
-                );
-            }
+            let open = || open_input(&self.name, &self.titles, &self.report);
+            self.input.renew(&self.titles, &format!("channel {}", self.name), open);
         }
     }
 }

@@ -11,6 +11,7 @@ use millrace_store::cache::{FeedError, Feeder};
 use super::address::LiveTransport;
 use super::channel::{LiveChannel, LiveCounters};
 use super::state::{SourceState, SourceWatch};
+use super::titles::{LiveTitles, OpenLiveError};
 use crate::limits::live::LIVE_RATE_SECONDS;
 use crate::service::AccessPoint;
 
@@ -70,6 +71,25 @@ impl LiveInput {
     /// Whether the title can take no more: another one has to be opened.
     pub fn is_full(&self) -> bool {
         self.media.output.is_full
+    }
+
+    /// Begins a full title anew with what `open` opens: it takes months to fill one. Its viewers reach its end. `false`:
+    /// there is no new one, which the log says of `source`.
+    pub fn renew(
+        &mut self,
+        titles: &LiveTitles,
+        source: &str,
+        open: impl FnOnce() -> Result<Self, OpenLiveError>,
+    ) -> bool {
+        titles.close(self.channel());
+        match open() {
+            Ok(input) => std::mem::replace(self, input).finish(),
+            Err(cause) => {
+                tracing::error!("{source}: cannot begin its title anew: {cause}; restart the server");
+                return false;
+            }
+        }
+        true
     }
 
     /// Takes a datagram that came at `arrival`. Nothing of it can be seen before [`LiveInput::publish`].

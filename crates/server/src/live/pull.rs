@@ -109,18 +109,9 @@ impl LivePuller {
         }
         self.input.publish();
         if self.input.is_full() {
-            self.renew();
-        }
-    }
-
-    /// Opens another title when this one has as many packets as a title may have.
-    fn renew(&mut self) {
-        self.titles.close(self.input.channel());
-        match input(&self.source.name, LiveTransport::Udp, &self.titles) {
-            Ok(input) => std::mem::replace(&mut self.input, input).finish(),
-            Err(cause) => {
-                tracing::error!("live source {}: cannot begin its title anew: {cause}", self.source.name);
-            }
+            let LiveSource { name, .. } = &self.source;
+            let open = || input(name, LiveTransport::Udp, &self.titles);
+            self.input.renew(&self.titles, &format!("live source {name}"), open);
         }
     }
 

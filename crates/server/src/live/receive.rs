@@ -113,19 +113,9 @@ impl Receiver {
         }
         self.input.publish();
         if self.input.is_full() {
-            self.renew(titles);
-        }
-    }
-
-    /// Opens another title: after months this one has as many packets as a title may have. Its viewers reach its end.
-    fn renew(&mut self, titles: &LiveTitles) {
-        titles.close(self.input.channel());
-        match input(&self.source.name, self.transport, titles) {
-            Ok(input) => std::mem::replace(&mut self.input, input).finish(),
-            Err(cause) => {
-                self.is_gone = true;
-                tracing::error!("live source {}: cannot begin its title anew: {cause}", self.source.name);
-            }
+            let LiveSource { name, .. } = &self.source;
+            let open = || input(name, self.transport, titles);
+            self.is_gone = !self.input.renew(titles, &format!("live source {name}"), open);
         }
     }
 }
