@@ -25,8 +25,8 @@ enum Work {
     /// Adds to the list the items that it has skipped itself, line by line.
     InTurn(fn(&mut Vec<String>) -> PartOutcome),
     Tests,
-    /// Mostly compiles, and compiles what no other part does. The tests leave a third of the processors unused, so it runs
-    /// beside them if they are chosen too.
+    /// Mostly compiles, with options of its own. The tests leave a third of the processors unused, so it runs beside them if
+    /// they are chosen too.
     BesideTests(fn() -> Command),
 }
 
@@ -189,8 +189,8 @@ fn run_quietly(part: &'static CiPart) -> PartReport {
     (part, outcome, start.elapsed())
 }
 
-/// The same command with a tenth of the processor time of what runs beside it; not at idle priority, with which it would
-/// never end on a machine that something else keeps busy.
+/// The same command with a tenth of the processor time that a test has. At idle priority it would never end on a machine that
+/// another program keeps busy.
 fn yielding(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());

@@ -53,8 +53,8 @@ const TRANSPORTS: [(&str, &str); 4] =
 const ADMITTED_BOUND: f64 = 0.95;
 /// Viewers offered then, as a multiple of the number that the search found.
 const OFFERED: f64 = 1.2;
-/// How many of them arrive in a second: a crowd at the beginning of a film, a busy evening, a quiet one. Admission learns what a
-/// viewer costs while they come, so it knows more of the last ones of a quiet evening.
+/// How many of them arrive in a second: a crowd at the beginning of a title, a busy evening, a quiet one. Admission
+/// measures the cost of a viewer while they arrive, so it has measured longest on a quiet evening.
 const ARRIVALS_PER_S: [f64; 3] = [250.0, 25.0, 5.0];
 /// Longest time in which they arrive: their titles have to last as long.
 const LONGEST_ARRIVALS: Duration = Duration::from_secs(400);
@@ -247,7 +247,7 @@ fn one_service(
     Ok(judged)
 }
 
-/// More viewers than were found come to our server with admission, so many in a second.
+/// More viewers than were found come to our server with admission, `per_s` of them in a second.
 fn with_admission(
     options: &Options,
     scene: Scene<'_>,

@@ -15,7 +15,7 @@ use crate::frame::{CpuTime, Row};
 
 /// How the words of a failure end that is the refusal of a server that is full (RFC 2326 section 11.3.3).
 const NOT_ENOUGH_BANDWIDTH: &str = ": 453";
-/// The same by HTTP, where the first answer says it.
+/// The same by HTTP: the first response.
 const UNAVAILABLE: [&str; 2] = ["file: HTTP 503", "playlist: HTTP 503"];
 
 /// Viewers who arrive at random.

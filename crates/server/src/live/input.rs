@@ -73,8 +73,8 @@ impl LiveInput {
         self.media.output.is_full
     }
 
-    /// Begins a full title anew with what `open` opens: it takes months to fill one. Its viewers reach its end. `false`:
-    /// there is no new one, which the log says of `source`.
+    /// Replaces a full title, which took months to fill, by the one that `open` opens. Its viewers reach its end. `false`:
+    /// there is none, and the log names `source` and the cause.
     pub fn renew(
         &mut self,
         titles: &LiveTitles,
