@@ -110,6 +110,12 @@ const RULES: &[Rule] = &[
         why: "HTTP and its libraries; it sees titles, and the service through a trait, never an engine",
     },
     Rule {
+        krate: "millrace-objects",
+        ours: &["millrace-core", "millrace-store", "millrace-tls"],
+        theirs: None,
+        why: "object stores and their libraries; the store knows nothing of them",
+    },
+    Rule {
         krate: "millrace-client",
         ours: &["millrace-core", "millrace-netio", "millrace-ts"],
         theirs: None,
@@ -155,6 +161,7 @@ const RULES: &[Rule] = &[
             "millrace-media",
             "millrace-make",
             "millrace-store",
+            "millrace-objects",
             "millrace-offload",
             "millrace-client",
             "millrace-ts",

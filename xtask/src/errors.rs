@@ -14,6 +14,7 @@ const CRATES: &[(&str, &str)] = &[
     ("rights", "Users and rights"),
     ("tls", "TLS"),
     ("store", "Stores and volumes"),
+    ("objects", "Object stores"),
     ("make", "Making titles"),
     ("media", "Media formats"),
     ("client", "Receiver"),

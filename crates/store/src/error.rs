@@ -177,6 +177,20 @@ pub enum StoreError {
         /// The sizes there are.
         has: Vec<u16>,
     },
+    /// The title was added by an older version, and its packets have no checksums that a copy could be verified against.
+    #[error(
+        "title {id}: cannot be copied: its packets have no CRCs, since an older version added it; make them first (millrace prepare)"
+    )]
+    NoChecksums {
+        /// The title.
+        id: TitleId,
+    },
+    /// The title is being taken over from another store already.
+    #[error("title {id}: is being fetched by another process; wait until it has ended")]
+    TitleInProgress {
+        /// The title.
+        id: TitleId,
+    },
     /// The title has no such parity.
     #[error(
         "title {id}: has no parity track {track}: {has} parity units in a stripe; create the volume with --parity or --fec, and add the film again"

@@ -48,7 +48,7 @@ const WHOLE: &[&str] = &["engine/virtual_time", "web/web"];
 
 /// Crates whose test programs have real sockets and real clocks, and sometimes starve beside others on a busy machine.
 const REAL_TIME: &[&str] =
-    &["client", "lab", "link", "load", "netio", "offload", "preload", "server", "stream", "web"];
+    &["client", "lab", "link", "load", "netio", "objects", "offload", "preload", "server", "stream", "web"];
 
 /// Whether a program's tests may fail for want of a processor. Unit tests and all of the other crates take the clock as an
 /// argument, so a test that fails there sometimes has found a fault.

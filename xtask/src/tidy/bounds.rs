@@ -7,7 +7,7 @@ use crate::rust_text::RustText;
 /// Crates whose bounds stand there: those that are shipped, and the link and the load generator, without the benchmarks.
 const SHIPPED: &[&str] = &[
     "core", "engine", "netio", "offload", "store", "stream", "server", "client", "ts", "tcp", "preload",
-    "web", "rights", "tls", "make", "media", "link", "load",
+    "web", "rights", "tls", "make", "media", "link", "load", "objects",
 ];
 
 /// Parts of a constant's name that say that it bounds something.

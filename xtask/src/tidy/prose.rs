@@ -53,6 +53,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/make/", 2),
     ("crates/media/", 0),
     ("crates/netio/", 11),
+    ("crates/objects/", 0),
     ("crates/offload/", 5),
     ("crates/preload/", 5),
     ("crates/rights/", 0),

@@ -15,6 +15,7 @@ use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::StoreArgs;
+use super::objects::ObjectArgs;
 use super::progress::codecs;
 use super::remote::{Remote, RemoteArgs};
 use super::serve::{DEFAULT_PORTS, invite};
@@ -27,7 +28,8 @@ use crate::rtsp::date::rfc1123;
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace ls\n  millrace ls 'news-*'\n  millrace ls --urls\n  millrace ls --urls rtsp://tv.example:8554/ > addresses.txt\n  \
-                  millrace ls --json | jq '.[].name'\n  millrace ls --server http://tv.example:8080/"
+                  millrace ls --json | jq '.[].name'\n  millrace ls --server http://tv.example:8080/\n  \
+                  millrace ls --from s3://films/hotel"
 )]
 pub(super) struct LsArgs {
     /// Titles to list: names, ids, or patterns of names: * stands for any characters, ? for one
@@ -43,6 +45,11 @@ pub(super) struct LsArgs {
     /// port 554 or 8554]
     #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "", conflicts_with = "json")]
     urls: Option<String>,
+    /// List the titles of an object store instead: s3://BUCKET/PREFIX or file:///DIR
+    #[arg(long, value_name = "URL", conflicts_with_all = ["server", "urls"])]
+    from: Option<String>,
+    #[command(flatten)]
+    objects: ObjectArgs,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -181,6 +188,21 @@ impl From<RemoteTitle> for TitleRow {
     }
 }
 
+impl TitleRow {
+    /// `remarks` follow the codecs.
+    fn of(title: &TitleInfo, remarks: &str) -> Self {
+        Self {
+            name: name(&title.name),
+            title: name(&title.display_name()),
+            length: title.duration.to_string(),
+            mean: title.mean_rate,
+            peak: title.peak_rate,
+            size: ByteLen(title.bytes),
+            rest: codecs(title) + remarks,
+        }
+    }
+}
+
 /// Lists the titles of a running server.
 fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     if args.all || args.urls.is_some() {
@@ -204,6 +226,38 @@ fn run_remote(args: &LsArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{}: cannot read the list of titles", remote.place()))?;
     table(&titles.into_iter().map(TitleRow::from).collect::<Vec<_>>())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the titles of an object store.
+fn run_library(args: &LsArgs, from: &str) -> anyhow::Result<ExitCode> {
+    if args.store.is_typed() {
+        return Err(super::usage(anyhow::anyhow!(
+            "--from: means an object store, and --store and --member a store on this machine; omit one of them"
+        )));
+    }
+    let from = super::objects::library_url("--from", from)?;
+    let listing = args.objects.open(&from, &super::cancel_on_signals()?)?.list()?;
+    super::objects::warn_unreadable(&listing);
+    let mut titles: Vec<TitleInfo> = Vec::new();
+    for manifest in super::objects::named(&listing, &args.titles)? {
+        titles.push(manifest.title.clone());
+        titles.extend(
+            args.all
+                .then(|| listing.derived_from(manifest.title.id))
+                .into_iter()
+                .flatten()
+                .map(|m| m.title.clone()),
+        );
+    }
+    if args.json {
+        super::print_json(&titles)?;
+    } else {
+        let derived: Vec<TitleInfo> =
+            listing.titles.iter().filter(|m| m.title.derived.is_some()).map(|m| m.title.clone()).collect();
+        let row = |title: &TitleInfo| TitleRow::of(title, &renditions(title, &derived));
+        table(&titles.iter().map(row).collect::<Vec<_>>())?;
+    }
+    Ok(if listing.unreadable.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prints the titles.
@@ -263,6 +317,14 @@ fn made_on_use(volume: &Volume, info: &TitleInfo) -> String {
 
 /// Prints a table, or the output requested instead.
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
+    if let Some(from) = &args.from {
+        return run_library(args, from);
+    }
+    if args.objects.is_given() {
+        return Err(super::usage(anyhow::anyhow!(
+            "--endpoint and the like are for --from s3://BUCKET/PREFIX; add that"
+        )));
+    }
     if let Some(remote) = args.remote.named_or_store(&args.store)? {
         return run_remote(args, &remote);
     }
@@ -309,10 +371,7 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     }
     let row = |title: &ListedTitle| {
         let t = &title.info;
-        let rest = format!("{}{}{}", codecs(t), renditions(t, &derived), made_on_use(&volume, t));
-        let (mean, peak, size) = (t.mean_rate, t.peak_rate, ByteLen(t.bytes));
-        let title = name(&t.display_name());
-        TitleRow { name: name(&t.name), title, length: t.duration.to_string(), mean, peak, size, rest }
+        TitleRow::of(t, &format!("{}{}", renditions(t, &derived), made_on_use(&volume, t)))
     };
     table(&titles.iter().map(row).collect::<Vec<_>>())?;
     let mut out = super::terminal::stdout();

@@ -42,6 +42,7 @@ mod demo;
 mod doctor;
 mod egress;
 pub(crate) mod engine;
+mod fetch;
 mod ffmpeg;
 mod fsck;
 mod inspect;
@@ -50,10 +51,12 @@ mod ladder;
 mod live;
 mod ls;
 pub(crate) mod memory;
+mod objects;
 mod password;
 mod play;
 mod prepare;
 pub(crate) mod progress;
+mod publish;
 mod remote;
 mod repair;
 mod rm;
@@ -92,6 +95,8 @@ enum CliCommand {
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
     Title(title::TitleArgs),
+    Publish(publish::PublishArgs),
+    Fetch(fetch::FetchArgs),
     Inspect(inspect::InspectArgs),
     Fsck(fsck::FsckArgs),
     Volume(volume::VolumeArgs),
@@ -307,6 +312,8 @@ pub fn main() -> ExitCode {
         CliCommand::Ls(args) => ls::run(&args),
         CliCommand::Rm(args) => rm::run(&args),
         CliCommand::Title(args) => title::run(&args),
+        CliCommand::Publish(args) => publish::run(&args),
+        CliCommand::Fetch(args) => fetch::run(&args),
         CliCommand::Inspect(args) => inspect::run(&args),
         CliCommand::Fsck(args) => fsck::run(&args),
         CliCommand::Volume(args) => volume::run(&args),

@@ -49,6 +49,7 @@ mod frames;
 mod ladder_command;
 mod load_command;
 mod load_probe;
+mod objects_commands;
 mod play_exit_codes;
 mod printed_text;
 mod remote_commands;

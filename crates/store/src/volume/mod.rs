@@ -20,6 +20,7 @@
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
 //! | `media` | the bytes of a title, wherever they lie and whatever is missing |
+//! | `export`, `import` | a title on its way to another store, and from there |
 //! | `resize` | adds packet sizes and range sums to a title |
 //! | `subtitles` | subtitles that are kept with a title |
 //! | `catalogue` | finds titles by name, id, source |
@@ -41,6 +42,8 @@ mod damaged;
 mod data;
 mod derived;
 mod edit;
+mod export;
+mod import;
 mod ladder_dir;
 mod listing;
 pub(crate) mod lock;
@@ -91,6 +94,8 @@ pub use crate::naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use damaged::DAMAGED_FILE;
 pub use derived::Rendition;
 pub use edit::TitleEdit;
+pub use export::TitleExport;
+pub use import::{FileImport, ImportStep, ImportedTitle, TitleImport};
 pub use ladder_dir::{LadderDir, PartialFile};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn, UnreadableTitle};
 pub use media::MediaReader;

@@ -36,7 +36,12 @@ impl Workspace {
     /// Creates a workspace on each of these members, under one id. The store lock is held until the
     /// workspace has its own lock, so that no process sweeps it in between.
     pub(crate) fn create_on(members: &[Dirs]) -> Result<Self, StoreError> {
-        let mut workspace = Self { id: TitleId(random()?), parts: Vec::new(), gone: false };
+        Self::create_as(members, TitleId(random()?))
+    }
+
+    /// The same under an id that is given. An error if another process has a workspace with this id.
+    pub(crate) fn create_as(members: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
+        let mut workspace = Self { id, parts: Vec::new(), gone: false };
         for dirs in members {
             let part = WorkspaceDir::create(dirs, workspace.id)?;
             workspace.parts.push(part);
@@ -96,7 +101,10 @@ impl WorkspaceDir {
         let path = dirs.tmp.join(id.to_string());
         let _store = StoreLock::take(dirs)?;
         let disk = dirs.disk.clone();
-        disk.create_dir(&path).map_err(|e| StoreError::write("create", &path, 0, 0, e))?;
+        disk.create_dir(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => StoreError::TitleInProgress { id },
+            _ => StoreError::write("create", &path, 0, 0, e),
+        })?;
         let lock_path = path.join(LOCK_FILE);
         let made = disk
             .create_new(&lock_path)

@@ -14,7 +14,7 @@ use millrace_core::wire::rtp::Timeline;
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
 use super::publish::{self, INGEST, Naming, UnpublishedTitle};
 use super::state::{Volume, VolumeInner};
-use super::stripe_writer::StripeWriter;
+use super::stripe_writer::{StripeWriter, StripesDone};
 use super::subtitles::NewSubtitles;
 use super::workspace::Workspace;
 use crate::crcs::CrcMaker;
@@ -279,17 +279,8 @@ impl Files {
         let media = data.or(stripes.as_ref().and_then(|stripes| stripes.media)).ok_or_else(|| gave_up(id))?;
         let mut same: Vec<FileEntry> =
             data.map(|data| entry(DATA_FILE.to_owned(), data)).into_iter().collect();
-        let mut own = Vec::new();
-        if let Some(stripes) = stripes {
-            same.extend(stripes.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
-            same.extend(stripes.parity_crcs.map(|crcs| entry(PARITY_CRC_FILE.to_owned(), crcs)));
-            let named = |(name, done): (&str, Finished)| entry(name.to_owned(), done);
-            own = stripes.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
-        }
-        if data.is_some() {
-            // Of a title on one member everything is in one list.
-            same.extend(own.drain(..).flatten());
-        }
+        let own =
+            stripes.map_or_else(Vec::new, |stripes| add_stripe_files(stripes, data.is_some(), &mut same));
         same.push(entry(SUMS_FILE.to_owned(), sums.finish(id, media.bytes)?));
         same.push(entry(CRC_FILE.to_owned(), crcs.finish(id, media.bytes)?));
         let mut times = Vec::new();
@@ -360,6 +351,24 @@ fn entry(name: String, file: Finished) -> FileEntry {
     FileEntry { name, bytes: file.bytes, blake3: file.blake3.to_hex().to_string() }
 }
 
+/// Adds the files that stripes were written to: those that all members have to `same`; returns those that only one has, by position.
+/// Of a title that is one plain file everything is in one list.
+pub(super) fn add_stripe_files(
+    stripes: StripesDone,
+    is_plain: bool,
+    same: &mut Vec<FileEntry>,
+) -> Vec<Vec<FileEntry>> {
+    same.extend(stripes.parity_meta.map(|meta| entry(PARITY_META_FILE.to_owned(), meta)));
+    same.extend(stripes.parity_crcs.map(|crcs| entry(PARITY_CRC_FILE.to_owned(), crcs)));
+    let named = |(name, done): (&str, Finished)| entry(name.to_owned(), done);
+    let mut own: Vec<Vec<FileEntry>> =
+        stripes.members.into_iter().map(|files| files.into_iter().map(named).collect()).collect();
+    if is_plain {
+        same.extend(own.drain(..).flatten());
+    }
+    own
+}
+
 fn write_index(workspace: &Workspace, index: &TitleIndex) -> Result<FileEntry, StoreError> {
     let bytes = crate::format::index::encode(index);
     write_new(workspace.disk(), &workspace.path().join(INDEX_FILE), &bytes)?;
@@ -402,7 +411,11 @@ fn describe(
 }
 
 /// Where its units lie: on all members of the volume.
-fn placement(volume: &VolumeInner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Result<Placement, StoreError> {
+pub(super) fn placement(
+    volume: &VolumeInner,
+    own: Vec<Vec<FileEntry>>,
+    bytes: u64,
+) -> Result<Placement, StoreError> {
     let members = &volume.members;
     let uuids: Vec<_> = (0..members.len()).filter_map(|slot| members.member(slot)).collect();
     let mut placement = Placement::new(members.volume(), &uuids, members.geometry(), bytes);
@@ -413,7 +426,11 @@ fn placement(volume: &VolumeInner, own: Vec<Vec<FileEntry>>, bytes: u64) -> Resu
 }
 
 /// Copies the files that are the same for all members from the first to the others, durably.
-fn copy_to_others(workspace: &Workspace, homes: &[Dirs], same: &[FileEntry]) -> Result<(), StoreError> {
+pub(super) fn copy_to_others(
+    workspace: &Workspace,
+    homes: &[Dirs],
+    same: &[FileEntry],
+) -> Result<(), StoreError> {
     for (home, path) in homes.iter().zip(workspace.paths()).skip(1) {
         for file in same {
             copy_new(&home.disk, &workspace.path().join(&file.name), &path.join(&file.name))?;

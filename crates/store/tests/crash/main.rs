@@ -1,5 +1,6 @@
 //! Power cuts and failing writes, on the simulated disk.
 
+mod crash_import;
 mod crash_ladder;
 mod crash_members;
 mod crash_replace;

@@ -1,0 +1,143 @@
+//! Titles from an object store into a volume. A wrong range is requested once more, since it may have been damaged on the way;
+//! if it is wrong again, the object is.
+
+use bytes::Bytes;
+use millrace_core::limits::DEFAULT_PACKET_BYTES;
+use millrace_store::format::manifest::{DATA_FILE, FileEntry, Manifest};
+use millrace_store::volume::{ImportStep, ImportedTitle, TitleImport, TitleInfo, Volume};
+use object_store::ObjectStoreExt;
+use object_store::path::Path as ObjectPath;
+use std::ops::Range;
+
+use crate::error::ObjectError;
+use crate::library::{ObjectLibrary, TransferProgress};
+use crate::ranges::RangeReader;
+
+impl ObjectLibrary {
+    /// Fetches a title, and behind it titles that are derived from it: all become visible at once, or none does. Those that the volume
+    /// has are left out. Returns the titles that were added.
+    ///
+    /// # Errors
+    /// If the object store or the volume fails, or an object is wrong. Nothing has changed then.
+    pub fn fetch(
+        &self,
+        volume: &Volume,
+        titles: &[Manifest],
+        tell: &mut dyn FnMut(TransferProgress),
+    ) -> Result<Vec<TitleInfo>, ObjectError> {
+        let mut imports = Vec::new();
+        for manifest in titles {
+            imports.extend(TitleImport::begin(volume, manifest.clone())?);
+        }
+        let bytes_total = imports.iter().flat_map(|i| &i.manifest().files).map(|file| file.bytes).sum();
+        let mut progress = TransferProgress { bytes_done: 0, bytes_total };
+        let mut more = |bytes: u64| {
+            progress.bytes_done += bytes;
+            tell(progress);
+        };
+        let mut ready = Vec::new();
+        for mut import in imports {
+            for entry in import.manifest().files.clone() {
+                if entry.name != DATA_FILE {
+                    self.fetch_file(&import, &entry)?;
+                    more(entry.bytes);
+                }
+            }
+            self.fetch_media(&mut import, &mut more)?;
+            ready.push(import.complete()?);
+        }
+        // Titles whose parent is here already stand by themselves.
+        let has_parent = titles.first().is_some_and(|first| {
+            ready.first().is_some_and(|ready: &ImportedTitle| ready.id() == first.title.id)
+        });
+        if ready.is_empty() {
+            return Ok(Vec::new());
+        }
+        if has_parent {
+            return Ok(ImportedTitle::publish(ready)?);
+        }
+        let mut added = Vec::new();
+        for title in ready {
+            added.extend(ImportedTitle::publish(vec![title])?);
+        }
+        Ok(added)
+    }
+
+    /// A file beside the media, whole.
+    fn fetch_file(&self, import: &TitleImport, entry: &FileEntry) -> Result<(), ObjectError> {
+        let path = self.object(import.manifest().title.id, &entry.name);
+        for is_again in [false, true] {
+            let mut file = import.begin_file(&entry.name)?;
+            let mut ranges = RangeReader::new(&self.store, &path, entry.bytes);
+            while let Some((range, bytes)) = self.run(ranges.next())? {
+                file.append(&self.bytes_of(&path, range, bytes)?)?;
+            }
+            if file.finish()? {
+                return Ok(());
+            }
+            if !is_again {
+                tracing::warn!(
+                    "{}: {path} does not have the BLAKE3 of its manifest; requesting it again",
+                    self.remote.library
+                );
+            }
+        }
+        Err(self.remote.wrong(&path, "does not have the BLAKE3 of its manifest"))
+    }
+
+    fn fetch_media(&self, import: &mut TitleImport, more: &mut dyn FnMut(u64)) -> Result<(), ObjectError> {
+        let info = &import.manifest().title;
+        let path = self.object(info.id, DATA_FILE);
+        let mut ranges = RangeReader::new(&self.store, &path, info.bytes);
+        while let Some((range, bytes)) = self.run(ranges.next())? {
+            let bytes = self.bytes_of(&path, range.clone(), bytes)?;
+            let len = bytes.len() as u64;
+            if let ImportStep::Wrong { packet } = import.write_media(&bytes)? {
+                let at = u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
+                tracing::warn!("{}: {path} is wrong at byte {at}; requesting it again", self.remote.library);
+                let again = self.run(self.store.get_range(&path, range.clone()))?;
+                let again = self.bytes_of(&path, range, again)?;
+                if let ImportStep::Wrong { packet } = import.write_media(&again)? {
+                    let at = u64::from(packet) * DEFAULT_PACKET_BYTES as u64;
+                    return Err(self.remote.wrong(&path, format!("is wrong at byte {at}")));
+                }
+            }
+            more(len);
+        }
+        Ok(())
+    }
+
+    /// The bytes of a range, all of them. Fewer are requested once more: the response may have been cut.
+    fn bytes_of(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        bytes: object_store::Result<Bytes>,
+    ) -> Result<Bytes, ObjectError> {
+        let is_whole = |bytes: &Bytes| bytes.len() as u64 == range.end - range.start;
+        let again = match bytes {
+            Ok(bytes) if is_whole(&bytes) => return Ok(bytes),
+            _ => self.run(self.store.get_range(path, range.clone()))?,
+        };
+        let failed = |error| self.remote.error(&error);
+        let again = match again {
+            Ok(bytes) if is_whole(&bytes) => return Ok(bytes),
+            Err(error) if failed_for_good(&error) => return Err(failed(error)),
+            again => again,
+        };
+        // Object stores report in different ways that an object has no such bytes; all know its length.
+        let bytes = self.run(self.store.head(path))?.map_err(failed)?.size;
+        match bytes < range.end {
+            true => {
+                Err(self.remote.wrong(path, format!("has {bytes} bytes, fewer than its manifest promises")))
+            }
+            false => again.map_err(failed).and_then(|_| Err(self.remote.wrong(path, "is sent incompletely"))),
+        }
+    }
+}
+
+/// Whether the length of the object has nothing to do with an error.
+fn failed_for_good(error: &object_store::Error) -> bool {
+    use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
+    matches!(error, NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. })
+}

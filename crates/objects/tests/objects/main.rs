@@ -1,0 +1,7 @@
+//! Titles to an object store and back, with a server of others and with faults between it and us.
+
+mod s3_server;
+
+mod faults;
+mod fuzz;
+mod round_trip;
