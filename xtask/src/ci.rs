@@ -18,53 +18,50 @@ enum PartOutcome {
 struct CiPart {
     word: &'static str,
     help: &'static str,
-    work: Work,
-}
-
-enum Work {
-    /// Adds to the list the items that it has skipped itself, line by line.
-    InTurn(fn(&mut Vec<String>) -> PartOutcome),
-    Tests,
     /// Mostly compiles, with options of its own. The tests leave a third of the processors unused, so it runs beside them if
     /// they are chosen too.
-    BesideTests(fn() -> Command),
+    is_beside_tests: bool,
+    run: PartRun,
 }
 
-/// A part with its outcome and the time that it took.
-type PartReport = (&'static CiPart, PartOutcome, Duration);
+/// Adds to the list the items that it has skipped itself, line by line.
+type PartRun = fn(&mut Vec<String>) -> PartOutcome;
+
+impl CiPart {
+    const fn new(word: &'static str, help: &'static str, run: PartRun) -> Self {
+        Self { word, help, is_beside_tests: false, run }
+    }
+
+    const fn beside_tests(self) -> Self {
+        Self { is_beside_tests: true, ..self }
+    }
+}
+
+/// A part that has ended.
+struct PartReport {
+    part: &'static CiPart,
+    outcome: PartOutcome,
+    took: Duration,
+}
+
+/// The part beside which others run.
+const TEST: &str = "test";
 
 /// In this order: quick parts that often fail come first.
 const PARTS: &[CiPart] = &[
-    CiPart { word: "fmt", help: "cargo fmt --check", work: Work::InTurn(|_| fmt()) },
-    CiPart {
-        word: "house",
-        help: "house rules, crate edges, quotes of RFCs",
-        work: Work::InTurn(|_| house()),
-    },
-    CiPart {
-        word: "scripts",
-        help: "shell and Python helpers parse, units are restricted",
-        work: Work::InTurn(|_| scripts()),
-    },
-    CiPart { word: "clippy", help: "clippy on all targets, no warnings", work: Work::BesideTests(clippy) },
-    CiPart { word: "test", help: "all tests of the workspace", work: Work::Tests },
-    CiPart {
-        word: "loom",
-        help: "what core shares without locks, in every order of threads",
-        work: Work::BesideTests(|| crate::loom::command(false)),
-    },
-    CiPart {
-        word: "miri",
-        help: "unsafe code of core, every access to memory checked (needs nightly miri)",
-        work: Work::InTurn(|_| miri()),
-    },
-    CiPart { word: "doc", help: "documentation builds, no broken links", work: Work::BesideTests(doc) },
-    CiPart {
-        word: "deny",
-        help: "licences and sources of dependencies (needs cargo-deny)",
-        work: Work::InTurn(|_| deny()),
-    },
-    CiPart { word: "interop", help: "real players against the built program", work: Work::InTurn(interop) },
+    CiPart::new("fmt", "cargo fmt --check", |_| fmt()),
+    CiPart::new("house", "house rules, crate edges, quotes of RFCs", |_| house()),
+    CiPart::new("scripts", "shell and Python helpers parse, units are restricted", |_| scripts()),
+    CiPart::new("clippy", "clippy on all targets, no warnings", |_| clippy()).beside_tests(),
+    CiPart::new(TEST, "all tests of the workspace", |skips| tests(&[], &mut Vec::new(), skips)),
+    CiPart::new("loom", "what core shares without locks, in every order of threads", |_| loom())
+        .beside_tests(),
+    CiPart::new("miri", "unsafe code of core, every access to memory checked (needs nightly miri)", |_| {
+        miri()
+    }),
+    CiPart::new("doc", "documentation builds, no broken links", |_| doc()).beside_tests(),
+    CiPart::new("deny", "licences and sources of dependencies (needs cargo-deny)", |_| deny()),
+    CiPart::new("interop", "real players against the built program", interop),
 ];
 
 /// `cargo xtask ci [--list] [PART...]`
@@ -79,7 +76,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let report = run_parts(&chosen(args)?, &mut skips);
     print!("\n{}", table(&report));
     skips.iter().for_each(|line| println!("{line}"));
-    let count = |is: fn(&PartOutcome) -> bool| report.iter().filter(|(_, outcome, _)| is(outcome)).count();
+    let count = |is: fn(&PartOutcome) -> bool| report.iter().filter(|one| is(&one.outcome)).count();
     let failed = count(|outcome| matches!(outcome, PartOutcome::Failed(_)));
     let skipped = count(|outcome| matches!(outcome, PartOutcome::Skipped(_)));
     println!("ci: {} passed, {failed} failed, {skipped} skipped", report.len() - failed - skipped);
@@ -87,20 +84,19 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn run_parts(parts: &[&'static CiPart], skips: &mut Vec<String>) -> Vec<PartReport> {
-    let with_tests = parts.iter().any(|part| matches!(part.work, Work::Tests));
-    let is_beside = |part: &&CiPart| with_tests && matches!(part.work, Work::BesideTests(_));
-    let (beside, in_turn): (Vec<_>, Vec<_>) = parts.iter().copied().partition(is_beside);
+    let with_tests = parts.iter().any(|part| part.word == TEST);
+    let (beside, in_turn): (Vec<_>, Vec<_>) =
+        parts.iter().copied().partition(|part| with_tests && part.is_beside_tests);
     let mut report = Vec::new();
     for part in in_turn {
         println!("\n== {}: {}", part.word, part.help);
         let start = Instant::now();
         let mut beside_tests = Vec::new();
-        let outcome = match part.work {
-            Work::InTurn(run) => run(skips),
-            Work::BesideTests(command) => step(&mut command()),
-            Work::Tests => tests(&beside, &mut beside_tests, skips),
+        let outcome = match part.word {
+            TEST => tests(&beside, &mut beside_tests, skips),
+            _ => (part.run)(skips),
         };
-        report.push((part, outcome, start.elapsed()));
+        report.push(PartReport { part, outcome, took: start.elapsed() });
         report.append(&mut beside_tests);
     }
     report
@@ -119,7 +115,7 @@ fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
 
 fn table(report: &[PartReport]) -> String {
     let mut text = String::new();
-    for (part, outcome, took) in report {
+    for PartReport { part, outcome, took } in report {
         let (word, note) = match outcome {
             PartOutcome::Passed => ("passed", String::new()),
             PartOutcome::Failed(note) => ("FAILED", format!("  {note}")),
@@ -155,71 +151,52 @@ fn house() -> PartOutcome {
     PartOutcome::Failed("cargo xtask edges; cargo xtask tidy; cargo xtask rfc".into())
 }
 
-fn clippy() -> Command {
-    let mut command = cargo();
-    command.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
-    command
+fn clippy() -> PartOutcome {
+    step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-/// Runs all tests, and beside them the parts `beside`, whose outcomes go to `report`.
+/// Runs all tests, and beside them the parts `beside`, which go to `report`.
 fn tests(beside: &[&'static CiPart], report: &mut Vec<PartReport>, skips: &mut Vec<String>) -> PartOutcome {
     if !beside.is_empty() {
         let words: Vec<_> = beside.iter().map(|part| part.word).collect();
         println!("beside the tests, when they have been built: {}", words.join(", "));
     }
-    let outcome = crate::suite::run_beside(&[], skips, || {
-        for part in beside {
-            report.push(run_quietly(part));
-        }
-    });
-    // The tests could not be built.
-    for part in &beside[report.len()..] {
-        report.push(run_quietly(part));
-    }
+    let outcome =
+        crate::suite::run_beside(&[], skips, || report.extend(beside.iter().map(|part| quietly(part))));
+    // Nothing ran beside tests that could not be built.
+    report.extend(beside[report.len()..].iter().map(|part| quietly(part)));
     // It has named each failure with its command.
     outcome.map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-/// Runs a part at low priority, since tests with clocks run beside it, and prints its output whole at its end.
-fn run_quietly(part: &'static CiPart) -> PartReport {
+/// Runs a part as a program of its own with a tenth of the processor time that a test has, and prints its output whole at
+/// its end. At idle priority it would never end on a machine that another program keeps busy.
+fn quietly(part: &'static CiPart) -> PartReport {
     let start = Instant::now();
-    let Work::BesideTests(command) = part.work else { unreachable!("only such parts run beside the tests") };
-    let (outcome, output) = captured(&mut yielding(&command()));
-    print!("\n== {}: {}\n{output}", part.word, part.help);
-    (part, outcome, start.elapsed())
-}
-
-/// The same command with a tenth of the processor time that a test has. At idle priority it would never end on a machine that
-/// another program keeps busy.
-fn yielding(command: &Command) -> Command {
-    let mut nice = Command::new("nice");
-    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
-    if let Some(dir) = command.get_current_dir() {
-        nice.current_dir(dir);
-    }
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => nice.env(name, value),
-            None => nice.env_remove(name),
-        };
-    }
-    nice
-}
-
-/// Runs a command; returns everything that it printed.
-fn captured(command: &mut Command) -> (PartOutcome, String) {
-    let shown = format!("{command:?}").replace('"', "");
-    match command.output() {
+    let output = std::env::current_exe().and_then(|xtask| {
+        Command::new("nice")
+            .args(["-n", "10"])
+            .arg(xtask)
+            .args(["ci", part.word])
+            .current_dir(root())
+            .output()
+    });
+    let outcome = match output {
         Ok(output) => {
             let text = [output.stdout, output.stderr].concat();
-            let failed = PartOutcome::Failed(format!("{}: {shown}", output.status));
-            (
-                if output.status.success() { PartOutcome::Passed } else { failed },
-                String::from_utf8_lossy(&text).into(),
-            )
+            println!("{}", String::from_utf8_lossy(&text));
+            match output.status.success() {
+                true => PartOutcome::Passed,
+                false => PartOutcome::Failed(format!("{}: cargo xtask ci {}", output.status, part.word)),
+            }
         }
-        Err(e) => (PartOutcome::Failed(format!("could not be started: {shown}: {e}")), String::new()),
-    }
+        Err(e) => PartOutcome::Failed(format!("could not be started: cargo xtask ci {}: {e}", part.word)),
+    };
+    PartReport { part, outcome, took: start.elapsed() }
+}
+
+fn loom() -> PartOutcome {
+    crate::loom::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
 fn miri() -> PartOutcome {
@@ -229,10 +206,8 @@ fn miri() -> PartOutcome {
     crate::miri::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-fn doc() -> Command {
-    let mut command = cargo();
-    command.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
-    command
+fn doc() -> PartOutcome {
+    step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
@@ -351,17 +326,6 @@ mod tests {
     }
 
     #[test]
-    fn yielding_command_keeps_arguments_variables_and_folder() {
-        let mut one = command("sh", &["-c", "echo $A $B; pwd; nice; exit 3"]);
-        one.env("A", "kept").env_remove("B").current_dir("/");
-        let (outcome, output) = captured(&mut yielding(&one));
-        let PartOutcome::Failed(note) = outcome else { panic!("it passed") };
-        assert!(note.starts_with("exit status: 3: "), "{note}");
-        let own = captured(&mut command("nice", &[])).1.trim().parse::<i32>().unwrap();
-        assert_eq!(output, format!("kept\n/\n{}\n", (own + 10).min(19)));
-    }
-
-    #[test]
     fn skipped_checks_are_read_from_the_report() {
         let report =
             br#"{"checks": [{"name": "loop/vlc", "verdict": "skip", "figures": "cvlc not installed"},
@@ -376,10 +340,11 @@ mod tests {
     fn table_lists_all_parts_with_outcome() {
         let part = |word| PARTS.iter().find(|part| part.word == word).unwrap();
         let report = [
-            (part("fmt"), PartOutcome::Passed, Duration::from_millis(1500)),
-            (part("deny"), PartOutcome::Skipped("not installed".into()), Duration::ZERO),
-            (part("test"), PartOutcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
-        ];
+            ("fmt", PartOutcome::Passed, Duration::from_millis(1500)),
+            ("deny", PartOutcome::Skipped("not installed".into()), Duration::ZERO),
+            ("test", PartOutcome::Failed("exit status: 101".into()), Duration::from_secs(60)),
+        ]
+        .map(|(word, outcome, took)| PartReport { part: part(word), outcome, took });
         assert_eq!(
             table(&report),
             "  fmt      passed      1.5 s\n  deny     skipped     0.0 s  not installed\n  \
