@@ -127,8 +127,7 @@ fn one_rate(
     let spread = if options.tiny { Duration::ZERO } else { SPREAD };
     let titles = options.titles.unwrap_or(1).max(1);
     options.say(&format!("making {titles} media files of {rate}"));
-    let arrivals = options.pick(Duration::ZERO, LONGEST_ARRIVALS / 5, LONGEST_ARRIVALS);
-    let seconds = effort.media_s(spread) + arrivals.as_secs();
+    let seconds = effort.media_s(spread) + longest_arrivals(options).as_secs();
     let files = MediaFiles::make(&scratch.0.join("media"), rate, seconds, titles)?;
     let offload = options.offload.unwrap_or(false);
     let cores = options.cores.unwrap_or(1);
@@ -236,57 +235,81 @@ fn one_service(
     // Another server has its port then.
     drop(hunt);
     if middle >= 1.0 && options.server_cmd.is_none() {
-        for per_s in options.pick(&ARRIVALS_PER_S[..1], &ARRIVALS_PER_S[..2], &ARRIVALS_PER_S[..]) {
-            let offered = (middle, *per_s);
-            let crowd = with_admission(options, scene, service, offered, (effort, limits), label, report)?;
-            let admitted = f64::from(crowd.figures.viewers) / middle;
-            judged.admitted = Some(judged.admitted.map_or(admitted, |least| least.min(admitted)));
-            judged.is_kept = judged.is_kept.into_iter().chain(crowd.keeps(limits)).reduce(|a, b| a && b);
-        }
+        let crowds = with_admission(options, scene, service, middle, effort, label, report)?;
+        judged.admitted = crowds.iter().map(|crowd| admitted(crowd, middle)).reduce(f64::min);
+        judged.is_kept = crowds.iter().filter_map(|crowd| crowd.keeps(limits)).reduce(|a, b| a && b);
     }
     Ok(judged)
 }
 
-/// More viewers than were found come to our server with admission, `per_s` of them in a second.
+fn longest_arrivals(options: &Options) -> Duration {
+    options.pick(Duration::from_secs(1), LONGEST_ARRIVALS / 5, LONGEST_ARRIVALS)
+}
+
+/// More viewers than were found, `per_s` of them in a second, or as many as it takes for all to come while the titles last.
+fn offered(options: &Options, found: f64, per_s: f64, effort: Effort) -> Offer {
+    let viewers = (found * OFFERED).ceil() as u32;
+    Offer {
+        viewers,
+        per_s: per_s.max((f64::from(viewers) / longest_arrivals(options).as_secs_f64()).ceil()),
+        hold: effort.window.max(Duration::from_secs(2)),
+        behaviour: Behaviour::default(),
+    }
+}
+
+/// Viewers let in, relative to those that the search found.
+fn admitted(crowd: &Crowd, found: f64) -> f64 {
+    f64::from(crowd.figures.viewers) / found
+}
+
+/// More viewers than were found come to our server with admission, at each rate of arrivals to a new server.
 fn with_admission(
     options: &Options,
     scene: Scene<'_>,
     service: &Service<'_>,
-    (found, per_s): (f64, f64),
-    (effort, limits): (Effort, &Limits),
+    found: f64,
+    effort: Effort,
     label: &str,
     report: &mut Report,
+) -> anyhow::Result<Vec<Crowd>> {
+    let mut crowds = Vec::new();
+    for per_s in options.pick(&ARRIVALS_PER_S[..1], &ARRIVALS_PER_S[..2], &ARRIVALS_PER_S[..]) {
+        let offered = offered(options, found, *per_s, effort);
+        let per_s = offered.per_s;
+        let label = format!("{label}, with admission, {OFFERED} times as many offered, {per_s} a second");
+        let crowd = one_crowd(options, scene, service, &offered, &label)?;
+        let mut rows = crowd.rows(&label);
+        if let Some(row) = rows.first_mut() {
+            *row = row.clone().with("admitted of those found", admitted(&crowd, found), "");
+        }
+        report.rows.extend(rows);
+        crowds.push(crowd);
+    }
+    Ok(crowds)
+}
+
+fn one_crowd(
+    options: &Options,
+    scene: Scene<'_>,
+    service: &Service<'_>,
+    offered: &Offer,
+    label: &str,
 ) -> anyhow::Result<Crowd> {
     let services = peers::OURSELVES.services(Scene { has_admission: true, ..scene })?;
     let guarded = services.into_iter().find(|other| other.name == service.name);
     let guarded = guarded.context("our server with admission")?;
-    let viewers = (found * OFFERED).ceil() as u32;
-    let longest = options.pick(Duration::from_secs(1), LONGEST_ARRIVALS / 5, LONGEST_ARRIVALS);
-    let per_s = per_s.max((f64::from(viewers) / longest.as_secs_f64()).ceil());
-    let label = format!("{label}, with admission, {OFFERED} times as many offered, {per_s} a second");
-    let offered = Offer {
-        viewers,
-        per_s,
-        hold: effort.window.max(Duration::from_secs(2)),
-        behaviour: Behaviour::default(),
-    };
     let measure = || -> anyhow::Result<Crowd> {
         options.go_on()?;
-        options.say(&format!("{label}: {viewers} viewers come"));
-        let running = (guarded.start)(viewers)?;
+        options.say(&format!("{label}: {} viewers come", offered.viewers));
+        let running = (guarded.start)(offered.viewers)?;
         let crowd = offer(scene.site, &guarded, &running, offered.clone(), &options.cancel, &mut |_| ())?;
         options.go_on()?;
         Ok(crowd)
     };
+    let limits = Limits::of(service.transport);
     let is_disturbed =
         |crowd: &Crowd| crowd.keeps(limits) != Some(true) && is_disturbing(crowd.figures.stolen_ratio);
-    let crowd = in_peace(measure, is_disturbed)?;
-    let mut rows = crowd.rows(&label);
-    if let Some(row) = rows.first_mut() {
-        *row = row.clone().with("admitted of those found", f64::from(crowd.figures.viewers) / found, "");
-    }
-    report.rows.extend(rows);
-    Ok(crowd)
+    in_peace(measure, is_disturbed)
 }
 
 /// Runs once more, a little below the number found: this run must keep the limits. Then runs once
