@@ -47,6 +47,16 @@ impl<'a> ByteRange<'a> {
         payload.get(head..payload.len().saturating_sub(tail)).unwrap_or_default()
     }
 
+    /// All bytes of the range where they lie one behind the other: in an extent without headers, and with nothing missing.
+    pub fn contiguous(&self) -> Option<&'a [u8]> {
+        let content = self.lease.content();
+        if !content.layout.is_raw() || content.spare != 0 || self.count == 0 {
+            return None;
+        }
+        let stored = self.lease.wire(self.place, self.count);
+        stored.get(usize::from(self.head)..stored.len().checked_sub(usize::from(self.tail))?)
+    }
+
     /// Bytes of packets `first..first + count` of the range.
     pub fn bytes_in(&self, first: u32, count: u32) -> usize {
         if count == 0 {

@@ -29,7 +29,7 @@ pub use self::recall::Recall;
 use crate::ids::TitleRef;
 use crate::limits::{EXTENT_BYTES, TS_PACKET_BYTES};
 use crate::packet::{PacketMeta, WireLayout};
-use crate::sync::{Access, AtomicU32, Ordering};
+use crate::sync::{Access, AtomicBool, AtomicU32, Ordering};
 
 /// Memory for an arena: huge pages, ordinary pages, heap.
 ///
@@ -47,6 +47,11 @@ pub unsafe trait Region: Send + Sync {
     }
     /// What kind of memory this is, for people: "2 MiB huge pages", "ordinary pages".
     fn describe(&self) -> &'static str;
+    /// Takes new pages for `len` bytes from `at` on, both multiples of 4096: whoever else refers to the old ones, as the kernel does
+    /// for a connection, keeps them as they are. The content is lost. `false` if this memory cannot, and then nothing has changed.
+    fn renew(&self, _at: usize, _len: usize) -> bool {
+        false
+    }
 }
 
 /// Zeroed heap memory: for tests and tools.
@@ -113,6 +118,10 @@ pub struct ExtentArena {
     /// The readable part of each extent: [`WHOLE`] or a [`mark`]. Written by the filler of the
     /// extent, and only in ascending order once it is lent.
     marks: Box<[AtomicU32]>,
+    /// Extents with pages that somebody may still refer to when no lease is left ([`Lease::refer`]).
+    referred: Box<[AtomicBool]>,
+    /// Whether there may be such: the memory can take new pages, and nothing has been told where the present ones are.
+    renews: AtomicBool,
     /// For the model of [`crate::sync`]; else of no size.
     access: Box<[Access]>,
     /// Extents at the end that are not for titles.
@@ -140,12 +149,17 @@ impl ExtentArena {
         let states: Box<[_]> = (0..extents).map(|_| AtomicU32::new(FREE)).collect();
         let marks = states.iter().map(|_| AtomicU32::new(WHOLE)).collect();
         let access = states.iter().map(|_| Access::default()).collect();
+        let referred = states.iter().map(|_| AtomicBool::new(false)).collect();
+        // The memory is new: it loses nothing by this try.
+        let renews = AtomicBool::new(extents > 0 && region.renew(0, EXTENT_BYTES));
         let aside = aside.min(states.len() as u32);
         Arc::new(Self {
             base: region.base(),
             region,
             states,
             marks,
+            referred,
+            renews,
             access,
             aside,
             titles: OpenTitles::new(),
@@ -162,8 +176,15 @@ impl ExtentArena {
         self.extents()..self.states.len() as u32
     }
 
-    /// All the memory, for registering it with a device: first byte and length in bytes. Code that reads or writes it through
-    /// this pointer keeps to the states, as leases and fills do.
+    /// All the memory, for a device that keeps its pages: first byte and length in bytes. From now on none of them is
+    /// replaced, so [`Lease::refer`] allows nothing any more.
+    pub fn registered(&self) -> (NonNull<u8>, usize) {
+        self.renews.store(false, Ordering::Relaxed);
+        self.memory()
+    }
+
+    /// All the memory: first byte and length in bytes. Code that reads or writes it through this pointer keeps to the
+    /// states, as leases and fills do.
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.base, self.region.len())
     }
@@ -180,13 +201,19 @@ impl ExtentArena {
         unsafe { self.base.as_ptr().add(extent as usize * EXTENT_BYTES) }
     }
 
-    /// Takes a free extent for writing; `None` if it is not free.
+    /// Takes a free extent for writing; `None` if it is not free, or if it can never be written to again because the system
+    /// has no new pages for it and somebody refers to the present ones.
     pub fn fill(self: &Arc<Self>, extent: u32) -> Option<Fill> {
-        self.states
-            .get(extent as usize)?
-            .compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Fill { arena: Arc::clone(self), extent, ends_as: FREE, mark: WHOLE })
+        let index = extent as usize;
+        self.states.get(index)?.compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        if self.referred[index].load(Ordering::Relaxed) {
+            let renews = self.renews.load(Ordering::Relaxed);
+            if !(renews && self.region.renew(index * EXTENT_BYTES, EXTENT_BYTES)) {
+                return None;
+            }
+            self.referred[index].store(false, Ordering::Relaxed);
+        }
+        Some(Fill { arena: Arc::clone(self), extent, ends_as: FREE, mark: WHOLE })
     }
 
     /// Lends a filled extent; `None` if it is free or being filled. For one that grows, lends the
@@ -437,6 +464,17 @@ impl Lease {
     /// Which extent of the arena.
     pub fn extent(&self) -> u32 {
         self.extent
+    }
+
+    /// Asks whether somebody who is not bound by this lease, as the kernel is not, may refer to the extent's pages. If so, they
+    /// stay as they are for as long as they are referred to: the extent gets others before it is written to again.
+    pub fn refer(&self) -> bool {
+        let may = !self.grows && self.arena.renews.load(Ordering::Relaxed);
+        if may && !self.arena.referred[self.extent as usize].load(Ordering::Relaxed) {
+            // Seen by whoever fills the extent next: that follows the release of this lease.
+            self.arena.referred[self.extent as usize].store(true, Ordering::Relaxed);
+        }
+        may
     }
 
     /// Whether it is of an extent that grows, or grew.

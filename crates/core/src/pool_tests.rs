@@ -32,6 +32,14 @@ fn extent_allows_single_writer_or_many_readers() {
 }
 
 #[test]
+fn refer_to_memory_that_cannot_take_new_pages_is_not_allowed() {
+    let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    arena.fill(0).unwrap().publish();
+    assert!(!arena.lend(0, content(1, 1316)).unwrap().refer());
+    assert!(arena.reclaim(0) && arena.fill(0).is_some());
+}
+
+#[test]
 fn fill_dropped_before_publish_frees_extent() {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
     drop(arena.fill(0));

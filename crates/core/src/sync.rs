@@ -2,9 +2,9 @@
 //! threads can run (`cargo xtask loom`).
 
 #[cfg(millrace_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(millrace_loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Tells the model that the memory of an extent is read or written; without the model it is nothing. The model knows the first packets of
 /// an extent by themselves and all others together.

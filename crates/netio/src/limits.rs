@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::{DEFAULT_STREAMS_PER_ENGINE, MAX_BATCH_BURSTS, RX_BATCH_PACKETS};
+use millrace_core::limits::{DEFAULT_STREAMS_PER_ENGINE, EXTENT_BYTES, MAX_BATCH_BURSTS, RX_BATCH_PACKETS};
 
 // UDP sockets.
 
@@ -74,6 +74,11 @@ pub const ICMP_LIFETIME_BATCHES: u64 = 4096;
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 // Sends without a copy.
+
+/// Size asked for of the pipe through which pages go to connections: an extent, wherever in its first page it begins, in one call.
+pub const PAGES_PIPE_BYTES: usize = 2 * EXTENT_BYTES;
+/// Shortest write that is worth two system calls more instead of a copy.
+pub const PAGES_MIN_BYTES: usize = 16 << 10;
 
 /// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option
 /// memory; net.core.optmem_max allows 128 KiB since Linux 6.8: room for 227. Where there is less

@@ -39,6 +39,8 @@ millrace_core::counters! {
         sum frames,
         /// Frames, or packets sent as bytes, that a connection took in part, so that the rest was copied aside.
         sum split_frames,
+        /// Bytes of titles that connections were given as references to their pages, without a copy.
+        sum referred_bytes,
         /// Control bytes taken for TCP connections.
         sum control_bytes,
         /// sendmsg calls.

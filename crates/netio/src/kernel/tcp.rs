@@ -21,6 +21,8 @@
 //!
 //! A connection that is full is watched until it can be written again ([`watch`](super::watch)).
 
+mod pages;
+
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +34,10 @@ use millrace_core::limits::{
 };
 use millrace_core::seam::{ByteRange, SendOutcome};
 use millrace_core::shape::DatagramShape;
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sockopt};
 
+use self::pages::PagePipe;
 use super::counters::TxCounters;
 use super::pieces::{Pieces, Prefix};
 use super::watch::{Watched, WritabilityWatch};
@@ -59,6 +63,8 @@ struct KernelConnection {
     socket: OwnedFd,
     /// This is a TCP connection that has carried only frames until now.
     is_tuned_for_frames: bool,
+    /// It can be given references to pages without waiting for it.
+    takes_pages: bool,
     /// Bytes that wait, from `start` of the connection's room.
     start: usize,
     waiting: usize,
@@ -99,6 +105,8 @@ pub(super) struct Conns {
     /// Broken connections that have not been reported yet; each is in here at most once.
     gone: VecDeque<ConnId>,
     prefixes: Box<[Prefix; FRAMES_PER_CALL]>,
+    /// For bytes that need not be copied; `None` if there can be no pipe.
+    pages: Option<PagePipe>,
 }
 
 /// The result of a write.
@@ -119,6 +127,7 @@ impl Conns {
             returned: VecDeque::with_capacity(conns),
             gone: VecDeque::with_capacity(conns),
             prefixes: Box::new([[0; PREFIX_BYTES + RTP_HEADER_BYTES]; FRAMES_PER_CALL]),
+            pages: PagePipe::new().ok(),
         })
     }
 
@@ -146,6 +155,7 @@ impl Conns {
                 .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
         }
         *slot = Some(KernelConnection {
+            takes_pages: is_tcp && fcntl_getfl(&socket).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)),
             socket,
             is_tuned_for_frames: is_tcp,
             start: 0,
@@ -266,6 +276,11 @@ impl Conns {
 
     /// Sends packets until the connection is full; returns how many it took.
     fn send_all(&mut self, id: ConnId, pieces: &Pieces<'_>, counters: &mut TxCounters) -> Result<usize, i32> {
+        if let Pieces::Bytes(range) = pieces
+            && let Some(bytes) = range.contiguous()
+        {
+            return self.send_contiguous(id, range, bytes, counters);
+        }
         let mut done = 0;
         while done < pieces.count() {
             let count = pieces.most_per_call().min(pieces.count() - done);

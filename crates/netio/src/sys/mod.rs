@@ -5,11 +5,13 @@
 //! | `socket` | socket addresses as bytes, socket options |
 //! | `cmsg` | control messages: building `UDP_SEGMENT`, reading time stamps, drop counts, segment sizes, ICMP errors |
 //! | `mmsg` | `sendmmsg` and `recvmmsg` over arrays allocated once |
+//! | `pipe` | references to pages, in a pipe |
 //! | `tun` | making a TUN device |
 //! | `ethtool` | the name of a driver |
 
 pub(crate) mod cmsg;
 pub(crate) mod ethtool;
 pub(crate) mod mmsg;
+pub(crate) mod pipe;
 pub(crate) mod socket;
 pub(crate) mod tun;

@@ -23,7 +23,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// # Errors
 /// The kernel's error: `ENOBUFS` or `ENOMEM` if the memory may not be locked.
 pub fn register(socket: impl AsFd, arena: &ExtentArena) -> io::Result<()> {
-    let (base, bytes) = arena.memory();
+    let (base, bytes) = arena.registered();
     let form = XdpUmemReg {
         addr: base.as_ptr() as u64,
         len: bytes as u64,

@@ -34,13 +34,17 @@ struct Title {
 
 impl Title {
     fn new(layout: WireLayout) -> Self {
+        Self::with_missing(layout, &MISSING)
+    }
+
+    fn with_missing(layout: WireLayout, missing: &[u32]) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
         let mut bytes = pattern(9, (PACKETS as usize - 1) * SIZE + LAST);
         let mut fill = arena.fill(0).unwrap();
         for (place, payload) in (0..PACKETS).zip(bytes.chunks(SIZE)) {
             let at = place as usize * layout.slot_bytes() + layout.header_bytes();
             fill.bytes_mut()[at..at + payload.len()].copy_from_slice(payload);
-            let flags = if MISSING.contains(&place) { PacketMeta::MISSING } else { 0 };
+            let flags = if missing.contains(&place) { PacketMeta::MISSING } else { 0 };
             let meta = PacketMeta::new(0, flags, MediaTicks(0)).to_bytes();
             let at = layout.meta_offset(place, PACKETS);
             fill.bytes_mut()[at..at + meta.len()].copy_from_slice(&meta);
@@ -48,8 +52,8 @@ impl Title {
         fill.publish();
         // PID 0x1FFF, nothing else.
         let null = [[0x47, 0x1f, 0xff, 0x10].as_slice(), &[0xff; 184]].concat().repeat(7);
-        for place in MISSING {
-            let packet = bytes.chunks_mut(SIZE).nth(place as usize).unwrap();
+        for place in missing {
+            let packet = bytes.chunks_mut(SIZE).nth(*place as usize).unwrap();
             packet.copy_from_slice(&null[..packet.len()]);
         }
         let content = ExtentContent {
@@ -59,7 +63,7 @@ impl Title {
             packets: PACKETS,
             last_packet_bytes: LAST as u16,
             layout,
-            spare: u8::MAX,
+            spare: if missing.is_empty() { 0 } else { u8::MAX },
         };
         let lease = arena.lend(0, content).unwrap();
         Self { _arena: arena, lease, bytes }
@@ -103,8 +107,10 @@ fn layouts() -> [WireLayout; 2] {
 
 #[test]
 fn byte_ranges_arrive_exact_despite_small_writes() {
-    for (layout, seed) in layouts().into_iter().zip(1..) {
-        let title = Title::new(layout);
+    let [rtp, raw] = layouts();
+    let titles = [(rtp, &MISSING[..]), (raw, &MISSING), (raw, &[])];
+    for ((layout, missing), seed) in titles.into_iter().zip(1..) {
+        let title = Title::with_missing(layout, missing);
         let mut tx = sender(GsoMode::Auto, 1);
         let (writer, mut reader) = connection(Some(1), Some(1));
         let fd = add(&mut tx, 0, &writer);
@@ -139,7 +145,7 @@ fn byte_ranges_arrive_exact_despite_small_writes() {
         assert!(counters.split_frames > 20, "{counters:?}");
         assert_eq!((counters.frames, counters.bytes), (0, bytes as u64));
         drop((tx, fd, writer));
-        assert!(thread.join().unwrap() == wanted, "{layout:?}");
+        assert!(thread.join().unwrap() == wanted, "{layout:?}, missing: {missing:?}");
     }
 }
 

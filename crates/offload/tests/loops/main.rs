@@ -4,6 +4,7 @@ mod asleep;
 mod loop_plays;
 mod raw_ts;
 mod reception;
+mod referred_pages;
 #[path = "../support/mod.rs"]
 mod support;
 mod tcp_back_pressure;

@@ -42,7 +42,9 @@ impl Scene {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         reader.set_nonblocking(true).unwrap();
-        let fd = listener.accept().unwrap().0.into();
+        let writer = listener.accept().unwrap().0;
+        writer.set_nonblocking(true).unwrap();
+        let fd = writer.into();
         for command in [
             Command::ConnAdd { conn: CONN, socket: ConnSocket::Kernel(fd) },
             Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false },

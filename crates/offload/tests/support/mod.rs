@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_core::counters::Group;
 use millrace_core::ids::{ConnId, RunSerial, StreamId, TitleId, TitleRef};
-use millrace_core::limits::{
-    BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, EXTENT_BYTES, RING_RECORDS,
-};
+use millrace_core::limits::{BUSY_BURST_NS, DEFAULT_BURST_NS, DEFAULT_PACKET_BYTES, RING_RECORDS};
 use millrace_core::packet::{PacketMeta, WireLayout};
-use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::pool::ExtentArena;
 use millrace_core::seam::{Clock, Doorbell, PacketTx, SendOutcome, TransmitBatch};
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::units::BitRate;
@@ -25,6 +23,7 @@ use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, ConnSocket, Dest, Event, Numbering, RunMedia, RunSpec};
 use millrace_offload::core_loop::CoreLoop;
+use millrace_offload::hugepage::PageRegion;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
 use millrace_offload::loop_tx::{LoopConnections, LoopTx, WithoutEngine};
@@ -162,7 +161,7 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
         let files = volume.open_title(info.id, DEFAULT_PACKET_BYTES).unwrap();
         let layout = files.layout;
         let bell = Arc::new(EventBell::new().unwrap());
-        let arena = ExtentArena::new(Box::new(HeapRegion::new((32 << 20) / EXTENT_BYTES)));
+        let arena = ExtentArena::new(Box::new(PageRegion::new(32 << 20).unwrap()));
         let bells = vec![Arc::clone(&bell) as Arc<dyn Doorbell>];
         let (cache, mut handles) =
             Cache::start(CacheConfig::default(), Arc::clone(&arena), Arc::new(MonotonicClock), bells)

@@ -326,7 +326,7 @@ impl Hub {
     fn admit_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
         let (now, media, service) = (self.now(), &wanted.media, &mut self.service);
         service.prepare(now, conn, &media.title)?;
-        let entry = service.find(&media.title).ok_or(Refusal::Gone)?;
+        let entry = service.find_for_bytes(&media.title).ok_or(Refusal::Gone)?;
         service.check_members(&entry)?;
         let request = StreamRequest {
             which: Which::New { label: wanted.label.clone(), agent: wanted.agent.clone() },

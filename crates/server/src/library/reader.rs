@@ -462,6 +462,11 @@ impl Library for TitleReader {
         })
     }
 
+    fn is_cached(&self, entry: &TitleEntry) -> bool {
+        let key = self.current(entry).and_then(|served| Self::key(&served, NeededPart::media(entry).part));
+        key.and_then(|key| self.open.get(&key)).is_some_and(|open| open.viewers > 0)
+    }
+
     fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         let named = self.transforms.find(name)?;
         let files = self.current(entry)?.access.files();

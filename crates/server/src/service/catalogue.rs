@@ -39,6 +39,14 @@ impl TitleCatalogue {
         self.library.find(name)
     }
 
+    /// The same in the form in which connections get its bytes: without RTP headers, so that they lie one behind the
+    /// other and need not be copied, unless the cache holds it with headers for viewers who are there now.
+    pub(super) fn find_for_bytes(&mut self, name: &str) -> Option<TitleEntry> {
+        let entry = self.library.find(name)?;
+        let raw = entry.raw().filter(|raw| self.library.is_cached(raw) || !self.library.is_cached(&entry));
+        Some(raw.unwrap_or(entry))
+    }
+
     /// The same title in packets of another size.
     pub(super) fn sized(&mut self, entry: &TitleEntry, packet_bytes: usize) -> Option<TitleEntry> {
         self.library.sized(entry, packet_bytes)

@@ -232,6 +232,11 @@ pub trait Library: Send {
     fn rearm(&mut self) {}
     /// Returns the title of this name, with the parts of it that are open.
     fn find(&mut self, name: &str) -> Option<TitleEntry>;
+    /// Whether viewers have the title in the cache in this form.
+    fn is_cached(&self, entry: &TitleEntry) -> bool {
+        let _ = entry;
+        false
+    }
     /// Returns the same title in packets of another size: packets, times, timeline and layout match
     /// this size. `None` if it is not available in this size, or if its times are not open.
     fn sized(&mut self, entry: &TitleEntry, packet_bytes: usize) -> Option<TitleEntry> {

@@ -76,6 +76,11 @@ impl Service {
         self.titles.find(name)
     }
 
+    /// The same in the form in which connections get its bytes.
+    pub fn find_for_bytes(&mut self, name: &str) -> Option<TitleEntry> {
+        self.titles.find_for_bytes(name)
+    }
+
     /// Returns the title with the operator's transformation of this name; `None`: there is none.
     pub fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
         self.titles.transformed(entry, name)
