@@ -297,12 +297,15 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         }
         let mut posted = self.refetch.post(now, self.engine.streams(), &mut self.tx, &mut self.handle);
         while let Some(want) = self.engine.poll_want() {
-            if !self.handle.want(&want) {
+            if let Some(lease) = self.handle.lend(now, &want) {
+                self.engine.handle_lease(now, want.stream, want.run, want.extent, lease);
+            } else if !self.handle.want(&want) {
                 self.engine.want_refused(&want);
                 break;
             }
             posted += 1;
         }
+        self.handle.tell(now);
         posted
     }
 
@@ -360,6 +363,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn wait(&mut self, now: Instant) {
         let earlier = |a: Option<Instant>, b: Option<Instant>| a.into_iter().chain(b).min();
         let mut next = earlier(self.engine.poll_at(), self.tx.next_due(now));
+        next = earlier(next, self.handle.tell_at());
         if self.state.conns_pending || self.state.tx_pending || self.state.held.is_some() {
             let retry = now.plus_ns(RETRY_NS);
             next = Some(next.map_or(retry, |next| next.min(retry)));

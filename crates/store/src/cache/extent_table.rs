@@ -10,6 +10,7 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use super::evict::{Candidate, Freshness, Victims};
 use super::plan::ExtentKey;
 use super::playheads::{NextUse, Ns};
+use super::residents::ResidentExtents;
 use super::titles::TitleTable;
 use crate::limits::CACHE_SPACE_RETRY_NS;
 
@@ -60,6 +61,8 @@ pub(super) struct ExtentTable {
     free: Vec<u32>,
     orphans: Vec<u32>,
     by_key: HashMap<ExtentKey, u32>,
+    /// The same for engines, without those with holes.
+    residents: Arc<ResidentExtents>,
     victims: Victims,
     stamp: u64,
     evictions: usize,
@@ -68,13 +71,15 @@ pub(super) struct ExtentTable {
 impl ExtentTable {
     /// Makes an empty extent table. The arena belongs to it: no other code fills or reclaims its
     /// extents.
-    pub(super) fn new(arena: Arc<ExtentArena>) -> Self {
+    pub(super) fn new(residents: Arc<ResidentExtents>) -> Self {
+        let arena = Arc::clone(residents.arena());
         let extents = arena.extents();
         Self {
             slots: vec![ExtentSlot::Empty; extents as usize].into(),
             free: (0..extents).rev().collect(),
             orphans: Vec::new(),
             by_key: HashMap::with_capacity(extents as usize),
+            residents,
             victims: Victims::new(extents as usize),
             stamp: 0,
             evictions: 0,
@@ -133,6 +138,15 @@ impl ExtentTable {
         self.arena.lend(slot, *content)
     }
 
+    /// Notes the use of an extent that an engine has leased by itself.
+    pub(super) fn note_use(&mut self, key: ExtentKey) {
+        let Some(&slot) = self.by_key.get(&key) else { return };
+        if let ExtentSlot::Held { used, .. } = &mut self.slots[slot as usize] {
+            self.stamp += 1;
+            *used = self.stamp;
+        }
+    }
+
     /// Makes the data of a read available for leases, in place of the same extent with more holes.
     /// Damaged data may be leased to all viewers, so it replaces anything that may not, and data
     /// read later replaces data read earlier.
@@ -147,6 +161,7 @@ impl ExtentTable {
         fill.publish();
         self.stamp += 1;
         self.slots[slot as usize] = ExtentSlot::Held { content, start_ns, used: self.stamp };
+        self.residents.put(slot, content);
         if let Some(older) = self.by_key.insert(key, slot) {
             self.retire(older);
         }
@@ -238,10 +253,14 @@ impl ExtentTable {
     /// Frees a held slot in the arena and in the tables; `false`: it is lent out.
     fn drop_held(&mut self, slot: u32) -> bool {
         let ExtentSlot::Held { content, .. } = self.slots[slot as usize] else { return false };
+        let key = ExtentKey { title: content.title, extent: content.number };
+        // Before: an engine would lease what is filled with something else.
+        self.residents.remove(key);
         if !self.arena.reclaim(slot) {
+            self.residents.put(slot, content);
             return false;
         }
-        self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+        self.by_key.remove(&key);
         self.slots[slot as usize] = ExtentSlot::Empty;
         true
     }
@@ -262,6 +281,7 @@ impl ExtentTable {
         if self.held_spare(key) == Some(ExtentContent::DAMAGED)
             && let Some(slot) = self.by_key.remove(&key)
         {
+            self.residents.remove(key);
             self.retire(slot);
         }
     }
@@ -271,7 +291,9 @@ impl ExtentTable {
             if let ExtentSlot::Held { content, .. } = self.slots[slot as usize]
                 && are(&content)
             {
-                self.by_key.remove(&ExtentKey { title: content.title, extent: content.number });
+                let key = ExtentKey { title: content.title, extent: content.number };
+                self.by_key.remove(&key);
+                self.residents.remove(key);
                 self.retire(slot);
             }
         }

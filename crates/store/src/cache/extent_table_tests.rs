@@ -20,7 +20,7 @@ impl ExtentTableFixture {
         let sample = SampleFiles::new(1316, 5000);
         let title = titles.add(OpenTitle::new(Box::new(sample.open()))).unwrap();
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
-        Self { extent_table: ExtentTable::new(arena), titles, title }
+        Self { extent_table: ExtentTable::new(ResidentExtents::new(arena)), titles, title }
     }
 
     fn key(&self, extent: u32) -> ExtentKey {
@@ -56,6 +56,36 @@ impl ExtentTableFixture {
     fn held(&self) -> Vec<u32> {
         (0..1000).filter(|&extent| self.extent_table.holds(self.key(extent), 0)).collect()
     }
+}
+
+#[test]
+fn extent_that_an_engine_leased_stays_and_one_that_goes_is_leased_no_more() {
+    let mut world = ExtentTableFixture::new(2);
+    world.load(0..2);
+    let leased = world.extent_table.residents.lend(world.key(0)).expect("it is here");
+    let fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();
+    assert_ne!(fill.extent(), leased.extent());
+    assert_eq!(world.held(), [0]);
+    let lends =
+        |world: &ExtentTableFixture, extent| world.extent_table.residents.lend(world.key(extent)).is_some();
+    assert_eq!((lends(&world, 0), lends(&world, 1)), (true, false));
+    assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_none(), "it is leased");
+    assert!(lends(&world, 0), "it could not go, so it can be leased as before");
+    world.put(fill, 7);
+    assert!(lends(&world, 7));
+    world.extent_table.drop_title(world.title);
+    assert_eq!((lends(&world, 0), lends(&world, 7)), (false, false), "the title is closed");
+    assert_eq!(leased.content().number, 0);
+}
+
+#[test]
+fn use_by_an_engine_counts_when_room_is_made() {
+    let mut world = ExtentTableFixture::new(2);
+    world.load(0..2);
+    drop(world.extent_table.residents.lend(world.key(0)));
+    world.extent_table.note_use(world.key(0));
+    let _fill = world.extent_table.take(0, Brings::Demand, &mut world.titles).unwrap();
+    assert_eq!(world.held(), [0], "1 was used before it");
 }
 
 #[test]

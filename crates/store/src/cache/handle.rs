@@ -8,9 +8,13 @@ use millrace_core::ids::{RunSerial, StreamId, TitleRef};
 use millrace_core::limits::RING_RECORDS;
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Doorbell, Want};
+use millrace_core::time::Instant;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use super::plan::ExtentKey;
+use super::residents::ResidentExtents;
 use crate::bell::EventBell;
+use crate::limits::cache::TELL_NS;
 
 /// Why an extent could not be lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,8 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Want(Want),
+    /// The engine has leased by itself what it wants here.
+    Took(Want),
     Leave(StreamId),
 }
 
@@ -99,9 +105,45 @@ pub struct CacheHandle {
     grants: Consumer<Grant>,
     flags: Arc<Flags>,
     wake: Arc<EventBell>,
+    residents: Arc<ResidentExtents>,
+    /// When the first ask was made for which the manager has not been woken.
+    untold_since: Option<Instant>,
 }
 
 impl CacheHandle {
+    /// Leases an extent at once, if it is in memory and whole. The manager, which only has to know where the stream is, hears of it
+    /// within [`TELL_NS`]: the engine calls [`CacheHandle::tell`] for that.
+    ///
+    /// `None`: [`CacheHandle::want`] is the way.
+    pub fn lend(&mut self, now: Instant, want: &Want) -> Option<Lease> {
+        if self.asks.is_full() {
+            return None;
+        }
+        let lease = self.residents.lend(ExtentKey { title: want.title, extent: want.extent })?;
+        let pushed = self.asks.push(Ask::Took(*want));
+        debug_assert!(pushed.is_ok(), "there was room, and nobody else fills it");
+        self.untold_since.get_or_insert(now);
+        Some(lease)
+    }
+
+    /// When [`CacheHandle::tell`] should be called.
+    pub fn tell_at(&self) -> Option<Instant> {
+        self.untold_since.map(|since| since.plus_ns(TELL_NS))
+    }
+
+    /// Wakes the manager if something has waited long enough to be told, or if there is much of it.
+    pub fn tell(&mut self, now: Instant) {
+        let is_much = self.asks.slots() < RING_RECORDS / 2;
+        if self.untold_since.is_some_and(|since| is_much || now.ns_since(since) >= TELL_NS) {
+            self.ring();
+        }
+    }
+
+    fn ring(&mut self) {
+        self.untold_since = None;
+        self.wake.ring();
+    }
+
     /// Requests an extent; the answer comes as a [`Grant`]. Also reports the stream's position, so
     /// that the extents after this one are read ahead. A want for an extent that the run is already
     /// waiting for changes its deadline.
@@ -144,7 +186,7 @@ impl CacheHandle {
         if !taken {
             self.flags.ask_refused.store(true, Ordering::Release);
         }
-        self.wake.ring();
+        self.ring();
         taken
     }
 }
@@ -170,11 +212,22 @@ pub(super) struct ManagerEnd {
 }
 
 /// A handle: the engine's end and the manager's end.
-pub(super) fn pair(wake: Arc<EventBell>, bell: Arc<dyn Doorbell>) -> (CacheHandle, ManagerEnd) {
+pub(super) fn pair(
+    wake: Arc<EventBell>,
+    bell: Arc<dyn Doorbell>,
+    residents: &Arc<ResidentExtents>,
+) -> (CacheHandle, ManagerEnd) {
     let (ask_in, asks) = RingBuffer::new(RING_RECORDS);
     let (grants, grant_out) = RingBuffer::new(RING_RECORDS);
     let flags = Arc::new(Flags::default());
-    let handle = CacheHandle { asks: ask_in, grants: grant_out, flags: Arc::clone(&flags), wake };
+    let handle = CacheHandle {
+        asks: ask_in,
+        grants: grant_out,
+        flags: Arc::clone(&flags),
+        wake,
+        residents: Arc::clone(residents),
+        untold_since: None,
+    };
     (handle, ManagerEnd { asks, grants, flags, bell, held: VecDeque::new(), news: false })
 }
 

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
-use millrace_core::time::Instant;
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, ExtentContent, HeapRegion};
 
 use super::*;
 
@@ -15,7 +16,8 @@ impl Doorbell for CountingBell {
 
 fn handle() -> (CacheHandle, ManagerEnd, Arc<CountingBell>, Arc<EventBell>) {
     let (wake, bell) = (Arc::new(EventBell::new().unwrap()), Arc::new(CountingBell::default()));
-    let (handle, end) = pair(Arc::clone(&wake), Arc::clone(&bell) as Arc<dyn Doorbell>);
+    let residents = ResidentExtents::new(ExtentArena::new(Box::new(HeapRegion::new(1))));
+    let (handle, end) = pair(Arc::clone(&wake), Arc::clone(&bell) as Arc<dyn Doorbell>, &residents);
     (handle, end, bell, wake)
 }
 
@@ -104,4 +106,58 @@ fn handle_drop_wakes_other_end_and_reports_gone() {
     drop(handle);
     wake.sleep(None); // returns because the drop rang
     assert!(end.is_gone() && end.has_work());
+}
+
+/// An extent of the title of [`want`] in memory.
+fn put(handle: &CacheHandle, number: u32) {
+    handle.residents.arena().fill(0).expect("free").publish();
+    let layout = WireLayout::new(1316).unwrap();
+    let (first_packet, packets, last_packet_bytes) = (number * layout.packets_per_extent(), 1, 1316);
+    let content = ExtentContent {
+        title: TitleRef(3),
+        number,
+        first_packet,
+        packets,
+        last_packet_bytes,
+        layout,
+        spare: 0,
+    };
+    handle.residents.put(0, content);
+}
+
+#[test]
+fn extent_in_memory_is_lent_at_once_and_the_manager_hears_of_it_in_time() {
+    let (mut handle, mut end, _, wake) = handle();
+    put(&handle, 1);
+    assert!(handle.lend(Instant(5), &want(2)).is_none(), "not that one");
+    assert_eq!((handle.tell_at(), end.take()), (None, None));
+    let lease = handle.lend(Instant(7), &want(1)).expect("it is there");
+    assert_eq!(lease.content().number, 1);
+    drop(handle.lend(Instant(9), &want(1)));
+    let due = Instant(7 + TELL_NS);
+    assert_eq!(handle.tell_at(), Some(due));
+    wake.announce_sleep();
+    handle.tell(Instant(due.0 - 1));
+    assert_eq!(handle.tell_at(), Some(due), "it need not wake for this yet");
+    handle.tell(due);
+    assert_eq!(handle.tell_at(), None);
+    wake.sleep(None); // returns because it was woken
+    let took = Some(Ask::Took(want(1)));
+    assert_eq!((end.take(), end.take(), end.take()), (took, took, None));
+}
+
+#[test]
+fn lend_with_a_full_ring_takes_nothing_and_a_half_full_one_is_told_at_once() {
+    let (mut handle, mut end, ..) = handle();
+    put(&handle, 1);
+    let half = RING_RECORDS / 2;
+    for _ in 0..=half {
+        assert!(handle.lend(Instant(0), &want(1)).is_some());
+    }
+    handle.tell(Instant(0));
+    assert_eq!(handle.tell_at(), None);
+    while handle.leave(id(9)) {}
+    assert!(handle.lend(Instant(0), &want(1)).is_none());
+    assert_eq!(handle.residents.arena().leases(0), 0);
+    assert!(end.take().is_some() && handle.lend(Instant(0), &want(1)).is_some());
 }

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use millrace_core::ids::TitleRef;
 use millrace_core::limits::SLOW_READ_NS;
-use millrace_core::pool::ExtentArena;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 
@@ -37,6 +36,7 @@ use super::live::Feed;
 use super::order::{Order, SpanOrder};
 use super::policy::Policy;
 use super::read::{self, ExtentReader};
+use super::residents::ResidentExtents;
 use super::source::OpenTitle;
 use super::stats::CacheCounters;
 use crate::bell::EventBell;
@@ -81,7 +81,7 @@ pub(super) struct Manager {
 /// Everything that a [`Manager`] is built from.
 pub(super) struct ManagerParts {
     pub(super) config: CacheConfig,
-    pub(super) arena: Arc<ExtentArena>,
+    pub(super) residents: Arc<ResidentExtents>,
     pub(super) handles: Vec<ManagerEnd>,
     pub(super) control: Receiver<ManagerCommand>,
     pub(super) wake: Arc<EventBell>,
@@ -102,10 +102,10 @@ impl Manager {
     }
 
     fn with_reader(parts: ManagerParts, reader: Box<dyn ExtentReader>) -> Self {
-        let ManagerParts { config, arena, handles, control, wake, clock, counters, .. } = parts;
+        let ManagerParts { config, residents, handles, control, wake, clock, counters, .. } = parts;
         let reads = config.reads_in_flight;
         let places = reader_size(&config).0 - 1;
-        let policy = Policy::new(arena, handles.len(), config.prefetch_ns, reads, Arc::clone(&counters));
+        let policy = Policy::new(residents, handles.len(), config.prefetch_ns, reads, Arc::clone(&counters));
         Self {
             policy,
             reader,
@@ -244,6 +244,7 @@ impl Manager {
             for _ in 0..ASKS_PER_TURN {
                 match end.take() {
                     Some(Ask::Want(want)) => self.policy.want(now, number, &want),
+                    Some(Ask::Took(want)) => self.policy.took(now, number, &want),
                     Some(Ask::Leave(stream)) => self.policy.leave(number, stream),
                     None => break,
                 }

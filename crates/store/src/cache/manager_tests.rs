@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::pool::HeapRegion;
+use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Doorbell, Want};
 
 use super::super::ReadBackend;
@@ -132,7 +132,8 @@ impl ManagerFixture {
     /// One read at a time, with these fates.
     fn new(script: &[ScriptedRead]) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
-        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(NoBell));
+        let residents = ResidentExtents::new(ExtentArena::new(Box::new(HeapRegion::new(4))));
+        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(NoBell), &residents);
         let config = CacheConfig {
             prefetch_ns: 0,
             reads_in_flight: 1,
@@ -142,7 +143,7 @@ impl ManagerFixture {
         let (orders, control) = std::sync::mpsc::channel();
         let mut manager = Manager::new(ManagerParts {
             config,
-            arena: ExtentArena::new(Box::new(HeapRegion::new(4))),
+            residents,
             handles: vec![end],
             control,
             wake,
@@ -355,7 +356,8 @@ fn space_retry_is_triggered_by_time_not_by_requests() {
     world.manager.turn(Instant(7));
     held.pop();
     let reading = |world: &ManagerFixture| world.manager.counters.snapshot().reading;
-    let silent = handle::pair(Arc::clone(&world.manager.wake), Arc::new(NoBell)).0;
+    let nothing = ResidentExtents::new(ExtentArena::new(Box::new(HeapRegion::new(1))));
+    let silent = handle::pair(Arc::clone(&world.manager.wake), Arc::new(NoBell), &nothing).0;
     *world.asker.lock().unwrap() = Some(std::mem::replace(&mut world.handle, silent));
     for _ in 0..5 {
         world.manager.sleep(Instant(7));

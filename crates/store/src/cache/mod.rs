@@ -67,6 +67,7 @@ mod plan;
 mod playheads;
 mod policy;
 mod read;
+mod residents;
 #[cfg(test)]
 pub(crate) mod sample;
 mod source;
@@ -99,6 +100,7 @@ pub use self::stats::{CacheStats, Damage, MemberFigures, MemberReport, Positions
 
 use self::health::Standing;
 use self::manager::{Manager, ManagerCommand, ManagerParts};
+use self::residents::ResidentExtents;
 use self::source::OpenTitle;
 use self::stats::CacheCounters;
 use crate::bell::EventBell;
@@ -185,12 +187,14 @@ impl Cache {
             return Err(CacheError::NoMemory);
         }
         let wake = Arc::new(EventBell::new().map_err(CacheError::Resources)?);
-        let (handles, ends) = bells.into_iter().map(|bell| handle::pair(Arc::clone(&wake), bell)).unzip();
+        let residents = ResidentExtents::new(Arc::clone(&arena));
+        let pair = |bell| handle::pair(Arc::clone(&wake), bell, &residents);
+        let (handles, ends) = bells.into_iter().map(pair).unzip();
         let counters = Arc::new(CacheCounters::default());
         let (control, commands) = channel();
         let parts = ManagerParts {
             config,
-            arena: Arc::clone(&arena),
+            residents,
             handles: ends,
             control: commands,
             wake: Arc::clone(&wake),

@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use millrace_core::ids::{RunSerial, StreamId, TitleRef};
-use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
+use millrace_core::pool::{ExtentContent, Fill, Lease};
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 
@@ -23,11 +23,14 @@ use super::handle::{Grant, ReadFailure};
 use super::live::Feed;
 use super::plan::{ExtentKey, NextRead, ReadPlan, Waiter};
 use super::playheads::{NextUse, Ns, PlayheadPosition, Playheads, StreamKey};
+use super::residents::ResidentExtents;
 use super::source::OpenTitle;
 use super::stats::CacheCounters;
 use super::streams::{ExtentNeed, Head, StreamTable};
 use super::titles::TitleTable;
-use crate::limits::cache::{AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, SWEEP_NS, URGENT_NS};
+use crate::limits::cache::{
+    AHEAD_RETRY_NS, FAILED_FOR_NS, FAILED_REMEMBERED, LOOK_AHEAD_TICK_NS, SWEEP_NS, URGENT_NS,
+};
 use crate::limits::{
     CACHE_SPACE_RETRY_NS, DAMAGED_KEPT_NS, EXTENTS_PER_READ, MAX_PREFETCH_EXTENTS, MAX_RUN_EXTENTS,
     PINNED_PERMILLE_PER_POSITION, RUN_AHEAD_NS,
@@ -94,13 +97,13 @@ fn ns(at: Instant) -> Ns {
 impl Policy {
     /// Creates an empty cache for `handles` engines.
     pub(super) fn new(
-        arena: Arc<ExtentArena>,
+        residents: Arc<ResidentExtents>,
         handles: usize,
         prefetch_ns: u64,
         reads_in_flight: usize,
         counters: Arc<CacheCounters>,
     ) -> Self {
-        let extents = arena.extents();
+        let extents = residents.arena().extents();
         // Reads in flight hold extents that cannot be lent: never more than half of a tiny arena.
         let max_reads = reads_in_flight.min(extents as usize / 2).max(1);
         let max_extents = (EXTENTS_PER_READ * reads_in_flight).min(extents as usize / 2).max(1);
@@ -120,7 +123,7 @@ impl Policy {
             closing: Vec::new(),
             streams: StreamTable::new(handles),
             plan: ReadPlan::new(extents as usize),
-            extent_table: ExtentTable::new(arena),
+            extent_table: ExtentTable::new(residents),
             timers: BinaryHeap::new(),
             grants: VecDeque::new(),
             failed: VecDeque::new(),
@@ -167,21 +170,14 @@ impl Policy {
         if let Some(at) = self.live_at(want.title) {
             return self.want_live(now, handle, want, at);
         }
-        self.drop_damaged(ns(now));
-        let stream = StreamKey { handle, index: want.stream.index };
-        self.forget_reader(stream);
         let key = ExtentKey { title: want.title, extent: want.extent };
-        let refuse = |failure| (handle, grant(want.stream, want.run, key, Err(failure)));
-        let Some(title) = self.titles.get(want.title) else {
-            return self.grants.push_back(refuse(ReadFailure::NoTitle));
+        let stream = match self.arrive(now, handle, want) {
+            Ok(stream) => stream,
+            Err(failure) => {
+                let refusal = grant(want.stream, want.run, key, Err(failure));
+                return self.grants.push_back((handle, refusal));
+            }
         };
-        let known = want.extent < title.open.extents();
-        let offset = ns(want.by).saturating_sub(title.open.start_ns(want.extent));
-        if !known || !self.enter(stream, want) {
-            return self.grants.push_back(refuse(ReadFailure::OutOfRange));
-        }
-        let place = PlayheadPosition { extent: want.extent, offset };
-        self.move_head(stream, Some(Head { title: want.title, place }));
         let (now, by) = (ns(now), ns(want.by));
         let need = ExtentNeed { run: want.run, by, spare: want.spare, place: want.place };
         if self.streams.rewant(stream, key, need) {
@@ -195,6 +191,32 @@ impl Policy {
             self.wait(stream, key, need);
         }
         self.look_ahead(now, stream, true);
+    }
+
+    /// A stream has leased an extent that is here.
+    pub(super) fn took(&mut self, now: Instant, handle: u16, want: &Want) {
+        let Ok(stream) = self.arrive(now, handle, want) else { return };
+        let key = ExtentKey { title: want.title, extent: want.extent };
+        self.counters.hits.add(1);
+        self.extent_table.note_use(key);
+        self.step_head(stream, key);
+        self.look_ahead(ns(now), stream, true);
+    }
+
+    /// A stream has come to an extent: its playhead is there.
+    fn arrive(&mut self, now: Instant, handle: u16, want: &Want) -> Result<StreamKey, ReadFailure> {
+        self.drop_damaged(ns(now));
+        let stream = StreamKey { handle, index: want.stream.index };
+        self.forget_reader(stream);
+        let title = self.titles.get(want.title).ok_or(ReadFailure::NoTitle)?;
+        let known = want.extent < title.open.extents();
+        let offset = ns(want.by).saturating_sub(title.open.start_ns(want.extent));
+        if !known || !self.enter(stream, want) {
+            return Err(ReadFailure::OutOfRange);
+        }
+        let place = PlayheadPosition { extent: want.extent, offset };
+        self.move_head(stream, Some(Head { title: want.title, place }));
+        Ok(stream)
     }
 
     /// Notes a stream, in place of the one before it under its key; `false`: the key is beyond the limit.
@@ -335,7 +357,9 @@ impl Policy {
     /// When [`Policy::handle_time`] and [`Policy::next_read`] have something to do although nothing has happened.
     pub(super) fn poll_at(&self, now: Instant) -> Option<Instant> {
         let now = ns(now);
-        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        let together =
+            |at: Ns| at.saturating_add(LOOK_AHEAD_TICK_NS - 1) / LOOK_AHEAD_TICK_NS * LOOK_AHEAD_TICK_NS;
+        let timer = self.timers.peek().map(|Reverse((at, ..))| together(*at));
         let room = self.no_room || self.live.iter().any(|(_, feed)| feed.is_short);
         let room = room.then(|| now.saturating_add(CACHE_SPACE_RETRY_NS as Ns));
         let ahead = self.ahead_put_off.then(|| now.saturating_add(AHEAD_RETRY_NS));

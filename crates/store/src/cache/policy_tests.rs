@@ -4,7 +4,7 @@ use std::path::Path;
 
 use millrace_core::ids::TitleId;
 use millrace_core::packet::WireLayout;
-use millrace_core::pool::HeapRegion;
+use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 use proptest::prelude::*;
@@ -74,7 +74,8 @@ impl PolicyFixture {
     fn new(extents: usize, prefetch_ns: u64) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
         let counters = Arc::new(CacheCounters::default());
-        let policy = Policy::new(Arc::clone(&arena), 2, prefetch_ns, 8, Arc::clone(&counters));
+        let policy =
+            Policy::new(ResidentExtents::new(Arc::clone(&arena)), 2, prefetch_ns, 8, Arc::clone(&counters));
         Self { policy, counters, arena, now: Instant(1_000_000_000), read: Vec::new() }
     }
 
@@ -150,7 +151,9 @@ fn read_ahead_starts_when_extents_come_within_horizon() {
     world.now = world.now.plus_ns(EXTENT_NS / 2);
     world.read_all();
     assert!(world.read_extents().is_empty());
-    assert_eq!(world.policy.poll_at(world.now), Some(world.now.plus_ns(EXTENT_NS / 2)));
+    let due = world.now.0 + EXTENT_NS / 2;
+    let together = due.next_multiple_of(LOOK_AHEAD_TICK_NS as u64);
+    assert_eq!(world.policy.poll_at(world.now), Some(Instant(together)), "with what else is due then");
     world.now = world.now.plus_ns(EXTENT_NS / 2);
     world.read_all();
     assert_eq!(world.read_extents(), [13], "although nobody said anything");
@@ -162,6 +165,36 @@ fn read_ahead_starts_when_extents_come_within_horizon() {
     world.now = world.now.plus_ns(10 * EXTENT_NS);
     world.read_all();
     assert!(world.read_extents().is_empty(), "he is gone");
+}
+
+/// A stream that leases by itself what is in memory is known, and read ahead for, as one that asks.
+#[test]
+fn read_ahead_follows_a_stream_that_takes_its_extents_itself() {
+    let run = |takes: bool| {
+        let mut world = PolicyFixture::new(64, 3 * EXTENT_NS);
+        let title = world.open(1, 100);
+        world.want(0, title, 10, EXTENT_NS);
+        world.read_all();
+        world.granted();
+        world.read_extents();
+        let stream = StreamId { index: 1, generation: 0 };
+        let by = world.now.plus_ns(EXTENT_NS);
+        let want = Want { stream, run: RunSerial(0), title, extent: 12, place: 0, by, spare: 0 };
+        if takes {
+            world.policy.took(world.now, 0, &want);
+        } else {
+            world.policy.want(world.now, 0, &want);
+        }
+        let granted = extents_of(&world.granted());
+        world.read_all();
+        world.leave(0);
+        world.now = world.now.plus_ns(2 * EXTENT_NS);
+        world.read_all();
+        (granted, world.read_extents(), world.counters.hits.get(), world.counters.playheads.get())
+    };
+    let (granted, read, hits, playheads) = run(false);
+    assert_eq!((granted, &read[..], hits, playheads), (vec![(1, 12)], &[13, 14, 15, 16][..], 1, 1));
+    assert_eq!(run(true), (vec![], read, hits, playheads), "and nothing is granted twice");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use millrace_core::pool::{ExtentArena, HeapRegion, Lease};
 use millrace_core::seam::{Clock, Doorbell, Want};
 
 use super::super::super::handle::{self, CacheHandle};
+use super::super::super::residents::ResidentExtents;
 use super::super::super::sample::SampleFiles;
 use super::super::super::{CacheConfig, ReadBackend};
 use super::super::ManagerParts;
@@ -51,14 +52,15 @@ impl BlockReadFixture {
     /// `None`: this machine has not got this way of reading.
     fn new(backend: ReadBackend) -> Option<Self> {
         let wake = Arc::new(EventBell::new().unwrap());
-        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent));
+        let residents = ResidentExtents::new(ExtentArena::new(Box::new(HeapRegion::new(9))));
+        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent), &residents);
         let config = CacheConfig { prefetch_ns: 0, reads_in_flight: 8, backend, ..CacheConfig::default() };
         let faults = ReadFaults::settable();
         // No commands are sent.
         let (_, control) = std::sync::mpsc::channel();
         let manager = Manager::new(ManagerParts {
             config,
-            arena: ExtentArena::new(Box::new(HeapRegion::new(9))),
+            residents,
             handles: vec![end],
             control,
             wake,

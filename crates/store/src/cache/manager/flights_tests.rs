@@ -15,6 +15,7 @@ use super::super::super::ReadBackend;
 use super::super::super::handle::{self, CacheHandle};
 use super::super::super::health::{GOOD_PROBES, MemberFault};
 use super::super::super::member_files::TitleFile;
+use super::super::super::residents::ResidentExtents;
 use super::super::super::stripes::sample::{StripeSample, StripeSource, geometry};
 use super::super::ManagerParts;
 use super::*;
@@ -62,7 +63,8 @@ impl FlightFixture {
     /// The same for any title; the viewer can do without `spare` packets of a codeword.
     fn of(places: usize, extents: usize, sample: StripeSample, (source, spare): (StripeSource, u8)) -> Self {
         let wake = Arc::new(EventBell::new().unwrap());
-        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent));
+        let residents = ResidentExtents::new(ExtentArena::new(Box::new(HeapRegion::new(extents + 1))));
+        let (handle, end) = handle::pair(Arc::clone(&wake), Arc::new(Silent), &residents);
         let config = CacheConfig {
             prefetch_ns: 0,
             reads_in_flight: places,
@@ -74,7 +76,7 @@ impl FlightFixture {
         let (_, control) = std::sync::mpsc::channel();
         let mut manager = Manager::new(ManagerParts {
             config,
-            arena: ExtentArena::new(Box::new(HeapRegion::new(extents + 1))),
+            residents,
             handles: vec![end],
             control,
             wake,

@@ -10,6 +10,7 @@ use millrace_core::time::Instant;
 
 use super::super::handle;
 use super::super::read::simulated::Simulated;
+use super::super::residents::ResidentExtents;
 use super::super::stats::{CacheCounters, CacheStats};
 use super::super::{CacheConfig, CacheError, CacheHandle, ReadyTitle};
 use super::{Manager, ManagerParts, reader_size};
@@ -39,15 +40,16 @@ impl SteppedCache {
         (faults, seed): (ReadFaults, u64),
     ) -> Result<(Self, Vec<CacheHandle>), CacheError> {
         let wake = Arc::new(EventBell::new().map_err(CacheError::Resources)?);
-        let (handles, ends) = bells.into_iter().map(|bell| handle::pair(Arc::clone(&wake), bell)).unzip();
+        let residents = ResidentExtents::new(Arc::clone(&arena));
+        let pair = |bell| handle::pair(Arc::clone(&wake), bell, &residents);
+        let (handles, ends) = bells.into_iter().map(pair).unzip();
         let reader = Simulated::new(reader_size(&config), faults.clone(), seed);
         let reader = reader.map_err(CacheError::Resources)?;
         let (_, control) = channel();
         let counters = Arc::new(CacheCounters::default());
-        let arena_of = Arc::clone(&arena);
-        let parts = ManagerParts { config, arena, handles: ends, control, wake, clock, counters, faults };
+        let parts = ManagerParts { config, residents, handles: ends, control, wake, clock, counters, faults };
         let manager = Manager::with_reader(parts, Box::new(reader));
-        Ok((Self { manager, arena: arena_of, due: None }, handles))
+        Ok((Self { manager, arena, due: None }, handles))
     }
 
     /// As [`Cache::open_ready`](crate::cache::Cache::open_ready).

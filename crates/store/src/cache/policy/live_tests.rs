@@ -8,6 +8,7 @@ use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
 use super::super::super::live::{FeedError, Feeder, Keep, LiveTitle, pair};
+use super::super::super::residents::ResidentExtents;
 use super::super::super::stats::CacheCounters;
 use super::*;
 use crate::bell::EventBell;
@@ -30,7 +31,7 @@ impl LivePolicyFixture {
     fn new(extents: usize) -> Self {
         let arena = ExtentArena::new(Box::new(HeapRegion::new(extents)));
         let counters = Arc::new(CacheCounters::default());
-        let policy = Policy::new(Arc::clone(&arena), 1, 0, 4, Arc::clone(&counters));
+        let policy = Policy::new(ResidentExtents::new(Arc::clone(&arena)), 1, 0, 4, Arc::clone(&counters));
         Self { arena, counters, policy }
     }
 
