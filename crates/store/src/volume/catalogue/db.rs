@@ -23,7 +23,7 @@ use crate::volume::listing::PlacedOn;
 const APPLICATION_ID: i32 = 0x4d4c_5243;
 
 /// One step per version: `MIGRATIONS[n]` takes a catalogue from `user_version` n to n + 1.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
     CREATE TABLE title (
         id TEXT NOT NULL PRIMARY KEY,
@@ -54,10 +54,17 @@ const MIGRATIONS: [&str; 3] = [
     ALTER TABLE title ADD COLUMN brief_crc INTEGER NOT NULL DEFAULT 0;  -- CRC-32C of the index's other columns
     CREATE INDEX title_in_brief ON title (id, name, members, source_key, brief_crc);
 ",
+    // Each file that is added asks for the titles of its length and of its path.
+    "
+    CREATE INDEX title_by_source_bytes ON title (source_bytes);
+    CREATE INDEX title_by_source_path ON title (source_path);
+",
 ];
 
 const COLUMNS: &str = "id, name, source_path, source_bytes, source_modified_ns, manifest_inode, manifest_bytes, \
                        manifest_modified_ns, info, crc, members, may";
+
+const OF_SOURCE: &str = "FROM title WHERE source_bytes = ?1 OR source_path = ?2";
 
 /// One row of the catalogue: a title.
 #[derive(Clone, Debug)]
@@ -283,8 +290,7 @@ impl Db {
 
     /// Titles whose source has this length or this path, the oldest first.
     pub(super) fn of_source(&mut self, bytes: u64, path: &Path) -> rusqlite::Result<Vec<CatalogueRow>> {
-        let sql = format!("SELECT {COLUMNS} FROM title WHERE source_bytes = ?1 OR source_path = ?2");
-        let mut statement = self.connection.prepare_cached(&sql)?;
+        let mut statement = self.connection.prepare_cached(&format!("SELECT {COLUMNS} {OF_SOURCE}"))?;
         let mut rows: Vec<CatalogueRow> = statement
             .query_map(params![bytes as i64, path.as_os_str().as_bytes()], row_of)?
             .collect::<rusqlite::Result<_>>()?;
@@ -534,5 +540,21 @@ mod tests {
         assert!(
             uri_of(&path, "?immutable=1").ends_with("/a%3fb%23c%2541%20%c3%a4%26mode%3dmemory?immutable=1")
         );
+    }
+
+    #[test]
+    fn titles_of_a_source_are_found_without_a_look_at_all_titles() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&dir.path().join("catalogue"), Check::Whole).unwrap();
+        let explain = format!("EXPLAIN QUERY PLAN SELECT {COLUMNS} {OF_SOURCE}");
+        let mut statement = db.connection.prepare(&explain).unwrap();
+        let plan: Vec<String> = statement
+            .query_map(params![5, b"a.ts"], |row| row.get("detail"))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        let found = |index: &str| plan.iter().any(|step| step.starts_with("SEARCH") && step.contains(index));
+        assert!(found("title_by_source_bytes") && found("title_by_source_path"), "{plan:?}");
+        assert!(!plan.iter().any(|step| step.starts_with("SCAN")), "{plan:?}");
     }
 }
