@@ -47,8 +47,9 @@ pub unsafe trait Region: Send + Sync {
     }
     /// What kind of memory this is, for people: "2 MiB huge pages", "ordinary pages".
     fn describe(&self) -> &'static str;
-    /// Takes new pages for `len` bytes from `at` on, both multiples of 4096: whoever else refers to the old ones, as the kernel does
-    /// for a connection, keeps them as they are. The content is lost. `false` if this memory cannot, and then nothing has changed.
+    /// Replaces the pages of `len` bytes from `at` on (both multiples of 4096) by new ones; the content is lost. References to
+    /// the old pages outside of this process, such as those of a connection, stay valid. `false` if this memory cannot do
+    /// that; nothing has changed then.
     fn renew(&self, _at: usize, _len: usize) -> bool {
         false
     }
@@ -118,9 +119,9 @@ pub struct ExtentArena {
     /// The readable part of each extent: [`WHOLE`] or a [`mark`]. Written by the filler of the
     /// extent, and only in ascending order once it is lent.
     marks: Box<[AtomicU32]>,
-    /// Extents with pages that somebody may still refer to when no lease is left ([`Lease::refer`]).
+    /// Extents whose pages may still be referenced when no lease is left ([`Lease::refer`]).
     referred: Box<[AtomicBool]>,
-    /// Whether there may be such: the memory can take new pages, and nothing has been told where the present ones are.
+    /// Whether such references are allowed: the memory can take new pages, and no device has the present ones registered.
     renews: AtomicBool,
     /// For the model of [`crate::sync`]; else of no size.
     access: Box<[Access]>,
@@ -150,7 +151,7 @@ impl ExtentArena {
         let marks = states.iter().map(|_| AtomicU32::new(WHOLE)).collect();
         let access = states.iter().map(|_| Access::default()).collect();
         let referred = states.iter().map(|_| AtomicBool::new(false)).collect();
-        // The memory is new: it loses nothing by this try.
+        // This attempt loses no data, because the memory is still empty.
         let renews = AtomicBool::new(extents > 0 && region.renew(0, EXTENT_BYTES));
         let aside = aside.min(states.len() as u32);
         Arc::new(Self {
@@ -176,8 +177,8 @@ impl ExtentArena {
         self.extents()..self.states.len() as u32
     }
 
-    /// All the memory, for a device that keeps its pages: first byte and length in bytes. From now on none of them is
-    /// replaced, so [`Lease::refer`] allows nothing any more.
+    /// All the memory, to be registered with a device: first byte and length in bytes. Registered pages must not be
+    /// replaced, so [`Lease::refer`] always refuses from here on.
     pub fn registered(&self) -> (NonNull<u8>, usize) {
         self.renews.store(false, Ordering::Relaxed);
         self.memory()
@@ -202,7 +203,7 @@ impl ExtentArena {
     }
 
     /// Takes a free extent for writing; `None` if it is not free, or if it can never be written to again because the system
-    /// has no new pages for it and somebody refers to the present ones.
+    /// cannot replace its pages although they may still be referenced.
     pub fn fill(self: &Arc<Self>, extent: u32) -> Option<Fill> {
         let index = extent as usize;
         self.states.get(index)?.compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed).ok()?;
@@ -466,12 +467,12 @@ impl Lease {
         self.extent
     }
 
-    /// Asks whether somebody who is not bound by this lease, as the kernel is not, may refer to the extent's pages. If so, they
-    /// stay as they are for as long as they are referred to: the extent gets others before it is written to again.
+    /// Asks for permission to keep references to the extent's pages beyond this lease, as the kernel does for a connection.
+    /// With permission the pages do not change as long as they are referenced: the extent gets others before its next fill.
     pub fn refer(&self) -> bool {
         let may = !self.grows && self.arena.renews.load(Ordering::Relaxed);
         if may && !self.arena.referred[self.extent as usize].load(Ordering::Relaxed) {
-            // Seen by whoever fills the extent next: that follows the release of this lease.
+            // Visible to the next fill, which happens after the release of this lease.
             self.arena.referred[self.extent as usize].store(true, Ordering::Relaxed);
         }
         may

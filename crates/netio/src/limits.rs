@@ -75,9 +75,9 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 // Sends without a copy.
 
-/// Size asked for of the pipe through which pages go to connections: an extent, wherever in its first page it begins, in one call.
+/// Size of the pipe through which pages go to connections: one call passes a whole extent, even if it begins in mid-page.
 pub const PAGES_PIPE_BYTES: usize = 2 * EXTENT_BYTES;
-/// Shortest write that is worth two system calls more instead of a copy.
+/// Shortest write without a copy: below this, copying is cheaper than a second system call.
 pub const PAGES_MIN_BYTES: usize = 16 << 10;
 
 /// Sends of one socket that may be outstanding. A completion takes 576 bytes of the socket's option

@@ -106,10 +106,10 @@ unsafe impl Region for PageRegion {
     fn renew(&self, at: usize, len: usize) -> bool {
         assert!(at <= self.len && len <= self.len - at, "bytes {at}+{len} of {}", self.len);
         if self.kind == HUGE_PAGES {
-            return false; // of a reserved huge page no part can go, and the kernel says nothing of it
+            return false; // the kernel does not replace parts of reserved huge pages, and reports no error
         }
-        // SAFETY: the range lies in our mapping, and whoever asks (an extent's filler) lets nobody read or write it meanwhile. Its pages
-        // go, and zeroed ones come with the next access.
+        // SAFETY: the range lies in our mapping. The caller holds the only right to access it (it fills this extent), so no reference
+        // sees the content change. The next access finds zeroed pages.
         unsafe { madvise(self.base.as_ptr().add(at).cast(), len, Advice::LinuxDontNeed) }.is_ok()
     }
 }

@@ -126,6 +126,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     ),
     entry(Rule::Unsafe, "crates/netio/src/sys/ethtool.rs", "the ioctl that names a driver takes a pointer"),
     entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
+    entry(Rule::Unsafe, "crates/netio/src/sys/pipe.rs", "vmsplice: the kernel keeps references to the pages"),
     entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),
     entry(Rule::Unsafe, "crates/netio/src/sys/tun.rs", "the ioctl that makes a TUN device"),
     entry(

@@ -43,7 +43,7 @@ millrace_core::counters! {
         sum referred_bytes,
         /// Control bytes taken for TCP connections.
         sum control_bytes,
-        /// sendmsg calls.
+        /// sendmsg and splice calls.
         sum tcp_calls,
         /// Times a connection was full and was watched until it could be written again.
         sum tcp_waits,

@@ -63,7 +63,7 @@ struct KernelConnection {
     socket: OwnedFd,
     /// This is a TCP connection that has carried only frames until now.
     is_tuned_for_frames: bool,
-    /// It can be given references to pages without waiting for it.
+    /// It accepts references to pages, and never blocks.
     takes_pages: bool,
     /// Bytes that wait, from `start` of the connection's room.
     start: usize,
@@ -105,7 +105,7 @@ pub(super) struct Conns {
     /// Broken connections that have not been reported yet; each is in here at most once.
     gone: VecDeque<ConnId>,
     prefixes: Box<[Prefix; FRAMES_PER_CALL]>,
-    /// For bytes that need not be copied; `None` if there can be no pipe.
+    /// For bytes that need not be copied; `None` if the pipe could not be created.
     pages: Option<PagePipe>,
 }
 

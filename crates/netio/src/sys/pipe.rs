@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::pipe::{IoSliceRaw, SpliceFlags, vmsplice};
 
-/// Puts references to the pages of `bytes` into a pipe, without waiting; returns how many bytes of them. Whatever reads
-/// the pipe, or is passed the pages on, sees later changes of this memory.
+/// Puts references to the pages of `bytes` into a pipe, without waiting; returns the number of bytes. Later changes of this
+/// memory are visible to the reader of the pipe and to every receiver of the pages behind it.
 ///
 /// # Errors
 /// The kernel's error.

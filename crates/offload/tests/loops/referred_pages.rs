@@ -1,4 +1,4 @@
-//! Bytes that connections are given as references to the pages of an extent.
+//! Connections that get references to the pages of an extent instead of copies.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -41,7 +41,7 @@ fn sender() -> (KernelTx, TcpStream) {
     (tx, reader)
 }
 
-/// Sends the packets of the extent from `place` on, of the first one what is behind `head` bytes; returns how many are taken.
+/// Sends the extent's packets from `place` on, without the first `head` bytes; returns the number of packets accepted.
 fn send(tx: &mut KernelTx, lease: &Lease, place: u32, head: u16) -> u32 {
     let count = lease.content().packets - place;
     let range = ByteRange { lease, place, count, head, tail: 0 };
@@ -83,7 +83,7 @@ fn bytes_on_their_way_survive_the_next_content_of_their_extent() {
         reader.read_exact(&mut got).unwrap();
         got
     });
-    // What a connection did not take of a packet waits for it.
+    // The rest of a packet that was accepted in part still has to be flushed.
     while !reading.is_finished() {
         tx.flush_conns();
         std::thread::yield_now();

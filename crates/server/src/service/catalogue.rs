@@ -39,8 +39,8 @@ impl TitleCatalogue {
         self.library.find(name)
     }
 
-    /// The same in the form in which connections get its bytes: without RTP headers, so that they lie one behind the
-    /// other and need not be copied, unless the cache holds it with headers for viewers who are there now.
+    /// The same in the form for connections of bytes: without RTP headers, so that the bytes are contiguous and need not be
+    /// copied. If viewers have the title in the cache with headers now, they share that copy.
     pub(super) fn find_for_bytes(&mut self, name: &str) -> Option<TitleEntry> {
         let entry = self.library.find(name)?;
         let raw = entry.raw().filter(|raw| self.library.is_cached(raw) || !self.library.is_cached(&entry));

@@ -61,7 +61,7 @@ pub(super) struct ExtentTable {
     free: Vec<u32>,
     orphans: Vec<u32>,
     by_key: HashMap<ExtentKey, u32>,
-    /// The same for engines, without those with holes.
+    /// The extents without holes, for the engines.
     residents: Arc<ResidentExtents>,
     victims: Victims,
     stamp: u64,
@@ -138,7 +138,7 @@ impl ExtentTable {
         self.arena.lend(slot, *content)
     }
 
-    /// Notes the use of an extent that an engine has leased by itself.
+    /// Notes the use of an extent that an engine leased without asking.
     pub(super) fn note_use(&mut self, key: ExtentKey) {
         let Some(&slot) = self.by_key.get(&key) else { return };
         if let ExtentSlot::Held { used, .. } = &mut self.slots[slot as usize] {
@@ -254,7 +254,7 @@ impl ExtentTable {
     fn drop_held(&mut self, slot: u32) -> bool {
         let ExtentSlot::Held { content, .. } = self.slots[slot as usize] else { return false };
         let key = ExtentKey { title: content.title, extent: content.number };
-        // Before: an engine would lease what is filled with something else.
+        // First of all: otherwise an engine could lease the slot after its next fill.
         self.residents.remove(key);
         if !self.arena.reclaim(slot) {
             self.residents.put(slot, content);

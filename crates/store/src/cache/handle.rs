@@ -83,7 +83,7 @@ pub struct Grant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     Want(Want),
-    /// The engine has leased by itself what it wants here.
+    /// The engine has already leased the extent of this want.
     Took(Want),
     Leave(StreamId),
 }
@@ -106,15 +106,15 @@ pub struct CacheHandle {
     flags: Arc<Flags>,
     wake: Arc<EventBell>,
     residents: Arc<ResidentExtents>,
-    /// When the first ask was made for which the manager has not been woken.
+    /// Time of the oldest ask since the manager was last woken.
     untold_since: Option<Instant>,
 }
 
 impl CacheHandle {
-    /// Leases an extent at once, if it is in memory and whole. The manager, which only has to know where the stream is, hears of it
-    /// within [`TELL_NS`]: the engine calls [`CacheHandle::tell`] for that.
+    /// Leases an extent at once if it is in memory and whole. The manager only has to know the stream's position, and learns of it
+    /// within [`TELL_NS`] if the engine calls [`CacheHandle::tell`] in time.
     ///
-    /// `None`: [`CacheHandle::want`] is the way.
+    /// `None`: use [`CacheHandle::want`].
     pub fn lend(&mut self, now: Instant, want: &Want) -> Option<Lease> {
         if self.asks.is_full() {
             return None;
@@ -126,12 +126,12 @@ impl CacheHandle {
         Some(lease)
     }
 
-    /// When [`CacheHandle::tell`] should be called.
+    /// When [`CacheHandle::tell`] must be called.
     pub fn tell_at(&self) -> Option<Instant> {
         self.untold_since.map(|since| since.plus_ns(TELL_NS))
     }
 
-    /// Wakes the manager if something has waited long enough to be told, or if there is much of it.
+    /// Wakes the manager if its news are [`TELL_NS`] old, or fill half of the ring.
     pub fn tell(&mut self, now: Instant) {
         let is_much = self.asks.slots() < RING_RECORDS / 2;
         if self.untold_since.is_some_and(|since| is_much || now.ns_since(since) >= TELL_NS) {

@@ -1,12 +1,12 @@
 //! The one copy of the title in memory: read ahead, lent to many, evicted by next use.
 //!
 //! One manager thread owns all policy and all disk input. Each engine loop has a [`CacheHandle`]:
-//! it leases whole extents that are in memory by itself, and for the others it sends the wants of
-//! its streams and takes [`Grant`]s, through two rings, without ever blocking or allocating. The
-//! control side holds the [`Cache`].
+//! it leases whole extents in memory directly. For all others it sends the wants of its streams and
+//! receives [`Grant`]s, through two rings, without ever blocking or allocating. The control side
+//! holds the [`Cache`].
 //!
 //! ```text
-//!   engine loop ── CacheHandle ── leases what it finds ──────── residents ◄── what is here ──┐
+//!   engine loop ── CacheHandle ── leases ◄────────────────── residents ◄── whole extents ────┐
 //!        ▲              └────── ══ wants, taken, leaves ══►  manager ── policy: playheads, plan, extent table
 //!        │                      ◄══ grants ═════      │   ▲
 //!        │                        bell                │   └─ read: io_uring (O_DIRECT) or threads
@@ -34,7 +34,7 @@
 //! | `builder`, `fill` | scratch memory; from file bytes to wire layout, summed on the way |
 //! | `crcs` | the CRCs of an extent's parts |
 //! | `config`, `error` | the settings and the errors |
-//! | `residents` | the extents that engines find by themselves |
+//! | `residents` | the extents that engines lease without the manager |
 //! | `handle`, `stats` | the rings, the counters |
 //!
 //! An extent that does not match its stored checksums is read once more. Packets that still do not

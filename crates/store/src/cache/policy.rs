@@ -193,7 +193,7 @@ impl Policy {
         self.look_ahead(now, stream, true);
     }
 
-    /// A stream has leased an extent that is here.
+    /// A stream has leased an extent without asking.
     pub(super) fn took(&mut self, now: Instant, handle: u16, want: &Want) {
         let Ok(stream) = self.arrive(now, handle, want) else { return };
         let key = ExtentKey { title: want.title, extent: want.extent };
@@ -203,7 +203,7 @@ impl Policy {
         self.look_ahead(ns(now), stream, true);
     }
 
-    /// A stream has come to an extent: its playhead is there.
+    /// Moves the stream's playhead to the extent that it wants.
     fn arrive(&mut self, now: Instant, handle: u16, want: &Want) -> Result<StreamKey, ReadFailure> {
         self.drop_damaged(ns(now));
         let stream = StreamKey { handle, index: want.stream.index };

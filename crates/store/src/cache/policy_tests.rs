@@ -167,7 +167,7 @@ fn read_ahead_starts_when_extents_come_within_horizon() {
     assert!(world.read_extents().is_empty(), "he is gone");
 }
 
-/// A stream that leases by itself what is in memory is known, and read ahead for, as one that asks.
+/// For a stream that leases extents in memory directly, the same is read ahead as for one that asks.
 #[test]
 fn read_ahead_follows_a_stream_that_takes_its_extents_itself() {
     let run = |takes: bool| {

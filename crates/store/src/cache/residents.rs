@@ -1,7 +1,7 @@
-//! The whole extents in memory, for engines to lend to themselves: what is here needs no other thread.
+//! The whole extents in memory, which engines lease without another thread.
 //!
-//! The manager enters an extent when it is filled, and takes it out before it may be filled again. An engine finds it by
-//! its number and leases it under the same lock, which it never waits for; what it does not find it asks the manager for.
+//! The manager enters an extent after its fill, and removes it before the next one. An engine looks it up by its number and
+//! leases it under the same lock, but only if the lock is free. If the look-up fails, the engine asks the manager.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,8 +9,8 @@ use millrace_core::pool::{ExtentArena, ExtentContent, Lease};
 
 use super::plan::ExtentKey;
 
-/// Extents that a set has room for. With a set for each extent of the arena, all sets together have four times the room
-/// that is needed, and of a thousand extents four find no place.
+/// Entries of a set. There is one set per extent of the arena, so the table is at most a quarter full, and about 4 of 1,000
+/// extents find no place in their set.
 const WAYS: usize = 4;
 
 type Set = [Option<(u32, ExtentContent)>; WAYS];
@@ -41,19 +41,19 @@ impl ResidentExtents {
     }
 
     fn lock(&self, key: ExtentKey) -> MutexGuard<'_, Set> {
-        // Each entry is written whole.
+        // A panic cannot leave an entry half written.
         self.set(key).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leases an extent, if it is here and nobody is changing the set. Never waits.
+    /// Leases an extent, if it is here and its set is not being changed. Never waits.
     pub(super) fn lend(&self, key: ExtentKey) -> Option<Lease> {
         let set = self.set(key).try_lock().ok()?;
         let (slot, content) = set.iter().flatten().find(|(_, content)| is_of(content, key))?;
         self.arena.lend(*slot, *content)
     }
 
-    /// Enters a filled extent, in place of another one with this number. One with holes is not for everybody, so it is
-    /// not entered.
+    /// Enters a filled extent, in place of another one with this number. An extent with holes does not suit every viewer, so it
+    /// is left out.
     pub(super) fn put(&self, slot: u32, content: ExtentContent) {
         let key = ExtentKey { title: content.title, extent: content.number };
         let mut set = self.lock(key);
@@ -64,7 +64,7 @@ impl ResidentExtents {
         }
     }
 
-    /// Takes an extent out: from here on nobody leases it by this way.
+    /// Removes an extent: it can no longer be leased by this way.
     pub(super) fn remove(&self, key: ExtentKey) {
         clear(&mut self.lock(key), key);
     }

@@ -17,11 +17,11 @@ pub const FILLS_PER_TURN: usize = 8;
 /// thread some five thousand times a second, on a core that an engine may be using. There is no
 /// gathering if it would leave a disk without work, or if the control side waits.
 pub const GATHER: Duration = Duration::from_millis(2);
-/// Time until the manager hears which extents engines have leased by themselves. It reads ahead for seconds, so that this
-/// changes nothing, and is woken 20 times a second instead of for each of thousands of extents.
+/// Time until the manager learns which extents engines have leased. It reads ahead for seconds, so this delay changes
+/// nothing, and 20 wake-ups a second replace one for each of thousands of extents.
 pub const TELL_NS: u64 = 50_000_000;
-/// The manager looks ahead for all streams together at multiples of this time: a wake-up for each stream and extent would be thousands a
-/// second, and no extent is looked for later than it is needed.
+/// The manager looks ahead for all streams together, at multiples of this time. With a wake-up for each stream and extent it
+/// would be woken thousands of times a second; compared with the seconds of reading ahead the delay is nothing.
 pub const LOOK_AHEAD_TICK_NS: i64 = 16_000_000;
 /// A read of many members is looked at each time that this has passed: a slow member is known a quarter after it became
 /// slow.

@@ -4,12 +4,12 @@
 //!   extent ── vmsplice ──► pipe ── splice ──► connection
 //! ```
 //!
-//! The kernel reads the pages when they leave, when they leave again and, if the receiver is on this machine, when that
-//! one reads them: long after the call, and after the lease. So an extent that was sent like this gets new pages before it
-//! is written to again ([`Lease::refer`](millrace_core::pool::Lease::refer)).
+//! The kernel reads the pages during transmission, retransmission and, for a receiver on the same machine, delivery: long
+//! after the call and the end of the lease. Therefore such an extent gets new pages before its next fill
+//! ([`Lease::refer`](millrace_core::pool::Lease::refer)).
 //!
-//! A write to a connection that the peer has closed raises SIGPIPE here, since `splice` has no flag against it. Programs in
-//! Rust ignore that signal.
+//! `splice` raises SIGPIPE on a connection that the peer has closed, and has no flag against it. Rust programs ignore that
+//! signal by default.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ use crate::sys::pipe::refer;
 pub(super) struct PagePipe {
     into: OwnedFd,
     out_of: OwnedFd,
-    /// Takes what a connection does not.
+    /// Discards the bytes that a connection has not accepted.
     waste: File,
 }
 
@@ -36,13 +36,13 @@ impl PagePipe {
     /// The kernel's error; then everything is copied.
     pub(super) fn new() -> io::Result<Self> {
         let (out_of, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // Through a pipe of the usual size a long write goes in pieces.
+        // If this fails, long writes are divided into pieces of the default pipe size.
         let _ = fcntl_setpipe_size(&into, PAGES_PIPE_BYTES);
         let waste = File::options().write(true).open("/dev/null")?;
         Ok(Self { into, out_of, waste })
     }
 
-    /// Gives a connection as much of `bytes` as it takes now.
+    /// Passes as much of `bytes` to the connection as it accepts now.
     fn write(&self, conn: &mut KernelConnection, bytes: &[u8], counters: &mut TxCounters) -> Write {
         let (mut taken, mut last) = (0, Ok(0));
         while taken < bytes.len() {
@@ -65,17 +65,17 @@ impl PagePipe {
         match last {
             _ if taken > 0 => Write::Took(taken),
             Ok(_) | Err(Errno::AGAIN) => Write::Full,
-            // If the connection is to blame, the copy says so; a system that forbids these calls may still take it.
+            // A system that forbids these calls may still allow the copy; on a broken connection the copy fails as well.
             Err(_) => write(conn, &[IoSlice::new(bytes)], counters),
         }
     }
 
-    /// Takes the references to the last `left` bytes back.
+    /// Discards the last `left` bytes in the pipe, so that it is empty for the next connection.
     fn empty(&self, mut left: usize) {
         while left > 0 {
             match splice(&self.out_of, None, &self.waste, None, left, SpliceFlags::NONBLOCK) {
                 Ok(count) if count > 0 => left -= count,
-                // Nobody else reads the pipe, and this device takes everything.
+                // Cannot happen: this is the pipe's only reader, and the null device accepts everything.
                 _ => break,
             }
         }
@@ -83,8 +83,8 @@ impl PagePipe {
 }
 
 impl Conns {
-    /// Sends bytes that lie one behind the other; returns how many packets are taken, the last of them perhaps with its
-    /// rest waiting.
+    /// Sends one contiguous run of bytes; returns the number of packets accepted. The rest of a packet that was accepted in part
+    /// waits in the connection's room.
     pub(super) fn send_contiguous(
         &mut self,
         id: ConnId,
