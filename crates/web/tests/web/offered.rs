@@ -8,6 +8,7 @@ use millrace_web::WebLimits;
 use tempfile::TempDir;
 
 use super::client::Client;
+use super::cmaf::resolved;
 use super::hls::{run, taken_in};
 use super::site::{MadeUp, serve};
 
@@ -150,6 +151,22 @@ fn master_playlist_of_hdr_pictures_says_range_and_rate() {
             );
         }
     }
+}
+
+/// Browsers decide by the `colr` box before they decode a picture whether it is HDR.
+#[test]
+fn init_segment_of_hdr_pictures_has_their_colours() {
+    let (_web, address, _) = serve(&titles().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let list = client.get("/titles/hevc-aac-dts/cmaf/256.m3u8");
+    let init = list.text().split("#EXT-X-MAP:URI=\"").nth(1).and_then(|rest| rest.split('"').next());
+    let init = resolved("/titles/hevc-aac-dts/cmaf/256.m3u8", init.expect("an init segment"));
+    let answer = client.get(&init);
+    assert_eq!(answer.status, 200, "{init}");
+    // BT.2020 primaries, PQ, BT.2020 with non-constant luminance, limited range.
+    let expected = [&[0, 0, 0, 19][..], b"colrnclx", &[0, 9, 0, 16, 0, 9, 0]].concat();
+    let found = answer.body.windows(expected.len()).filter(|window| *window == expected).count();
+    assert_eq!(found, 1, "{:?}", answer.body);
 }
 
 #[test]
