@@ -288,7 +288,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// When a segment begins, how long it is, and how many samples it has; its samples are all of `mdat`.
-fn measured(segment: &[u8]) -> (u64, u64, u64) {
+pub(super) fn measured(segment: &[u8]) -> (u64, u64, u64) {
     let names: Vec<_> = boxes(segment).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["styp", "moof", "mdat"]);
     let traf = child(child(segment, "moof"), "traf");
