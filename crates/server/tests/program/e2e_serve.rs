@@ -421,6 +421,52 @@ fn serve_of_empty_folder_reports_no_titles_and_returns_404() {
     assert!(server.interrupt());
 }
 
+/// Sends a request that must succeed; returns the head of the reply.
+fn ask(control: &mut TcpStream, request: &str) -> String {
+    control.write_all(request.as_bytes()).unwrap();
+    let reply = support::read_head(control);
+    assert!(reply.starts_with("RTSP/1.0 200 "), "{request}{reply}");
+    reply
+}
+
+/// Sets a title up and plays it; returns the head of the reply to SETUP.
+fn set_up_and_play(control: &mut TcpStream, url: &str, transport: &str) -> String {
+    control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let reply = ask(control, &format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n"));
+    let session = support::header(&reply, "Session").and_then(|line| line.split(';').next()).unwrap();
+    ask(control, &format!("PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n"));
+    reply
+}
+
+/// A client behind NAT or a firewall receives only packets from the address that it called, whatever
+/// the address of the route back.
+#[test]
+fn media_by_udp_comes_from_the_address_of_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = store_with(dir.path(), "film", 3);
+    let mut command = support::millrace();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--cache", "32MiB", "--store"]).arg(&store);
+    let mut server = Server::spawn(command);
+    for called in ["127.0.1.1", "127.0.0.1", "127.9.9.9"] {
+        let media = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        media.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let port = media.local_addr().unwrap().port();
+        let url = format!("rtsp://{called}:{}/film", server.addr.port());
+        let mut control = TcpStream::connect((called, server.addr.port())).unwrap();
+        assert_eq!(control.local_addr().unwrap().ip().to_string(), "127.0.0.1", "the route back");
+        // It has one port, so no report goes to a port of another program.
+        let transport = format!("RAW/RAW/UDP;unicast;client_port={port}");
+        let reply = set_up_and_play(&mut control, &url, &transport);
+        let transport = support::header(&reply, "Transport").unwrap();
+        assert!(transport.contains(&format!(";source={called};")), "{transport}");
+        for _ in 0..20 {
+            let (_, from) = media.recv_from(&mut [0; 2048]).unwrap();
+            assert_eq!(from.ip().to_string(), called);
+        }
+    }
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
+}
+
 #[test]
 fn raw_udp_receiver_gets_file_bytes_without_headers() {
     let dir = tempfile::tempdir().unwrap();
@@ -431,26 +477,12 @@ fn raw_udp_receiver_gets_file_bytes_without_headers() {
     media.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (url, port) = (server.title("film"), media.local_addr().unwrap().port());
     let mut control = TcpStream::connect(server.addr).unwrap();
-    control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut ask = |request: &str| {
-        control.write_all(request.as_bytes()).unwrap();
-        let (mut reply, mut chunk) = (String::new(), [0; 2048]);
-        while !reply.contains("\r\n\r\n") {
-            let count = control.read(&mut chunk).unwrap();
-            assert!(count > 0, "closed after {reply}");
-            reply.push_str(&String::from_utf8_lossy(&chunk[..count]));
-        }
-        assert!(reply.starts_with("RTSP/1.0 200 "), "{request}{reply}");
-        reply
-    };
     let transport = format!("RAW/RAW/UDP;unicast;client_port={port}-{}", port.wrapping_add(1));
-    let reply = ask(&format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n"));
+    let reply = set_up_and_play(&mut control, &url, &transport);
     assert!(
         reply.contains(&format!("Transport: RAW/RAW/UDP;unicast;client_port={port};server_port=")),
         "{reply}"
     );
-    let session = reply.split("Session: ").nth(1).and_then(|t| t.split([';', '\r']).next()).unwrap();
-    ask(&format!("PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n"));
     let wanted = std::fs::read(&data).unwrap();
     let (mut got, mut datagram) = (Vec::new(), [0; 2048]);
     while got.len() < wanted.len() {
