@@ -30,13 +30,15 @@ struct Titles {
 }
 
 /// Each film has the video and one audio stream for each codec, in this order.
-const FILMS: [(&str, &[&str], &[&str]); 8] = [
+const FILMS: [(&str, &[&str], &[&str]); 10] = [
     ("aac-ac3", AVC, &["aac", "ac3"]),
     ("ac3-aac", AVC, &["ac3", "aac"]),
     ("aac-eac3", AVC, &["aac", "eac3"]),
     ("mp2-aac", AVC, &["mp2", "aac"]),
     ("mp2", AVC, &["mp2"]),
     ("hevc-mp3", HEVC, &["libmp3lame"]),
+    ("hevc-mp2", HEVC, &["mp2"]),
+    ("hevc-latm", HEVC, &["aac"]),
     ("hevc-aac-dts", HEVC, &["aac", "dca"]),
     ("described", AVC, &["aac", "aac"]),
 ];
@@ -56,6 +58,9 @@ fn make(path: &Path, pictures: &[&str], audio: &[&str]) {
     if path.ends_with("described.ts") {
         args.extend(["-disposition:a:0", "visual_impaired"]);
         args.extend(["-metadata:s:a:0", "language=ger", "-metadata:s:a:1", "language=ger"]);
+    }
+    if path.ends_with("hevc-latm.ts") {
+        args.extend(["-mpegts_flags", "latm"]);
     }
     args.extend(["-strict", "-2", path.to_str().unwrap()]);
     run("ffmpeg", &args);
@@ -109,6 +114,8 @@ fn master_playlists_offer_each_player_something_that_it_decodes() {
         ("mp2/index", vec![format!("{avc}+mp4a.40.33 - stored")]),
         ("mp2/cmaf", vec![format!("{avc} - made"), format!("{avc}+mp4a.40.33 - stored")]),
         ("hevc-mp3/index", vec!["hvc1+mp4a.40.34 - stored".to_owned()]),
+        ("hevc-mp2/index", vec!["hvc1+mp4a.40.33 - stored".to_owned()]),
+        ("hevc-latm/index", vec!["hvc1+mp4a.40.2 - stored".to_owned()]),
         ("hevc-aac-dts/index", vec!["hvc1+mp4a.40.2 aac made".to_owned(), "hvc1+dtsc - stored".to_owned()]),
     ] {
         assert_eq!(variants(&mut client, &format!("/titles/{path}.m3u8")), expected, "{path}");
@@ -126,6 +133,7 @@ fn master_playlists_have_audio_for_ffmpeg() {
             for codec in *audio {
                 let codec = if *codec == "libmp3lame" { "mp3" } else { codec };
                 let codec = if codec == "dca" { "dts" } else { codec };
+                let codec = if *name == "hevc-latm" { "aac_latm" } else { codec };
                 assert!(
                     found.lines().any(|line| line.trim_end_matches(',') == codec),
                     "{name} {list} {codec}: {found}"
