@@ -415,9 +415,17 @@ fn serve_of_empty_folder_reports_no_titles_and_returns_404() {
     let films = dir.path().join("films");
     std::fs::create_dir(&films).unwrap();
     let mut server = Server::start(&dir.path().join("store"), &[films.to_str().unwrap()]);
-    assert!(!server.said("no titles yet").is_empty(), "{:?}", server.log);
+    let said = format!("no titles yet; put films into {}", films.display());
+    assert!(!server.said(&said).is_empty(), "{:?}", server.log);
     let error = support::fails(&["play", &server.title("film"), "-o", "null"]);
     assert!(error.contains("404"), "{error}");
+    assert!(server.interrupt());
+    // A film that is still being copied.
+    film(&films, "film.ts", 1);
+    let args = [films.to_str().unwrap(), "--settle", "1h"];
+    let mut server = Server::start(&dir.path().join("store"), &args);
+    let said = "no titles yet; 1 file still arriving, added when unchanged for 3600s";
+    assert!(!server.said(said).is_empty(), "{:?}", server.log);
     assert!(server.interrupt());
 }
 
