@@ -53,6 +53,8 @@ pub(super) struct Librarian {
     pub(super) quiet: bool,
     /// `rtsp://host:port/`
     pub(super) base_url: String,
+    /// Whether only users may watch.
+    pub(super) needs_user: bool,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
     /// Reports already made.
@@ -387,7 +389,7 @@ impl Librarian {
         self.said.invitation.set(true);
         tracing::info!("{} at {}", Count(titles.len() as u64, "title"), self.base_url);
         if !self.quiet {
-            println!("{}", super::invite::block(&self.base_url, &example.name));
+            println!("{}", super::invite::block(&self.base_url, &example.name, self.needs_user));
         }
     }
 
