@@ -74,6 +74,12 @@ fn serve_output_has_one_line_per_title_and_usage_hint_once() {
         std::fs::copy(&source, dir.path().join(format!("known-{number}.ts"))).unwrap();
         support::add(&dir.path().join(format!("known-{number}.ts")), &store);
     }
+    // The first by name, but no example of a film.
+    let song = dir.path().join("a-song.ts");
+    let mut ffmpeg = std::process::Command::new("ffmpeg");
+    ffmpeg.args(["-nostdin", "-v", "error", "-f", "lavfi", "-i", "sine=d=2", "-c:a", "mp2"]).arg(&song);
+    assert!(ffmpeg.status().expect("ffmpeg can be started").success());
+    support::add(&song, &store);
     let old = std::time::SystemTime::now() - Duration::from_secs(60);
     let put = |name: &str, bytes: &[u8]| {
         let path = films.join(name);
@@ -97,17 +103,19 @@ fn serve_output_has_one_line_per_title_and_usage_hint_once() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("H.264 + AAC"), "{lines:?}");
     }
-    for (text, times) in [("ffplay", 2), ("vlc", 1), ("gst-launch", 1), ("7 titles at", 1), ("/new", 1)] {
+    for (text, times) in [("ffplay", 2), ("vlc", 1), ("gst-launch", 1), ("8 titles at", 1), ("/new", 1)] {
         said(&mut server, text, times);
     }
     said(&mut server, "broken.ts", 1);
+    let example = server.said("for example");
+    assert!(example[0].ends_with("for example known-0:"), "{example:?}");
     let new = server.said("/new");
     assert!(new[0].contains("new: new "), "{new:?}");
     // All addresses are one command away, and the server prints this command.
     let how = server.said("millrace ls --urls").pop().unwrap();
     let base = how.rsplit(' ').next().unwrap().to_owned();
     let urls = ok(&["ls", "--urls", &base, "--store", store.to_str().unwrap()]);
-    assert_eq!(urls.lines().count(), 7, "{urls}");
+    assert_eq!(urls.lines().count(), 8, "{urls}");
     assert!(urls.lines().any(|url| url == server.title("known-3")), "{urls}");
     // A file that fails again for the same reason is named once, and one that arrives later is announced.
     put("broken.ts", b"still no film");
