@@ -132,6 +132,8 @@ const RECIPES: &[Recipe] = &[
         "-map 0:v -map 1:a -map 1:a -metadata:s:a:0 language=eng -metadata:s:a:1 language=deu",
         "-f mpegts",
     ),
+    with_odd_times(AC3_BESIDE_AAC, "-map 0:v -map 1:a -map 1:a", "-c:a:1 ac3 -f mpegts"),
+    with_odd_times(AC3_ALONE, ONE_PROGRAM, "-c:a ac3 -f mpegts"),
     // 13 pictures.
     Recipe { seconds: 0.52, extension: "mp4", ..with_odd_times("half-second", ONE_PROGRAM, "") },
     // A film whose time stamps, read as positions, lie within it. Small pictures without noise, five a second: it is cheap to make.
@@ -153,6 +155,10 @@ const RECIPES: &[Recipe] = &[
 pub(super) const TWO_HOURS: &str = "two-hours";
 /// A film with sound in English, and in German, and subtitles.
 pub(super) const TWO_SOUNDS: &str = "two-sounds";
+
+/// Films with audio that browsers lack.
+pub(super) const AC3_BESIDE_AAC: &str = "ac3-beside-aac";
+pub(super) const AC3_ALONE: &str = "ac3-alone";
 
 const ONE_PROGRAM: &str = "-map 0:v -map 1:a";
 
