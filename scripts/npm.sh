@@ -45,7 +45,8 @@ install() {
   rm -rf "$place"
   mkdir -p "$place"
   cp "$locks/package.json" "$locks/package-lock.json" "$place/"
-  if ! timeout "$SECONDS_AT_MOST" npm ci --prefix "$place" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1; then
+  # "added 1 package" is no news for whoever builds; errors go to standard error.
+  if ! timeout "$SECONDS_AT_MOST" npm ci --prefix "$place" --ignore-scripts --no-audit --no-fund --loglevel=error --fetch-retries=1 >/dev/null; then
     give_up "$name" "npm ci failed"
     return 1
   fi

@@ -834,7 +834,7 @@ def add_all(arguments, made, store):
             words = result.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
             results[film.name] = {"add": [words[-1][:300]]}
     listed = json.loads(run([arguments.millrace, "ls", "--json", "--store", store]).stdout)
-    ids = {title["name"]: (title["id"], title["duration"] / 90_000) for title in listed}
+    ids = {title["name"]: (title["id"], title["duration_s"]) for title in listed}
     for film in made:
         film.title, film.id, film.seconds = film.name, *ids.get(film.name, (None, 0.0))
         if film.id is None and film.name not in results:

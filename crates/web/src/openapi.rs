@@ -11,10 +11,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::{Answer, Failure};
 use crate::conditions;
 use crate::events::SiteEvent;
-use crate::handlers::api::{M3U, Title, TitleChange, TitleListing, User};
+use crate::handlers::api::{M3U, TitleChange, TitleListing, User};
 use crate::handlers::events::EVENT_STREAM;
 use crate::handlers::live::LiveList;
 use crate::handlers::status::Whole;
+use crate::handlers::title::TitleDescription;
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
@@ -78,7 +79,7 @@ fn document() -> Value {
     });
     let mut schemas = settings.into_generator();
     let error = reference::<Failure>(&mut schemas);
-    let title = reference::<Title>(&mut schemas);
+    let title = reference::<TitleDescription>(&mut schemas);
     reference::<TitleChange>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
@@ -154,7 +155,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::ApiTitles => {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }
-        ResourceKind::ApiTitle => of_json(reference::<Title>(schemas), &[404]),
+        ResourceKind::ApiTitle => of_json(reference::<TitleDescription>(schemas), &[404]),
         ResourceKind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
         ResourceKind::Upload => of_json(reference::<Upload>(schemas), &[404, 410]),
         ResourceKind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),

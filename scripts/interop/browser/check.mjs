@@ -8,7 +8,7 @@
 import { start } from './browsers.mjs';
 import { browser, check, figures, helpers, NUMBER_BITS, pageUrl, part, PATIENCE_MS, playwright } from './common.mjs';
 import { checkPage, WIDE } from './page.mjs';
-import { checkJoined, checkLevels, checkSounds, checkSubtitles } from './titles.mjs';
+import { checkCodecs, checkJoined, checkLevels, checkSounds, checkSubtitles } from './titles.mjs';
 import { checkTroubles } from './troubles.mjs';
 
 const PARTS = {
@@ -16,6 +16,7 @@ const PARTS = {
   troubles: checkTroubles, // what the page says when something is wrong
   levels: checkLevels, // hls.js plays every rendition
   sounds: checkSounds, // of a title with two sounds, each can be chosen
+  codecs: checkCodecs, // of a title with AC-3, which browsers lack
   joined: checkJoined, // of a title of two recordings, as fragmented MP4
   subtitles: checkSubtitles, // of a title whose subtitles say when they are to be seen
 };

@@ -150,19 +150,31 @@ async function look(page) {
   figures.push('narrow and dark');
 }
 
-// The beginning of the title as a film of its own, chosen as a file.
-async function uploadFile(page) {
+// The beginning of the title as films of their own, chosen as files together with one that is empty.
+async function uploadFiles(page) {
   await page.getByLabel('Search').fill('');
   const begin = await page.request.get(new URL(`titles/${title}.ts`, pageUrl).href, { headers: { Range: 'bytes=0-1999999' } });
-  const file = { name: `Up Ladén ${browser}.ts`, mimeType: 'video/mp2t', buffer: await begin.body() };
-  await page.locator('#file').setInputFiles(file);
-  const shown = `Up Ladén ${browser}`;
+  const bytes = await begin.body();
+  const file = (name, buffer) => ({ name: `${name}.ts`, mimeType: 'video/mp2t', buffer });
+  const [shown, other] = [`Up Ladén ${browser}`, `Other ${browser}`];
+  await page.locator('#file').setInputFiles([file('Empty', Buffer.alloc(0)), file(shown, bytes), file(other, bytes.subarray(0, 188 * 8000))]);
+  await page.getByText('Empty.ts was not added: the file is empty.').waitFor();
   await page.getByText(`${shown} was added.`).waitFor();
+  await page.getByText(`${other} was added.`).waitFor();
   check(await focused(page) === 'file', `after an upload ${await focused(page)} has the focus`);
-  // A long list has only the titles that can be seen.
-  await page.getByLabel('Search').fill(shown);
-  await page.locator('#titles button', { has: page.getByText(shown, { exact: true }) }).waitFor();
-  figures.push('a film uploaded');
+  // A long list has only the titles that can be seen. The search needs neither capitals nor accents, and takes accents as
+  // characters of their own, as macOS writes them in names of files.
+  const listed = page.locator('#titles button', { has: page.getByText(shown, { exact: true }) });
+  for (const words of [`up laden ${browser}`, shown.toUpperCase().normalize('NFD')]) {
+    await page.getByLabel('Search').fill('no such title');
+    await listed.waitFor({ state: 'detached' });
+    await page.getByLabel('Search').fill(words);
+    await listed.waitFor();
+  }
+  // The other checks find the store as it was.
+  const removed = await page.request.delete(new URL(`api/v1/titles/other-${browser}`, pageUrl).href);
+  check(removed.status() === 204, `the second upload is not removed: ${removed.status()}`);
+  figures.push('two films and an empty file uploaded');
 }
 
 // Deletion asks first, and keeps the title unless it is confirmed.
@@ -204,7 +216,7 @@ export async function checkPage(page) {
   await changeQuality(page);
   await useKeys(page);
   await look(page);
-  await uploadFile(page);
+  await uploadFiles(page);
   await removeFile(page);
   await page.locator('details:not([open]) > summary').evaluateAll((all) => all.forEach((one) => one.click()));
   await checkAccess(page, 'everything unfolded');

@@ -62,6 +62,27 @@ export async function checkSounds(page) {
   figures.push(`sounds ${names.join(', ')}; tracks ${[...new Set(fetched)].join(', ')}`);
 }
 
+// A title with audio that browsers lack plays with the rest, and the page says what is missing.
+export async function checkCodecs(page) {
+  await page.goto(pageUrl);
+  const { codecs, hasAc3 } = await page.evaluate(async (title) => {
+    const { streams } = await (await fetch('api/v1/titles/' + title)).json();
+    return { codecs: streams.map(({ codec }) => codec), hasAc3: MediaSource.isTypeSupported('audio/mp4; codecs="ac-3"') };
+  }, title);
+  check(codecs.includes('AC-3'), `the title has ${codecs}`);
+  await choose(page).click();
+  await hasReached(page, 3);
+  const isHeard = codecs.includes('AAC') || hasAc3;
+  const decoded = await page.evaluate(() => {
+    const { webkitAudioDecodedByteCount, mozHasAudio } = document.querySelector('video');
+    return webkitAudioDecodedByteCount ?? Number(mozHasAudio);
+  });
+  check((decoded > 0) === isHeard, `of ${codecs} audio of ${decoded} is decoded`);
+  const isTold = await page.getByRole('alert').filter({ hasText: /cannot decode .*AC-3, so there is no sound/ }).isVisible();
+  check(isTold === !isHeard, `with ${codecs} the page says "${await page.locator('#trouble').textContent()}"`);
+  figures.push(`${codecs.join(' + ')}: ${isHeard ? 'heard' : 'pictures alone'}`);
+}
+
 // Subtitles are shown once they are chosen, each when its text says; and not any more once none are.
 export async function checkSubtitles(page) {
   await page.goto(pageUrl);

@@ -59,6 +59,19 @@ async function checkRefusedUpload(page) {
   await page.close();
 }
 
+// A link to a title that is gone, and one to a title that is there.
+async function checkUnknownTitle(page) {
+  const told = page.getByText('There is no title “no/such” here.');
+  await page.goto(pageUrl + '#no%2Fsuch');
+  await told.waitFor();
+  check(await page.locator('#player').isHidden(), 'a player is shown for no title');
+  await choose(page).click();
+  await page.locator('#player').waitFor();
+  await told.waitFor({ state: 'hidden' });
+  figures.push('a link to no title');
+  await page.close();
+}
+
 // What cannot be played, each on a page of its own. `prepare` spoils something, `says` is what the page has to say.
 export async function checkTroubles(page, newPage) {
   await page.close();
@@ -106,6 +119,7 @@ export async function checkTroubles(page, newPage) {
   ];
   await checkStatus(await newPage());
   await checkRefusedUpload(await newPage());
+  await checkUnknownTitle(await newPage());
   for (const [name, says, prepare] of cases) {
     const page = await newPage();
     await prepare(page);

@@ -4,6 +4,7 @@
 
 mod checks;
 mod films;
+mod frames;
 mod network;
 mod odd;
 mod options;

@@ -208,6 +208,10 @@ fn cover_as_an_ordinary_stream_has_a_clock_throughout() {
     film.assert_clean();
     let seconds = film.info.duration.as_secs_f64();
     assert!((29.7..30.3).contains(&seconds), "{seconds}");
+    // Segments are cut at access points: without any behind the picture, HLS would have one of 30 s.
+    let points = film.files.index.access_points();
+    let near = |time: f64| points.iter().any(|point| (point.time.as_secs_f64() - time).abs() < 2.5);
+    assert!((0..30).all(|second| near(f64::from(second))), "{points:?}");
 }
 
 #[test]

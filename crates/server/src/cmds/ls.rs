@@ -5,14 +5,18 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use clap::Args;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::{BitRate, ByteLen};
+use millrace_store::pictures::PictureFiles;
 use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
+use millrace_web::{PicturesState, TitleContext, TitleDescription};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::StoreArgs;
 use super::objects::ObjectArgs;
@@ -38,7 +42,8 @@ pub(super) struct LsArgs {
     /// Also list the titles built from others: for fast forward, rewind and slow motion, and renditions
     #[arg(long)]
     all: bool,
-    /// Print everything known about every title as one JSON array
+    /// Print everything known about every title as one JSON array, with the fields of a server's API
+    /// (/api/v1/titles)
     #[arg(long)]
     json: bool,
     /// Print the address of every title, one per line, each beginning with BASE [default: the server on this machine,
@@ -73,14 +78,38 @@ impl LsArgs {
     }
 }
 
-/// A title as JSON: its properties, and whether it can be played.
+/// A title as JSON: the fields of the server's API, as `--server` prints them, and fields that only
+/// the store has.
 #[derive(Serialize)]
 struct JsonTitle {
     #[serde(flatten)]
-    info: TitleInfo,
-    /// Its available bit rates, best first, if there are several.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    renditions: Vec<JsonRendition>,
+    described: TitleDescription,
+    /// Fields of its manifest that the description lacks.
+    #[serde(flatten)]
+    stored: Map<String, Value>,
+    #[serde(flatten)]
+    state: StoreState,
+}
+
+impl JsonTitle {
+    fn new(info: TitleInfo, context: TitleContext, state: StoreState) -> anyhow::Result<Self> {
+        let Value::Object(mut stored) = serde_json::to_value(&info)? else {
+            anyhow::bail!("{}: the title cannot be written as JSON", info.name);
+        };
+        let described = TitleDescription::new(info, context);
+        for old_form in ["duration", "mean_rate", "peak_rate", "constant_rate"] {
+            stored.remove(old_form);
+        }
+        if let Value::Object(fields) = serde_json::to_value(&described)? {
+            stored.retain(|field, _| !fields.contains_key(field));
+        }
+        Ok(Self { described, stored, state })
+    }
+}
+
+/// State of a title in a store.
+#[derive(Serialize)]
+struct StoreState {
     /// Whether enough of its members are there.
     playable: bool,
     /// If it cannot: why.
@@ -96,18 +125,15 @@ struct JsonTitle {
     damaged: bool,
 }
 
-#[derive(Serialize)]
-struct JsonRendition {
-    rendition: String,
-    title: String,
-    mean_rate: u64,
-    peak_rate: u64,
-}
-
-impl From<Rendition> for JsonRendition {
-    fn from(from: Rendition) -> Self {
-        let Rendition { name, title, mean_rate, peak_rate } = from;
-        Self { rendition: name.to_string(), title, mean_rate: mean_rate.0, peak_rate: peak_rate.0 }
+impl StoreState {
+    fn of(volume: &Volume, title: &ListedTitle, damaged: bool) -> Self {
+        let members = volume.members();
+        let lost = title.lost(|slot| members.is_usable(slot));
+        let reason = lost.as_ref().map(ToString::to_string);
+        let member = |&member: &usize| MissingMember { member, dir: members.dir(member) };
+        let missing = lost.iter().flat_map(|lost| &lost.slots).map(member).collect();
+        let last_used_unix_s = last_use(volume, &title.info);
+        Self { playable: lost.is_none(), reason, missing, last_used_unix_s, damaged }
     }
 }
 
@@ -249,11 +275,23 @@ fn run_library(args: &LsArgs, from: &str) -> anyhow::Result<ExitCode> {
                 .map(|m| m.title.clone()),
         );
     }
+    let all: Vec<TitleInfo> = listing.titles.iter().map(|manifest| manifest.title.clone()).collect();
+    let derived: Vec<TitleInfo> = all.iter().filter(|info| info.derived.is_some()).cloned().collect();
     if args.json {
-        super::print_json(&titles)?;
+        let rows = titles.into_iter().map(|info| {
+            let pictures = PicturesState::Never("an object store has none".to_owned());
+            let context = context(&info, &all, &derived, pictures);
+            let state = StoreState {
+                playable: true,
+                reason: None,
+                missing: Vec::new(),
+                last_used_unix_s: None,
+                damaged: false,
+            };
+            JsonTitle::new(info, context, state)
+        });
+        super::print_json(&rows.collect::<anyhow::Result<Vec<_>>>()?)?;
     } else {
-        let derived: Vec<TitleInfo> =
-            listing.titles.iter().filter(|m| m.title.derived.is_some()).map(|m| m.title.clone()).collect();
         let row = |title: &TitleInfo| TitleRow::of(title, &renditions(title, &derived));
         table(&titles.iter().map(row).collect::<Vec<_>>())?;
     }
@@ -296,6 +334,21 @@ fn local_server() -> anyhow::Result<String> {
     Ok(invite::base_url(&invite::own_host(SocketAddr::from(([0, 0, 0, 0], port))), port))
 }
 
+/// Returns the facts for the description of a title that its manifest lacks. The folders that a server
+/// serves are not known here.
+fn context(
+    title: &TitleInfo,
+    all: &[TitleInfo],
+    derived: &[TitleInfo],
+    pictures: PicturesState,
+) -> TitleContext {
+    let renditions = Rendition::of(title, derived).into_iter().map(|rendition| rendition.title).collect();
+    let parent = title.derived.filter(|derived| derived.rendition().is_some());
+    let parent = parent.and_then(|derived| all.iter().find(|info| info.id == derived.parent));
+    let subtitles_of = parent.unwrap_or(title).clone();
+    TitleContext { renditions, pictures, subtitles_of, is_at_top: false }
+}
+
 /// Returns the renditions of a title, for the end of its line.
 fn renditions(title: &TitleInfo, derived: &[TitleInfo]) -> String {
     let names: Vec<String> =
@@ -332,8 +385,8 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let members = volume.members();
     let lost = |title: &ListedTitle| title.lost(|slot| members.is_usable(slot));
     let (mut titles, damaged) = (volume.listing()?.titles, volume.damaged_titles());
-    let derived: Vec<TitleInfo> =
-        titles.iter().map(|title| &title.info).filter(|info| info.derived.is_some()).cloned().collect();
+    let all: Vec<TitleInfo> = titles.iter().map(|title| title.info.clone()).collect();
+    let derived: Vec<TitleInfo> = all.iter().filter(|info| info.derived.is_some()).cloned().collect();
     let named =
         args.named(titles.iter().map(|title| (title.info.name.clone(), title.info.id.to_string())))?;
     titles.retain(|title| match args.titles.is_empty() {
@@ -346,19 +399,14 @@ pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     });
     let is_damaged = |title: &ListedTitle| damaged.contains(&title.info.id);
     if args.json {
-        let rows = titles.iter().map(|title| {
-            let lost = lost(title);
-            let reason = lost.as_ref().map(ToString::to_string);
-            let member = |&member: &usize| MissingMember { member, dir: members.dir(member) };
-            let missing = lost.iter().flat_map(|lost| &lost.slots).map(member).collect();
-            let (playable, damaged) = (lost.is_none(), is_damaged(title));
-            let renditions =
-                Rendition::of(&title.info, &derived).into_iter().map(JsonRendition::from).collect();
-            let last_used_unix_s = last_use(&volume, &title.info);
-            let info = TitleInfo { title: Some(title.info.display_name()), ..title.info.clone() };
-            JsonTitle { info, renditions, playable, reason, missing, last_used_unix_s, damaged }
-        });
-        super::print_json(&rows.collect::<Vec<_>>())?;
+        let pictures = PictureFiles::of(&volume.present_dir());
+        let row = |title: &ListedTitle| {
+            let made = pictures.about(title.info.id).map(Arc::new);
+            let made = made.map_or(PicturesState::Waiting, PicturesState::Made);
+            let context = context(&title.info, &all, &derived, made);
+            JsonTitle::new(title.info.clone(), context, StoreState::of(&volume, title, is_damaged(title)))
+        };
+        super::print_json(&titles.iter().map(row).collect::<anyhow::Result<Vec<_>>>()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(base) = &args.urls {

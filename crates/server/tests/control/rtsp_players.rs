@@ -225,6 +225,34 @@ fn gstreamer_tries_udp_multicast_tcp_and_seeks_with_speed() {
     w.assert_empty();
 }
 
+/// GStreamer, like any player that is not known to wait for the RTCP BYE, ends by its clock and would
+/// cut off the last pictures. Other players show the announced end as the title's length.
+#[test]
+fn announced_end_is_later_for_players_that_do_not_end_by_bye() {
+    for (agent, end) in [
+        ("GStreamer/1.22.0", "62.000"),
+        ("SomethingNew/1.0", "62.000"),
+        ("Lavf59.27.100", "60.000"),
+        ("LibVLC/3.0.24 (LIVE555 Streaming Media v2026.06.24)", "60.000"),
+        ("millrace/0.1.0", "60.000"),
+        ("", "60.000"),
+    ] {
+        let mut w = World::new();
+        let c = w.connect();
+        let line = if agent.is_empty() { String::new() } else { format!("\nUser-Agent: {agent}") };
+        let describe =
+            format!("DESCRIBE rtsp://192.0.2.1/film RTSP/1.0\nCSeq: 1\nAccept: application/sdp{line}");
+        let sdp = w.ask(c, &describe).body;
+        let range = sdp.lines().find(|line| line.starts_with("a=range:"));
+        assert_eq!(range, Some(&format!("a=range:npt=0-{end}")[..]), "{agent}");
+        let id = w.setup_udp(c);
+        let played = w.ask_session(c, "PLAY", &id, &format!("Range: npt=0-{line}"));
+        assert_eq!(played.get("range"), format!("npt=0.000-{end}"), "{agent}");
+        // Only the announcement is later: the stream ends where the title does.
+        assert_eq!(w.take_log().last().unwrap(), "play 0..24000 seq 1 in 0ms", "{agent}");
+    }
+}
+
 #[test]
 fn openrtsp_without_any_keep_alive() {
     let mut w = World::new();

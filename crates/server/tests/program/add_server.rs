@@ -99,7 +99,7 @@ fn upload_of_file_creates_same_title_as_local_add() {
     let local: Value =
         serde_json::from_str(&ok(&["ls", "--json", "--store", local.to_str().unwrap()])).unwrap();
     let uploaded = site.title("one-film");
-    for what in ["blake3", "bytes", "duration", "mean_rate", "peak_rate", "streams"] {
+    for what in ["blake3", "bytes", "duration_s", "mean_bits_per_s", "peak_bits_per_s", "streams"] {
         assert_eq!(uploaded[what], local[0][what], "{what}");
         assert!(!local[0][what].is_null(), "{what}: {local}");
     }

@@ -195,6 +195,54 @@ fn store_on_full_tmpfs_can_be_read_and_emptied() {
     a_full_disk(dir.path(), &disk.at);
 }
 
+/// Half of a rights file would leave the store with users that cannot be read.
+#[test]
+fn user_add_on_a_full_disk_leaves_the_store_as_it_was() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: mounting a tmpfs needs root: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(&dir.path().join("disk"), "8m");
+    let store = disk.at.join("store");
+    let store = store.to_str().unwrap();
+    ok(&["add", "--quiet", film(dir.path(), "a.ts", 2).to_str().unwrap(), "--store", store]);
+    fill(&disk.at);
+    let add_user = || {
+        let mut child = millrace()
+            .args(["user", "add", "anna", "--store", store])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It may have ended before it read the password.
+        let _ = child.stdin.take().unwrap().write_all(b"secret-word\n");
+        child.wait_with_output().unwrap()
+    };
+    // As long as a file; the lock of the rights has no bytes.
+    let files = || {
+        let entries = std::fs::read_dir(store).unwrap().map(|entry| entry.unwrap());
+        let with_bytes =
+            entries.filter(|entry| entry.metadata().unwrap().len() > 0 && entry.path().is_file());
+        let mut names: Vec<_> = with_bytes.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let before = files();
+    let output = add_user();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("rights.sqlite"), "{output:?}");
+    assert_eq!(files(), before);
+    assert!(!Path::new(store).join("rights.sqlite").exists());
+    // There are no users, so the title is served as before.
+    can_be_used(store, 1, &dir.path().join("out"));
+    std::fs::remove_file(disk.at.join("ballast-0")).unwrap();
+    let output = add_user();
+    assert!(output.status.success(), "{output:?}");
+    assert!(ok(&["user", "ls", "--store", store]).contains("anna"));
+}
+
 #[test]
 fn store_mounted_read_only_can_be_read_but_not_changed() {
     if let Some(why) = missing(&["mount", "umount"]) {

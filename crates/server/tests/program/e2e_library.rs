@@ -228,18 +228,22 @@ fn command_line_errors_suggest_correct_usage() {
     assert!(fails(&["serv"]).contains("serve"));
     assert!(fails(&["serve", "--cashe", "1GiB"]).contains("--cache"));
     assert!(fails(&["serve", "--cache", "512"]).contains("MiB"));
-    assert!(fails(&["ls", "--store", "/nonexistent/store"]).contains("/nonexistent/store"));
+    let no_store = fails(&["ls", "--store", "/nonexistent/store"]);
+    assert!(no_store.contains("/nonexistent/store: not a Millrace store"), "{no_store}");
+    assert!(no_store.contains("millrace serve and millrace add create a new store"), "{no_store}");
     assert!(fails(&["bench", "nothing"]).contains("ingest"));
     // Settings that only the command itself can judge have the exit code of a line that cannot be read.
     let dir = tempfile::tempdir().unwrap();
     let (store, a, b) = (dir.path().join("store"), dir.path().join("a"), dir.path().join("b"));
     let [store, a, b] = [&store, &a, &b].map(|path| path.to_str().unwrap());
+    let file = env!("CARGO_BIN_EXE_millrace");
     for (line, words) in [
         (&["serve", "--listen", "8554", "--store", store][..], "0.0.0.0:8554"),
         (&["serve", "--cpu", "0,1", "--store", store], "got 2 cores for 1 engine; give one core"),
         (&["serve", "--max-connections-per-address", "0", "--store", store], "at least 1"),
         (&["serve", "--max-rate", "0b/s", "--store", store], "omit it for no limit"),
         (&["serve", "/nonexistent/films", "--store", store], "no such folder"),
+        (&["serve", file, "--store", store], "a file, not a folder; add it with: millrace add FILE"),
         (&["play", "http://127.0.0.1/film"], "the scheme is not rtsp"),
         (&["play", "rtsp://127.0.0.1:1/film", "--start", "9s", "--end", "5s"], "later than the start"),
         (&["bench", "nothing"], "there are: ingest"),

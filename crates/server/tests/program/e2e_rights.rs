@@ -72,9 +72,14 @@ fn players_show_who_they_are_and_rights_change_meanwhile() {
     add_user(&store, "anna", &["--grant", "film"]);
     add_user(&store, "plain", &["--grant", "*", "--no-digest"]);
     let token = ok(&["user", "token", "anna", "--expires", "1h", "--store", store.to_str().unwrap()]);
-    let server = Server::start(&store, &["--watching", "users"]);
+    let mut server = Server::start(&store, &["--watching", "users"]);
+    let line = server.said("ffplay -rtsp_transport tcp ").pop().expect("lines to paste");
     let url = |user: &str, title: &str| server.url.replace("rtsp://", &format!("rtsp://{user}")) + title;
     let by_tcp: &[&str] = &["-rtsp_transport", "tcp"];
+    // The printed lines work with a name and a password in their places.
+    let pasted = line.rsplit(' ').next().unwrap();
+    assert!(pasted.contains("USER:PASSWORD"), "{line}");
+    plays(&pasted.replace("USER:PASSWORD", "anna:secret-word"), by_tcp).unwrap();
     // By Digest, which FFmpeg takes where it can, and by Basic, where it cannot.
     for transport in [by_tcp, &["-rtsp_transport", "udp"]] {
         plays(&url("anna:secret-word@", "film"), transport).unwrap();

@@ -74,6 +74,12 @@ fn serve_output_has_one_line_per_title_and_usage_hint_once() {
         std::fs::copy(&source, dir.path().join(format!("known-{number}.ts"))).unwrap();
         support::add(&dir.path().join(format!("known-{number}.ts")), &store);
     }
+    // The first by name, but no example of a film.
+    let song = dir.path().join("a-song.ts");
+    let mut ffmpeg = std::process::Command::new("ffmpeg");
+    ffmpeg.args(["-nostdin", "-v", "error", "-f", "lavfi", "-i", "sine=d=2", "-c:a", "mp2"]).arg(&song);
+    assert!(ffmpeg.status().expect("ffmpeg can be started").success());
+    support::add(&song, &store);
     let old = std::time::SystemTime::now() - Duration::from_secs(60);
     let put = |name: &str, bytes: &[u8]| {
         let path = films.join(name);
@@ -97,17 +103,19 @@ fn serve_output_has_one_line_per_title_and_usage_hint_once() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("H.264 + AAC"), "{lines:?}");
     }
-    for (text, times) in [("ffplay", 2), ("vlc", 1), ("gst-launch", 1), ("7 titles at", 1), ("/new", 1)] {
+    for (text, times) in [("ffplay", 2), ("vlc", 1), ("gst-launch", 1), ("8 titles at", 1), ("/new", 1)] {
         said(&mut server, text, times);
     }
     said(&mut server, "broken.ts", 1);
+    let example = server.said("for example");
+    assert!(example[0].ends_with("for example known-0:"), "{example:?}");
     let new = server.said("/new");
     assert!(new[0].contains("new: new "), "{new:?}");
     // All addresses are one command away, and the server prints this command.
     let how = server.said("millrace ls --urls").pop().unwrap();
     let base = how.rsplit(' ').next().unwrap().to_owned();
     let urls = ok(&["ls", "--urls", &base, "--store", store.to_str().unwrap()]);
-    assert_eq!(urls.lines().count(), 7, "{urls}");
+    assert_eq!(urls.lines().count(), 8, "{urls}");
     assert!(urls.lines().any(|url| url == server.title("known-3")), "{urls}");
     // A file that fails again for the same reason is named once, and one that arrives later is announced.
     put("broken.ts", b"still no film");
@@ -415,10 +423,64 @@ fn serve_of_empty_folder_reports_no_titles_and_returns_404() {
     let films = dir.path().join("films");
     std::fs::create_dir(&films).unwrap();
     let mut server = Server::start(&dir.path().join("store"), &[films.to_str().unwrap()]);
-    assert!(!server.said("no titles yet").is_empty(), "{:?}", server.log);
+    let said = format!("no titles yet; put films into {}", films.display());
+    assert!(!server.said(&said).is_empty(), "{:?}", server.log);
     let error = support::fails(&["play", &server.title("film"), "-o", "null"]);
     assert!(error.contains("404"), "{error}");
     assert!(server.interrupt());
+    // A film that is still being copied.
+    film(&films, "film.ts", 1);
+    let args = [films.to_str().unwrap(), "--settle", "1h"];
+    let mut server = Server::start(&dir.path().join("store"), &args);
+    let said = "no titles yet; 1 file still arriving, added when unchanged for 3600s";
+    assert!(!server.said(said).is_empty(), "{:?}", server.log);
+    assert!(server.interrupt());
+}
+
+/// Sends a request that must succeed; returns the head of the reply.
+fn ask(control: &mut TcpStream, request: &str) -> String {
+    control.write_all(request.as_bytes()).unwrap();
+    let reply = support::read_head(control);
+    assert!(reply.starts_with("RTSP/1.0 200 "), "{request}{reply}");
+    reply
+}
+
+/// Sets a title up and plays it; returns the head of the reply to SETUP.
+fn set_up_and_play(control: &mut TcpStream, url: &str, transport: &str) -> String {
+    control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let reply = ask(control, &format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n"));
+    let session = support::header(&reply, "Session").and_then(|line| line.split(';').next()).unwrap();
+    ask(control, &format!("PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n"));
+    reply
+}
+
+/// A client behind NAT or a firewall receives only packets from the address that it called, whatever
+/// the address of the route back.
+#[test]
+fn media_by_udp_comes_from_the_address_of_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = store_with(dir.path(), "film", 3);
+    let mut command = support::millrace();
+    command.args(["serve", "--listen", "0.0.0.0:0", "--cache", "32MiB", "--store"]).arg(&store);
+    let mut server = Server::spawn(command);
+    for called in ["127.0.1.1", "127.0.0.1", "127.9.9.9"] {
+        let media = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        media.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let port = media.local_addr().unwrap().port();
+        let url = format!("rtsp://{called}:{}/film", server.addr.port());
+        let mut control = TcpStream::connect((called, server.addr.port())).unwrap();
+        assert_eq!(control.local_addr().unwrap().ip().to_string(), "127.0.0.1", "the route back");
+        // It has one port, so no report goes to a port of another program.
+        let transport = format!("RAW/RAW/UDP;unicast;client_port={port}");
+        let reply = set_up_and_play(&mut control, &url, &transport);
+        let transport = support::header(&reply, "Transport").unwrap();
+        assert!(transport.contains(&format!(";source={called};")), "{transport}");
+        for _ in 0..20 {
+            let (_, from) = media.recv_from(&mut [0; 2048]).unwrap();
+            assert_eq!(from.ip().to_string(), called);
+        }
+    }
+    assert!(server.interrupt(), "clean shutdown: {:?}", server.log);
 }
 
 #[test]
@@ -431,26 +493,12 @@ fn raw_udp_receiver_gets_file_bytes_without_headers() {
     media.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (url, port) = (server.title("film"), media.local_addr().unwrap().port());
     let mut control = TcpStream::connect(server.addr).unwrap();
-    control.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut ask = |request: &str| {
-        control.write_all(request.as_bytes()).unwrap();
-        let (mut reply, mut chunk) = (String::new(), [0; 2048]);
-        while !reply.contains("\r\n\r\n") {
-            let count = control.read(&mut chunk).unwrap();
-            assert!(count > 0, "closed after {reply}");
-            reply.push_str(&String::from_utf8_lossy(&chunk[..count]));
-        }
-        assert!(reply.starts_with("RTSP/1.0 200 "), "{request}{reply}");
-        reply
-    };
     let transport = format!("RAW/RAW/UDP;unicast;client_port={port}-{}", port.wrapping_add(1));
-    let reply = ask(&format!("SETUP {url} RTSP/1.0\r\nCSeq: 1\r\nTransport: {transport}\r\n\r\n"));
+    let reply = set_up_and_play(&mut control, &url, &transport);
     assert!(
         reply.contains(&format!("Transport: RAW/RAW/UDP;unicast;client_port={port};server_port=")),
         "{reply}"
     );
-    let session = reply.split("Session: ").nth(1).and_then(|t| t.split([';', '\r']).next()).unwrap();
-    ask(&format!("PLAY {url} RTSP/1.0\r\nCSeq: 2\r\nSession: {session}\r\n\r\n"));
     let wanted = std::fs::read(&data).unwrap();
     let (mut got, mut datagram) = (Vec::new(), [0; 2048]);
     while got.len() < wanted.len() {

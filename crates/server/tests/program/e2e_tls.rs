@@ -62,11 +62,15 @@ fn players_see_by_https_and_rtsps_what_the_source_shows() {
     let seen = pictures(&["-i", &by_rtsps]);
     assert!(seen == plain, "{} pictures, {} without TLS", seen.len(), plain.len());
     assert!(seen.len() + 1 >= expected.len() && expected.starts_with(&seen), "{}", seen.len());
+    // RTSP that is tunnelled in HTTPS, at the port of the page.
+    let by_tunnel = format!("rtsp://{page}film");
+    let seen = pictures(&["-rtsp_transport", "https", "-i", &by_tunnel]);
+    assert!(seen == plain, "{} pictures in a tunnel, {} without TLS", seen.len(), plain.len());
     // Rights and log know the viewer's own address, and how it is sent to.
     let mut ended = server.said("ended: film for 127.0.0.1:");
     // A viewer that fetches segments ends when its segments are played.
     ended.retain(|line| !line.contains("no more segments"));
-    assert_eq!(ended.len(), 2, "{ended:?}");
+    assert_eq!(ended.len(), 3, "{ended:?}");
 
     // Every way to HTTP, and the engine's bytes unchanged.
     let expected = std::fs::read(&source).unwrap();

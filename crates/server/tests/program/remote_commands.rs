@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support;
 use crate::support::{Server, add, fails, film, ok, run};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -48,6 +48,7 @@ fn titles_of_a_server_are_listed_and_removed() {
     let json: Value = serde_json::from_str(&ok(&["ls", "--json", "--server", &page])).unwrap();
     assert_eq!((&json[0]["name"], &json[1]["name"]), (&"film".into(), &"other".into()));
     assert!(json[0]["hls"].is_string());
+    same_fields_by_store_and_server(store.to_str().unwrap(), &page);
     assert_eq!(ok(&["rm", "--server", &page, "other"]), "removed other\n");
     // It is not listed any more at once, nor is it in the store.
     let listed = ok(&["ls", "--server", &page]);
@@ -78,6 +79,37 @@ fn titles_of_a_server_are_listed_and_removed() {
         assert!(said.contains(why), "{args:?}: {said}");
     }
     assert!(server.interrupt());
+}
+
+/// A script that reads the JSON of the server reads the JSON of the store: it has the same fields with
+/// the same values, and further ones.
+fn same_fields_by_store_and_server(store: &str, page: &str) {
+    let listed = |args: &[&str]| -> Vec<Map<String, Value>> {
+        serde_json::from_str(&ok(&[&["ls", "--json"], args].concat())).unwrap()
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    let by_server = loop {
+        let by_server = listed(&["--server", page]);
+        // A running server makes pictures in the background.
+        if by_server.iter().all(|title| title["pictures"] == "made") {
+            break by_server;
+        }
+        assert!(Instant::now() < end, "no pictures: {by_server:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let by_store = listed(&["--store", store]);
+    assert_eq!(by_store.len(), by_server.len());
+    for (ours, theirs) in by_store.iter().zip(&by_server) {
+        for (field, value) in theirs {
+            assert_eq!(ours.get(field), Some(value), "{field}");
+        }
+        for field in ["notes", "source", "blake3", "playable", "damaged"] {
+            assert!(ours.contains_key(field), "{field}: {ours:?}");
+        }
+        for field in ["duration", "mean_rate", "peak_rate", "constant_rate"] {
+            assert!(!ours.contains_key(field), "{field} is there in another form: {ours:?}");
+        }
+    }
 }
 
 #[test]

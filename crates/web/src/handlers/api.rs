@@ -7,23 +7,21 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use millrace_core::limits::web::MEMORY_KEPT_PART;
 use millrace_rights::Visitor;
-use millrace_store::volume::{SubtitleTrack, TitleInfo, title_text};
+use millrace_store::volume::TitleInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{pictures, subtitles};
+use super::title::TitleDescription;
 use crate::access::SeenBy;
 use crate::answer::Answer;
 use crate::conditions;
 use crate::context::ServerContext;
-use crate::elementary::StreamFormat;
 use crate::failures::{no_title, not_made};
 use crate::limits::LEAST_GZIP_BYTES;
 use crate::making::NotMade;
 use crate::memory::Exhausted;
 use crate::request::{Fields, Request};
-use crate::site::{PicturesState, Site, SiteError};
-use crate::subtitles::text;
+use crate::site::{Site, SiteError};
 use crate::title_list::{List, ListVersion, May};
 
 /// The user that sent the request.
@@ -37,7 +35,7 @@ pub(crate) struct User {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Titles")]
 pub(crate) struct TitleListing {
-    titles: Vec<Title>,
+    titles: Vec<TitleDescription>,
     /// Whether the client may upload: `yes`, `no`, or `sign-in`, if it identifies itself.
     upload: &'static str,
     /// Whether the client may rename and delete titles: `yes`, `no`, or `sign-in`, if it identifies
@@ -54,78 +52,6 @@ pub(crate) struct TitleChange {
     pub(crate) title: String,
 }
 
-/// A title.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Title {
-    /// Unique.
-    name: String,
-    /// What people call it: any text of one line, not unique.
-    title: String,
-    /// Name of the directory of the file that it was made from; null if it was uploaded.
-    folder: Option<String>,
-    /// 32 hexadecimal digits, for ever.
-    id: String,
-    /// Length of its transport stream.
-    bytes: u64,
-    duration_s: f64,
-    mean_bits_per_s: u64,
-    /// Over windows of 1 s.
-    peak_bits_per_s: u64,
-    is_constant_rate: bool,
-    /// When it was added, seconds since 1970.
-    added_unix_s: u64,
-    streams: Vec<ListedStream>,
-    /// Subtitles that are kept with it. Those of teletext are in its media, and listed in its playlists only.
-    subtitles: Vec<Subtitles>,
-    /// Names of its renditions, the best first, with itself among them; empty if it is the only one.
-    renditions: Vec<String>,
-    /// Address of the transport stream, from the root of this server.
-    file: String,
-    /// Address of its playlist.
-    hls: String,
-    /// Address of the playlist with separate video and audio tracks; null if none of its streams is
-    /// available in this form.
-    cmaf: Option<String>,
-    /// Address of a picture of it; null if there is none.
-    poster: Option<String>,
-    /// Address of the list of small pictures for seeking (WebVTT); null if there are none.
-    sprites: Option<String>,
-    /// `made`, `waiting`, or why there are none.
-    pictures: String,
-}
-
-/// An elementary stream of a title.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Stream")]
-struct ListedStream {
-    pid: u16,
-    /// As ISO/IEC 13818-1 numbers them.
-    stream_type: u8,
-    /// For people.
-    codec: String,
-    /// ISO 639-2.
-    language: Option<String>,
-    /// Its audience, if it is not everybody: `audio-description`, `hearing-impaired`, `clean-effects` or `commentary`.
-    role: Option<&'static str>,
-}
-
-/// Subtitles of a title.
-#[derive(Serialize, JsonSchema)]
-struct Subtitles {
-    /// Language and kind, as in the address: `de`, `en.forced`, `pt-BR.sdh`.
-    label: String,
-    /// RFC 5646; null if it is not known.
-    language: Option<String>,
-    /// For people.
-    name: String,
-    /// They contain only the text that all viewers need.
-    is_forced: bool,
-    /// They also describe sounds, for the hard of hearing.
-    is_sdh: bool,
-    /// Address of the whole as WebVTT, from the root of this server.
-    file: String,
-}
-
 /// `/api/v1/user`
 pub(crate) fn user(seen: &SeenBy) -> Answer {
     match &seen.visitor {
@@ -135,7 +61,7 @@ pub(crate) fn user(seen: &SeenBy) -> Answer {
 }
 
 fn make_list(shared: &ServerContext, seen: &SeenBy, may: May) -> Result<List, NotMade> {
-    let titles = seen.titles().into_iter().map(|title| of(seen, title)).collect();
+    let titles = seen.titles().into_iter().map(|title| TitleDescription::of(seen, title)).collect();
     let (May { upload, manage }, rtsp_port) = (may, seen.rtsp_port());
     let list = TitleListing { titles, upload, manage, rtsp_port };
     let mut text = serde_json::to_vec(&list).map_err(unreadable)?;
@@ -248,16 +174,9 @@ pub(crate) fn tv_playlist(seen: &SeenBy) -> Answer {
 /// Media type of an M3U playlist that is not HLS.
 pub(crate) const M3U: &str = "audio/x-mpegurl; charset=utf-8";
 
-/// Name of the directory that the title's source file was in; none for the top of a served folder.
-fn folder_of(site: &dyn Site, title: &TitleInfo) -> Option<String> {
-    let path = &title.source.path;
-    let folder = path.parent().filter(|folder| path.is_absolute() && !site.is_served_folder(folder))?;
-    Some(title_text(&folder.file_name()?.to_string_lossy())).filter(|folder| !folder.is_empty())
-}
-
 /// `/api/v1/titles/NAME`
 pub(crate) fn title(site: &dyn Site, title: TitleInfo) -> Answer {
-    Answer::json(&of(site, title))
+    Answer::json(&TitleDescription::of(site, title))
 }
 
 /// DELETE of `/api/v1/titles/NAME`. The caller has checked the right to delete.
@@ -267,53 +186,6 @@ pub(crate) async fn remove(shared: &Arc<ServerContext>, name: String) -> Answer 
         Err(SiteError::NoTitle) => no_title(),
         // Users with the right to remove titles may learn the reason.
         Err(SiteError::Unreadable(why)) => Answer::error(500, &format!("the title cannot be removed: {why}")),
-    }
-}
-
-fn of(site: &dyn Site, title: TitleInfo) -> Title {
-    let stream = |stream: millrace_store::volume::ElementaryStream| ListedStream {
-        pid: stream.pid,
-        stream_type: stream.stream_type,
-        codec: stream.codec,
-        language: stream.language,
-        role: stream.role.map(millrace_media::codec::StreamRole::name),
-    };
-    let is_apart = title.streams.iter().any(|stream| StreamFormat::of(&stream.codec).is_some());
-    let (pictures, addresses) = match site.pictures(&title) {
-        PicturesState::Made(about) => ("made".to_owned(), Some(pictures::addresses(&title.name, &about))),
-        PicturesState::Waiting => ("waiting".to_owned(), None),
-        PicturesState::Delayed(why) | PicturesState::Never(why) => (why, None),
-    };
-    let (poster, sprites) = addresses.unzip();
-    let owner = text::owner(site, &title);
-    let track = |track: &SubtitleTrack| Subtitles {
-        label: track.label.to_string(),
-        language: track.label.language().map(str::to_owned),
-        name: text::name_of(track),
-        is_forced: track.label.is_forced,
-        is_sdh: track.label.is_sdh,
-        file: subtitles::address(&owner.name, &track.label),
-    };
-    Title {
-        title: title.display_name(),
-        folder: folder_of(site, &title),
-        subtitles: owner.subtitles.iter().map(track).collect(),
-        poster,
-        sprites,
-        pictures,
-        renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
-        file: format!("/titles/{}.ts", title.name),
-        hls: format!("/titles/{}/index.m3u8", title.name),
-        cmaf: is_apart.then(|| format!("/titles/{}/cmaf.m3u8", title.name)),
-        id: title.id.to_string(),
-        bytes: title.bytes,
-        duration_s: title.duration.as_secs_f64(),
-        mean_bits_per_s: title.mean_rate.0,
-        peak_bits_per_s: title.peak_rate.0,
-        is_constant_rate: title.constant_rate,
-        added_unix_s: title.added_unix_s,
-        streams: title.streams.into_iter().map(stream).collect(),
-        name: title.name,
     }
 }
 

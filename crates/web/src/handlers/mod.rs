@@ -4,6 +4,7 @@
 //! | module | answers |
 //! | --- | --- |
 //! | `api` | `/api/v1`: the list of titles, and each title |
+//! | `title` | a title as the API describes it |
 //! | `live` | live titles: the list, and each as a stream |
 //! | `live_input` | media that clients bring for live titles |
 //! | `status` | the state of the server |
@@ -27,4 +28,5 @@ pub(crate) mod pictures;
 pub(crate) mod rename;
 pub(crate) mod status;
 pub(crate) mod subtitles;
+pub(crate) mod title;
 pub(crate) mod upload;

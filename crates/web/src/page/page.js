@@ -207,8 +207,11 @@ function stop() {
 }
 
 function play() {
-  const title = titles.find((title) => title.name === chosen()) || null;
+  const name = chosen();
+  const title = titles.find((title) => title.name === name) || null;
   mark();
+  // An old link, or a mistyped one.
+  at('unknown').textContent = name && !title ? 'There is no title “' + name + '” here. It may have been removed, or you may not watch it.' : '';
   // The list may have been loaded anew meanwhile.
   if (title && playing.title && title.id === playing.title.id) return;
   stop();

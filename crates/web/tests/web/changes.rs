@@ -8,7 +8,7 @@ use millrace_web::WebLimits;
 use tempfile::TempDir;
 
 use super::client::Client;
-use super::cmaf::{AS_IT_IS, DECODED, WITHOUT_ADTS, resolved, sums, times};
+use super::cmaf::{AS_IT_IS, DECODED, WITHOUT_ADTS, listed, measured, resolved, sums, times};
 use super::hls::{run, taken_in};
 use super::site::{MadeUp, serve};
 
@@ -254,6 +254,43 @@ fn aac_without_named_channels_is_decoded() {
     assert_eq!(list.len(), 2, "{list:?}");
     let sounds = parts(&mut client, &list[1], film.dir.path());
     assert!(all_sums(&sounds, "0:a", &[]) == all_sums(&film.sources, "0:a", &[]), "decoded samples differ");
+}
+
+/// The tables of Blu-ray have no stream type for AAC, so FFmpeg writes it as private data.
+#[test]
+fn aac_as_private_data_has_every_frame_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for hz in ["48000", "44100"] {
+        let source = dir.path().join(format!("film-{hz}.m2ts"));
+        let tone = format!("sine=frequency=440:sample_rate={hz}:duration=54");
+        let picture = "testsrc2=size=160x120:rate=25:duration=54";
+        let mut args =
+            vec!["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", &tone];
+        args.extend(H264);
+        args.extend(["-c:a", "aac", "-pix_fmt", "yuv420p", "-mpegts_m2ts_mode", "1"]);
+        args.push(source.to_str().unwrap());
+        run("ffmpeg", &args);
+        let film = taken_in(dir.path(), &source);
+        let name = film.info.name.clone();
+        let (_web, address, _) = serve(&MadeUp::with(vec![film]), WebLimits::default());
+        let mut client = Client::to(address);
+        let list = tracks(&mut client, &name);
+        assert_eq!(list.len(), 2, "{list:?}");
+        let expected = sums(source.to_str().unwrap(), "0:a", WITHOUT_ADTS);
+        assert!(expected.len() > 2300, "{}", expected.len());
+        let sounds = parts(&mut client, &list[1], dir.path());
+        let [sound] = &sounds[..] else { panic!("{sounds:?}") };
+        assert!(sums(sound.to_str().unwrap(), "0:a", AS_IT_IS) == expected, "{hz}: frames differ");
+        // Each segment begins where the one before it ends.
+        let (_, segments) = listed(&mut client, &list[1]);
+        assert!(segments.len() >= 9, "{}", segments.len());
+        let mut next = None;
+        for (path, ..) in &segments {
+            let (start, length, samples) = measured(&client.get(path).body);
+            assert!(samples > 0 && next.is_none_or(|next| next == start), "{path}: {next:?} {start}");
+            next = Some(start + length);
+        }
+    }
 }
 
 /// One audio track that exists only in the middle, and one that continues.

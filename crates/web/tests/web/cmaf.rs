@@ -288,7 +288,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// When a segment begins, how long it is, and how many samples it has; its samples are all of `mdat`.
-fn measured(segment: &[u8]) -> (u64, u64, u64) {
+pub(super) fn measured(segment: &[u8]) -> (u64, u64, u64) {
     let names: Vec<_> = boxes(segment).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["styp", "moof", "mdat"]);
     let traf = child(child(segment, "moof"), "traf");
@@ -516,6 +516,32 @@ fn packets(path: &Path) -> usize {
     ];
     let text = String::from_utf8(run("ffprobe", &args)).unwrap();
     text.lines().filter(|line| !line.is_empty()).count()
+}
+
+/// Segments are kept in memory for other viewers, within the budget for responses.
+#[test]
+fn made_segments_count_in_the_memory_budget() {
+    let titles = titles();
+    let (_web, address, totals) = serve(&titles.site, WebLimits::default());
+    let mut client = Client::to(address);
+    let (_, pictures) = listed(&mut client, "/titles/open/cmaf/256.m3u8");
+    let mut bytes = 0;
+    for (path, ..) in &pictures {
+        bytes += client.get(path).body.len() as u64;
+        // The segments of all tracks are made together.
+        bytes += client.get(&path.replace("/256/", "/257/")).body.len() as u64;
+        bytes += client.get(&path.replace("/256/", "/258/")).body.len() as u64;
+        let held = totals.read().memory_held_bytes;
+        assert!(held >= bytes, "{held} bytes are counted, {bytes} are kept");
+    }
+    assert!(bytes > 1_000_000, "{bytes}");
+    // A budget too small to make one.
+    let (_web, address, totals) = serve(&titles.site, WebLimits { memory: 100_000, ..WebLimits::default() });
+    let answer = Client::to(address).get(&pictures[0].0);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.header("Retry-After").is_some(), "{answer:?}");
+    let counted = totals.read();
+    assert!(counted.memory_exhausted > 0 && counted.memory_held_bytes <= 100_000, "{counted:?}");
 }
 
 #[test]

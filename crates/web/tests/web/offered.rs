@@ -8,6 +8,7 @@ use millrace_web::WebLimits;
 use tempfile::TempDir;
 
 use super::client::Client;
+use super::cmaf::resolved;
 use super::hls::{run, taken_in};
 use super::site::{MadeUp, serve};
 
@@ -29,13 +30,15 @@ struct Titles {
 }
 
 /// Each film has the video and one audio stream for each codec, in this order.
-const FILMS: [(&str, &[&str], &[&str]); 8] = [
+const FILMS: [(&str, &[&str], &[&str]); 10] = [
     ("aac-ac3", AVC, &["aac", "ac3"]),
     ("ac3-aac", AVC, &["ac3", "aac"]),
     ("aac-eac3", AVC, &["aac", "eac3"]),
     ("mp2-aac", AVC, &["mp2", "aac"]),
     ("mp2", AVC, &["mp2"]),
     ("hevc-mp3", HEVC, &["libmp3lame"]),
+    ("hevc-mp2", HEVC, &["mp2"]),
+    ("hevc-latm", HEVC, &["aac"]),
     ("hevc-aac-dts", HEVC, &["aac", "dca"]),
     ("described", AVC, &["aac", "aac"]),
 ];
@@ -55,6 +58,9 @@ fn make(path: &Path, pictures: &[&str], audio: &[&str]) {
     if path.ends_with("described.ts") {
         args.extend(["-disposition:a:0", "visual_impaired"]);
         args.extend(["-metadata:s:a:0", "language=ger", "-metadata:s:a:1", "language=ger"]);
+    }
+    if path.ends_with("hevc-latm.ts") {
+        args.extend(["-mpegts_flags", "latm"]);
     }
     args.extend(["-strict", "-2", path.to_str().unwrap()]);
     run("ffmpeg", &args);
@@ -108,6 +114,8 @@ fn master_playlists_offer_each_player_something_that_it_decodes() {
         ("mp2/index", vec![format!("{avc}+mp4a.40.33 - stored")]),
         ("mp2/cmaf", vec![format!("{avc} - made"), format!("{avc}+mp4a.40.33 - stored")]),
         ("hevc-mp3/index", vec!["hvc1+mp4a.40.34 - stored".to_owned()]),
+        ("hevc-mp2/index", vec!["hvc1+mp4a.40.33 - stored".to_owned()]),
+        ("hevc-latm/index", vec!["hvc1+mp4a.40.2 - stored".to_owned()]),
         ("hevc-aac-dts/index", vec!["hvc1+mp4a.40.2 aac made".to_owned(), "hvc1+dtsc - stored".to_owned()]),
     ] {
         assert_eq!(variants(&mut client, &format!("/titles/{path}.m3u8")), expected, "{path}");
@@ -125,6 +133,7 @@ fn master_playlists_have_audio_for_ffmpeg() {
             for codec in *audio {
                 let codec = if *codec == "libmp3lame" { "mp3" } else { codec };
                 let codec = if codec == "dca" { "dts" } else { codec };
+                let codec = if *name == "hevc-latm" { "aac_latm" } else { codec };
                 assert!(
                     found.lines().any(|line| line.trim_end_matches(',') == codec),
                     "{name} {list} {codec}: {found}"
@@ -150,6 +159,22 @@ fn master_playlist_of_hdr_pictures_says_range_and_rate() {
             );
         }
     }
+}
+
+/// Browsers decide by the `colr` box before they decode a picture whether it is HDR.
+#[test]
+fn init_segment_of_hdr_pictures_has_their_colours() {
+    let (_web, address, _) = serve(&titles().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let list = client.get("/titles/hevc-aac-dts/cmaf/256.m3u8");
+    let init = list.text().split("#EXT-X-MAP:URI=\"").nth(1).and_then(|rest| rest.split('"').next());
+    let init = resolved("/titles/hevc-aac-dts/cmaf/256.m3u8", init.expect("an init segment"));
+    let answer = client.get(&init);
+    assert_eq!(answer.status, 200, "{init}");
+    // BT.2020 primaries, PQ, BT.2020 with non-constant luminance, limited range.
+    let expected = [&[0, 0, 0, 19][..], b"colrnclx", &[0, 9, 0, 16, 0, 9, 0]].concat();
+    let found = answer.body.windows(expected.len()).filter(|window| *window == expected).count();
+    assert_eq!(found, 1, "{:?}", answer.body);
 }
 
 #[test]

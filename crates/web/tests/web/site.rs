@@ -99,6 +99,8 @@ pub(crate) struct MadeUp {
     pub(crate) sheet: Option<Vec<u8>>,
     /// Bytes that there is room for, if there is an end to it.
     pub(crate) room: Option<u64>,
+    /// Held by a test, this disk hangs at the beginning of each upload.
+    pub(crate) disk: Mutex<()>,
 }
 
 impl Film {
@@ -372,6 +374,7 @@ impl Site for MadeUp {
     /// What begins with `BAD` or `MP4` is refused with its first bytes.
     fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
         let name = upload.name;
+        drop(self.disk.lock().unwrap());
         if let Some(file_name) = upload.file_name {
             self.file_names.lock().unwrap().insert(name.to_owned(), file_name.to_owned());
         }

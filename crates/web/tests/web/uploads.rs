@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use millrace_rights::{Gate, NewUser, Policy, RightsFile, RightsSnapshot, TrustHere};
 use millrace_web::WebLimits;
-use millrace_web::limits::MAX_UPLOADS;
+use millrace_web::limits::{MAX_UPLOAD_THREADS, MAX_UPLOADS};
 use serde_json::Value;
 
 use super::client::{Client, curl};
@@ -391,6 +391,28 @@ fn uploads_that_wait_give_way_to_other_owners() {
     other.send(&whole);
     assert_eq!(other.response(false).status, 201);
     assert!(state(address, "large-0").is_none() && state(address, "large-1").is_some());
+}
+
+/// An upload that starts again leaves its thread behind until the disk answers, and threads are not
+/// unlimited.
+#[test]
+fn uploads_on_a_disk_that_hangs_have_a_limited_number_of_threads() {
+    let site = site();
+    let (_web, address, totals) = serve(&site, WebLimits::default());
+    let whole = bytes(5);
+    let disk = site.disk.lock().unwrap();
+    for _ in 0..MAX_UPLOAD_THREADS {
+        cut_off(address, "new", &whole, 1000);
+    }
+    assert_eq!(totals.read().uploads_now, MAX_UPLOAD_THREADS as u64);
+    let answer = put(address, "/titles/new", &length(&whole), &whole[..1000]).response(false);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.header("Retry-After").is_some(), "{answer:?}");
+    assert_eq!(totals.read().uploads_now, MAX_UPLOAD_THREADS as u64);
+    drop(disk);
+    until("the threads end", || totals.read().uploads_now == 0);
+    assert_eq!(put(address, "/titles/new", &length(&whole), &whole).response(false).status, 201);
+    assert!(taken(&site, "new").unwrap() == whole);
 }
 
 #[test]

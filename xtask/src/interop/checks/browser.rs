@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Check, CheckOutcome};
 use crate::interop::Lab;
-use crate::interop::films::{RUNGS, SUBTITLED, TWO_SOUNDS};
+use crate::interop::films::{AC3_ALONE, AC3_BESIDE_AAC, RUNGS, SUBTITLED, TWO_SOUNDS};
 use crate::interop::process::ProgramSpec;
 use crate::interop::server::Server;
 use crate::workspace;
@@ -23,9 +23,11 @@ const FIREFOX: &str = "firefox-esr";
 
 /// The parts with their films, and the browsers used for each in the short form: all parts with
 /// both would take too long.
-const PARTS: [(&str, &str, &[&str]); 7] = [
+const PARTS: [(&str, &str, &[&str]); 9] = [
     ("page", RUNGS, &[CHROMIUM, FIREFOX]),
     ("sounds", TWO_SOUNDS, &[CHROMIUM, FIREFOX]),
+    ("codecs", AC3_BESIDE_AAC, &[CHROMIUM, FIREFOX]),
+    ("codecs", AC3_ALONE, &[CHROMIUM]),
     ("subtitles", TWO_SOUNDS, &[CHROMIUM]),
     ("subtitles", SUBTITLED, &[CHROMIUM]),
     ("joined", SUBTITLED, &[CHROMIUM]),

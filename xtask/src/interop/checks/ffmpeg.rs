@@ -3,9 +3,9 @@
 use super::{Check, CheckOutcome, END_SECONDS, ODD_FILMS, ODD_TIMES, SHORT_FILMS, Transport};
 use crate::interop::Lab;
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, Frames, GROUP_SECONDS, JOINED, JOINED_ALIKE, PART_SECONDS, TWO_HOURS, TestMedia,
-    difference, position, to_the_end,
+    DEMO_CBR, DEMO_VBR, GROUP_SECONDS, JOINED, JOINED_ALIKE, PART_SECONDS, TWO_HOURS, TestMedia,
 };
+use crate::interop::frames::{Frames, difference, position, to_the_end};
 use crate::interop::process::ProgramResult;
 use crate::interop::server::Server;
 

@@ -12,8 +12,8 @@ use super::{Check, CheckOutcome, END_SECONDS, ODD_FILMS, ODD_TIMES, SHORT_FILMS,
 use crate::interop::Lab;
 use crate::interop::films::{
     DEMO_CBR, DEMO_VBR, GROUP_SECONDS, JOINED, RUNGS, TWO_HOURS, TestMedia, WRAPPING_FAST, WRAPPING_RUNGS,
-    difference, to_the_end,
 };
+use crate::interop::frames::{difference, to_the_end};
 use crate::interop::process::{ProgramResult, ProgramSpec};
 use crate::interop::server::Server;
 use crate::workspace;

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::{Check, CheckOutcome, END_SECONDS, ODD_TIMES, Transport};
 use crate::interop::films::{
-    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, Frames, GROUP_SECONDS, JOINED, LOWER, PART_SECONDS, RUNGS,
-    TestMedia, difference, to_the_end,
+    DEMO_CBR, DEMO_VBR, FRAMES_PER_SECOND, GROUP_SECONDS, JOINED, LOWER, PART_SECONDS, RUNGS, TestMedia,
 };
+use crate::interop::frames::{Frames, difference, to_the_end};
 use crate::interop::server::Server;
 
 pub(super) const NEEDS: &[&str] = &["cvlc", "setpriv"];

@@ -31,11 +31,19 @@ pub(crate) fn own_host(listen: SocketAddr) -> String {
     outside().map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string())
 }
 
-/// How to open one title, and so any of them.
-pub(crate) fn block(base: &str, name: &str) -> String {
+/// How to open one title, and so any of them. If only users may watch, the lines have a place for
+/// the user's name and password, because players would be refused without them.
+pub(crate) fn block(base: &str, name: &str, needs_user: bool) -> String {
+    let (who, base) = match needs_user {
+        true => (
+            " as a user with a grant (replace USER and PASSWORD)",
+            base.replacen("rtsp://", "rtsp://USER:PASSWORD@", 1),
+        ),
+        false => ("", base.to_owned()),
+    };
     let url = format!("{base}{name}");
     format!(
-        "Open any of them, for example {name}:\n  ffplay -rtsp_transport udp {url}\n  ffplay -rtsp_transport tcp {url}\n  \
+        "Open any of them{who}, for example {name}:\n  ffplay -rtsp_transport udp {url}\n  ffplay -rtsp_transport tcp {url}\n  \
          vlc {url}\n  gst-launch-1.0 playbin uri={url}\nAll addresses: millrace ls --urls {base}"
     )
 }
@@ -49,7 +57,17 @@ mod tests {
         assert_eq!(base_url("tv.example", 8554), "rtsp://tv.example:8554/");
         assert_eq!(base_url("10.0.0.5", 554), "rtsp://10.0.0.5/");
         assert_eq!(base_url("::1", 8554), "rtsp://[::1]:8554/");
-        assert!(block("rtsp://h/", "film").contains("vlc rtsp://h/film"));
+        let block = block("rtsp://h/", "film", false);
+        assert!(block.contains("vlc rtsp://h/film") && !block.contains("USER"), "{block}");
+    }
+
+    #[test]
+    fn block_for_users_has_name_and_password_in_each_address() {
+        let block = block("rtsp://h/", "film", true);
+        let lines: Vec<&str> = block.lines().collect();
+        assert!(lines[0].contains("user with a grant"), "{block}");
+        assert_eq!(lines.len(), 6, "{block}");
+        assert!(lines[1..].iter().all(|line| line.contains("rtsp://USER:PASSWORD@h/")), "{block}");
     }
 
     #[test]

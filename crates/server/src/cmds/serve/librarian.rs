@@ -15,9 +15,12 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::units::{Count, HumanDuration};
 use millrace_make::ingest::{self, IngestError, IngestOptions, SourceFile};
+use millrace_media::codec::{StreamKind, identify};
 use millrace_media::kinds::may_be_film;
 use millrace_store::StoreError;
-use millrace_store::volume::{KnownSource, SourceIdentity, SourceMatch, Sources, TitleEdit, Volume};
+use millrace_store::volume::{
+    KnownSource, SourceIdentity, SourceMatch, Sources, TitleEdit, TitleInfo, Volume,
+};
 
 use super::worker::Worker;
 use crate::cmds::ffmpeg::FfmpegArgs;
@@ -53,6 +56,8 @@ pub(super) struct Librarian {
     pub(super) quiet: bool,
     /// `rtsp://host:port/`
     pub(super) base_url: String,
+    /// Whether only users may watch.
+    pub(super) needs_user: bool,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
     /// Reports already made.
@@ -89,6 +94,12 @@ fn looks_like_film(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(SNIFF_BYTES as u64).read_to_end(&mut head));
     read.is_err() || may_be_film(&head)
+}
+
+/// Whether a title has video.
+fn has_video(title: &TitleInfo) -> bool {
+    let kind = |stream_type| identify(stream_type, &[], &[]).1;
+    title.streams.iter().any(|stream| matches!(kind(stream.stream_type), StreamKind::Video(_)))
 }
 
 /// How far the open titles are in step with the store.
@@ -383,11 +394,13 @@ impl Librarian {
             return;
         }
         let titles = self.open_titles.titles();
-        let Some(example) = titles.first() else { return };
+        // Someone who tries a line for the first time expects to see something.
+        let with_video = titles.iter().find(|title| has_video(title));
+        let Some(example) = with_video.or(titles.first()) else { return };
         self.said.invitation.set(true);
         tracing::info!("{} at {}", Count(titles.len() as u64, "title"), self.base_url);
         if !self.quiet {
-            println!("{}", super::invite::block(&self.base_url, &example.name));
+            println!("{}", super::invite::block(&self.base_url, &example.name, self.needs_user));
         }
     }
 

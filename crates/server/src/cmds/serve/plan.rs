@@ -54,6 +54,8 @@ pub(super) struct LibrarySettings {
     pub(super) deleted_files: DeletedFiles,
     pub(super) ffmpeg: FfmpegArgs,
     pub(super) quiet: bool,
+    /// Whether only users may watch.
+    pub(super) needs_user: bool,
 }
 
 impl ServeArgs {
@@ -157,6 +159,7 @@ impl ServeArgs {
             deleted_files: self.deleted_files,
             ffmpeg: self.ffmpeg.clone(),
             quiet: self.quiet,
+            needs_user: self.rights.is_for_users(),
         }
     }
 }

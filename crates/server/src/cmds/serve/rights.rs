@@ -49,6 +49,11 @@ pub(crate) struct RightsArgs {
 }
 
 impl RightsArgs {
+    /// Whether only users, and holders of signed links, may watch.
+    pub(super) fn is_for_users(&self) -> bool {
+        self.watching == WatchingChoice::Users
+    }
+
     /// Refuses settings that would do nothing: whoever sets one believes that it holds.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let is_by_tls = match &self.webhook {

@@ -261,7 +261,8 @@ fn librarian(
 ) -> Librarian {
     let said = Said::default();
     said.in_memory.set(volume.catalogue_in_memory().is_some());
-    let LibrarySettings { folders, follow_symlinks, settle, deleted_files, ffmpeg, quiet } = settings;
+    let LibrarySettings { folders, follow_symlinks, settle, deleted_files, ffmpeg, quiet, needs_user } =
+        settings;
     Librarian {
         volume,
         open_titles,
@@ -274,6 +275,7 @@ fn librarian(
         ffmpeg,
         quiet,
         base_url,
+        needs_user,
         lost: Cell::new(0),
         said,
         refreshed: Refreshed::default(),

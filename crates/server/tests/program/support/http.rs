@@ -29,8 +29,19 @@ pub fn range(bytes: &Range<usize>) -> String {
 
 /// MD5 of each decoded picture, as ffmpeg sees them.
 pub fn frames(input: &str) -> Vec<String> {
-    let mut ffmpeg = Command::new("ffmpeg");
-    ffmpeg.args(["-v", "error", "-i", input, "-map", "0:v", "-f", "framemd5", "-"]);
+    frames_of(&[], input)
+}
+
+/// The same by RTSP with a transport.
+pub fn frames_by(transport: &str, url: &str) -> Vec<String> {
+    frames_of(&["-rtsp_transport", transport], url)
+}
+
+fn frames_of(options: &[&str], input: &str) -> Vec<String> {
+    // A player that waits for a reply that never comes would hang the test.
+    let mut ffmpeg = Command::new("timeout");
+    ffmpeg.args(["120", "ffmpeg", "-nostdin", "-v", "error"]).args(options);
+    ffmpeg.args(["-i", input, "-map", "0:v", "-f", "framemd5", "-"]);
     let done = ffmpeg.output().expect("ffmpeg can be started");
     assert!(done.status.success(), "{input}: {}", String::from_utf8_lossy(&done.stderr));
     let text = String::from_utf8(done.stdout).unwrap();
