@@ -94,7 +94,10 @@ struct JsonTitle {
 impl JsonTitle {
     fn new(info: TitleInfo, context: TitleContext, state: StoreState) -> anyhow::Result<Self> {
         let Value::Object(mut stored) = serde_json::to_value(&info)? else {
-            anyhow::bail!("{}: the title cannot be written as JSON", info.name);
+            anyhow::bail!(
+                "{}: the title cannot be written as JSON; check the store: millrace fsck",
+                info.name
+            );
         };
         let described = TitleDescription::new(info, context);
         for old_form in ["duration", "mean_rate", "peak_rate", "constant_rate"] {
