@@ -176,10 +176,6 @@ fn touch(arena: &ExtentArena, page: usize) -> bool {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use millrace_core::ids::TitleRef;
-    use millrace_core::packet::WireLayout;
-    use millrace_core::pool::{ExtentContent, Lease};
-
     use super::*;
 
     #[test]
@@ -218,56 +214,6 @@ mod tests {
             eprintln!("skipped: this kernel does not make pages present on demand");
         }
         assert!(fill.bytes_mut().iter().all(|&b| b == 7));
-    }
-
-    /// Fills the extent with `value`; returns a lease on it.
-    fn lease(arena: &Arc<ExtentArena>, value: u8) -> Lease {
-        let mut fill = arena.fill(0).unwrap();
-        fill.bytes_mut().fill(value);
-        fill.publish();
-        let layout = WireLayout::new(1316).and_then(WireLayout::raw).unwrap();
-        let content = ExtentContent {
-            title: TitleRef(0),
-            number: 0,
-            first_packet: 0,
-            packets: layout.packets_per_extent(),
-            last_packet_bytes: 1316,
-            layout,
-            spare: 0,
-        };
-        arena.lend(0, content).unwrap()
-    }
-
-    #[test]
-    fn extent_gets_new_pages_only_after_somebody_referred_to_them() {
-        let arena = ExtentArena::new(Box::new(PageRegion::new(1).unwrap()));
-        let first = lease(&arena, 7);
-        if arena.describe() == HUGE_PAGES {
-            assert!(!first.refer(), "parts of huge pages cannot be replaced");
-            return eprintln!("skipped: reserved huge pages are in use");
-        }
-        drop(first);
-        assert!(arena.reclaim(0));
-        assert_eq!(arena.fill(0).unwrap().bytes_mut()[0], 7, "nobody referred to it");
-        let second = lease(&arena, 8);
-        assert!(second.refer() && second.refer());
-        drop(second);
-        assert!(arena.reclaim(0));
-        assert!(arena.fill(0).unwrap().bytes_mut().iter().all(|&byte| byte == 0), "new pages");
-        drop(lease(&arena, 9));
-        assert!(arena.reclaim(0));
-        assert_eq!(arena.fill(0).unwrap().bytes_mut()[0], 9, "nobody referred to the new ones");
-    }
-
-    #[test]
-    fn pages_that_a_device_knows_are_not_replaced() {
-        let arena = ExtentArena::new(Box::new(PageRegion::new(1).unwrap()));
-        arena.registered();
-        let lease = lease(&arena, 7);
-        assert!(!lease.refer());
-        drop(lease);
-        assert!(arena.reclaim(0));
-        assert_eq!(arena.fill(0).unwrap().bytes_mut()[0], 7);
     }
 
     #[test]

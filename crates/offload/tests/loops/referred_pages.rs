@@ -59,6 +59,37 @@ fn send(tx: &mut KernelTx, lease: &Lease, place: u32, head: u16) -> u32 {
     }
 }
 
+/// The first byte of an extent that is filled again: 0 if it has new pages, else of the content before.
+fn first_byte_of_next_fill(arena: &Arc<ExtentArena>, before: Lease) -> u8 {
+    drop(before);
+    assert!(arena.reclaim(0));
+    arena.fill(0).unwrap().bytes_mut()[0]
+}
+
+#[test]
+fn extent_gets_new_pages_only_after_they_were_referred_to() {
+    let arena = ExtentArena::new(Box::new(PageRegion::new(EXTENT_BYTES as u64).unwrap()));
+    let first = lease(&arena, 7);
+    assert_eq!(first_byte_of_next_fill(&arena, first), 7);
+    let second = lease(&arena, 8);
+    if !second.refer() {
+        return eprintln!("skipped: reserved huge pages are in use, which are always copied");
+    }
+    assert!(second.refer(), "as often as it is asked");
+    assert_eq!(first_byte_of_next_fill(&arena, second), 0);
+    let third = lease(&arena, 9);
+    assert_eq!(first_byte_of_next_fill(&arena, third), 9, "the new pages were not referred to");
+}
+
+#[test]
+fn pages_that_a_device_knows_are_not_replaced() {
+    let arena = ExtentArena::new(Box::new(PageRegion::new(EXTENT_BYTES as u64).unwrap()));
+    arena.registered();
+    let lease = lease(&arena, 7);
+    assert!(!lease.refer());
+    assert_eq!(first_byte_of_next_fill(&arena, lease), 7);
+}
+
 #[test]
 fn bytes_on_their_way_survive_the_next_content_of_their_extent() {
     let arena = ExtentArena::new(Box::new(PageRegion::new(EXTENT_BYTES as u64).unwrap()));

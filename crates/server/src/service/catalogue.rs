@@ -40,7 +40,7 @@ impl TitleCatalogue {
     }
 
     /// The same in the form for connections of bytes: without RTP headers, so that the bytes are contiguous and need not be
-    /// copied. If viewers have the title in the cache with headers now, they share that copy.
+    /// copied. If only viewers of RTP have the title in the cache now, they share their copy.
     pub(super) fn find_for_bytes(&mut self, name: &str) -> Option<TitleEntry> {
         let entry = self.library.find(name)?;
         let raw = entry.raw().filter(|raw| self.library.is_cached(raw) || !self.library.is_cached(&entry));

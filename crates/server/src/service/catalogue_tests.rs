@@ -13,6 +13,9 @@ struct FakeLibrary {
     there: Vec<NeededPart>,
     begun: Vec<NeededPart>,
     answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
+    /// The title of every name, and whether viewers have it in the cache with and without headers.
+    entry: Option<TitleEntry>,
+    cached: (bool, bool),
     /// How many titles can still be opened.
     room: u32,
     closed: Vec<TitleRef>,
@@ -31,7 +34,11 @@ impl Library for SharedLibrary {
         self.0.lock().unwrap().answers.pop_front()
     }
     fn find(&mut self, _: &str) -> Option<TitleEntry> {
-        None
+        self.0.lock().unwrap().entry.clone()
+    }
+    fn is_cached(&self, entry: &TitleEntry) -> bool {
+        let (with_headers, without) = self.0.lock().unwrap().cached;
+        if entry.layout.is_raw() { without } else { with_headers }
     }
     fn open(&mut self, _: &TitleEntry) -> Result<TitleRef, OpenError> {
         let mut library = self.0.lock().unwrap();
@@ -63,6 +70,22 @@ fn failed_opening_is_not_tried_again_for_its_request() {
     assert!(titles.missing(Some(CONN), [need.clone()]).is_empty());
     titles.forget_opening(CONN);
     assert_eq!(titles.missing(Some(CONN), [need.clone()]), [need]);
+}
+
+#[test]
+fn title_for_bytes_has_headers_only_beside_viewers_of_these() {
+    let (mut titles, library) = catalogue();
+    assert!(titles.find_for_bytes("film").is_none());
+    library.lock().unwrap().entry = Some(sample_tests::entry());
+    for (cached, is_raw) in
+        [((false, false), true), ((true, false), false), ((false, true), true), ((true, true), true)]
+    {
+        library.lock().unwrap().cached = cached;
+        let entry = titles.find_for_bytes("film").unwrap();
+        assert_eq!(entry.layout.is_raw(), is_raw, "with headers, without: {cached:?}");
+    }
+    library.lock().unwrap().entry = Some(TitleEntry { packets: u32::MAX, ..sample_tests::entry() });
+    assert!(!titles.find_for_bytes("film").unwrap().layout.is_raw(), "a live title has one form");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn extent_that_an_engine_leased_stays_and_one_that_goes_is_leased_no_more() {
     assert!(world.extent_table.take(0, Brings::Demand, &mut world.titles).is_none(), "it is leased");
     assert!(lends(&world, 0), "it could not go, so it can be leased as before");
     world.put(fill, 7);
-    assert!(lends(&world, 7));
+    assert_eq!((lends(&world, 7), lends(&world, 1)), (true, false), "7 lies where 1 was");
     world.extent_table.drop_title(world.title);
     assert_eq!((lends(&world, 0), lends(&world, 7)), (false, false), "the title is closed");
     assert_eq!(leased.content().number, 0);

@@ -131,7 +131,7 @@ impl CacheHandle {
         self.untold_since.map(|since| since.plus_ns(TELL_NS))
     }
 
-    /// Wakes the manager if its news are [`TELL_NS`] old, or fill half of the ring.
+    /// Wakes the manager if the oldest unread ask is [`TELL_NS`] old, or if half of the ring is full.
     pub fn tell(&mut self, now: Instant) {
         let is_much = self.asks.slots() < RING_RECORDS / 2;
         if self.untold_since.is_some_and(|since| is_much || now.ns_since(since) >= TELL_NS) {
