@@ -1,6 +1,7 @@
 //! The search for the largest count that passes, independent of the things counted: it takes
 //! verdicts and returns the next count to try. First it doubles, then it halves the gap. Verdicts
-//! near the limit count only when two of three agree.
+//! near the limit count only when two of three agree. A failure that decides the result, or the very first one, is tried a second
+//! time, however clear it was: a neighbour that takes the processor for a second looks the same.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +66,7 @@ struct Votes {
     passes: u32,
     fails: u32,
     spoiled: u32,
+    trials: u32,
 }
 
 /// Votes that decide.
@@ -112,9 +114,10 @@ impl Search {
         votes.passes += passes;
         votes.fails += fails;
         votes.spoiled += u32::from(verdict == TrialVerdict::Spoiled);
+        votes.trials += 1;
         let decision = if votes.passes >= MAJORITY && votes.passes > votes.fails {
             Some(true)
-        } else if votes.fails >= MAJORITY || votes.spoiled >= MAJORITY {
+        } else if votes.fails >= MAJORITY && votes.fails > votes.passes || votes.spoiled >= MAJORITY {
             Some(false)
         } else {
             None
@@ -124,7 +127,10 @@ impl Search {
                 self.decided.insert(count, passed);
                 self.open = self.open.filter(|open| *open != count);
             }
-            None => self.open = Some(count),
+            None => {
+                self.decided.remove(&count);
+                self.open = Some(count);
+            }
         }
     }
 
@@ -153,6 +159,12 @@ impl Search {
             return SearchStep::Try { count, rough: false };
         }
         let found = self.found();
+        if let Some(count) = found.failed
+            && self.votes.get(&count).is_some_and(|votes| votes.trials == 1)
+            && (found.is_narrow || self.trials == 1)
+        {
+            return SearchStep::Try { count, rough: false };
+        }
         if found.is_narrow {
             return SearchStep::Done(found);
         }

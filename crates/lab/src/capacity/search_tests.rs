@@ -38,7 +38,7 @@ fn search_finds_limit_within_precision() {
             let failed = found.failed.unwrap();
             assert!(failed > limit);
             assert!(f64::from(failed - found.passed) <= (0.03 * f64::from(found.passed)).max(1.0));
-            assert!(tried.len() <= 24, "{limit} from {first}: {tried:?}");
+            assert!(tried.len() <= 26, "{limit} from {first}: {tried:?}");
         }
     }
 }
@@ -57,7 +57,7 @@ fn doubling_is_rough_and_halving_is_not() {
 fn search_with_all_failing_or_all_passing_ends_at_bound() {
     let (found, tried) = hunt(options(64), |_, _| TrialVerdict::ClearFail);
     assert_eq!((found.passed, found.failed), (0, Some(1)));
-    assert_eq!(tried, [64, 32, 16, 8, 4, 2, 1]);
+    assert_eq!(tried, [64, 64, 32, 16, 8, 4, 2, 1, 1]);
     let few = SearchOptions { max: 100, ..options(64) };
     let (found, tried) = hunt(few, |_, _| TrialVerdict::ClearPass);
     assert_eq!((found.passed, found.failed, found.is_narrow), (100, None, true));
@@ -92,6 +92,21 @@ fn search_with_periodic_disturbance_finds_limit() {
 }
 
 #[test]
+fn one_disturbed_trial_does_not_change_the_limit() {
+    for first in [64, 900] {
+        let (_, undisturbed) = hunt(options(first), clear(900));
+        for disturbed in 0..undisturbed.len() as u32 {
+            let (found, tried) = hunt(options(first), |count, n| match n == disturbed {
+                true => TrialVerdict::ClearFail,
+                false => clear(900)(count, n),
+            });
+            // Below the limit the search may have stopped on the disturbed count's account once, not twice.
+            assert!((873..=900).contains(&found.passed), "trial {disturbed} of {tried:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
 fn spoiled_trials_are_repeated_once_and_then_bound_the_search() {
     let mut search = Search::new(options(64));
     search.tell(64, TrialVerdict::Spoiled);
@@ -112,7 +127,7 @@ fn search_starting_near_limit_needs_few_trials() {
     for limit in [950, 1000, 1040, 1090] {
         let (found, tried) = hunt(near, clear(limit));
         assert!(found.passed <= limit && found.passed >= limit - 32, "{limit} {found:?}");
-        assert!(tried.len() <= 5, "{limit}: {tried:?}");
+        assert!(tried.len() <= 7, "{limit}: {tried:?}");
     }
 }
 
