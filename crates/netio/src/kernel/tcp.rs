@@ -61,10 +61,13 @@ const _: () = assert!(MAX_PACKET <= u16::MAX as usize, "the length field of a fr
 
 struct KernelConnection {
     socket: OwnedFd,
-    /// This is a TCP connection that has carried only frames until now.
-    is_tuned_for_frames: bool,
+    /// Its limit of bytes that TCP has not sent; `None`: not set yet.
+    not_sent_bytes: Option<i32>,
+    is_tcp: bool,
     /// It accepts references to pages, and never blocks.
     takes_pages: bool,
+    /// Bytes of the packet that comes next that were sent already, as the last ones that there was room for.
+    skip: usize,
     /// Bytes that wait, from `start` of the connection's room.
     start: usize,
     waiting: usize,
@@ -151,14 +154,14 @@ impl Conns {
         if is_tcp {
             // Frames leave in bursts already; waiting for more would only add delay (RFC 1122 section 4.2.3.4).
             sockopt::set_tcp_nodelay(&socket, true).map_err(|e| refused("set TCP_NODELAY")(e.into()))?;
-            set_int(socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES)
-                .map_err(refused("set TCP_NOTSENT_LOWAT"))?;
         }
         *slot = Some(KernelConnection {
             takes_pages: is_tcp && fcntl_getfl(&socket).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK)),
             socket,
-            is_tuned_for_frames: is_tcp,
+            not_sent_bytes: None,
+            is_tcp,
             start: 0,
+            skip: 0,
             waiting: 0,
             control: 0,
             broken: None,
@@ -223,6 +226,7 @@ impl Conns {
         batch: u64,
         counters: &mut TxCounters,
     ) -> SendOutcome {
+        self.tune(id, TCP_NOT_SENT_BYTES);
         self.send_pieces(id, &Pieces::Frames { channel, shape }, batch, counters)
     }
 
@@ -234,13 +238,19 @@ impl Conns {
         batch: u64,
         counters: &mut TxCounters,
     ) -> SendOutcome {
-        if let Some(Some(conn)) = self.conns.get_mut(id.0 as usize)
-            && std::mem::take(&mut conn.is_tuned_for_frames)
-        {
-            // Without it the same is sent in more pieces.
-            let _ = set_int(conn.socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, BYTES_NOT_SENT);
-        }
+        self.tune(id, BYTES_NOT_SENT);
         self.send_pieces(id, &Pieces::Bytes(range), batch, counters)
+    }
+
+    /// Limits the bytes that TCP holds beside those in flight.
+    fn tune(&mut self, id: ConnId, not_sent_bytes: i32) {
+        if let Some(Some(conn)) = self.conns.get_mut(id.0 as usize)
+            && conn.is_tcp
+            && conn.not_sent_bytes.replace(not_sent_bytes) != Some(not_sent_bytes)
+        {
+            // Without it the same is sent, in other pieces.
+            let _ = set_int(conn.socket.as_fd(), libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT, not_sent_bytes);
+        }
     }
 
     fn send_pieces(
@@ -281,19 +291,41 @@ impl Conns {
         {
             return self.send_contiguous(id, range, bytes, counters);
         }
-        let mut done = 0;
-        while done < pieces.count() {
+        let mut done = self.finish_packet(id, pieces, counters)?;
+        while done < pieces.count() && !self.is_waiting(id) {
             let count = pieces.most_per_call().min(pieces.count() - done);
             let taken = self.write_pieces(id, pieces, done, count, counters)?;
             counters.frames += if matches!(pieces, Pieces::Frames { .. }) { taken as u64 } else { 0 };
             counters.bytes += pieces.bytes_in(done, taken) as u64;
             done += taken;
-            // The last one may have been taken only in part; then the next would find it in the way.
-            if taken < count || self.is_waiting(id) {
+            // One that was taken in part waits, and would be in the way of the next.
+            if taken < count {
                 break;
             }
         }
         Ok(done)
+    }
+
+    /// Sends the rest of a packet that began in an extent without gaps, if the same extent has been read again since and has some.
+    /// Returns the number of packets that this finishes.
+    fn finish_packet(
+        &mut self,
+        id: ConnId,
+        pieces: &Pieces<'_>,
+        counters: &mut TxCounters,
+    ) -> Result<usize, i32> {
+        let skip = match &mut self.conns[id.0 as usize] {
+            Some(conn) => std::mem::take(&mut conn.skip),
+            None => 0,
+        };
+        if skip == 0 {
+            return Ok(0);
+        }
+        let rest = pieces.body(0).get(skip..).unwrap_or_default();
+        self.rooms[id.0 as usize * ROOM..][..rest.len()].copy_from_slice(rest);
+        counters.bytes += rest.len() as u64;
+        self.wait(id, rest.len(), 0, counters);
+        self.flush(id, counters).map(|_| 1)
     }
 
     /// Writes packets `first..first + count` in one call; returns how many are taken, the last of them perhaps with

@@ -164,6 +164,46 @@ fn extent_is_sent_with_one_system_call() {
     assert!(got == title.bytes[from..to]);
 }
 
+/// A slow viewer's extent may be read again before it goes on, and then have gaps that it had not.
+#[test]
+fn extent_that_gets_gaps_in_mid_packet_arrives_exact() {
+    let raw = layouts()[1];
+    let last = PACKETS - 1;
+    let titles = [Title::with_missing(raw, &[]), Title::with_missing(raw, &[last])];
+    let mut tx = sender(GsoMode::Auto, 1);
+    let (writer, mut reader) = connection(Some(1), Some(1));
+    let fd = add(&mut tx, 0, &writer);
+    let thread = std::thread::spawn(move || {
+        let (mut got, mut chunk) = (Vec::new(), [0; 3000]);
+        loop {
+            match reader.read(&mut chunk).unwrap() {
+                0 => return got,
+                count => got.extend_from_slice(&chunk[..count]),
+            }
+        }
+    });
+    let to = last as usize * SIZE;
+    for _ in 0..20 {
+        let (mut place, mut turn) = (0, 0);
+        while place < last {
+            let rest = titles[turn % 2].range(place as usize * SIZE, to);
+            place += match send(&mut tx, &[entry(rest)])[0] {
+                SendOutcome::Sent => rest.count,
+                SendOutcome::Blocked { taken } => u32::from(taken),
+                other => panic!("{other:?}"),
+            };
+            wait_writable(&fd);
+            turn += 1;
+        }
+    }
+    while tx.flush_conns() || tx.full_conns_fd().is_some() {
+        wait_writable(&fd);
+    }
+    assert!(tx.counters().split_frames > 20, "{:?}", tx.counters());
+    drop((tx, fd, writer));
+    assert!(thread.join().unwrap() == titles[0].bytes[..to].repeat(20));
+}
+
 /// Each time that it can be written again costs a wake-up: so it holds more than one that carries frames, and not without a bound.
 #[test]
 fn byte_connection_buffers_bounded_unsent_data() {

@@ -48,16 +48,13 @@ impl PagePipe {
         while taken < bytes.len() {
             last = refer(self.into.as_fd(), &bytes[taken..]);
             let Ok(put @ 1..) = last else { break };
-            let mut left = put;
-            while left > 0 {
-                counters.tcp_calls += 1;
-                last = splice(&self.out_of, None, &conn.socket, None, left, SpliceFlags::NONBLOCK);
-                let Ok(count @ 1..) = last else { break };
-                left -= count;
-            }
-            taken += put - left;
-            if left > 0 {
-                self.empty(left);
+            counters.tcp_calls += 1;
+            last = splice(&self.out_of, None, &conn.socket, None, put, SpliceFlags::NONBLOCK);
+            let count = last.unwrap_or(0);
+            taken += count;
+            // A connection that takes a part is full.
+            if count < put {
+                self.empty(put - count);
                 break;
             }
         }
@@ -83,8 +80,8 @@ impl PagePipe {
 }
 
 impl Conns {
-    /// Sends one contiguous run of bytes; returns the number of packets accepted. The rest of a packet that was accepted in part
-    /// waits in the connection's room.
+    /// Sends one contiguous run of bytes; returns the number of packets accepted. A packet that was accepted in part is not counted,
+    /// and comes first again the next time: then its beginning is skipped.
     pub(super) fn send_contiguous(
         &mut self,
         id: ConnId,
@@ -93,6 +90,8 @@ impl Conns {
         counters: &mut TxCounters,
     ) -> Result<usize, i32> {
         let conn = self.conns[id.0 as usize].as_mut().expect("flush found the connection");
+        let skip = conn.skip;
+        let bytes = &bytes[skip..];
         let is_worth = conn.takes_pages && bytes.len() >= PAGES_MIN_BYTES;
         let result = match &self.pages {
             Some(pages) if is_worth && range.lease.refer() => pages.write(conn, bytes, counters),
@@ -106,20 +105,14 @@ impl Conns {
         conn.is_ready &= written == 0;
         counters.bytes += written as u64;
         if written == bytes.len() {
+            conn.skip = 0;
             return Ok(range.count as usize);
         }
         let packet_bytes = range.lease.content().layout.packet_bytes();
-        let at = usize::from(range.head) + written;
+        let at = usize::from(range.head) + skip + written;
         let (whole, part) = (at / packet_bytes, at % packet_bytes);
-        if written == 0 || part == 0 {
-            return Ok(whole);
-        }
-        let end = (at - part + packet_bytes - usize::from(range.head)).min(bytes.len());
-        let rest = &bytes[written..end];
-        self.rooms[id.0 as usize * ROOM..][..rest.len()].copy_from_slice(rest);
-        counters.bytes += rest.len() as u64;
-        counters.split_frames += 1;
-        self.wait(id, rest.len(), 0, counters);
-        Ok(whole + 1)
+        conn.skip = if whole == 0 { skip + written } else { part };
+        counters.split_frames += u64::from(written > 0 && part > 0);
+        Ok(whole)
     }
 }
