@@ -545,16 +545,11 @@ pub enum Delivery {
     Sent {
         /// The connection.
         socket: OrderSocket,
-        /// Bytes that the viewer has sent meanwhile, if the web side could not read them: the
-        /// beginning of its next request.
-        read: Vec<u8>,
     },
     /// Nothing has been sent, and `before` has not either.
     Refused {
         /// The connection.
         socket: OrderSocket,
-        /// Bytes that the viewer has sent meanwhile.
-        read: Vec<u8>,
         /// Why.
         why: DeliveryRefusal,
     },

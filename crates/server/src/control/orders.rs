@@ -7,7 +7,6 @@
 //!              └────────────┴─► Delivery::Refused                                └─► Delivery::Broken
 //! ```
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,7 +25,6 @@ use super::connection::ControlConnection;
 use super::hub::{Hub, SharedHub};
 use super::stream::ViewerStream;
 use crate::limits::OPENING_NS;
-use crate::limits::web::{MAX_ORDER_READ_BYTES, ORDER_READ_BYTES};
 use crate::service::{
     ConnKey, EndReason, Exhausted, FecWish, Fetch, FetchedSegment, Fetching, Refusal, StreamKey, StreamPath,
     StreamRequest, Which,
@@ -38,15 +36,6 @@ struct OrderedBytes {
     media: OrderedMedia,
     label: String,
     agent: Option<String>,
-}
-
-/// The viewer's input meanwhile.
-#[derive(Default)]
-struct Heard {
-    bytes: Vec<u8>,
-    /// It sends no more, or has gone: if it takes no more either, the engine that writes to it will
-    /// notice.
-    is_over: bool,
 }
 
 /// The outcome of an order that was not carried out.
@@ -66,7 +55,7 @@ async fn serve(hub: SharedHub, order: Order) {
     let Order { socket, peer, media, label, agent, done } = order;
     let viewer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let wanted = OrderedBytes { viewer, media, label, agent };
-    let Ok(stream) = ViewerStream::of_order(socket) else {
+    let Ok(stream) = ViewerStream::of_order(socket, wanted.media.is_endless()) else {
         // No descriptor can be watched: its viewer sees the connection end.
         let _ = done.send(Delivery::Broken);
         return;
@@ -78,26 +67,24 @@ async fn serve(hub: SharedHub, order: Order) {
         Err((stream, refusal)) => {
             let why = DeliveryRefusal::Full(refusal.to_string());
             let delivery = match stream.into_order() {
-                Some(socket) => Delivery::Refused { socket, read: Vec::new(), why },
+                Some(socket) => Delivery::Refused { socket, why },
                 None => Delivery::Broken,
             };
             let _ = done.send(delivery);
             return;
         }
     };
-    let mut heard = Heard::default();
-    let outcome = match deliver(&hub, &line, &wanted, &mut heard).await {
+    let outcome = match deliver(&hub, &line, &wanted).await {
         Err(Failure::Broken) => Err(Failure::Broken),
         // Whatever came of it, the connection can be used further only when no engine writes to it.
-        outcome => get_back(&hub, &line, &mut heard).await.and(outcome),
+        outcome => get_back(&hub, &line).await.and(outcome),
     };
-    let read = heard.bytes;
     hub.borrow_mut().hang_up(line.key);
     let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
     // The receiver may be gone: then the connection ends here.
     let _ = done.send(match (outcome, socket) {
-        (Ok(()), Some(socket)) => Delivery::Sent { socket, read },
-        (Err(Failure::Refused(why)), Some(socket)) => Delivery::Refused { socket, read, why },
+        (Ok(()), Some(socket)) => Delivery::Sent { socket },
+        (Err(Failure::Refused(why)), Some(socket)) => Delivery::Refused { socket, why },
         _ => Delivery::Broken,
     });
 }
@@ -108,7 +95,6 @@ async fn deliver(
     hub: &SharedHub,
     line: &ControlConnection,
     wanted: &OrderedBytes,
-    heard: &mut Heard,
 ) -> Result<(), Failure> {
     if wanted.media.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(DeliveryRefusal::Broken(
@@ -125,28 +111,10 @@ async fn deliver(
         if line.order.over.get() || line.order.lost.get() || line.broken.get() {
             return Err(Failure::Broken);
         }
-        hear(line, heard).await;
-        // A live title may be silent for hours, in which no engine notices that its viewer has gone.
-        if heard.is_over && wanted.media.is_endless() {
-            return Err(Failure::Broken);
+        tokio::select! {
+            () = line.wake.notified() => {}
+            () = line.stream.endless_viewer_gone() => return Err(Failure::Broken),
         }
-    }
-}
-
-/// Waits until there is news of the order, or input from the viewer.
-async fn hear(line: &ControlConnection, heard: &mut Heard) {
-    let has_room = heard.bytes.len() < MAX_ORDER_READ_BYTES;
-    tokio::select! {
-        ready = line.stream.readable(), if has_room && !heard.is_over => {
-            let mut bytes = [0; ORDER_READ_BYTES];
-            let most = bytes.len().min(MAX_ORDER_READ_BYTES - heard.bytes.len());
-            match ready.and_then(|()| line.stream.try_read(&mut bytes[..most])) {
-                Ok(len) if len > 0 => heard.bytes.extend_from_slice(&bytes[..len]),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Ok(_) | Err(_) => heard.is_over = true,
-            }
-        }
-        () = line.wake.notified() => {}
     }
 }
 
@@ -179,7 +147,7 @@ async fn begin(
 }
 
 /// Waits until no engine writes to the connection any more.
-async fn get_back(hub: &SharedHub, line: &ControlConnection, heard: &mut Heard) -> Result<(), Failure> {
+async fn get_back(hub: &SharedHub, line: &ControlConnection) -> Result<(), Failure> {
     if !hub.borrow_mut().take_back(line.key) {
         return Ok(());
     }
@@ -188,7 +156,7 @@ async fn get_back(hub: &SharedHub, line: &ControlConnection, heard: &mut Heard) 
             if line.order.lost.get() || line.broken.get() {
                 return Err(Failure::Broken);
             }
-            hear(line, heard).await;
+            line.wake.notified().await;
         }
         Ok(())
     };

@@ -10,7 +10,6 @@ use millrace_offload::command::ConnSocket;
 use millrace_offload::toe;
 use millrace_web::OrderSocket;
 use rustix::net::{SendFlags, Shutdown};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -37,10 +36,12 @@ pub(super) enum ViewerStream {
     Inside(UnixStream),
     /// A socket of the offload engine's that the web side's thread has. It reads it too; here is only its name, for the loop that writes to it.
     Elsewhere(toe::EngineSocket),
-    /// The connection of an order. An engine writes to it, and each time that it can do so again
-    /// after it could not, any watcher for writability is woken. So here it is watched for input
-    /// alone.
-    Ordered(AsyncFd<OrderEnd>),
+    /// The connection of an order. An engine writes to it, and notices when the viewer has gone. What the viewer sends meanwhile
+    /// is its next request, which waits in the kernel for the web side.
+    Ordered(OrderEnd),
+    /// The connection of an order without an end: a live title may be silent for hours, in which no engine notices anything. It is
+    /// not watched for writability, because that would wake this thread each time that an engine can go on.
+    Endless(AsyncFd<OrderEnd>),
 }
 
 /// The connection of an order, in the kernel.
@@ -50,6 +51,15 @@ pub(super) enum OrderEnd {
     Viewer(std::net::TcpStream),
     /// An end of a pair whose other end the web side reads.
     Inside(std::os::unix::net::UnixStream),
+}
+
+impl From<OrderEnd> for OrderSocket {
+    fn from(end: OrderEnd) -> Self {
+        match end {
+            OrderEnd::Viewer(stream) => Self::Viewer(stream),
+            OrderEnd::Inside(stream) => Self::Inside(stream),
+        }
+    }
 }
 
 impl AsFd for OrderEnd {
@@ -77,37 +87,46 @@ impl ViewerStream {
     ///
     /// # Errors
     /// It cannot be watched, or is none that is known here.
-    pub(super) fn of_order(socket: OrderSocket) -> io::Result<Self> {
-        Ok(match socket {
-            OrderSocket::Viewer(stream) => Self::Ordered(watch(OrderEnd::Viewer(stream))?),
-            OrderSocket::Inside(stream) => Self::Ordered(watch(OrderEnd::Inside(stream))?),
-            OrderSocket::Carried(name) => match name.downcast_ref() {
-                Some(name) => Self::Elsewhere(*name),
-                None => return Err(io::ErrorKind::InvalidInput.into()),
-            },
-        })
+    pub(super) fn of_order(socket: OrderSocket, is_endless: bool) -> io::Result<Self> {
+        let end = match socket {
+            OrderSocket::Viewer(stream) => OrderEnd::Viewer(stream),
+            OrderSocket::Inside(stream) => OrderEnd::Inside(stream),
+            OrderSocket::Carried(name) => {
+                let name = name.downcast_ref().ok_or(io::ErrorKind::InvalidInput)?;
+                return Ok(Self::Elsewhere(*name));
+            }
+        };
+        Ok(if is_endless { Self::Endless(watch(end)?) } else { Self::Ordered(end) })
     }
 
     /// Converts it back to the socket of the order; `None`: this is impossible, or it was none.
     pub(super) fn into_order(self) -> Option<OrderSocket> {
         match self {
             Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
-            Self::Ordered(socket) => Some(match socket.into_inner() {
-                OrderEnd::Viewer(stream) => OrderSocket::Viewer(stream),
-                OrderEnd::Inside(stream) => OrderSocket::Inside(stream),
-            }),
+            Self::Ordered(end) => Some(end.into()),
+            Self::Endless(socket) => Some(socket.into_inner().into()),
             Self::Kernel(_) | Self::Inside(_) | Self::Offload(_) => None,
         }
     }
 
-    /// Returns when a read would not wait; of a connection that is elsewhere never.
+    /// Returns when the viewer of an order without an end sends no more; of other connections never.
+    pub(super) async fn endless_viewer_gone(&self) {
+        let Self::Endless(socket) = self else { return pending().await };
+        while let Ok(mut ready) = socket.readable().await {
+            if ready.ready().is_read_closed() {
+                return;
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Returns when a read would not wait; of a connection that is read elsewhere never.
     pub(super) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Kernel(stream) => stream.readable().await,
             Self::Offload(stream) => stream.readable().await,
             Self::Inside(stream) => stream.readable().await,
-            Self::Elsewhere(_) => pending().await,
-            Self::Ordered(socket) => socket.readable().await.map(drop),
+            Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => pending().await,
         }
     }
 
@@ -118,7 +137,7 @@ impl ViewerStream {
             Self::Offload(stream) => stream.writable().await,
             Self::Inside(stream) => stream.writable().await,
             // An engine sends the output of these.
-            Self::Elsewhere(_) | Self::Ordered(_) => pending().await,
+            Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => pending().await,
         }
     }
 
@@ -127,10 +146,7 @@ impl ViewerStream {
             Self::Kernel(stream) => stream.try_read(to),
             Self::Offload(stream) => stream.try_read(to),
             Self::Inside(stream) => stream.try_read(to),
-            Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
-            Self::Ordered(socket) => {
-                socket.try_io(Interest::READABLE, |socket| Ok(rustix::io::read(socket, to)?))
-            }
+            Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -140,7 +156,8 @@ impl ViewerStream {
             Self::Offload(stream) => stream.try_write(bytes),
             Self::Inside(stream) => stream.try_write(bytes),
             Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
-            Self::Ordered(socket) => Ok(rustix::net::send(socket.get_ref(), bytes, SendFlags::NOSIGNAL)?),
+            Self::Ordered(end) => Ok(rustix::net::send(end, bytes, SendFlags::NOSIGNAL)?),
+            Self::Endless(socket) => Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?),
         }
     }
 
@@ -152,7 +169,8 @@ impl ViewerStream {
             Self::Offload(stream) => drop(stream.shut(std::net::Shutdown::Write)),
             Self::Elsewhere(_) => {}
             Self::Inside(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
-            Self::Ordered(socket) => drop(rustix::net::shutdown(socket.get_ref(), Shutdown::Write)),
+            Self::Ordered(end) => drop(rustix::net::shutdown(end, Shutdown::Write)),
+            Self::Endless(socket) => drop(rustix::net::shutdown(socket, Shutdown::Write)),
         }
     }
 
@@ -166,7 +184,8 @@ impl ViewerStream {
             Self::Offload(stream) => ConnSocket::Engine(stream.engine_socket()),
             Self::Inside(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
             Self::Elsewhere(name) => ConnSocket::Engine(*name),
-            Self::Ordered(socket) => ConnSocket::Kernel(socket.get_ref().as_fd().try_clone_to_owned()?),
+            Self::Ordered(end) => ConnSocket::Kernel(end.as_fd().try_clone_to_owned()?),
+            Self::Endless(socket) => ConnSocket::Kernel(socket.as_fd().try_clone_to_owned()?),
         })
     }
 }

@@ -17,11 +17,6 @@ pub const UPLOAD_LOOK_BYTES: u64 = 64 << 20;
 
 // The web side in the server.
 
-/// Bytes read from a connection while bytes are sent on it: the beginning of the viewer's next
-/// request. The rest waits in the kernel.
-pub const MAX_ORDER_READ_BYTES: usize = 16 * 1024;
-/// That much of it at once: most requests are no longer.
-pub const ORDER_READ_BYTES: usize = 2 * 1024;
 /// Default port for HTTP: this one, or the first free one of the next.
 pub const DEFAULT_HTTP_PORT: u16 = 8080;
 /// Number of ports that are tried.

@@ -76,7 +76,10 @@ impl Drop for Stop<'_> {
 #[test]
 fn viewers_miss_nothing_beside_hostile_clients_and_everything_is_given_back() {
     let site = Site::start(SECS + 25, &["--max-connections-per-address", "4000"]);
+    // The server keeps the files of a title open, in the form for RTP and in that for bytes.
     play(&[&site.server.title("film"), "-o", "null", "--duration", "1s"]);
+    site.settled(HeldResources::nothing_but(u64::MAX));
+    read_response_of(&site, "Range: bytes=0-187\r\n");
     let before = site.settled(HeldResources::nothing_but(u64::MAX));
     assert_eq!(before, HeldResources::nothing_but(before.descriptors));
     let memory = site.memory();

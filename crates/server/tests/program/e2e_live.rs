@@ -605,7 +605,7 @@ fn ffmpeg_brings_a_live_title_by_http_and_viewers_stay_when_it_comes_back() {
     drop(encoder);
     // This time it does not come back.
     site.server.wait_for("ended: its sender has not come back", 2 * TIMEOUT);
-    assert!(site.state().is_null(), "{}", site.state());
+    site.until("the title has ended", |site| site.state().is_null());
 }
 
 #[test]

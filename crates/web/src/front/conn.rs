@@ -264,15 +264,14 @@ impl FrontConnection {
         let Self { stream, read, peer, shared, number, requests } = self;
         let WebStream::Plain(stream) = stream else { return None };
         let socket = OrderSocket::Viewer(stream.into_std().ok()?);
-        let (socket, came, why) = match shared.deliver(socket, order).await {
-            Delivery::Sent { socket, read } => (socket, read, None),
-            Delivery::Refused { socket, read, why } => (socket, read, Some(why)),
+        let (socket, why) = match shared.deliver(socket, order).await {
+            Delivery::Sent { socket } => (socket, None),
+            Delivery::Refused { socket, why } => (socket, Some(why)),
             Delivery::Broken => return Some(MediaOutcome::Over),
         };
         // It is another kind of socket only if the site mixes up its orders.
         let OrderSocket::Viewer(socket) = socket else { return None };
         let stream = WebStream::Plain(TcpStream::from_std(socket).ok()?);
-        let read = if read.is_empty() { came } else { [read, came].concat() };
         let conn = Self { stream, read, peer, shared, number, requests };
         Some(match why {
             None => MediaOutcome::Sent(conn),

@@ -518,8 +518,7 @@ fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
     let is_sent = match manner {
         Manner::Forgets | Manner::Keeps => return,
         Manner::Refuses(why) => {
-            let read = unread(&mut socket);
-            let _ = done.send(Delivery::Refused { socket, read, why: why.clone() });
+            let _ = done.send(Delivery::Refused { socket, why: why.clone() });
             return;
         }
         Manner::Sends => write_all(&mut socket, &whole),
@@ -535,10 +534,7 @@ fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
         }),
     };
     let _ = match is_sent {
-        true => {
-            let read = unread(&mut socket);
-            done.send(Delivery::Sent { socket, read })
-        }
+        true => done.send(Delivery::Sent { socket }),
         false => done.send(Delivery::Broken),
     };
 }
@@ -561,15 +557,4 @@ fn write_all(socket: &mut OrderSocket, mut bytes: &[u8]) -> bool {
         }
     }
     true
-}
-
-/// Returns a little of the data that the viewer has sent meanwhile, as an engine finds it.
-fn unread(socket: &mut OrderSocket) -> Vec<u8> {
-    let mut read = vec![0; 16];
-    let count = match socket {
-        OrderSocket::Viewer(socket) => socket.read(&mut read),
-        OrderSocket::Inside(_) | OrderSocket::Carried(_) => Ok(0),
-    };
-    read.truncate(count.unwrap_or(0));
-    read
 }
