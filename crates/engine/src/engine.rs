@@ -124,6 +124,11 @@ impl Engine {
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
+    /// Getter: whether a stream sends bytes ([`Dest::Bytes`](millrace_core::dest::Dest::Bytes)).
+    pub fn is_bytes(&self, id: StreamId) -> bool {
+        self.find(id).is_ok_and(|index| self.stream(index).has(flag::BYTES))
+    }
+
     /// Getter: for how long the next packet of a stream's run has been due; 0 if it is not yet, or
     /// nothing runs. Media that may be sent ahead ([`crate::Start`]) is due from the beginning.
     pub fn behind_ns(&self, now: Instant, id: StreamId) -> u64 {

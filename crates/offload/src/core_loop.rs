@@ -66,6 +66,8 @@ struct LoopState {
     conns_pending: bool,
     /// A device has not yet returned the data it sends.
     tx_pending: bool,
+    /// The control side is to be woken for the events of this turn.
+    has_news: bool,
 }
 
 impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
@@ -85,8 +87,14 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         adaptive_burst: AdaptiveBurst,
     ) -> Self {
         let outcomes = [SendOutcome::Sent; MAX_BATCH_BURSTS];
-        let state =
-            LoopState { outcomes, held: None, stopping: None, conns_pending: false, tx_pending: false };
+        let state = LoopState {
+            outcomes,
+            held: None,
+            stopping: None,
+            conns_pending: false,
+            tx_pending: false,
+            has_news: false,
+        };
         Self {
             clock,
             engine,
@@ -137,7 +145,10 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         work += self.send(now);
         work += self.tx.depart(now);
         work += self.post_wants(now);
-        work += self.publish_events();
+        work += self.publish_events(now);
+        if std::mem::take(&mut self.state.has_news) {
+            self.control_bell.ring();
+        }
         // A turn's work is accounted to this turn: most wake-ups have one turn with work, and then
         // one without.
         let ended = self.clock.now();
@@ -310,30 +321,42 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     }
 
     #[inline(never)]
-    fn publish_events(&mut self) -> usize {
+    fn publish_events(&mut self, now: Instant) -> usize {
         let mut published = 0;
+        let mut has_news = false;
         while let Some(event) = self.state.held.take().or_else(|| self.engine.poll_event()) {
             let taken = match event {
-                StreamEvent::Left { stream } => self.handle.leave(stream),
+                StreamEvent::Left { stream } => self.handle.leave(now, stream),
                 event => self.events.push(Event::Stream(event)).is_ok(),
             };
             if !taken {
                 self.state.held = Some(event);
                 break;
             }
+            has_news |= self.is_awaited(event);
             published += 1;
         }
-        if published > 0 {
-            self.control_bell.ring();
-        }
+        self.state.has_news |= has_news || self.events.slots() < RING_RECORDS / 2;
         published
+    }
+
+    /// Whether the control side has something to do because of an event. Of bytes it only waits for the end of their run, and
+    /// nothing of the cache's is for it.
+    fn is_awaited(&self, event: StreamEvent) -> bool {
+        match event {
+            StreamEvent::Left { .. } => false,
+            StreamEvent::RunBegan { stream, .. } | StreamEvent::Drained { stream, .. } => {
+                !self.engine.is_bytes(stream)
+            }
+            _ => true,
+        }
     }
 
     /// Publishes the answer to a command; the caller has seen that there is room.
     fn publish(&mut self, event: Event) {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
-        self.control_bell.ring();
+        self.state.has_news = true;
     }
 
     /// Does the same for an event that is not awaited: it is found with the next event, or when
@@ -341,9 +364,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
     fn publish_quietly(&mut self, event: Event) {
         let pushed = self.events.push(event);
         debug_assert!(pushed.is_ok(), "take_commands keeps room for answers");
-        if self.events.slots() < RING_RECORDS / 2 {
-            self.control_bell.ring();
-        }
+        self.state.has_news |= self.events.slots() < RING_RECORDS / 2;
     }
 
     fn publish_backlog(&mut self, now: Instant, stream: StreamId) {

@@ -34,7 +34,7 @@ impl ExtentRefetch {
         handle: &mut CacheHandle,
     ) -> usize {
         let mut posted = 0;
-        if !self.leave(None, handle) {
+        if !self.leave(now, None, handle) {
             return posted;
         }
         while let Some(place) = self.places.iter().position(Option::is_none) {
@@ -81,17 +81,17 @@ impl ExtentRefetch {
         {
             self.generations[place] = self.generations[place].wrapping_add(1);
             tx.supply(now, &wanted, grant.lease.ok());
-            self.leave(Some(grant.stream), handle);
+            self.leave(now, Some(grant.stream), handle);
         }
         None
     }
 
     /// Reports a stream that the cache need not remember; returns whether all such reports are
     /// delivered.
-    fn leave(&mut self, stream: Option<StreamId>, handle: &mut CacheHandle) -> bool {
+    fn leave(&mut self, now: Instant, stream: Option<StreamId>, handle: &mut CacheHandle) -> bool {
         // A stream whose report is not delivered is forgotten when its slot is used again: it has
         // another generation then.
-        self.leaving = stream.or(self.leaving).filter(|&stream| !handle.leave(stream));
+        self.leaving = stream.or(self.leaving).filter(|&stream| !handle.leave(now, stream));
         self.leaving.is_none()
     }
 }

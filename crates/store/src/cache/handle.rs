@@ -150,16 +150,24 @@ impl CacheHandle {
     ///
     /// `false`: the ring is full, ask again; the engine's bell rings when there is room.
     pub fn want(&mut self, want: &Want) -> bool {
-        self.ask(Ask::Want(*want))
+        let taken = self.push(Ask::Want(*want));
+        self.ring();
+        taken
     }
 
     /// Reports that the stream needs nothing more (paused, ended, gone): its place is forgotten and
     /// the extents it waits for are not granted any more. Grants already under way may still
-    /// arrive.
+    /// arrive. The manager learns of it as of a lease by [`CacheHandle::lend`].
     ///
     /// `false`: the ring is full, say it again.
-    pub fn leave(&mut self, stream: StreamId) -> bool {
-        self.ask(Ask::Leave(stream))
+    pub fn leave(&mut self, now: Instant, stream: StreamId) -> bool {
+        let taken = self.push(Ask::Leave(stream));
+        if taken {
+            self.untold_since.get_or_insert(now);
+        } else {
+            self.ring();
+        }
+        taken
     }
 
     /// The next answer.
@@ -181,12 +189,11 @@ impl CacheHandle {
         self.grants.is_empty()
     }
 
-    fn ask(&mut self, ask: Ask) -> bool {
+    fn push(&mut self, ask: Ask) -> bool {
         let taken = self.asks.push(ask).is_ok();
         if !taken {
             self.flags.ask_refused.store(true, Ordering::Release);
         }
-        self.ring();
         taken
     }
 }

@@ -53,7 +53,7 @@ fn asks_arrive_in_order_and_a_refused_engine_hears_when_there_is_room() {
     for index in 0..RING_RECORDS as u32 {
         assert!(handle.want(&want(index)));
     }
-    assert!(!handle.want(&want(0)) && !handle.leave(id(0)), "full");
+    assert!(!handle.want(&want(0)) && !handle.leave(Instant(0), id(0)), "full");
     end.ring();
     assert_eq!(bell.0.load(Ordering::Relaxed), 0, "there is no room yet");
     assert_eq!(end.take(), Some(Ask::Want(want(0))));
@@ -61,14 +61,14 @@ fn asks_arrive_in_order_and_a_refused_engine_hears_when_there_is_room() {
     end.ring();
     end.ring();
     assert_eq!(bell.0.load(Ordering::Relaxed), 1);
-    assert!(handle.leave(id(9)));
+    assert!(handle.leave(Instant(0), id(9)));
     for index in 1..RING_RECORDS as u32 {
         assert_eq!(end.take(), Some(Ask::Want(want(index))));
     }
     assert_eq!((end.take(), end.take()), (Some(Ask::Leave(id(9))), None));
     assert!(!end.has_work());
     // Refused, and all is taken before the manager looks: it must not sleep before it has rung.
-    while handle.leave(id(1)) {}
+    while handle.leave(Instant(0), id(1)) {}
     while end.take().is_some() {}
     assert!(end.has_work());
     end.ring();
@@ -156,7 +156,7 @@ fn lend_with_a_full_ring_takes_nothing_and_a_half_full_one_is_told_at_once() {
     }
     handle.tell(Instant(0));
     assert_eq!(handle.tell_at(), None);
-    while handle.leave(id(9)) {}
+    while handle.leave(Instant(0), id(9)) {}
     assert!(handle.lend(Instant(0), &want(1)).is_none());
     assert_eq!(handle.residents.arena().leases(0), 0);
     assert!(end.take().is_some() && handle.lend(Instant(0), &want(1)).is_some());

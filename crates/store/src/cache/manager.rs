@@ -230,28 +230,32 @@ impl Manager {
         self.free_places.iter().for_each(|&place| self.reader.forget(place));
     }
 
+    /// Returns how many extents are wanted: what engines have taken themselves, or left, is no reason to gather more of it at once,
+    /// because they tell of it in time ([`TELL_NS`](crate::limits::cache::TELL_NS)).
     fn take_asks(&mut self, now: Instant) -> usize {
-        let mut taken = 0;
+        let mut wanted = 0;
         for (number, handle) in self.handles.iter_mut().enumerate() {
             let Some(end) = handle else { continue };
             let number = number as u16;
             if end.is_gone() {
                 self.policy.handle_gone(number);
                 *handle = None;
-                taken += 1;
+                wanted += 1;
                 continue;
             }
             for _ in 0..ASKS_PER_TURN {
                 match end.take() {
-                    Some(Ask::Want(want)) => self.policy.want(now, number, &want),
+                    Some(Ask::Want(want)) => {
+                        self.policy.want(now, number, &want);
+                        wanted += 1;
+                    }
                     Some(Ask::Took(want)) => self.policy.took(now, number, &want),
                     Some(Ask::Leave(stream)) => self.policy.leave(number, stream),
                     None => break,
                 }
-                taken += 1;
             }
         }
-        taken
+        wanted
     }
 
     fn take_reads(&mut self, now: Instant) -> usize {

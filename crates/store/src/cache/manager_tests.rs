@@ -53,7 +53,7 @@ impl ExtentReader for Scripted {
     }
     fn wait(&mut self, now: Instant, limit: Option<Duration>) {
         self.waits.fetch_add(1, Ordering::Relaxed);
-        let asks = self.asker.lock().unwrap().as_mut().is_some_and(|asker| asker.leave(NOBODY));
+        let asks = self.asker.lock().unwrap().as_mut().is_some_and(|asker| asker.leave(Instant(7), NOBODY));
         self.inner.wait(now, if asks { Some(Duration::ZERO) } else { limit });
     }
     fn next_done(&mut self) -> Option<usize> {
@@ -207,7 +207,7 @@ fn close_title_releases_its_files() {
     let title = world.manager.policy.title(world.title).unwrap();
     let file = title.order(0, 0, MemberView::default(), false).unwrap().spans[0].file.clone();
     drop(world.fetch());
-    assert!(world.handle.leave(StreamId { index: 0, generation: 0 }));
+    assert!(world.handle.leave(Instant(7), StreamId { index: 0, generation: 0 }));
     world.manager.turn(Instant(7));
     assert!(file.holders() > 1);
     let (reply, _replied) = sync_channel(1);
@@ -310,9 +310,10 @@ fn work_that_came_just_before_is_seen_before_sleep() {
     let mut world = ManagerFixture::new(&[]);
     assert_eq!(world.manager.turn(Instant(7)), 0);
     let stream = StreamId { index: 0, generation: 0 };
-    assert!(world.handle.leave(stream));
+    assert!(world.handle.leave(Instant(7), stream));
     world.manager.sleep(Instant(7));
-    assert_eq!(world.manager.turn(Instant(7)), 1);
+    assert_eq!(world.manager.turn(Instant(7)), 0, "a stream has left, which is no reason to wait for more");
+    assert!(!world.manager.has_work());
     world.orders.send(ManagerCommand::Stop).unwrap();
     world.manager.sleep(Instant(7));
     assert!(world.manager.stopping);
@@ -361,7 +362,8 @@ fn space_retry_is_triggered_by_time_not_by_requests() {
     *world.asker.lock().unwrap() = Some(std::mem::replace(&mut world.handle, silent));
     for _ in 0..5 {
         world.manager.sleep(Instant(7));
-        assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (1, 0), "an ask, and no look for room");
+        assert_eq!((world.manager.turn(Instant(7)), reading(&world)), (0, 0), "an ask, and no look for room");
+        assert!(!world.manager.has_work());
     }
     // No more requests come.
     let _handle = world.asker.lock().unwrap().take();

@@ -75,7 +75,7 @@ fn unknown_titles_are_refused() {
         let grant = world.engines[0].fetch(3, title, 0, Instant(0));
         assert_eq!(grant.lease.err(), Some(ReadFailure::NoTitle));
     }
-    assert!(world.engines[0].handle.leave(stream(9)), "leaving unknown is harmless");
+    assert!(world.engines[0].handle.leave(Instant(0), stream(9)), "leaving unknown is harmless");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Instant as RealInstant;
 
 use crate::cache_common::sample::{SampleFiles, noise};
 use crate::cache_common::{BACKENDS, Engine, RunningClock, World};
+use millrace_core::time::Instant;
 use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
@@ -91,7 +92,7 @@ fn drive(
         viewer.holds = None;
         let stream = StreamId { index, generation: viewer.generation };
         let timeout = if viewer.waits_for.is_some() { 1000 } else { 20 };
-        if dice.roll(timeout) == 0 && engine.handle.leave(stream) {
+        if dice.roll(timeout) == 0 && engine.handle.leave(Instant(0), stream) {
             viewer.generation += 1;
             viewer.waits_for = None;
             continue;
