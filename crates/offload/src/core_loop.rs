@@ -66,7 +66,7 @@ struct LoopState {
     conns_pending: bool,
     /// A device has not yet returned the data it sends.
     tx_pending: bool,
-    /// The control side is to be woken for the events of this turn.
+    /// This turn has published events that the control side waits for.
     has_news: bool,
 }
 
@@ -340,8 +340,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         published
     }
 
-    /// Whether the control side has something to do because of an event. Of bytes it only waits for the end of their run, and
-    /// nothing of the cache's is for it.
+    /// Whether the control side waits for an event. A stream of bytes is of interest to it only when its run ends, and the cache's
+    /// events are not meant for it.
     fn is_awaited(&self, event: StreamEvent) -> bool {
         match event {
             StreamEvent::Left { .. } => false,

@@ -37,7 +37,7 @@ millrace_core::counters! {
         sum icmp_storms,
         /// Interleaved frames taken by TCP connections.
         sum frames,
-        /// Frames, or packets sent as bytes, that a connection took in part, so that the rest was copied aside.
+        /// Frames, or packets sent as bytes, that a connection took in part.
         sum split_frames,
         /// Bytes of titles that connections were given as references to their pages, without a copy.
         sum referred_bytes,

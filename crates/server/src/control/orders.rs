@@ -91,11 +91,7 @@ async fn serve(hub: SharedHub, order: Order) {
 
 /// Sends the ordered data; returns when the last byte has been taken, or the order has ended
 /// otherwise.
-async fn deliver(
-    hub: &SharedHub,
-    line: &ControlConnection,
-    wanted: &OrderedBytes,
-) -> Result<(), Failure> {
+async fn deliver(hub: &SharedHub, line: &ControlConnection, wanted: &OrderedBytes) -> Result<(), Failure> {
     if wanted.media.before.len() > MAX_ORDER_HEAD_BYTES {
         return Err(Failure::Refused(DeliveryRefusal::Broken(
             "the head of the response is too long".to_owned(),

@@ -36,11 +36,11 @@ pub(super) enum ViewerStream {
     Inside(UnixStream),
     /// A socket of the offload engine's that the web side's thread has. It reads it too; here is only its name, for the loop that writes to it.
     Elsewhere(toe::EngineSocket),
-    /// The connection of an order. An engine writes to it, and notices when the viewer has gone. What the viewer sends meanwhile
-    /// is its next request, which waits in the kernel for the web side.
+    /// The connection of an order. An engine writes to it, and notices when the viewer has gone. The viewer's next request waits
+    /// in the kernel for the web side.
     Ordered(OrderEnd),
-    /// The connection of an order without an end: a live title may be silent for hours, in which no engine notices anything. It is
-    /// not watched for writability, because that would wake this thread each time that an engine can go on.
+    /// The connection of an order without an end: a live title may be silent for hours, and meanwhile no engine notices that the
+    /// viewer has gone. The connection is watched for input alone, because each change of writability would wake this thread too.
     Endless(AsyncFd<OrderEnd>),
 }
 

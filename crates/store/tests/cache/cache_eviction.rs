@@ -29,7 +29,9 @@ fn play(
         clock.advance(u64::from(step - at) * EXTENT_NS);
         at = step;
         playing.remove(&viewer);
-        let Some(extent) = extent else { return assert!(engine.handle.leave(clock.now(), stream(viewer as u32))) };
+        let Some(extent) = extent else {
+            return assert!(engine.handle.leave(clock.now(), stream(viewer as u32)));
+        };
         let lease = engine.fetch(viewer as u32, title, extent, clock.now()).lease.unwrap();
         sample.check(&lease, extent);
         playing.insert(viewer, lease);

@@ -8,10 +8,10 @@ use std::time::Instant as RealInstant;
 
 use crate::cache_common::sample::{SampleFiles, noise};
 use crate::cache_common::{BACKENDS, Engine, RunningClock, World};
-use millrace_core::time::Instant;
 use millrace_core::ids::{RunSerial, StreamId, TitleId, TitleRef};
 use millrace_core::pool::Lease;
 use millrace_core::seam::{Clock, Want};
+use millrace_core::time::Instant;
 use millrace_store::cache::{ReadBackend, ReadFailure};
 
 const ENGINES: usize = 3;
