@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant};
 
 use crate::support::{Stage, StepClock, film_bytes};
@@ -12,8 +13,10 @@ use millrace_core::limits::DEFAULT_PACKET_BYTES as SIZE;
 use millrace_core::seam::Clock;
 use millrace_core::time::MediaTicks;
 use millrace_engine::{Numbering, RunEnd, RunMedia, RunSpec, StopReason, StreamEvent};
+use millrace_offload::bell::EventBell;
 use millrace_offload::command::{Command, ConnSocket, Dest, Event};
 use millrace_offload::{GsoMode, KernelTx, KernelTxConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// More than three extents.
 const PACKETS: usize = 700;
@@ -27,6 +30,7 @@ struct Scene {
     clock: StepClock,
     reader: TcpStream,
     got: Vec<u8>,
+    began: u32,
     ends: Vec<RunEnd>,
     returned: Option<Option<OwnedFd>>,
     runs: u32,
@@ -53,7 +57,7 @@ impl Scene {
         }
         let gives_up = StdInstant::now() + Duration::from_secs(60);
         let (got, ends, returned) = (Vec::new(), Vec::new(), None);
-        Self { stage, clock, reader, got, ends, returned, runs: 0, gives_up }
+        Self { stage, clock, reader, got, ends, returned, began: 0, runs: 0, gives_up }
     }
 
     /// Asks for these bytes behind a head.
@@ -82,6 +86,7 @@ impl Scene {
         self.stage.core.turn();
         while let Ok(event) = self.stage.events.pop() {
             match event {
+                Event::Stream(StreamEvent::RunBegan { .. }) => self.began += 1,
                 Event::Stream(StreamEvent::RunEnded { end, .. }) => self.ends.push(end),
                 Event::Stream(StreamEvent::Failed { reason, .. }) => panic!("{reason}"),
                 Event::ConnReturned { socket, .. } => {
@@ -222,4 +227,24 @@ fn conn_return_of_unknown_conn_is_answered_and_of_busy_fails_streams() {
     // Whole packets; the last one may have waited.
     assert_eq!((scene.got.len() - 4) % SIZE, 0);
     assert!(scene.got[4..] == film[..scene.got.len() - 4]);
+}
+
+fn is_rung(bell: &EventBell) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+/// The control side only waits for the end of bytes.
+#[test]
+fn beginning_of_bytes_wakes_no_thread_and_their_end_does() {
+    let mut scene = Scene::new();
+    let bell = Arc::clone(&scene.stage.core.control_bell);
+    bell.announce_sleep();
+    scene.ask("", 0, PACKETS * SIZE);
+    while scene.ends.is_empty() {
+        assert!(!is_rung(&bell), "runs that have begun: {}", scene.began);
+        scene.turn();
+    }
+    assert_eq!(scene.began, 1);
+    assert!(is_rung(&bell));
 }

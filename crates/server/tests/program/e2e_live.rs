@@ -379,8 +379,13 @@ fn viewer_stays_while_the_source_is_silent_and_gets_what_comes_after() {
     let mut viewer = site.open_http();
     let mut first = vec![0; 50 * DATAGRAM];
     viewer.read_exact(&mut first).unwrap();
+    let other = site.open_http();
     drop(sender);
     site.server.wait_for("silent: no media for 3 s", TIMEOUT);
+    // No engine has anything to write, and would notice.
+    site.until("two viewers", |site| site.state()["viewers"] == 2);
+    drop(other);
+    site.until("one has gone", |site| site.state()["viewers"] == 1);
     let before = site.counter("discontinuities");
     // The encoder is restarted: its clock starts from the beginning.
     let _sender = Sender::plain(&film, site.to);

@@ -61,7 +61,9 @@ fn asks_arrive_in_order_and_a_refused_engine_hears_when_there_is_room() {
     end.ring();
     end.ring();
     assert_eq!(bell.0.load(Ordering::Relaxed), 1);
-    assert!(handle.leave(Instant(0), id(9)));
+    assert_eq!(handle.tell_at(), None);
+    assert!(handle.leave(Instant(7), id(9)));
+    assert_eq!(handle.tell_at(), Some(Instant(7).plus_ns(TELL_NS)), "the manager is not woken for it");
     for index in 1..RING_RECORDS as u32 {
         assert_eq!(end.take(), Some(Ask::Want(want(index))));
     }
