@@ -1,6 +1,8 @@
 //! A viewer's connection, whichever TCP carries it: the kernel's or the offload engine's.
 
 use std::future::pending;
+#[cfg(feature = "sim")]
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -15,6 +17,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::run::watch;
+#[cfg(feature = "sim")]
+use super::simulated::SimulatedSocket;
 
 /// Where a connection comes from.
 pub(super) struct ConnOrigin {
@@ -41,6 +45,9 @@ pub(super) enum ViewerStream {
     /// after it could not, any watcher for writability is woken. So here it is watched for input
     /// alone.
     Ordered(AsyncFd<OrderEnd>),
+    /// A connection of a simulation.
+    #[cfg(feature = "sim")]
+    Simulated(Arc<dyn SimulatedSocket>),
 }
 
 /// The connection of an order, in the kernel.
@@ -81,10 +88,16 @@ impl ViewerStream {
         Ok(match socket {
             OrderSocket::Viewer(stream) => Self::Ordered(watch(OrderEnd::Viewer(stream))?),
             OrderSocket::Inside(stream) => Self::Ordered(watch(OrderEnd::Inside(stream))?),
-            OrderSocket::Carried(name) => match name.downcast_ref() {
-                Some(name) => Self::Elsewhere(*name),
-                None => return Err(io::ErrorKind::InvalidInput.into()),
-            },
+            OrderSocket::Carried(name) => {
+                #[cfg(feature = "sim")]
+                if let Some(socket) = name.downcast_ref::<Arc<dyn SimulatedSocket>>() {
+                    return Ok(Self::Simulated(Arc::clone(socket)));
+                }
+                match name.downcast_ref() {
+                    Some(name) => Self::Elsewhere(*name),
+                    None => return Err(io::ErrorKind::InvalidInput.into()),
+                }
+            }
         })
     }
 
@@ -96,6 +109,8 @@ impl ViewerStream {
                 OrderEnd::Viewer(stream) => OrderSocket::Viewer(stream),
                 OrderEnd::Inside(stream) => OrderSocket::Inside(stream),
             }),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => Some(OrderSocket::Carried(Arc::new(socket))),
             Self::Kernel(_) | Self::Inside(_) | Self::Offload(_) => None,
         }
     }
@@ -108,6 +123,8 @@ impl ViewerStream {
             Self::Inside(stream) => stream.readable().await,
             Self::Elsewhere(_) => pending().await,
             Self::Ordered(socket) => socket.readable().await.map(drop),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => poll_fn(|context| socket.poll_readable(context).map(Ok)).await,
         }
     }
 
@@ -119,6 +136,8 @@ impl ViewerStream {
             Self::Inside(stream) => stream.writable().await,
             // An engine sends the output of these.
             Self::Elsewhere(_) | Self::Ordered(_) => pending().await,
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => poll_fn(|context| socket.poll_writable(context).map(Ok)).await,
         }
     }
 
@@ -131,6 +150,8 @@ impl ViewerStream {
             Self::Ordered(socket) => {
                 socket.try_io(Interest::READABLE, |socket| Ok(rustix::io::read(socket, to)?))
             }
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_read(to),
         }
     }
 
@@ -141,6 +162,8 @@ impl ViewerStream {
             Self::Inside(stream) => stream.try_write(bytes),
             Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
             Self::Ordered(socket) => Ok(rustix::net::send(socket.get_ref(), bytes, SendFlags::NOSIGNAL)?),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_write(bytes),
         }
     }
 
@@ -153,6 +176,8 @@ impl ViewerStream {
             Self::Elsewhere(_) => {}
             Self::Inside(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
             Self::Ordered(socket) => drop(rustix::net::shutdown(socket.get_ref(), Shutdown::Write)),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.shut_write(),
         }
     }
 
@@ -167,6 +192,8 @@ impl ViewerStream {
             Self::Inside(stream) => ConnSocket::Kernel(stream.as_fd().try_clone_to_owned()?),
             Self::Elsewhere(name) => ConnSocket::Engine(*name),
             Self::Ordered(socket) => ConnSocket::Kernel(socket.get_ref().as_fd().try_clone_to_owned()?),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.for_loop()?,
         })
     }
 }
