@@ -114,12 +114,16 @@ impl StoredTitle {
         (self.bytes.get(start..end)? == payload).then_some(packet as u32)
     }
 
-    /// Whether it has this TS packet.
+    /// Whether it has this TS packet, whatever its continuity counter.
     pub fn has_ts_packet(&self, packet: &[u8]) -> bool {
         let place = packet.get(PLACE_AT..TS_PACKET_BYTES).and_then(|place| place.try_into().ok());
         let start = place.map_or(usize::MAX, |place| u32::from_be_bytes(place) as usize)
             .saturating_mul(TS_PACKET_BYTES);
-        self.bytes.get(start..start.saturating_add(TS_PACKET_BYTES)) == Some(packet)
+        let stored = self.bytes.get(start..start.saturating_add(TS_PACKET_BYTES));
+        stored.is_some_and(|stored| {
+            stored.len() == packet.len()
+                && stored.iter().zip(packet).enumerate().all(|(at, (a, b))| a == b || at == 3 && (a ^ b) < 16)
+        })
     }
 
     /// The access point nearest to this time, or the end, as a byte.
