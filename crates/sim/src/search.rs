@@ -127,6 +127,9 @@ pub fn search_seeds(
                 all.sessions += summary.sessions;
                 all.failed += summary.failed;
                 all.refused += summary.refused;
+                all.http_bytes += summary.http_bytes;
+                all.http_answers += summary.http_answers;
+                all.http_cut += summary.http_cut;
                 progress(seed, &all);
             }
             Err(violation) => return SearchOutcome::Failed { seed, violation },
