@@ -143,7 +143,7 @@ fn server_config(plan: &ServerPlan) -> ServerConfig {
         conns_per_engine: 16,
         max_streams: plan.max_streams,
         max_sessions: plan.max_streams + 2,
-        address_share_percent: 100,
+        address_share_percent: plan.address_share_percent,
         admission: AdmissionConfig::off(),
         fast_start_ms: plan.fast_start_ms,
         path_mtu,
@@ -191,6 +191,19 @@ fn start_loop(
     );
     let null = File::open("/dev/null")?.into();
     Ok((core, Box::new(SimPort { network: network.clone(), commands, events, null })))
+}
+
+/// The web side, and its counters.
+fn start_web(
+    library: &SimLibrary,
+    control: &SimulatedControl,
+) -> Result<(SimulatedWeb, Arc<Totals>), String> {
+    let (volume, titles) = library.stored();
+    let site = SimSite::new(volume, titles, control.orders(), control.asker());
+    let gate = Gate::new(Policy::default(), RightsSnapshot::default()).map_err(|error| error.to_string())?;
+    let totals = Arc::<Totals>::default();
+    let web = SimulatedWeb::new(WebLimits::default(), Arc::new(gate), Arc::clone(&totals), Arc::new(site));
+    Ok((web, totals))
 }
 
 impl SimHost {
@@ -247,12 +260,7 @@ impl SimHost {
             let _entered = tasks.enter();
             SimulatedControl::start(config, parts)
         };
-        let (volume, titles) = library.stored();
-        let site = SimSite::new(volume, titles, control.orders(), control.asker());
-        let gate = Gate::new(Policy::default(), RightsSnapshot::default()).map_err(|error| said(&error))?;
-        let totals = Arc::<Totals>::default();
-        let web =
-            SimulatedWeb::new(WebLimits::default(), Arc::new(gate), Arc::clone(&totals), Arc::new(site));
+        let (web, totals) = start_web(&library, &control)?;
         Ok(Self {
             tasks,
             clock,

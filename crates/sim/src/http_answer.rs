@@ -113,8 +113,7 @@ impl ReceivedAnswer {
         title: &StoredTitle,
         excuses: Excuses,
     ) -> Result<Self, String> {
-        let wrong =
-            |what: &str| Err(format!("{what}: {} {:?} to {expected:?}", head.status, head.fields));
+        let wrong = |what: &str| Err(format!("{what}: {} {:?} to {expected:?}", head.status, head.fields));
         let length = head.field("content-length").and_then(|value| value.parse::<u64>().ok());
         let Some(length) = length else { return wrong("no length") };
         let all = title.bytes.len();
@@ -152,12 +151,7 @@ impl ReceivedAnswer {
     ///
     /// # Errors
     /// They are not those of the title.
-    pub fn take(
-        &mut self,
-        bytes: &[u8],
-        title: &StoredTitle,
-        excuses: Excuses,
-    ) -> Result<usize, String> {
+    pub fn take(&mut self, bytes: &[u8], title: &StoredTitle, excuses: Excuses) -> Result<usize, String> {
         let len = bytes.len().min((self.length - self.got) as usize);
         let text = match self.start {
             None => len,
@@ -219,9 +213,12 @@ fn check_bytes(title: &StoredTitle, at: u64, bytes: &[u8], excuses: Excuses) -> 
     let is_right = |at: u64, stored: u8, byte: u8| {
         byte == stored || (excuses.was_lost || excuses.is_lost) && byte == null_byte(at)
     };
-    let wrong = (at..).zip(stored.iter().zip(bytes)).find(|(at, (stored, byte))| !is_right(*at, **stored, **byte));
+    let wrong =
+        (at..).zip(stored.iter().zip(bytes)).find(|(at, (stored, byte))| !is_right(*at, **stored, **byte));
     match wrong {
-        Some((at, (stored, byte))) => Err(format!("wrong bytes: byte {at} is {byte:#x} instead of {stored:#x}")),
+        Some((at, (stored, byte))) => {
+            Err(format!("wrong bytes: byte {at} is {byte:#x} instead of {stored:#x}"))
+        }
         None => Ok(()),
     }
 }

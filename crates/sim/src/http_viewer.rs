@@ -2,7 +2,7 @@
 //! title.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::time::Instant;
@@ -15,6 +15,8 @@ use crate::viewer::{ViewerEnd, ViewerWorld};
 const PROGRESS_NS: u64 = 5_000_000_000;
 /// This much later where parity has to make up for a member.
 const PARITY_PROGRESS_NS: u64 = 4_000_000_000;
+/// Viewers at one address differ by their port.
+const FIRST_PORT: u16 = 40_000;
 /// The server waits this long for the rest of a head, and answers a little later.
 const HALF_HEAD_NS: u64 = 12_000_000_000;
 /// The kernel gives a connection up whose other end is gone.
@@ -60,7 +62,7 @@ pub struct HttpViewer {
     /// The number of its connection.
     pub number: u32,
     /// Its address.
-    pub ip: IpAddr,
+    pub address: SocketAddr,
     /// What it has received.
     pub received: ReceivedAmount,
     /// Reasons of its own for the end of its connection.
@@ -84,11 +86,13 @@ impl HttpViewer {
     /// A viewer that has just connected.
     pub fn new(plan: HttpPlan, number: u32, now: Instant) -> Self {
         let [high, low] = (number as u16).to_be_bytes();
+        let ip = if plan.shares_address { [10, 2, 0, 1] } else { [10, 1, high, low] };
+        let address = SocketAddr::from((ip, FIRST_PORT + number as u16));
         let first = plan.steps.first().map(|step| now.plus_ns(step.after_ns));
         Self {
             plan,
             number,
-            ip: IpAddr::from([10, 1, high, low]),
+            address,
             received: ReceivedAmount::default(),
             faults_of_its_own: Vec::new(),
             phase: HttpPhase::Active,

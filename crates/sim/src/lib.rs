@@ -10,12 +10,14 @@
 //! | [`transmit`], [`network`] | the loops' egress path, and where it leads |
 //! | [`library`], [`site`], [`titles`] | the titles as service and web side see them, and the volumes that they lie on |
 //! | [`viewer`], [`reception`] | a viewer by RTSP: the client's dialogue, and its media, packet by packet |
+//! | [`fec`] | the FEC beside that media |
 //! | [`http_viewer`], [`http_answer`] | a viewer by HTTP: its requests, and the answers, byte by byte |
 //! | [`search`] | many seeds, and the least of a scenario that still fails |
 //!
 //! `docs/design/0047-simulator.md` lists its real parts and its checks.
 #![forbid(unsafe_code)]
 
+pub mod fec;
 pub mod host;
 pub mod http_answer;
 pub mod http_viewer;

@@ -11,9 +11,11 @@ use millrace_core::scale::Scale;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_server::service::{
-    AccessPoint, AccessPoints, Library, NeededPart, OpenError, Presentation, TitleEntry,
+    AccessPoint, AccessPoints, CachedParity, FecMatrix, Library, NeededPart, OpenError, Presentation,
+    TitleEntry,
 };
-use millrace_store::cache::{ReadyTitle, SteppedCache};
+use millrace_store::cache::{ReadyTitle, SteppedCache, TitleSource};
+use millrace_store::stripes::StripeLayout;
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 
 use crate::network::SimClock;
@@ -43,6 +45,15 @@ impl AccessPoints for TitleTimes {
         let mut meta = [PacketMeta::default()];
         self.0.read_metas(packet, &mut meta).ok().map(|()| meta[0].time())
     }
+}
+
+fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
+    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
+    Some(FecMatrix {
+        data_units: small(stripes.k())?,
+        parity_units: small(stripes.m())?,
+        unit_packets: u8::try_from(stripes.unit_packets()).ok()?,
+    })
 }
 
 struct LibraryState {
@@ -170,7 +181,7 @@ impl Library for SimLibrary {
             packets: info.packets,
             timeline: info.timeline,
             layout: times.0.layout,
-            fec: None,
+            fec: times.0.stripes.as_ref().and_then(matrix),
             access: Arc::clone(times) as Arc<dyn AccessPoints>,
             transform: None,
         })
@@ -198,6 +209,23 @@ impl Library for SimLibrary {
         let title = opened.map_err(|error| broken(&error))?;
         state.open.insert(title, (need, 1));
         Ok(title)
+    }
+
+    fn open_track(&mut self, entry: &TitleEntry, track: u8) -> Result<CachedParity, OpenError> {
+        let need = NeededPart::parity(entry, track);
+        let mut state = self.lock();
+        let broken = |error: &dyn std::fmt::Display| OpenError::Broken(error.to_string());
+        let files = state.volume.open_parity(entry.id, track).map_err(|error| broken(&error))?;
+        let (packets, layout) = (files.packets(), files.layout());
+        if let Some((&title, (_, viewers))) = state.open.iter_mut().find(|(_, (part, _))| *part == need) {
+            *viewers += 1;
+            return Ok(CachedParity { title, packets, layout });
+        }
+        let now = state.clock.now();
+        let opened = state.cache.open_ready(now, ReadyTitle::of_source(Box::new(files)));
+        let title = opened.map_err(|error| broken(&error))?;
+        state.open.insert(title, (need, 1));
+        Ok(CachedParity { title, packets, layout })
     }
 
     fn close(&mut self, title: TitleRef) {

@@ -18,6 +18,8 @@ pub struct ServerPlan {
     pub streams_per_engine: usize,
     /// Streams that play at once.
     pub max_streams: usize,
+    /// Share of these streams that one address may have.
+    pub address_share_percent: u8,
     /// Media sent ahead in connections.
     pub fast_start_ms: u16,
     /// Extents of the cache.
@@ -86,6 +88,8 @@ pub struct ViewerPlan {
     pub title: usize,
     /// Media comes by its connection.
     pub by_tcp: bool,
+    /// It asks for FEC.
+    pub fec: bool,
     /// Where it begins; `None`: at the beginning, without a range.
     pub from_ms: Option<u64>,
     /// Datagrams of a million that it loses.
@@ -157,6 +161,8 @@ pub struct HttpPlan {
     pub start_ns: u64,
     /// Place of the title among those of the volume.
     pub title: usize,
+    /// Others are at its address.
+    pub shares_address: bool,
     /// It sends requests without waiting for answers.
     pub pipelines: bool,
     /// Its actions. A request that does not pipeline waits until those before are answered.
@@ -245,6 +251,13 @@ impl Scenario {
         if chance(&mut random, 60) {
             scenario.http = (0..1 + random.below(4)).map(|_| http_plan(&mut random)).collect();
         }
+        for viewer in scenario.viewers.iter_mut().filter(|viewer| !viewer.by_tcp) {
+            viewer.fec = chance(&mut random, 40);
+        }
+        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25]);
+        for viewer in &mut scenario.http {
+            viewer.shares_address = chance(&mut random, 40);
+        }
         scenario
     }
 }
@@ -254,6 +267,7 @@ fn server_plan(random: &mut SplitMix) -> ServerPlan {
         engines: pick(random, &[1, 1, 2]),
         streams_per_engine: pick(random, &[8, 8, 8, 3]),
         max_streams: pick(random, &[8, 8, 8, 2, 1]),
+        address_share_percent: 100,
         fast_start_ms: pick(random, &[0, 0, 500, 2_000]),
         extents: pick(random, &[24, 32, 64]),
         reads_in_flight: pick(random, &[2, 4, 8]),
@@ -271,7 +285,7 @@ fn viewer_plan(random: &mut SplitMix) -> ViewerPlan {
     let loss_ppm = pick(random, &[0, 0, 0, 5_000, 50_000]);
     let comes_back = chance(random, 50);
     let steps = (0..random.below(6)).map(|_| viewer_step(random)).collect();
-    ViewerPlan { start_ns, title, by_tcp, from_ms, loss_ppm, comes_back, steps }
+    ViewerPlan { start_ns, title, by_tcp, fec: false, from_ms, loss_ppm, comes_back, steps }
 }
 
 fn viewer_step(random: &mut SplitMix) -> ViewerStep {
@@ -300,7 +314,7 @@ fn http_plan(random: &mut SplitMix) -> HttpPlan {
     let title = random.below(4) as usize;
     let pipelines = chance(random, 30);
     let steps = (0..1 + random.below(6)).map(|_| http_step(random)).collect();
-    HttpPlan { start_ns, title, pipelines, steps }
+    HttpPlan { start_ns, title, shares_address: false, pipelines, steps }
 }
 
 fn http_step(random: &mut SplitMix) -> HttpStep {

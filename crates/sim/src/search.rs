@@ -81,15 +81,24 @@ fn smaller_than(scenario: &Scenario) -> Vec<Scenario> {
         if plan.loss_ppm > 0 {
             with(&|less| less.viewers[viewer].loss_ppm = 0);
         }
+        if plan.fec {
+            with(&|less| less.viewers[viewer].fec = false);
+        }
         if plan.from_ms.is_some() {
             with(&|less| less.viewers[viewer].from_ms = None);
         }
     }
     for (viewer, plan) in scenario.http.iter().enumerate() {
         (0..plan.steps.len()).for_each(|step| with(&|less| _ = less.http[viewer].steps.remove(step)));
+        if plan.shares_address {
+            with(&|less| less.http[viewer].shares_address = false);
+        }
         if plan.pipelines {
             with(&|less| less.http[viewer].pipelines = false);
         }
+    }
+    if scenario.server.address_share_percent < 100 {
+        with(&|less| less.server.address_share_percent = 100);
     }
     if scenario.server.engines > 1 {
         with(&|less| less.server.engines = 1);
@@ -127,6 +136,7 @@ pub fn search_seeds(
                 all.sessions += summary.sessions;
                 all.failed += summary.failed;
                 all.refused += summary.refused;
+                all.fec_packets += summary.fec_packets;
                 all.http_bytes += summary.http_bytes;
                 all.http_answers += summary.http_answers;
                 all.http_cut += summary.http_cut;

@@ -143,11 +143,7 @@ impl AsyncRead for SimStream {
 }
 
 impl AsyncWrite for SimStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut network = self.network.lock();
         match network.write_some(self.number, bytes) {
             None => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),

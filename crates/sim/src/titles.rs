@@ -117,7 +117,8 @@ impl StoredTitle {
     /// Whether it has this TS packet, whatever its continuity counter.
     pub fn has_ts_packet(&self, packet: &[u8]) -> bool {
         let place = packet.get(PLACE_AT..TS_PACKET_BYTES).and_then(|place| place.try_into().ok());
-        let start = place.map_or(usize::MAX, |place| u32::from_be_bytes(place) as usize)
+        let start = place
+            .map_or(usize::MAX, |place| u32::from_be_bytes(place) as usize)
             .saturating_mul(TS_PACKET_BYTES);
         let stored = self.bytes.get(start..start.saturating_add(TS_PACKET_BYTES));
         stored.is_some_and(|stored| {
@@ -142,7 +143,8 @@ impl StoredTitle {
         });
         let pieces = vec![ClockPiece { byte: 0, time: MediaTicks(0) }];
         let pid = |pid, role, stream_type| PidUse { pid, role, stream_type, pcr: pid == 256, ts_packets: 9 };
-        let pids = vec![pid(0, PidRole::Pat, 0), pid(256, PidRole::Stream, 27), pid(PMT_PID, PidRole::Pmt, 0)];
+        let pids =
+            vec![pid(0, PidRole::Pat, 0), pid(256, PidRole::Stream, 27), pid(PMT_PID, PidRole::Pmt, 0)];
         TitleIndex::new(points.collect(), pieces, pids).expect("points and pieces ascend")
     }
 

@@ -14,7 +14,7 @@ use crate::network::{MediaAddress, SharedNetwork, SimClock};
 use crate::reception::Excuses;
 use crate::scenario::{FaultKind, Scenario};
 use crate::titles::{StoredTitle, StoredVolume, Stores};
-use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
+use crate::viewer::{FEC_PORT, SimViewer, ViewerEnd, ViewerWorld};
 
 /// The clock begins here: at zero, earlier times would be hidden.
 const BEGIN: Instant = Instant(100_000_000_000);
@@ -49,6 +49,8 @@ pub struct Summary {
     pub failed: u64,
     /// Requests that were refused because everything was in use.
     pub refused: u64,
+    /// FEC packets that were compared.
+    pub fec_packets: u64,
     /// Bytes of titles in whole answers by HTTP.
     pub http_bytes: u64,
     /// Whole answers by HTTP that engines sent.
@@ -370,7 +372,7 @@ impl<'a> SimWorld<'a> {
                     let title = self.title_of(plan.title);
                     self.say(|| format!("viewer {number} comes by HTTP for {}: {plan:?}", title.name));
                     let viewer = HttpViewer::new(plan, number, now);
-                    self.host.accept_http(number, SocketAddr::new(viewer.ip, 40_000));
+                    self.host.accept_http(number, viewer.address);
                     self.http.push(viewer);
                     continue;
                 }
@@ -442,7 +444,7 @@ impl<'a> SimWorld<'a> {
     /// Compares the server's count for the orders of a viewer with the bytes that were sent: the next
     /// order may be under way when the engine forgets the one before.
     fn check_delivered(&mut self, peer: SocketAddr, bytes: u64) -> Result<(), String> {
-        let Some(viewer) = self.http.iter().find(|viewer| viewer.ip == peer.ip()) else {
+        let Some(viewer) = self.http.iter().find(|viewer| viewer.address == peer) else {
             return Err(format!("an order of {peer}, where no viewer is"));
         };
         let number = viewer.number;
@@ -450,7 +452,9 @@ impl<'a> SimWorld<'a> {
         *delivered += bytes;
         let sent = self.network.lock().sent.get(&MediaAddress::Bytes(number)).copied().unwrap_or_default();
         if *delivered > sent.bytes {
-            return Err(format!("viewer {number} by HTTP: the server counts {delivered} bytes, and sent {sent:?}"));
+            return Err(format!(
+                "viewer {number} by HTTP: the server counts {delivered} bytes, and sent {sent:?}"
+            ));
         }
         Ok(())
     }
@@ -518,13 +522,32 @@ impl<'a> SimWorld<'a> {
         }
         self.check_durable()?;
         self.check_web()?;
-        let sent = self.network.lock().sent.values().map(|sent| sent.packets).sum();
+        let is_media = |address: &MediaAddress| !matches!(address, MediaAddress::Udp(_, FEC_PORT));
+        let network = self.network.lock();
+        let sent = network.sent.iter().filter(|(address, _)| is_media(address));
+        let sent = sent.map(|(_, sent)| sent.packets).sum();
+        drop(network);
+        self.summary.fec_packets = self.viewers.iter().map(|viewer| viewer.fec.packets).sum();
+        self.check_refusals()?;
         self.summary.packets = sent;
         // A server that is killed takes with it the count of its last runs.
         if self.starts == 0 && self.reported_packets != sent {
             return Err(format!("{sent} packets were sent, and {} reported", self.reported_packets));
         }
         Ok(())
+    }
+
+    /// Nothing is refused where everybody has room.
+    fn check_refusals(&self) -> Result<(), String> {
+        let server = &self.scenario.server;
+        // FEC has a place beside its media, and a viewer of segments has one that it keeps for a while.
+        let viewers = self.scenario.viewers.len() * 2 + self.scenario.http.len() * 2;
+        let places = server.max_streams.min(server.streams_per_engine);
+        let has_room = viewers <= places && server.address_share_percent == 100 && self.starts == 0;
+        match self.summary.refused {
+            refused @ 1.. if has_room => Err(format!("{refused} requests were refused, and there was room")),
+            _ => Ok(()),
+        }
     }
 
     /// The counters of service and web side are what the viewers have seen.
@@ -534,7 +557,9 @@ impl<'a> SimWorld<'a> {
             let (sent, delivered) = (sent.unwrap_or_default(), self.delivered.get(&viewer.number));
             if delivered.copied().unwrap_or_default() != sent.bytes {
                 let number = viewer.number;
-                return Err(format!("viewer {number} by HTTP: {delivered:?} bytes are counted, and {sent:?} sent"));
+                return Err(format!(
+                    "viewer {number} by HTTP: {delivered:?} bytes are counted, and {sent:?} sent"
+                ));
             }
         }
         let counted = self.host.web_counters();
@@ -556,6 +581,10 @@ impl<'a> SimWorld<'a> {
             (false, 0) => counted.media_bytes >= seen.media_bytes && sent >= seen.media_answers,
             _ => true,
         };
-        if is_right { Ok(()) } else { Err(format!("the web side counts {counted:?}, and viewers saw {seen:?}")) }
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("the web side counts {counted:?}, and viewers saw {seen:?}"))
+        }
     }
 }
