@@ -58,7 +58,7 @@ pub(super) struct Hub {
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
     pub(super) room: Rc<Notify>,
-    /// Where a simulation sees what happens.
+    /// Callback of a simulation for each event.
     #[cfg(feature = "sim")]
     pub(super) observer: Option<super::simulated::Observer>,
 }

@@ -3,54 +3,26 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use millrace_offload::command::ConnSocket;
 use millrace_web::Order;
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use super::hub::{Hub, SharedHub};
 use super::run::{answer, hear_checks};
+pub use super::stream::SimulatedSocket;
 use super::stream::{ConnOrigin, ViewerStream};
 use super::{Asker, ControlClock, ControlConfig, ControlSheets, EnginePort, conn, orders};
 use crate::service::{Library, Service, ServiceEvent};
 use crate::session::{Entropy, Server, UdpPort};
 
-/// Called with everything that happens.
+/// A callback for each event.
 pub type Observer = Box<dyn FnMut(&ServiceEvent)>;
 
-/// A simulated connection. Of one that the web side has, this is the name that an order carries:
-/// such a name is never readable.
-pub trait SimulatedSocket: fmt::Debug + Send + Sync {
-    /// Whether a read would not wait.
-    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<()>;
-    /// Whether a write would not wait.
-    fn poll_writable(&self, context: &mut Context<'_>) -> Poll<()>;
-    /// Reads what has arrived; 0: no more comes.
-    ///
-    /// # Errors
-    /// As of a socket that does not block.
-    fn try_read(&self, to: &mut [u8]) -> io::Result<usize>;
-    /// Writes what there is room for.
-    ///
-    /// # Errors
-    /// As of a socket that does not block.
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
-    /// Ends the stream behind what was written.
-    fn shut_write(&self);
-    /// The socket for the loop that must write to it.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    fn for_loop(&self) -> io::Result<ConnSocket>;
-}
-
-/// What the control plane uses of the simulation.
+/// The parts of the simulation that the control plane uses.
 pub struct SimulatedParts {
     /// The time.
     pub clock: Box<dyn ControlClock>,
@@ -60,7 +32,7 @@ pub struct SimulatedParts {
     pub entropy: Box<dyn Entropy>,
     /// The engines.
     pub engines: Vec<Box<dyn EnginePort>>,
-    /// Sees what happens.
+    /// Called with each event.
     pub observer: Observer,
 }
 
@@ -103,12 +75,12 @@ impl SimulatedControl {
         Self { hub, asker: Asker(asks), orders }
     }
 
-    /// Where the web side sends its orders.
+    /// The sender for orders of the web side.
     pub fn orders(&self) -> mpsc::UnboundedSender<Order> {
         self.orders.clone()
     }
 
-    /// Where the web side asks for everything else.
+    /// The sender for all other requests of the web side.
     pub fn asker(&self) -> Asker {
         self.asker.clone()
     }
@@ -132,7 +104,7 @@ impl SimulatedControl {
         hub.flush();
     }
 
-    /// Takes what an engine reports, and hands over commands that waited for room.
+    /// Takes the events of an engine, and hands over commands that waited for room.
     pub fn look_at_engine(&self, engine: usize) {
         let mut hub = self.hub.borrow_mut();
         while hub.take_events(engine) {}

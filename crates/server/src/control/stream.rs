@@ -17,8 +17,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::run::watch;
-#[cfg(feature = "sim")]
-use super::simulated::SimulatedSocket;
 
 /// Where a connection comes from.
 pub(super) struct ConnOrigin {
@@ -72,6 +70,33 @@ impl AsRawFd for OrderEnd {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
+}
+
+/// A connection of a simulation, or the name of one that the web side reads. A name is never
+/// readable.
+#[cfg(feature = "sim")]
+pub trait SimulatedSocket: std::fmt::Debug + Send + Sync {
+    /// Polls for arrived bytes or the end of the stream.
+    fn poll_readable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<()>;
+    /// Polls for free capacity.
+    fn poll_writable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<()>;
+    /// Reads arrived bytes; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As of a socket that does not block.
+    fn try_read(&self, to: &mut [u8]) -> io::Result<usize>;
+    /// Writes as many bytes as the connection takes.
+    ///
+    /// # Errors
+    /// As of a socket that does not block.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+    /// Ends the stream after the written bytes.
+    fn shut_write(&self);
+    /// The socket for the loop that must write to it.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    fn for_loop(&self) -> io::Result<ConnSocket>;
 }
 
 impl ViewerStream {
