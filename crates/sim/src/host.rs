@@ -1,38 +1,45 @@
-//! The server in the simulation: the real service and sessions, the real loops, the real cache. Only
-//! the sockets and tasks of `control` are simulated.
+//! The server in the simulation: the real control plane and web side, the real loops, the real cache.
+//! Threads, sockets and clocks are simulated: tasks run on a runtime whose clock is virtual.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use millrace_core::ids::ConnId;
-use millrace_core::limits::control::CONN_LINGER;
-use millrace_core::limits::{MAX_BURST_NS, MAX_CONN_PENDING_BYTES, RETRY_NS, RING_RECORDS};
+use millrace_core::limits::{MAX_BURST_NS, RING_RECORDS};
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::seam::{Clock, Doorbell};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig};
 use millrace_offload::adaptive_burst::AdaptiveBurst;
 use millrace_offload::bell::EventBell;
-use millrace_offload::command::{Command, ConnSocket, Event};
+use millrace_offload::command::{Command, Event};
 use millrace_offload::core_loop::CoreLoop;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
+use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_server::admission::AdmissionConfig;
-use millrace_server::limits::RTSP_WRITE_TIMEOUT_NS;
+use millrace_server::control::simulated::{SimulatedControl, SimulatedParts};
+use millrace_server::control::{ControlClock, ControlConfig, EnginePort};
 use millrace_server::limits::control::CONTROL_TICK;
-use millrace_server::rtsp::{Framer, Incoming};
-use millrace_server::service::{self, ConnKey, Service, ServiceConfig, ServiceEvent};
-use millrace_server::session::{Entropy, Output, RtspFace, Server, ServerConfig, UdpPort};
+use millrace_server::service::{ServiceConfig, ServiceEvent};
+use millrace_server::session::{Entropy, ServerConfig};
 use millrace_store::cache::{CacheConfig, SteppedCache};
 use millrace_store::disk::ReadFaults;
 use millrace_store::volume::Volume;
+use millrace_web::simulated::SimulatedWeb;
+use millrace_web::{Totals, WebCounters, WebLimits};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{LocalSet, yield_now};
 
 use crate::library::SimLibrary;
 use crate::network::{SharedNetwork, SimClock, path_mtu, route_source};
 use crate::scenario::ServerPlan;
+use crate::site::SimSite;
+use crate::sockets::{SimSocket, SimStream};
 use crate::titles::StoredVolume;
 use crate::transmit::SimTx;
 
@@ -42,6 +49,9 @@ const PORTS: (u16, u16) = (50_000, 50_001);
 pub const SESSION_TIMEOUT_NS: u64 = 10_000_000_000;
 /// And how much longer it is kept.
 pub const SESSION_SLACK_NS: u64 = 1_000_000_000;
+/// Tasks that wake each other get this many turns before it is looked whether any of them has read,
+/// written or ordered something. If so, they get more.
+const TASK_TURNS: usize = 12;
 
 /// Session names that are the same for the same seed.
 struct SeededEntropy(millrace_core::random::SplitMix);
@@ -53,54 +63,77 @@ impl Entropy for SeededEntropy {
     }
 }
 
-/// One engine and its rings.
-struct LoopSide {
-    core: CoreLoop<SimClock, SimTx>,
+/// The time as the control plane reads it.
+struct HostClock {
+    clock: SimClock,
+    /// Unix time minus monotonic time.
+    wall_offset_ns: Rc<Cell<u64>>,
+}
+
+impl Clock for HostClock {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+impl ControlClock for HostClock {
+    fn wall_offset_ns(&self) -> u64 {
+        self.wall_offset_ns.get()
+    }
+}
+
+/// The rings of an engine, as the control plane has them.
+struct SimPort {
+    network: SharedNetwork,
     commands: rtrb::Producer<Command>,
     events: rtrb::Consumer<Event>,
-    /// Commands that the ring had no room for.
-    waiting: VecDeque<Command>,
+    /// Stands for its bell, which nothing watches here.
+    null: OwnedFd,
 }
 
-/// The side that writes to a connection, as in the control plane.
-enum ConnWriterSide {
-    Control,
-    Engine(usize, ConnId),
-    Neither(Vec<u8>),
-}
+impl EnginePort for SimPort {
+    fn send(&mut self, command: Command) -> Result<(), Command> {
+        self.network.lock().activity += 1;
+        self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)
+    }
 
-/// A connection as the control side has it.
-struct HostConnection {
-    number: u32,
-    framer: Framer,
-    writer: ConnWriterSide,
-    /// Replies that the connection has not taken, and since when.
-    out: VecDeque<Vec<u8>>,
-    stuck_since: Option<Instant>,
-    has_ended: bool,
-    /// It is closed as soon as the viewer has closed it, at the latest then.
-    closing: Option<Instant>,
-    is_broken: bool,
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.events.pop().ok()?;
+        self.network.lock().activity += 1;
+        Some(event)
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.null.as_fd()
+    }
+
+    fn rearm(&mut self) {}
+
+    fn is_finished(&self) -> bool {
+        false
+    }
 }
 
 /// The server.
 pub struct SimHost {
+    /// The tasks of control plane and web side.
+    tasks: LocalSet,
     clock: SimClock,
     network: SharedNetwork,
-    service: Service,
-    server: Server,
-    loops: Vec<LoopSide>,
+    control: SimulatedControl,
+    web: SimulatedWeb,
+    totals: Arc<Totals>,
+    loops: Vec<CoreLoop<SimClock, SimTx>>,
     /// The titles and the cache.
     pub library: SimLibrary,
     /// The cache's memory.
     pub arena: Arc<ExtentArena>,
-    conns: BTreeMap<ConnKey, HostConnection>,
     next_tick: Instant,
-    null: OwnedFd,
-    /// Unix time minus monotonic time.
-    wall_offset_ns: u64,
-    /// Events of the service that have not been checked yet.
-    pub happened: Vec<ServiceEvent>,
+    wall_offset_ns: Rc<Cell<u64>>,
+    happened: Rc<RefCell<Vec<ServiceEvent>>>,
+    /// The time of the runtime's clock.
+    tasks_at: Instant,
+    runtime: Runtime,
 }
 
 fn server_config(plan: &ServerPlan) -> ServerConfig {
@@ -110,7 +143,7 @@ fn server_config(plan: &ServerPlan) -> ServerConfig {
         conns_per_engine: 16,
         max_streams: plan.max_streams,
         max_sessions: plan.max_streams + 2,
-        address_share_percent: 100,
+        address_share_percent: plan.address_share_percent,
         admission: AdmissionConfig::off(),
         fast_start_ms: plan.fast_start_ms,
         path_mtu,
@@ -124,6 +157,53 @@ fn server_config(plan: &ServerPlan) -> ServerConfig {
         route_source,
         ..ServerConfig::default()
     }
+}
+
+/// An engine's loop, and the port to it.
+fn start_loop(
+    (clock, network): (&SimClock, &SharedNetwork),
+    plan: &ServerPlan,
+    bell: Arc<EventBell>,
+    handle: millrace_store::cache::CacheHandle,
+) -> std::io::Result<(CoreLoop<SimClock, SimTx>, Box<dyn EnginePort>)> {
+    let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
+    let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
+    let engine = EngineConfig {
+        streams: plan.streams_per_engine,
+        smooth: plan.is_smooth,
+        shares_wakes: plan.shares_wakes,
+        ..EngineConfig::default()
+    };
+    let now = clock.now();
+    let burst = AdaptiveBurst::new(engine.burst_ns, MAX_BURST_NS, now);
+    let core = CoreLoop::new(
+        clock.clone(),
+        Engine::new(engine),
+        handle,
+        SimTx::new(network.clone()),
+        command_end,
+        event_end,
+        Arc::clone(&bell),
+        bell,
+        IdlePolicy::default(),
+        LoadMeter::new(LoopSheets::default(), now),
+        burst,
+    );
+    let null = File::open("/dev/null")?.into();
+    Ok((core, Box::new(SimPort { network: network.clone(), commands, events, null })))
+}
+
+/// The web side, and its counters.
+fn start_web(
+    library: &SimLibrary,
+    control: &SimulatedControl,
+) -> Result<(SimulatedWeb, Arc<Totals>), String> {
+    let (volume, titles) = library.stored();
+    let site = SimSite::new(volume, titles, control.orders(), control.asker());
+    let gate = Gate::new(Policy::default(), RightsSnapshot::default()).map_err(|error| error.to_string())?;
+    let totals = Arc::<Totals>::default();
+    let web = SimulatedWeb::new(WebLimits::default(), Arc::new(gate), Arc::clone(&totals), Arc::new(site));
+    Ok((web, totals))
 }
 
 impl SimHost {
@@ -155,88 +235,81 @@ impl SimHost {
             SteppedCache::new(config, Arc::clone(&arena), cache_clock, doorbells, (faults, seed))
                 .map_err(|error| said(&error))?;
         let library = SimLibrary::new(clock.clone(), volume, cache, seed)?;
-        let mut loops = Vec::new();
+        let (mut loops, mut engines) = (Vec::new(), Vec::new());
         for (bell, handle) in bells.into_iter().zip(handles) {
-            let (commands, command_end) = rtrb::RingBuffer::new(RING_RECORDS);
-            let (event_end, events) = rtrb::RingBuffer::new(RING_RECORDS);
-            let engine = EngineConfig {
-                streams: plan.streams_per_engine,
-                smooth: plan.is_smooth,
-                shares_wakes: plan.shares_wakes,
-                ..EngineConfig::default()
-            };
-            let burst = AdaptiveBurst::new(engine.burst_ns, MAX_BURST_NS, now);
-            let core = CoreLoop::new(
-                clock.clone(),
-                Engine::new(engine),
-                handle,
-                SimTx::new(network.clone()),
-                command_end,
-                event_end,
-                Arc::clone(&bell),
-                bell,
-                IdlePolicy::default(),
-                LoadMeter::new(LoopSheets::default(), now),
-                burst,
-            );
-            loops.push(LoopSide { core, commands, events, waiting: VecDeque::new() });
+            let (core, port) =
+                start_loop((&clock, &network), plan, bell, handle).map_err(|error| said(&error))?;
+            loops.push(core);
+            engines.push(port);
         }
-        let entropy = SeededEntropy(millrace_core::random::SplitMix::numbered(seed, 3));
-        let config = server_config(plan);
-        let service = Service::new(config.service.clone(), Box::new(library.clone()));
-        let server = Server::new(config, Box::new(entropy));
-        let null = File::open("/dev/null").map_err(|error| said(&error))?.into();
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.map_err(|error| said(&error))?;
+        let tasks = LocalSet::new();
+        let wall_offset_ns = Rc::new(Cell::new(1_700_000_000_000_000_000));
+        let happened = Rc::<RefCell<Vec<ServiceEvent>>>::default();
+        let heard = Rc::clone(&happened);
+        let parts = SimulatedParts {
+            clock: Box::new(HostClock { clock: clock.clone(), wall_offset_ns: Rc::clone(&wall_offset_ns) }),
+            library: Box::new(library.clone()),
+            entropy: Box::new(SeededEntropy(millrace_core::random::SplitMix::numbered(seed, 3))),
+            engines,
+            observer: Box::new(move |event| heard.borrow_mut().push(event.clone())),
+        };
+        let config = ControlConfig { session: server_config(plan), ..ControlConfig::default() };
+        let control = {
+            let _entered = tasks.enter();
+            SimulatedControl::start(config, parts)
+        };
+        let (web, totals) = start_web(&library, &control)?;
         Ok(Self {
+            tasks,
             clock,
             network,
-            service,
-            server,
+            control,
+            web,
+            totals,
             loops,
             library,
             arena,
-            conns: BTreeMap::new(),
             next_tick: now,
-            null,
-            wall_offset_ns: 1_700_000_000_000_000_000,
-            happened: Vec::new(),
+            wall_offset_ns,
+            happened,
+            tasks_at: now,
+            runtime,
         })
     }
 
     /// The wall clock is set.
     pub fn step_wall_clock(&mut self, offset_ns: u64) {
-        self.wall_offset_ns = offset_ns;
+        self.wall_offset_ns.set(offset_ns);
     }
 
-    /// A viewer connects; `false`: the server refuses.
+    /// A viewer connects by RTSP; `false`: the server refuses.
     pub fn accept(&mut self, number: u32, peer: SocketAddr) -> bool {
-        let now = self.clock.now();
         let local = SocketAddr::from(([192, 0, 2, 1], 554));
-        let opened = self.rtsp().conn_opened(now, peer, local);
-        let is_open = opened.is_ok();
-        if let Ok(key) = opened {
-            let conn = HostConnection {
-                number,
-                framer: Framer::default(),
-                writer: ConnWriterSide::Control,
-                out: VecDeque::new(),
-                stuck_since: None,
-                has_ended: false,
-                closing: None,
-                is_broken: false,
-            };
-            self.conns.insert(key, conn);
-            let mut network = self.network.lock();
-            network.conns.entry(number).or_default().server_ends = 1;
-        }
-        self.flush();
-        is_open
+        let _entered = self.tasks.enter();
+        self.control.accept(SimSocket::new(&self.network, number), peer, local)
+    }
+
+    /// A viewer connects by HTTP.
+    pub fn accept_http(&mut self, number: u32, peer: SocketAddr) {
+        let _entered = self.tasks.enter();
+        self.web.arrivals().take(SimStream::carried(&self.network, number), peer);
     }
 
     /// A datagram arrives at the RTCP port.
     pub fn receive_report(&mut self, from: SocketAddr, bytes: &[u8]) {
-        let now = self.clock.now();
-        self.rtsp().handle_datagram(now, UdpPort::Rtcp, from, bytes);
-        self.flush();
+        self.control.receive_report(from, bytes);
+    }
+
+    /// The service's events since the last call.
+    pub fn take_happened(&mut self) -> Vec<ServiceEvent> {
+        self.happened.take()
+    }
+
+    /// The counters of the web side.
+    pub fn web_counters(&self) -> WebCounters {
+        self.totals.read()
     }
 
     /// Does everything that can be done now.
@@ -244,7 +317,7 @@ impl SimHost {
         let now = self.clock.now();
         if now >= self.next_tick {
             self.next_tick = now.plus_ns(CONTROL_TICK.as_nanos() as u64);
-            self.tick(now);
+            self.control.tick();
         }
         // A few rounds are enough; the bound finds a server that never comes to rest.
         for _ in 0..10_000 {
@@ -257,243 +330,60 @@ impl SimHost {
 
     fn round(&mut self, now: Instant) -> usize {
         let mut work = 0;
+        let before = self.network.lock().activity;
         if self.library.has_answer(now) {
-            // HTTP alone has orders that wait for a title.
-            let _ = self.rtsp().take_openings(now);
-            self.flush();
+            self.control.take_openings();
             work += 1;
         }
-        let keys: Vec<_> = self.conns.keys().copied().collect();
-        for key in keys {
-            work += self.serve(now, key);
+        self.run_tasks(now);
+        for (engine, core) in self.loops.iter_mut().enumerate() {
+            work += core.turn().1;
+            self.control.look_at_engine(engine);
         }
-        for engine in 0..self.loops.len() {
-            self.push_waiting(engine);
-            work += self.loops[engine].core.turn().1;
-            work += self.take_events(now, engine);
-        }
-        work + self.library.turn_cache(now)
+        work += self.library.turn_cache(now);
+        let after = self.network.lock().activity;
+        work + (after - before) as usize
     }
 
-    fn take_events(&mut self, now: Instant, engine: usize) -> usize {
-        let mut taken = 0;
-        while let Ok(event) = self.loops[engine].events.pop() {
-            taken += 1;
-            if !matches!(event, Event::Recycle { .. }) {
-                self.service.engine_event(now, engine, event);
-                self.flush();
+    fn run_tasks(&mut self, now: Instant) {
+        self.network.lock().wake_tasks();
+        let ahead_ns = now.ns_since(self.tasks_at);
+        self.tasks_at = now;
+        self.runtime.block_on(self.tasks.run_until(async {
+            if ahead_ns > 0 {
+                tokio::time::advance(Duration::from_nanos(ahead_ns)).await;
             }
+            for _ in 0..TASK_TURNS {
+                yield_now().await;
+            }
+        }));
+        // The runtime catches the panics of its tasks.
+        if let Some(panic) = crate::search::take_panic() {
+            panic!("a task: {panic}");
         }
-        taken
-    }
-
-    fn tick(&mut self, now: Instant) {
-        self.server.set_wall_offset_ns(self.wall_offset_ns);
-        self.rtsp().tick(now);
-        let is_stuck = |conn: &HostConnection| {
-            conn.stuck_since.is_some_and(|since| now.ns_since(since) > RTSP_WRITE_TIMEOUT_NS)
-        };
-        self.conns.values_mut().filter(|conn| is_stuck(conn)).for_each(|conn| conn.is_broken = true);
-        self.flush();
     }
 
     /// When it has something to do although nothing arrives.
     pub fn poll_at(&self) -> Instant {
-        let loops = self.loops.iter().filter_map(|side| side.core.engine.poll_at());
-        let lingering = self.conns.values().filter_map(|conn| conn.closing);
-        let blocked = self.conns.values().any(|conn| !conn.out.is_empty());
-        let retry = blocked.then(|| self.clock.now().plus_ns(RETRY_NS));
-        let all = loops.chain(lingering).chain(self.library.poll_at()).chain(retry);
-        all.fold(self.next_tick, Instant::min)
-    }
-
-    /// Reads one connection, hands over its messages, and closes it when it is over.
-    fn serve(&mut self, now: Instant, key: ConnKey) -> usize {
-        let mut work = self.write_out(now, key);
-        let Some(conn) = self.conns.get_mut(&key) else { return work };
-        if conn.closing.is_none() && conn.out.is_empty() {
-            while let Some(bytes) = self.network.lock().read_up(conn.number) {
-                conn.framer.push(&bytes);
-                work += 1;
-            }
-        }
-        work += self.handle_messages(now, key);
-        let Some(conn) = self.conns.get_mut(&key) else { return work };
-        {
-            let mut network = self.network.lock();
-            let wire = network.conns.entry(conn.number).or_default();
-            if conn.closing.is_some() {
-                wire.up.clear();
-            }
-            conn.has_ended |= wire.viewer_closed && wire.up.is_empty();
-        }
-        let is_done = conn.has_ended && (conn.out.is_empty() || conn.closing.is_some());
-        let is_late = conn.closing.is_some_and(|at| at <= now);
-        if conn.is_broken || is_done || is_late {
-            let number = conn.number;
-            self.conns.remove(&key);
-            self.network.lock().close_server_end(number);
-            self.rtsp().conn_closed(now, key);
-            self.flush();
-            work += 1;
-        }
-        work
-    }
-
-    /// Hands over whole messages, each one only when nothing of the one before is waiting.
-    fn handle_messages(&mut self, now: Instant, key: ConnKey) -> usize {
-        let mut handled = 0;
-        loop {
-            let Some(conn) = self.conns.get_mut(&key) else { return handled };
-            let is_held = matches!(conn.writer, ConnWriterSide::Neither(_));
-            if conn.is_broken || conn.closing.is_some() {
-                return handled;
-            }
-            if !conn.out.is_empty() || is_held || self.server.is_waiting(key) {
-                self.server.conn_progress(now, key, false);
-                return handled;
-            }
-            match conn.framer.next_incoming() {
-                Ok(Some(Incoming::Request(request))) => self.rtsp().handle_request(now, key, &request),
-                Ok(Some(Incoming::Interleaved { channel, bytes })) => {
-                    self.rtsp().handle_interleaved(now, key, channel, &bytes);
-                }
-                Ok(Some(Incoming::Response)) => {}
-                Ok(Some(Incoming::Tunnel(_))) => self.rtsp().refuse_tunnel(key, 400, "no tunnel here"),
-                Ok(None) => {
-                    let mid_message = conn.framer.is_mid_message();
-                    self.server.conn_progress(now, key, mid_message);
-                    return handled;
-                }
-                Err(error) => self.rtsp().handle_bad_message(now, key, &error),
-            }
-            handled += 1;
-            self.flush();
-        }
-    }
-
-    /// RTSP, for one call.
-    fn rtsp(&mut self) -> RtspFace<'_> {
-        self.server.face(&mut self.service)
-    }
-
-    /// Carries out the outputs of the service and of the session server.
-    fn flush(&mut self) {
-        let now = self.clock.now();
-        self.rtsp().drain_service(now);
-        while let Some(output) = self.server.poll_output() {
-            match output {
-                Output::Service(output) => self.carry_out(output),
-                Output::Reply { conn, bytes } => self.write_to(conn, bytes),
-                Output::Close { conn } => {
-                    let by = now.plus_ns(CONN_LINGER.as_nanos() as u64);
-                    if let Some(conn) = self.conns.get_mut(&conn) {
-                        conn.closing = Some(by);
-                    }
-                }
-                Output::Check { .. } | Output::Ask { .. } => unreachable!("there is no gate"),
-            }
-        }
-    }
-
-    fn carry_out(&mut self, output: service::Output) {
-        match output {
-            service::Output::Attach { conn, engine, id } => self.attach(conn, engine, id),
-            service::Output::Hold { conn } => {
-                if let Some(conn) = self.conns.get_mut(&conn) {
-                    conn.writer = ConnWriterSide::Neither(Vec::new());
-                }
-            }
-            service::Output::Command { engine, command } => self.send(engine, command),
-            service::Output::Event(event) => self.happened.push(event),
-        }
-    }
-
-    fn write_to(&mut self, key: ConnKey, bytes: Vec<u8>) {
-        let now = self.clock.now();
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        match &mut conn.writer {
-            ConnWriterSide::Control => {
-                let waiting: usize = conn.out.iter().map(Vec::len).sum();
-                conn.is_broken |= waiting + bytes.len() > MAX_CONN_PENDING_BYTES;
-                conn.out.push_back(bytes);
-                self.write_out(now, key);
-            }
-            ConnWriterSide::Engine(engine, id) => {
-                let (engine, conn) = (*engine, *id);
-                self.send(engine, Command::ConnWrite { conn, bytes });
-            }
-            ConnWriterSide::Neither(held) => {
-                conn.is_broken |= held.len() + bytes.len() > MAX_CONN_PENDING_BYTES;
-                held.extend(bytes);
-            }
-        }
-    }
-
-    /// Writes what waits, as far as the connection takes it.
-    fn write_out(&mut self, now: Instant, key: ConnKey) -> usize {
-        let Some(conn) = self.conns.get_mut(&key) else { return 0 };
-        let mut network = self.network.lock();
-        let mut written = 0;
-        while !conn.out.is_empty() && network.has_room(conn.number) {
-            network.write_down(conn.number, conn.out.pop_front().unwrap_or_default());
-            conn.stuck_since = None;
-            written += 1;
-        }
-        if !conn.out.is_empty() {
-            conn.stuck_since.get_or_insert(now);
-        }
-        written
-    }
-
-    fn attach(&mut self, key: ConnKey, engine: usize, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&key) else { return };
-        let before = std::mem::replace(&mut conn.writer, ConnWriterSide::Engine(engine, id));
-        let Ok(socket) = self.null.try_clone() else {
-            conn.is_broken = true;
-            return;
-        };
-        let number = conn.number;
-        {
-            let mut network = self.network.lock();
-            network.sockets.insert(socket.as_raw_fd(), number);
-            network.conns.entry(number).or_default().server_ends += 1;
-        }
-        self.send(engine, Command::ConnAdd { conn: id, socket: ConnSocket::Kernel(socket) });
-        if let ConnWriterSide::Neither(held) = before
-            && !held.is_empty()
-        {
-            self.send(engine, Command::ConnWrite { conn: id, bytes: held });
-        }
-    }
-
-    fn send(&mut self, engine: usize, command: Command) {
-        self.loops[engine].waiting.push_back(command);
-        self.push_waiting(engine);
-    }
-
-    fn push_waiting(&mut self, engine: usize) {
-        let side = &mut self.loops[engine];
-        while let Some(command) = side.waiting.pop_front() {
-            if let Err(rtrb::PushError::Full(command)) = side.commands.push(command) {
-                return side.waiting.push_front(command);
-            }
-        }
+        let loops = self.loops.iter().filter_map(|core| core.engine.poll_at());
+        loops.chain(self.library.poll_at()).fold(self.next_tick, Instant::min)
     }
 
     /// Returns the resources that the server holds for viewers: none when no viewer is left.
     pub fn held(&self) -> HeldResources {
-        let service = &self.service;
-        HeldResources {
+        self.control.look(|service| HeldResources {
             connections: service.connection_count(),
+            deliveries: service.lent_count(),
+            web_connections: self.totals.read().connections,
             sessions: service.session_count(),
+            segment_viewers: service.fetchers().count(),
             streams: service.place_count(),
             reserved_streams: service.reserved_streams(),
             reserved_rate: service.reserved_rate(),
-            engine_streams: self.loops.iter().map(|side| side.core.engine.counters().open).sum(),
+            engine_streams: self.loops.iter().map(|core| core.engine.counters().open).sum(),
             leased_extents: self.library.leased(),
             title_viewers: self.library.viewers(),
-        }
+        })
     }
 }
 
@@ -502,8 +392,14 @@ impl SimHost {
 pub struct HeldResources {
     /// Connections.
     pub connections: usize,
+    /// Connections on which bytes of titles are sent.
+    pub deliveries: usize,
+    /// Connections of the web side.
+    pub web_connections: u64,
     /// Sessions.
     pub sessions: usize,
+    /// Viewers that fetch segments.
+    pub segment_viewers: usize,
     /// Places in the engines, as the service counts them.
     pub streams: usize,
     /// Streams that have reserved room.

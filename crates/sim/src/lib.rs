@@ -5,21 +5,29 @@
 //! | --- | --- |
 //! | [`scenario`] | actions and faults, drawn from the seed |
 //! | [`world`] | the clock, the order of events, the invariants |
-//! | [`host`] | the server: the real service, loops and cache, and a control plane without sockets |
+//! | [`host`] | the server: the real control plane, web side, loops and cache |
+//! | [`sockets`] | the ends of its connections |
 //! | [`transmit`], [`network`] | the loops' egress path, and where it leads |
-//! | [`library`], [`titles`] | the service's titles, and the volumes that they lie on |
-//! | [`viewer`], [`reception`] | the client's dialogue, and its media, packet by packet |
+//! | [`library`], [`site`], [`titles`] | the titles as service and web side see them, and the volumes that they lie on |
+//! | [`viewer`], [`reception`] | a viewer by RTSP: the client's dialogue, and its media, packet by packet |
+//! | [`fec`] | the FEC beside that media |
+//! | [`http_viewer`], [`http_answer`] | a viewer by HTTP: its requests, and the answers, byte by byte |
 //! | [`search`] | many seeds, and the least of a scenario that still fails |
 //!
 //! `docs/design/0047-simulator.md` lists its real parts and its checks.
 #![forbid(unsafe_code)]
 
+pub mod fec;
 pub mod host;
+pub mod http_answer;
+pub mod http_viewer;
 pub mod library;
 pub mod network;
 pub mod reception;
 pub mod scenario;
 pub mod search;
+pub mod site;
+pub mod sockets;
 pub mod titles;
 pub mod transmit;
 pub mod viewer;

@@ -11,9 +11,11 @@ use millrace_core::scale::Scale;
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_server::service::{
-    AccessPoint, AccessPoints, Library, NeededPart, OpenError, Presentation, TitleEntry, TitlePart,
+    AccessPoint, AccessPoints, CachedParity, FecMatrix, Library, NeededPart, OpenError, Presentation,
+    TitleEntry,
 };
-use millrace_store::cache::{ReadyTitle, SteppedCache};
+use millrace_store::cache::{ReadyTitle, SteppedCache, TitleSource};
+use millrace_store::stripes::StripeLayout;
 use millrace_store::volume::{TitleFiles, TitleInfo, Volume};
 
 use crate::network::SimClock;
@@ -45,13 +47,22 @@ impl AccessPoints for TitleTimes {
     }
 }
 
+fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
+    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
+    Some(FecMatrix {
+        data_units: small(stripes.k())?,
+        parity_units: small(stripes.m())?,
+        unit_packets: u8::try_from(stripes.unit_packets()).ok()?,
+    })
+}
+
 struct LibraryState {
     clock: SimClock,
     volume: Arc<Volume>,
     cache: SteppedCache,
     titles: BTreeMap<String, (TitleInfo, Arc<TitleTimes>)>,
-    /// Titles in the cache, with their viewers.
-    open: BTreeMap<TitleRef, u32>,
+    /// Media in the cache, with their viewers.
+    open: BTreeMap<TitleRef, (NeededPart, u32)>,
     /// Needs that are met.
     met: HashSet<NeededPart>,
     /// Needs that are being met.
@@ -92,6 +103,12 @@ impl SimLibrary {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The volume, and its titles.
+    pub fn stored(&self) -> (Arc<Volume>, Vec<TitleInfo>) {
+        let state = self.lock();
+        (Arc::clone(&state.volume), state.titles.values().map(|(info, _)| info.clone()).collect())
+    }
+
     /// The names of the titles.
     pub fn names(&self) -> Vec<String> {
         self.lock().titles.keys().cloned().collect()
@@ -115,7 +132,7 @@ impl SimLibrary {
 
     /// Viewers of titles that are open.
     pub fn viewers(&self) -> u32 {
-        self.lock().open.values().sum()
+        self.lock().open.values().map(|(_, viewers)| viewers).sum()
     }
 
     /// Extents that are leased.
@@ -164,35 +181,64 @@ impl Library for SimLibrary {
             packets: info.packets,
             timeline: info.timeline,
             layout: times.0.layout,
-            fec: None,
+            fec: times.0.stripes.as_ref().and_then(matrix),
             access: Arc::clone(times) as Arc<dyn AccessPoints>,
             transform: None,
         })
     }
 
+    fn is_cached(&self, entry: &TitleEntry) -> bool {
+        let need = NeededPart::media(entry);
+        self.lock().open.values().any(|(part, _)| *part == need)
+    }
+
     fn open(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError> {
+        let need = NeededPart::media(entry);
         let mut state = self.lock();
+        if let Some((title, (_, viewers))) = state.open.iter_mut().find(|(_, (part, _))| *part == need) {
+            *viewers += 1;
+            return Ok(*title);
+        }
         let broken = |error: &dyn std::fmt::Display| OpenError::Broken(error.to_string());
         let files =
             state.volume.open_title(entry.id, DEFAULT_PACKET_BYTES).map_err(|error| broken(&error))?;
+        let files = if entry.layout.is_raw() { files.raw() } else { Some(files) };
+        let files = files.ok_or_else(|| OpenError::Broken("it has no such form".to_owned()))?;
         let now = state.clock.now();
         let opened = state.cache.open_ready(now, ReadyTitle::of_title(files));
         let title = opened.map_err(|error| broken(&error))?;
-        *state.open.entry(title).or_default() += 1;
+        state.open.insert(title, (need, 1));
         Ok(title)
+    }
+
+    fn open_track(&mut self, entry: &TitleEntry, track: u8) -> Result<CachedParity, OpenError> {
+        let need = NeededPart::parity(entry, track);
+        let mut state = self.lock();
+        let broken = |error: &dyn std::fmt::Display| OpenError::Broken(error.to_string());
+        let files = state.volume.open_parity(entry.id, track).map_err(|error| broken(&error))?;
+        let (packets, layout) = (files.packets(), files.layout());
+        if let Some((&title, (_, viewers))) = state.open.iter_mut().find(|(_, (part, _))| *part == need) {
+            *viewers += 1;
+            return Ok(CachedParity { title, packets, layout });
+        }
+        let now = state.clock.now();
+        let opened = state.cache.open_ready(now, ReadyTitle::of_source(Box::new(files)));
+        let title = opened.map_err(|error| broken(&error))?;
+        state.open.insert(title, (need, 1));
+        Ok(CachedParity { title, packets, layout })
     }
 
     fn close(&mut self, title: TitleRef) {
         let mut state = self.lock();
         let now = state.clock.now();
-        let viewers = state.open.get_mut(&title).expect("the service closes what it has opened");
+        let (_, viewers) = state.open.get_mut(&title).expect("the service closes what it has opened");
         *viewers -= 1;
-        if *viewers == 0 {
-            state.open.remove(&title);
-            // The next viewer opens it again.
-            if state.open.is_empty() {
-                state.met.retain(|need| !matches!(need.part, TitlePart::Media { .. }));
-            }
+        if *viewers > 0 {
+            return;
+        }
+        // The next viewer opens it again.
+        if let Some((need, _)) = state.open.remove(&title) {
+            state.met.remove(&need);
         }
         state.cache.close_title(now, title);
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use millrace_core::random::SplitMix;
 use millrace_core::seam::Clock;
@@ -50,16 +51,32 @@ pub struct SimConnection {
     pub up: VecDeque<(Instant, Vec<u8>)>,
     /// The viewer has closed it.
     pub viewer_closed: bool,
-    /// Its ends at the server that are open: the control side's and an engine's.
+    /// Its ends at the server that are open: that of the side that accepted it, and an engine's.
     pub server_ends: u32,
-    /// Media packets that were given to it.
-    pub packets: u64,
+    /// The server writes no more.
+    pub is_shut: bool,
+    /// The side that accepted it has closed it: an engine cannot write to it either.
+    pub is_dropped: bool,
+    /// The server's tasks that wait until they can read it.
+    pub readers: Vec<Waker>,
+    /// Those that wait until they can write to it.
+    pub writers: Vec<Waker>,
 }
 
 impl SimConnection {
     /// Whether the server has closed it, and the viewer has read everything before.
     pub fn is_over(&self) -> bool {
-        self.server_ends == 0 && self.down.is_empty()
+        (self.server_ends == 0 || self.is_shut) && self.down.is_empty()
+    }
+
+    fn forget_tasks(&mut self) {
+        self.readers.clear();
+        self.writers.clear();
+    }
+
+    /// Whether nothing that is written to it arrives.
+    pub fn is_broken(&self) -> bool {
+        self.viewer_closed || self.is_dropped
     }
 }
 
@@ -90,6 +107,8 @@ pub struct SimNetwork {
     pub sent: BTreeMap<MediaAddress, SentAmount>,
     /// How much a connection holds before the server sees that it is full.
     pub capacity_bytes: usize,
+    /// Reads and writes of the server's tasks up to now.
+    pub activity: u64,
 }
 
 /// Where media goes.
@@ -97,6 +116,8 @@ pub struct SimNetwork {
 pub enum MediaAddress {
     /// A port of a viewer.
     Udp(IpAddr, u16),
+    /// A connection of bytes.
+    Bytes(u32),
     /// A channel of a connection.
     Channel(u32, u8),
 }
@@ -104,6 +125,12 @@ pub enum MediaAddress {
 /// The network, shared by the ends.
 #[derive(Clone)]
 pub struct SharedNetwork(Arc<Mutex<SimNetwork>>);
+
+impl std::fmt::Debug for SharedNetwork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedNetwork").finish_non_exhaustive()
+    }
+}
 
 impl SharedNetwork {
     /// An empty one.
@@ -118,6 +145,7 @@ impl SharedNetwork {
             reports: Vec::new(),
             sent: BTreeMap::new(),
             capacity_bytes,
+            activity: 0,
         };
         Self(Arc::new(Mutex::new(network)))
     }
@@ -159,7 +187,7 @@ impl SimNetwork {
     /// Sends bytes of a connection to its viewer.
     pub fn write_down(&mut self, conn: u32, bytes: Vec<u8>) {
         let at = self.arrival();
-        if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.viewer_closed) {
+        if let Some(conn) = self.conns.get_mut(&conn).filter(|conn| !conn.is_broken()) {
             conn.down_bytes += bytes.len();
             conn.down.push_back((at, bytes));
         }
@@ -183,17 +211,86 @@ impl SimNetwork {
         }
     }
 
-    /// The bytes that have arrived at the server.
-    pub fn read_up(&mut self, conn: u32) -> Option<Vec<u8>> {
+    /// Whether bytes have arrived at the server, or the end of what the viewer sends.
+    pub fn is_readable(&self, conn: u32) -> bool {
         let now = self.clock.now();
-        let conn = self.conns.get_mut(&conn)?;
-        take_due(&mut conn.up, now)
+        self.conns.get(&conn).is_some_and(|conn| match conn.up.front() {
+            Some((at, _)) => *at <= now,
+            None => conn.viewer_closed,
+        })
+    }
+
+    /// Reads bytes that have arrived at the server, and returns how many; `None`: there are none yet.
+    pub fn read_up(&mut self, conn: u32, to: &mut [u8]) -> Option<usize> {
+        if !self.is_readable(conn) {
+            return None;
+        }
+        self.activity += 1;
+        let up = &mut self.conns.get_mut(&conn)?.up;
+        let Some((_, bytes)) = up.front_mut() else { return Some(0) };
+        let len = bytes.len().min(to.len());
+        to[..len].copy_from_slice(&bytes[..len]);
+        bytes.drain(..len);
+        if bytes.is_empty() {
+            up.pop_front();
+        }
+        Some(len)
+    }
+
+    /// Writes bytes of the server's tasks as far as there is room, and returns how many; `None`: the
+    /// viewer has gone.
+    pub fn write_some(&mut self, number: u32, bytes: &[u8]) -> Option<usize> {
+        let conn = self.conns.get(&number).filter(|conn| !conn.is_broken())?;
+        let len = bytes.len().min(self.capacity_bytes.saturating_sub(conn.down_bytes));
+        if len > 0 {
+            self.activity += 1;
+            self.write_down(number, bytes[..len].to_vec());
+        }
+        Some(len)
+    }
+
+    /// Wakes the server's tasks that wait for a connection that they can read or write now.
+    pub fn wake_tasks(&mut self) {
+        let now = self.clock.now();
+        for conn in self.conns.values_mut() {
+            let is_readable = match conn.up.front() {
+                Some((at, _)) => *at <= now,
+                None => conn.viewer_closed,
+            };
+            if is_readable {
+                conn.readers.drain(..).for_each(Waker::wake);
+            }
+            if conn.is_broken() || conn.down_bytes < self.capacity_bytes {
+                conn.writers.drain(..).for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// One more end of a connection at the server is open.
+    pub fn open_server_end(&mut self, conn: u32) {
+        self.conns.entry(conn).or_default().server_ends += 1;
+    }
+
+    /// The server writes no more to a connection.
+    pub fn shut_down(&mut self, conn: u32) {
+        if let Some(conn) = self.conns.get_mut(&conn) {
+            conn.is_shut = true;
+        }
     }
 
     /// One end of a connection at the server is closed.
     pub fn close_server_end(&mut self, conn: u32) {
         if let Some(conn) = self.conns.get_mut(&conn) {
             conn.server_ends = conn.server_ends.saturating_sub(1);
+        }
+    }
+
+    /// The side that accepted a connection closes it: an engine's writes fail from now on.
+    pub fn drop_connection(&mut self, number: u32) {
+        self.close_server_end(number);
+        if let Some(conn) = self.conns.get_mut(&number) {
+            conn.is_dropped = true;
+            conn.forget_tasks();
         }
     }
 
@@ -208,9 +305,12 @@ impl SimNetwork {
 
     /// The next arrival, except at viewers that do not read: `reads` names those that do.
     pub fn next_arrival(&self, reads: impl Fn(u32) -> bool) -> Option<Instant> {
+        let now = self.clock.now();
         let conns = self.conns.iter().flat_map(|(&id, conn)| {
             let down = conn.down.front().filter(|_| reads(id));
-            [down.map(|(at, _)| *at), conn.up.front().map(|(at, _)| *at)]
+            // What has arrived is the server's: it may leave it unread.
+            let up = conn.up.front().filter(|(at, _)| *at > now);
+            [down.map(|(at, _)| *at), up.map(|(at, _)| *at)]
         });
         conns.flatten().chain(self.datagrams.front().map(|datagram| datagram.at)).min()
     }
@@ -220,7 +320,9 @@ impl SimNetwork {
         self.sockets.clear();
         for conn in self.conns.values_mut() {
             conn.server_ends = 0;
+            conn.is_dropped = true;
             conn.up.clear();
+            conn.forget_tasks();
         }
     }
 }

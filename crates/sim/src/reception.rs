@@ -55,6 +55,10 @@ struct Jump {
 /// The media of one session.
 pub struct Reception {
     last: Option<(u16, u32)>,
+    /// It has asked for FEC.
+    has_fec: bool,
+    /// Differences of its sequence numbers from those of the title.
+    shifts: Vec<u16>,
     /// Media packets that have come, or were lost on the way.
     pub packets: u64,
     /// Packets that the server left out.
@@ -70,10 +74,13 @@ pub struct Reception {
     has_bye: bool,
 }
 
-impl Default for Reception {
-    fn default() -> Self {
+impl Reception {
+    /// Nothing has come yet; whether FEC is asked for.
+    pub fn new(has_fec: bool) -> Self {
         Self {
             last: None,
+            has_fec,
+            shifts: Vec::new(),
             packets: 0,
             missing: 0,
             jumps: VecDeque::new(),
@@ -85,12 +92,15 @@ impl Default for Reception {
             has_bye: false,
         }
     }
-}
 
-impl Reception {
     /// Whether the title has come to its end, and BYE with it.
     pub fn is_finished(&self) -> bool {
         self.ended_at.is_some() && self.has_bye
+    }
+
+    /// The differences that its sequence numbers have had from those of the title.
+    pub fn shifts(&self) -> &[u16] {
+        &self.shifts
     }
 
     /// The packet behind the last one.
@@ -118,6 +128,12 @@ impl Reception {
             Some((sequence, before)) => {
                 let step = header.sequence.wrapping_sub(sequence);
                 let moved = packet.wrapping_sub(before);
+                // FEC names packets by the title's own numbers, which its viewers see after a seek too.
+                let has_numbers_of_title = self.has_fec && header.sequence == packet as u16 + 1;
+                let is_left_out = (2..1_000).contains(&moved) && (excuses.is_lost || excuses.is_degraded);
+                if has_numbers_of_title && moved != 1 && !is_left_out {
+                    return self.take_jump((now, title), (header.sequence, packet), excuses);
+                }
                 let is_gap = step > 1 && step < 1_000;
                 if step == 0 || step >= 1_000 || is_gap && !(excuses.is_lost || excuses.is_degraded) {
                     return Err(format!(
@@ -130,19 +146,37 @@ impl Reception {
             }
         };
         if jumps {
-            // The last packet of the title may be one of those that could not be read.
-            let is_excused = excuses.was_lost;
-            let is_behind_end = is_excused || self.next_packet() == Some(title.packets());
-            self.jumps.push_back(Jump {
-                at: now,
-                sequence: header.sequence,
-                packet,
-                is_behind_end,
-                is_excused,
-            });
-            (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+            return self.take_jump((now, title), (header.sequence, packet), excuses);
         }
-        self.last = Some((header.sequence, packet));
+        self.take_packet((now, title), (header.sequence, packet), excuses)
+    }
+
+    /// A packet comes that does not follow the one before in the title.
+    fn take_jump(
+        &mut self,
+        (now, title): (Instant, &StoredTitle),
+        (sequence, packet): (u16, u32),
+        excuses: Excuses,
+    ) -> Result<(), String> {
+        // The last packet of the title may be one of those that could not be read.
+        let is_excused = excuses.was_lost;
+        let is_behind_end = is_excused || self.next_packet() == Some(title.packets());
+        self.jumps.push_back(Jump { at: now, sequence, packet, is_behind_end, is_excused });
+        (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+        self.take_packet((now, title), (sequence, packet), excuses)
+    }
+
+    fn take_packet(
+        &mut self,
+        (now, title): (Instant, &StoredTitle),
+        (sequence, packet): (u16, u32),
+        excuses: Excuses,
+    ) -> Result<(), String> {
+        self.last = Some((sequence, packet));
+        let shift = sequence.wrapping_sub(packet as u16 + 1);
+        if !self.shifts.contains(&shift) {
+            self.shifts.push(shift);
+        }
         self.note_time(now, packet, excuses)?;
         if packet + 1 == title.packets() {
             self.ended_at.get_or_insert(now);

@@ -18,6 +18,8 @@ pub struct ServerPlan {
     pub streams_per_engine: usize,
     /// Streams that play at once.
     pub max_streams: usize,
+    /// Share of these streams that one address may have.
+    pub address_share_percent: u8,
     /// Media sent ahead in connections.
     pub fast_start_ms: u16,
     /// Extents of the cache.
@@ -86,6 +88,8 @@ pub struct ViewerPlan {
     pub title: usize,
     /// Media comes by its connection.
     pub by_tcp: bool,
+    /// It asks for FEC.
+    pub fec: bool,
     /// Where it begins; `None`: at the beginning, without a range.
     pub from_ms: Option<u64>,
     /// Datagrams of a million that it loses.
@@ -94,6 +98,75 @@ pub struct ViewerPlan {
     pub comes_back: bool,
     /// Its actions while it plays.
     pub steps: Vec<ViewerStep>,
+}
+
+/// An action of a viewer by HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HttpAction {
+    /// GET of a title as a file.
+    File {
+        /// Where it begins, in thousandths of the title.
+        from_permille: u16,
+        /// How many bytes; `None`: to the end.
+        bytes: Option<u32>,
+    },
+    /// GET of its last bytes.
+    Suffix {
+        /// How many.
+        bytes: u32,
+    },
+    /// GET of bytes behind its end.
+    PastEnd,
+    /// GET of two ranges at once.
+    TwoRanges,
+    /// HEAD.
+    Head,
+    /// GET of a title that does not exist.
+    Missing,
+    /// GET of segments, one after the other, behind the playlist if it has none.
+    Segments {
+        /// The first one.
+        first: u16,
+        /// How many.
+        count: u16,
+    },
+    /// It sends the beginning of a request, and nothing more.
+    HalfRequest,
+    /// It sends bytes that are not HTTP.
+    Garbage,
+    /// It reads and sends nothing for a while.
+    Stall {
+        /// How long.
+        for_ns: u64,
+    },
+    /// Its power fails.
+    Vanish,
+    /// It closes its connection.
+    Close,
+}
+
+/// One action, and how long after the one before.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpStep {
+    /// Since the action before, or since it connected.
+    pub after_ns: u64,
+    /// The action.
+    pub action: HttpAction,
+}
+
+/// One viewer by HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpPlan {
+    /// When it connects.
+    pub start_ns: u64,
+    /// Place of the title among those of the volume.
+    pub title: usize,
+    /// Others are at its address.
+    pub shares_address: bool,
+    /// It sends requests without waiting for answers.
+    pub pipelines: bool,
+    /// Its actions. A request that does not pipeline waits until those before are answered.
+    pub steps: Vec<HttpStep>,
 }
 
 /// A kind of fault.
@@ -137,8 +210,10 @@ pub struct Scenario {
     pub capacity_bytes: usize,
     /// The server.
     pub server: ServerPlan,
-    /// The viewers.
+    /// The viewers by RTSP.
     pub viewers: Vec<ViewerPlan>,
+    /// The viewers by HTTP.
+    pub http: Vec<HttpPlan>,
     /// The faults.
     pub faults: Vec<FaultPlan>,
 }
@@ -164,6 +239,7 @@ impl Scenario {
             capacity_bytes: pick(&mut random, &[64, 256, 1024]) << 10,
             server,
             viewers,
+            http: Vec::new(),
             faults: Vec::new(),
         };
         // Half of the seeds have no fault: there nothing excuses anything.
@@ -171,6 +247,16 @@ impl Scenario {
             let members = stores.volumes[volume].dirs.len() as u64;
             scenario.faults = (0..1 + random.below(4)).map(|_| fault_plan(&mut random, members)).collect();
             scenario.faults.sort_by_key(|fault| fault.at_ns);
+        }
+        if chance(&mut random, 60) {
+            scenario.http = (0..1 + random.below(4)).map(|_| http_plan(&mut random)).collect();
+        }
+        for viewer in scenario.viewers.iter_mut().filter(|viewer| !viewer.by_tcp) {
+            viewer.fec = chance(&mut random, 40);
+        }
+        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25]);
+        for viewer in &mut scenario.http {
+            viewer.shares_address = chance(&mut random, 40);
         }
         scenario
     }
@@ -181,6 +267,7 @@ fn server_plan(random: &mut SplitMix) -> ServerPlan {
         engines: pick(random, &[1, 1, 2]),
         streams_per_engine: pick(random, &[8, 8, 8, 3]),
         max_streams: pick(random, &[8, 8, 8, 2, 1]),
+        address_share_percent: 100,
         fast_start_ms: pick(random, &[0, 0, 500, 2_000]),
         extents: pick(random, &[24, 32, 64]),
         reads_in_flight: pick(random, &[2, 4, 8]),
@@ -198,7 +285,7 @@ fn viewer_plan(random: &mut SplitMix) -> ViewerPlan {
     let loss_ppm = pick(random, &[0, 0, 0, 5_000, 50_000]);
     let comes_back = chance(random, 50);
     let steps = (0..random.below(6)).map(|_| viewer_step(random)).collect();
-    ViewerPlan { start_ns, title, by_tcp, from_ms, loss_ppm, comes_back, steps }
+    ViewerPlan { start_ns, title, by_tcp, fec: false, from_ms, loss_ppm, comes_back, steps }
 }
 
 fn viewer_step(random: &mut SplitMix) -> ViewerStep {
@@ -220,6 +307,44 @@ fn viewer_step(random: &mut SplitMix) -> ViewerStep {
         _ => ViewerAction::BadReport,
     };
     ViewerStep { after_ns, action }
+}
+
+fn http_plan(random: &mut SplitMix) -> HttpPlan {
+    let start_ns = random.below(3_000) * MS;
+    let title = random.below(4) as usize;
+    let pipelines = chance(random, 30);
+    let steps = (0..1 + random.below(6)).map(|_| http_step(random)).collect();
+    HttpPlan { start_ns, title, shares_address: false, pipelines, steps }
+}
+
+fn http_step(random: &mut SplitMix) -> HttpStep {
+    let after_ns = match random.below(3) {
+        0 => random.below(20) * MS,
+        _ => random.below(4_000) * MS + random.below(MS),
+    };
+    let lengths = [1, 188, 1_316, 40_000, 257_936, 700_001];
+    let action = match random.below(100) {
+        0..30 => {
+            let from_permille = pick(random, &[0, 0, 1, 333, 500, 640, 999]);
+            let bytes = chance(random, 70).then(|| pick(random, &lengths) + random.below(3) as u32);
+            HttpAction::File { from_permille, bytes }
+        }
+        30..36 => HttpAction::Suffix { bytes: pick(random, &lengths) },
+        36..40 => HttpAction::PastEnd,
+        40..42 => HttpAction::TwoRanges,
+        42..45 => HttpAction::Head,
+        45..48 => HttpAction::Missing,
+        48..74 => HttpAction::Segments { first: random.below(4) as u16, count: 1 + random.below(4) as u16 },
+        74..78 => HttpAction::HalfRequest,
+        78..82 => HttpAction::Garbage,
+        82..91 => {
+            let most_ms = pick(random, &[500, 12_000, 12_000, 140_000]);
+            HttpAction::Stall { for_ns: random.below(most_ms) * MS }
+        }
+        91..95 => HttpAction::Vanish,
+        _ => HttpAction::Close,
+    };
+    HttpStep { after_ns, action }
 }
 
 fn fault_plan(random: &mut SplitMix, members: u64) -> FaultPlan {

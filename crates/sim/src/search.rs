@@ -1,7 +1,9 @@
 //! Many seeds, and the least of a scenario that still fails.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use crate::scenario::Scenario;
 use crate::titles::Stores;
@@ -12,9 +14,32 @@ use crate::world::{Summary, Violation, simulate};
 /// # Errors
 /// The first invariant that does not hold.
 pub fn run_scenario(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Result<Summary, Violation> {
+    watch_panics();
+    let _ = take_panic();
     let run = || simulate(stores, scenario, is_verbose);
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|panic| Err(Violation { at_ns: 0, what: format!("panic: {}", message_of(&*panic)) }))
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the message of each panic, so that one that a runtime catches is a failure too.
+fn watch_panics() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            PANIC.set(Some(info.to_string()));
+            before(info);
+        }));
+    });
+}
+
+/// The last panic of this thread since the last call.
+pub fn take_panic() -> Option<String> {
+    PANIC.take()
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
@@ -46,8 +71,9 @@ fn smaller_than(scenario: &Scenario) -> Vec<Scenario> {
         change(&mut changed);
         smaller.push(changed);
     };
-    if scenario.viewers.len() > 1 {
+    if scenario.viewers.len() + scenario.http.len() > 1 {
         (0..scenario.viewers.len()).for_each(|index| with(&|less| _ = less.viewers.remove(index)));
+        (0..scenario.http.len()).for_each(|index| with(&|less| _ = less.http.remove(index)));
     }
     (0..scenario.faults.len()).for_each(|index| with(&|less| _ = less.faults.remove(index)));
     for (viewer, plan) in scenario.viewers.iter().enumerate() {
@@ -55,9 +81,24 @@ fn smaller_than(scenario: &Scenario) -> Vec<Scenario> {
         if plan.loss_ppm > 0 {
             with(&|less| less.viewers[viewer].loss_ppm = 0);
         }
+        if plan.fec {
+            with(&|less| less.viewers[viewer].fec = false);
+        }
         if plan.from_ms.is_some() {
             with(&|less| less.viewers[viewer].from_ms = None);
         }
+    }
+    for (viewer, plan) in scenario.http.iter().enumerate() {
+        (0..plan.steps.len()).for_each(|step| with(&|less| _ = less.http[viewer].steps.remove(step)));
+        if plan.shares_address {
+            with(&|less| less.http[viewer].shares_address = false);
+        }
+        if plan.pipelines {
+            with(&|less| less.http[viewer].pipelines = false);
+        }
+    }
+    if scenario.server.address_share_percent < 100 {
+        with(&|less| less.server.address_share_percent = 100);
     }
     if scenario.server.engines > 1 {
         with(&|less| less.server.engines = 1);
@@ -95,6 +136,10 @@ pub fn search_seeds(
                 all.sessions += summary.sessions;
                 all.failed += summary.failed;
                 all.refused += summary.refused;
+                all.fec_packets += summary.fec_packets;
+                all.http_bytes += summary.http_bytes;
+                all.http_answers += summary.http_answers;
+                all.http_cut += summary.http_cut;
                 progress(seed, &all);
             }
             Err(violation) => return SearchOutcome::Failed { seed, violation },

@@ -23,8 +23,36 @@ const SIZE: u16 = DEFAULT_PACKET_BYTES as u16;
 const TS_PER_PACKET: usize = DEFAULT_PACKET_BYTES / TS_PACKET_BYTES;
 /// The seed of everything that is written.
 const TITLES_SEED: u64 = 20_261_129;
+/// The number of the title and the place of the packet are the last bytes of each TS packet, where
+/// tables have stuffing.
+const NUMBER_AT: usize = TS_PACKET_BYTES - 8;
+const PLACE_AT: usize = TS_PACKET_BYTES - 4;
+const PMT_PID: u16 = 0x1000;
+/// Program association: one program, its map on `PMT_PID`.
+const PAT: [u8; 12] = [0, 0xb0, 13, 0, 1, 0xc1, 0, 0, 0, 1, 0xf0, 0];
+/// Program map: H.264 on PID 256, which has the clock too.
+const PMT: [u8; 17] = [2, 0xb0, 18, 0, 1, 0xc1, 0, 0, 0xe1, 0, 0xf0, 0, 27, 0xe1, 0, 0xf0, 0];
 /// Media packets of each title: extents that are full and not, 4 to 25 s.
 const LENGTHS: [u32; 4] = [400, 784, 1_301, 2_350];
+
+/// A TS packet with one table.
+fn write_table(packet: &mut [u8], pid: u16, count: u8, section: &[u8]) {
+    let [high, low] = pid.to_be_bytes();
+    packet.fill(0xff);
+    packet[..5].copy_from_slice(&[0x47, 0x40 | high, low, 0x10 | count, 0]);
+    let end = 5 + section.len();
+    packet[5..end].copy_from_slice(section);
+    packet[end..end + 4].copy_from_slice(&mpeg_crc(section).to_be_bytes());
+}
+
+/// CRC-32 of ISO/IEC 13818-1 annex A.
+fn mpeg_crc(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte) << 24, |crc, _| {
+            crc << 1 ^ if crc & 1 << 31 != 0 { 0x04c1_1db7 } else { 0 }
+        })
+    })
+}
 
 /// One title as it was written.
 pub struct StoredTitle {
@@ -44,9 +72,14 @@ impl StoredTitle {
             word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
         }
         for (place, packet) in bytes.chunks_mut(TS_PACKET_BYTES).enumerate() {
-            packet[0] = 0x47;
-            packet[4..8].copy_from_slice(&(number as u32).to_be_bytes());
-            packet[8..12].copy_from_slice(&(place as u32).to_be_bytes());
+            let count = place as u8 & 0xf;
+            match place % (ACCESS_PACKETS as usize * TS_PER_PACKET) {
+                0 => write_table(packet, 0, count, &PAT),
+                1 => write_table(packet, PMT_PID, count, &PMT),
+                _ => packet[..4].copy_from_slice(&[0x47, 1, 0, 0x10 | count]),
+            }
+            packet[NUMBER_AT..PLACE_AT].copy_from_slice(&(number as u32).to_be_bytes());
+            packet[PLACE_AT..].copy_from_slice(&(place as u32).to_be_bytes());
         }
         Self { name: format!("title-{number}"), bytes }
     }
@@ -74,11 +107,33 @@ impl StoredTitle {
 
     /// Which packet this is, by its own content; `None` unless every byte is that of the title.
     pub fn packet_of(&self, payload: &[u8]) -> Option<u32> {
-        let place = u32::from_be_bytes(payload.get(8..12)?.try_into().ok()?);
+        let place = u32::from_be_bytes(payload.get(PLACE_AT..TS_PACKET_BYTES)?.try_into().ok()?);
         let packet = place as usize / TS_PER_PACKET;
         let start = packet.checked_mul(DEFAULT_PACKET_BYTES)?;
         let end = (start + DEFAULT_PACKET_BYTES).min(self.bytes.len());
         (self.bytes.get(start..end)? == payload).then_some(packet as u32)
+    }
+
+    /// Whether it has this TS packet, whatever its continuity counter.
+    pub fn has_ts_packet(&self, packet: &[u8]) -> bool {
+        let place = packet.get(PLACE_AT..TS_PACKET_BYTES).and_then(|place| place.try_into().ok());
+        let start = place
+            .map_or(usize::MAX, |place| u32::from_be_bytes(place) as usize)
+            .saturating_mul(TS_PACKET_BYTES);
+        let stored = self.bytes.get(start..start.saturating_add(TS_PACKET_BYTES));
+        stored.is_some_and(|stored| {
+            stored.len() == packet.len()
+                && stored.iter().zip(packet).enumerate().all(|(at, (a, b))| a == b || at == 3 && (a ^ b) < 16)
+        })
+    }
+
+    /// The access point nearest to this time, or the end, as a byte.
+    pub fn cut_near(&self, seconds: f64) -> u64 {
+        let ts_packets = (seconds * 90_000.0 / TICKS_PER_TS_PACKET as f64).round() as u64;
+        let step = u64::from(ACCESS_PACKETS) * TS_PER_PACKET as u64;
+        let cut = (ts_packets + step / 2) / step * step * TS_PACKET_BYTES as u64;
+        let (end, at) = (self.bytes.len() as u64, ts_packets * TS_PACKET_BYTES as u64);
+        if end.abs_diff(at) < cut.abs_diff(at) { end } else { cut.min(end) }
     }
 
     fn index(&self) -> TitleIndex {
@@ -89,7 +144,7 @@ impl StoredTitle {
         let pieces = vec![ClockPiece { byte: 0, time: MediaTicks(0) }];
         let pid = |pid, role, stream_type| PidUse { pid, role, stream_type, pcr: pid == 256, ts_packets: 9 };
         let pids =
-            vec![pid(0, PidRole::Pat, 0), pid(256, PidRole::Stream, 27), pid(0x1fff, PidRole::Null, 0)];
+            vec![pid(0, PidRole::Pat, 0), pid(256, PidRole::Stream, 27), pid(PMT_PID, PidRole::Pmt, 0)];
         TitleIndex::new(points.collect(), pieces, pids).expect("points and pieces ascend")
     }
 

@@ -14,7 +14,7 @@ use millrace_offload::TxCounters;
 use millrace_offload::command::ConnSocket;
 use millrace_offload::loop_tx::{ERRNO_NO_BUFFERS, LoopConnections, LoopTx, WithoutEngine};
 
-use crate::network::{MediaAddress, SharedNetwork};
+use crate::network::{MediaAddress, SharedNetwork, SimConnection};
 
 /// A connection that the loop writes to.
 struct WrittenConnection {
@@ -64,9 +64,34 @@ impl SimTx {
             Dest::Interleaved { conn, rtp_channel, rtcp_channel } => {
                 self.send_frames(conn, transmit, (rtp_channel, rtcp_channel))
             }
-            // The simulated viewers ask for neither.
-            Dest::Multicast { .. } | Dest::Bytes { .. } => SendOutcome::Unreachable { errno: libc::EINVAL },
+            Dest::Bytes { conn } => self.send_bytes(conn, transmit),
+            // The simulated viewers do not ask for it.
+            Dest::Multicast { .. } => SendOutcome::Unreachable { errno: libc::EINVAL },
         }
+    }
+
+    fn send_bytes(&mut self, conn: ConnId, transmit: &Transmit<'_>) -> SendOutcome {
+        let Some(written) = self.conns.get_mut(&conn.0) else {
+            return SendOutcome::Closed { errno: libc::EBADF };
+        };
+        let mut network = self.network.lock();
+        if network.conns.get(&written.number).is_none_or(SimConnection::is_broken) {
+            return SendOutcome::Closed { errno: libc::ECONNRESET };
+        }
+        let Payload::Bytes(range) = &transmit.payload else {
+            return SendOutcome::Unreachable { errno: libc::EINVAL };
+        };
+        for index in 0..range.count {
+            if !network.has_room(written.number) {
+                written.has_refused = true;
+                return SendOutcome::Blocked { taken: index as u16 };
+            }
+            let piece = range.piece(index);
+            let sent = network.sent.entry(MediaAddress::Bytes(written.number)).or_default();
+            (sent.packets, sent.bytes) = (sent.packets + 1, sent.bytes + piece.len() as u64);
+            network.write_down(written.number, piece.to_vec());
+        }
+        SendOutcome::Sent
     }
 
     fn send_frames(&mut self, conn: ConnId, transmit: &Transmit<'_>, (rtp, rtcp): (u8, u8)) -> SendOutcome {
@@ -74,7 +99,7 @@ impl SimTx {
             return SendOutcome::Closed { errno: libc::EBADF };
         };
         let mut network = self.network.lock();
-        if network.conns.get(&written.number).is_none_or(|conn| conn.viewer_closed) {
+        if network.conns.get(&written.number).is_none_or(SimConnection::is_broken) {
             return SendOutcome::Closed { errno: libc::ECONNRESET };
         }
         let is_media = !matches!(transmit.payload, Payload::Rtcp(_));
@@ -139,7 +164,7 @@ impl LoopConnections for SimTx {
     fn write_control(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), i32> {
         let written = self.conns.get(&conn.0).ok_or(libc::EBADF)?;
         let mut network = self.network.lock();
-        if network.conns.get(&written.number).is_none_or(|conn| conn.viewer_closed) {
+        if network.conns.get(&written.number).is_none_or(SimConnection::is_broken) {
             return Err(libc::ECONNRESET);
         }
         if network.unread_bytes(written.number) > network.capacity_bytes + MAX_CONN_PENDING_BYTES {
@@ -185,7 +210,7 @@ impl LoopConnections for SimTx {
     fn poll_conn_gone(&mut self) -> Option<(ConnId, i32)> {
         let network = self.network.lock();
         let is_closed = |conn: &WrittenConnection| {
-            conn.has_refused && !conn.is_gone && network.conns[&conn.number].viewer_closed
+            conn.has_refused && !conn.is_gone && network.conns[&conn.number].is_broken()
         };
         let (id, conn) = self.conns.iter_mut().find(|(_, conn)| is_closed(conn))?;
         conn.is_gone = true;

@@ -14,6 +14,7 @@ use millrace_client::url::RtspUrl;
 use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wire::rtcp::{RtcpPacket, parse};
 
+use crate::fec::{FEC_PORT_OFFSET, FecReception};
 use crate::network::{MediaAddress, SharedNetwork};
 use crate::reception::{Excuses, PlayAnswer, Reception};
 use crate::scenario::{ViewerAction, ViewerPlan};
@@ -21,6 +22,8 @@ use crate::titles::StoredTitle;
 
 /// Where each viewer takes media by UDP.
 const PORTS: (u16, u16) = (5_000, 5_001);
+/// And FEC.
+pub const FEC_PORT: u16 = PORTS.0 + FEC_PORT_OFFSET;
 /// A reply takes no longer, even if disks do.
 const REPLY_TIMEOUT_NS: u64 = 20_000_000_000;
 /// The kernel gives a connection up whose other end is gone.
@@ -65,6 +68,8 @@ pub struct SimViewer {
     unparsed: Vec<u8>,
     /// The media.
     pub reception: Reception,
+    /// The FEC beside it.
+    pub fec: FecReception,
     phase: ViewerPhase,
     next_step: usize,
     next_step_at: Option<Instant>,
@@ -93,12 +98,12 @@ fn is_bye(bytes: &[u8]) -> bool {
     parse(bytes).any(|packet| matches!(packet, RtcpPacket::Bye { .. }))
 }
 
-fn dialogue_config() -> DialogueConfig {
+fn dialogue_config(fec: bool) -> DialogueConfig {
     DialogueConfig {
         user_agent: Arc::from("simulated viewer"),
         reply_timeout_ns: REPLY_TIMEOUT_NS,
         take: Take::TransportStream,
-        fec: FecChoice::Off,
+        fec: if fec { FecChoice::Xor } else { FecChoice::Off },
     }
 }
 
@@ -109,12 +114,12 @@ impl SimViewer {
         let url = RtspUrl::parse(&url).expect("names of titles fit into URLs");
         let [high, low] = (number as u16).to_be_bytes();
         Self {
-            plan,
             number,
             ip: IpAddr::from([10, 0, high, low]),
-            dialogue: Dialogue::new(dialogue_config(), &url),
+            dialogue: Dialogue::new(dialogue_config(plan.fec), &url),
+            fec: FecReception::default(),
             unparsed: Vec::new(),
-            reception: Reception::default(),
+            reception: Reception::new(plan.fec),
             phase: ViewerPhase::Active,
             next_step: 0,
             next_step_at: None,
@@ -122,6 +127,7 @@ impl SimViewer {
             faults_of_its_own: Vec::new(),
             session: None,
             has_left_server: false,
+            plan,
         }
     }
 
@@ -247,6 +253,10 @@ impl SimViewer {
         (port, bytes, is_lost): (u16, &[u8], bool),
     ) -> Result<(), String> {
         if self.is_over() || matches!(self.phase, ViewerPhase::Vanished(_)) {
+            return Ok(());
+        }
+        if port == FEC_PORT {
+            self.fec.take(world.now, bytes);
             return Ok(());
         }
         match port == PORTS.0 {
@@ -413,6 +423,10 @@ impl SimViewer {
     /// # Errors
     /// If media or BYE is overdue.
     pub fn look(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {
+        if world.excuses.is_lost || world.excuses.was_lost {
+            self.fec.forget();
+        }
+        self.fec.check(world.now, world.title, self.reception.shifts())?;
         let plays = self.plays() && !self.dialogue.is_busy();
         match self.phase == ViewerPhase::Active && plays && !self.has_left_server {
             true => self.reception.look(world.now, world.excuses),

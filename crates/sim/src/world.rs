@@ -9,11 +9,12 @@ use millrace_server::service::{EndReason, ServiceEvent};
 use millrace_store::disk::{ReadFault, ReadFaults};
 
 use crate::host::{HeldResources, SimHost};
-use crate::network::{SharedNetwork, SimClock};
+use crate::http_viewer::{HttpViewer, ReceivedAmount};
+use crate::network::{MediaAddress, SharedNetwork, SimClock};
 use crate::reception::Excuses;
 use crate::scenario::{FaultKind, Scenario};
 use crate::titles::{StoredTitle, StoredVolume, Stores};
-use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
+use crate::viewer::{FEC_PORT, SimViewer, ViewerEnd, ViewerWorld};
 
 /// The clock begins here: at zero, earlier times would be hidden.
 const BEGIN: Instant = Instant(100_000_000_000);
@@ -22,7 +23,7 @@ const LOOK_NS: u64 = 250_000_000;
 /// The effects of a disk fault last this long: reads given up, members suspended and probed.
 const AFTERMATH_NS: u64 = 12_000_000_000;
 /// When the last viewer has left, the remaining sessions expire within this time.
-const REST_NS: u64 = 40_000_000_000;
+const REST_NS: u64 = 60_000_000_000;
 /// No simulation takes longer.
 const LONGEST_NS: u64 = 300_000_000_000;
 
@@ -48,6 +49,14 @@ pub struct Summary {
     pub failed: u64,
     /// Requests that were refused because everything was in use.
     pub refused: u64,
+    /// FEC packets that were compared.
+    pub fec_packets: u64,
+    /// Bytes of titles in whole answers by HTTP.
+    pub http_bytes: u64,
+    /// Whole answers by HTTP that engines sent.
+    pub http_answers: u64,
+    /// Answers by HTTP that were cut off.
+    pub http_cut: u64,
     /// A number that two runs of the same seed share.
     pub digest: u64,
 }
@@ -59,6 +68,13 @@ struct ActiveFault {
     until: Instant,
 }
 
+/// A viewer that is to come, by its place in the scenario.
+#[derive(Clone, Copy)]
+enum Arrival {
+    Rtsp(usize),
+    Http(usize),
+}
+
 struct SimWorld<'a> {
     scenario: &'a Scenario,
     stored: &'a StoredVolume,
@@ -68,8 +84,11 @@ struct SimWorld<'a> {
     host: SimHost,
     now: Instant,
     viewers: Vec<SimViewer>,
+    http: Vec<HttpViewer>,
     /// Plans whose viewer has not come yet.
-    waiting: Vec<(Instant, usize)>,
+    waiting: Vec<(Instant, Arrival)>,
+    /// What the service counts for the orders of each viewer by HTTP.
+    delivered: BTreeMap<u32, u64>,
     next_number: u32,
     next_fault: usize,
     active: Vec<ActiveFault>,
@@ -97,10 +116,15 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
     let at = |what| Violation { at_ns: 0, what };
     let ends = (clock.clone(), network.clone());
     let host = SimHost::start(ends, &scenario.server, stored, (faults.clone(), scenario.seed)).map_err(at)?;
-    let waiting =
-        scenario.viewers.iter().enumerate().map(|(index, plan)| (BEGIN.plus_ns(plan.start_ns), index));
+    let at_start = |start_ns, arrival| (BEGIN.plus_ns(start_ns), arrival);
+    let by_rtsp = scenario.viewers.iter().enumerate();
+    let by_rtsp = by_rtsp.map(|(index, plan)| at_start(plan.start_ns, Arrival::Rtsp(index)));
+    let by_http = scenario.http.iter().enumerate();
+    let by_http = by_http.map(|(index, plan)| at_start(plan.start_ns, Arrival::Http(index)));
     let mut world = SimWorld {
-        waiting: waiting.collect(),
+        waiting: by_rtsp.chain(by_http).collect(),
+        http: Vec::new(),
+        delivered: BTreeMap::new(),
         scenario,
         stored,
         clock,
@@ -136,7 +160,9 @@ impl<'a> SimWorld<'a> {
         let mut rest_by = None;
         loop {
             self.step()?;
-            let is_idle = self.waiting.is_empty() && self.viewers.iter().all(SimViewer::is_over);
+            let is_idle = self.waiting.is_empty()
+                && self.viewers.iter().all(SimViewer::is_over)
+                && self.http.iter().all(HttpViewer::is_over);
             if is_idle {
                 let held = self.host.held();
                 if held == HeldResources::default() && self.next_fault >= self.scenario.faults.len() {
@@ -178,17 +204,24 @@ impl<'a> SimWorld<'a> {
             for index in 0..self.viewers.len() {
                 self.with_viewer(index, |viewer, world| viewer.look(world))?;
             }
+            for index in 0..self.http.len() {
+                self.with_http(index, |viewer, world| viewer.look(world))?;
+            }
         }
         Ok(())
     }
 
     fn next_at(&self) -> Instant {
-        let reads = |number| self.viewers.iter().any(|viewer| viewer.number == number && viewer.reads());
+        let reads = |number| {
+            self.viewers.iter().any(|viewer| viewer.number == number && viewer.reads())
+                || self.http.iter().any(|viewer| viewer.number == number && viewer.reads())
+        };
         let faults = self.scenario.faults.get(self.next_fault).map(|fault| BEGIN.plus_ns(fault.at_ns));
         let mut next = self.next_look.min(self.host.poll_at());
         let others = [self.network.lock().next_arrival(reads), faults];
         let active = self.active.iter().map(|fault| fault.until);
-        let viewers = self.viewers.iter().filter_map(SimViewer::poll_at);
+        let by_http = self.http.iter().filter_map(HttpViewer::poll_at);
+        let viewers = self.viewers.iter().filter_map(SimViewer::poll_at).chain(by_http);
         let coming = self.waiting.iter().map(|(at, _)| *at);
         for at in others.into_iter().flatten().chain(active).chain(viewers).chain(coming) {
             next = next.min(at);
@@ -226,6 +259,32 @@ impl<'a> SimWorld<'a> {
         if let Some(end) = viewer.end().filter(|_| !was_over).cloned() {
             self.say(|| format!("viewer {number} is over: {end:?}"));
             self.summary.refused += u64::from(matches!(&end, ViewerEnd::Ended(why) if why.contains("453")));
+        }
+        Ok(())
+    }
+
+    fn with_http(
+        &mut self,
+        index: usize,
+        act: impl FnOnce(&mut HttpViewer, &ViewerWorld<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let world = ViewerWorld {
+            now: self.now,
+            network: &self.network,
+            title: self.title_of(self.http[index].plan.title),
+            excuses: self.excuses(),
+        };
+        let viewer = &mut self.http[index];
+        let was_over = viewer.is_over();
+        let number = viewer.number;
+        act(viewer, &world).map_err(|what| format!("viewer {number} by HTTP: {what}"))?;
+        if let Some(end) = viewer.end().filter(|_| !was_over).cloned() {
+            let received = viewer.received;
+            self.summary.refused += received.refused;
+            self.summary.http_bytes += received.media_bytes;
+            self.summary.http_answers += received.media_answers;
+            self.summary.http_cut += received.cut;
+            self.say(|| format!("viewer {number} by HTTP is over: {end:?}, {received:?}"));
         }
         Ok(())
     }
@@ -273,9 +332,10 @@ impl<'a> SimWorld<'a> {
                 let plan =
                     self.scenario.viewers.iter().position(|plan| plan.start_ns == viewer.plan.start_ns);
                 let at = self.now.plus_ns(500_000_000);
-                self.waiting.extend(plan.map(|plan| (at, plan)));
+                self.waiting.extend(plan.map(|plan| (at, Arrival::Rtsp(plan))));
             }
         }
+        self.http.iter_mut().filter(|viewer| !viewer.is_over()).for_each(HttpViewer::server_killed);
         self.starts += 1;
         let seed = self.scenario.seed.wrapping_add(self.starts << 32);
         let ends = (self.clock.clone(), self.network.clone());
@@ -302,10 +362,22 @@ impl<'a> SimWorld<'a> {
         let (now, due) = (self.now, |at: &Instant| *at <= self.now);
         let coming: Vec<_> = self.waiting.iter().filter(|(at, _)| due(at)).map(|(_, plan)| *plan).collect();
         self.waiting.retain(|(at, _)| *at > now);
-        for plan in coming {
-            let plan = self.scenario.viewers[plan].clone();
-            let (number, title) = (self.next_number, self.title_of(plan.title));
+        for arrival in coming {
+            let number = self.next_number;
             self.next_number += 1;
+            let plan = match arrival {
+                Arrival::Rtsp(plan) => self.scenario.viewers[plan].clone(),
+                Arrival::Http(plan) => {
+                    let plan = self.scenario.http[plan].clone();
+                    let title = self.title_of(plan.title);
+                    self.say(|| format!("viewer {number} comes by HTTP for {}: {plan:?}", title.name));
+                    let viewer = HttpViewer::new(plan, number, now);
+                    self.host.accept_http(number, viewer.address);
+                    self.http.push(viewer);
+                    continue;
+                }
+            };
+            let title = self.title_of(plan.title);
             self.say(|| format!("viewer {number} comes for {}: {plan:?}", title.name));
             let mut viewer = SimViewer::new(plan, number, title);
             self.network.lock().loss_ppm.insert(viewer.ip, viewer.plan.loss_ppm);
@@ -342,11 +414,14 @@ impl<'a> SimWorld<'a> {
         for index in 0..self.viewers.len() {
             self.with_viewer(index, |viewer, world| viewer.run(world))?;
         }
+        for index in 0..self.http.len() {
+            self.with_http(index, |viewer, world| viewer.run(world))?;
+        }
         Ok(())
     }
 
     fn take_events(&mut self) -> Result<(), String> {
-        for event in std::mem::take(&mut self.host.happened) {
+        for event in self.host.take_happened() {
             self.note_event(&event);
             match event {
                 ServiceEvent::Started { .. } => self.summary.sessions += 1,
@@ -357,8 +432,29 @@ impl<'a> SimWorld<'a> {
                         self.check_totals(peer, totals.packets, totals.bytes)?;
                     }
                 }
+                ServiceEvent::Delivered { peer, totals: Some(totals), .. } => {
+                    self.check_delivered(peer, totals.bytes)?;
+                }
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Compares the server's count for the orders of a viewer with the bytes that were sent: the next
+    /// order may be under way when the engine forgets the one before.
+    fn check_delivered(&mut self, peer: SocketAddr, bytes: u64) -> Result<(), String> {
+        let Some(viewer) = self.http.iter().find(|viewer| viewer.address == peer) else {
+            return Err(format!("an order of {peer}, where no viewer is"));
+        };
+        let number = viewer.number;
+        let delivered = self.delivered.entry(number).or_default();
+        *delivered += bytes;
+        let sent = self.network.lock().sent.get(&MediaAddress::Bytes(number)).copied().unwrap_or_default();
+        if *delivered > sent.bytes {
+            return Err(format!(
+                "viewer {number} by HTTP: the server counts {delivered} bytes, and sent {sent:?}"
+            ));
         }
         Ok(())
     }
@@ -425,12 +521,70 @@ impl<'a> SimWorld<'a> {
             return Err(format!("extents {leased:?} are leased, and no viewer is left"));
         }
         self.check_durable()?;
-        let sent = self.network.lock().sent.values().map(|sent| sent.packets).sum();
+        self.check_web()?;
+        let is_media = |address: &MediaAddress| !matches!(address, MediaAddress::Udp(_, FEC_PORT));
+        let network = self.network.lock();
+        let sent = network.sent.iter().filter(|(address, _)| is_media(address));
+        let sent = sent.map(|(_, sent)| sent.packets).sum();
+        drop(network);
+        self.summary.fec_packets = self.viewers.iter().map(|viewer| viewer.fec.packets).sum();
+        self.check_refusals()?;
         self.summary.packets = sent;
         // A server that is killed takes with it the count of its last runs.
         if self.starts == 0 && self.reported_packets != sent {
             return Err(format!("{sent} packets were sent, and {} reported", self.reported_packets));
         }
         Ok(())
+    }
+
+    /// Nothing is refused where everybody has room.
+    fn check_refusals(&self) -> Result<(), String> {
+        let server = &self.scenario.server;
+        // FEC has a place beside its media, and a viewer of segments has one that it keeps for a while.
+        let viewers = self.scenario.viewers.len() * 2 + self.scenario.http.len() * 2;
+        let places = server.max_streams.min(server.streams_per_engine);
+        let has_room = viewers <= places && server.address_share_percent == 100 && self.starts == 0;
+        match self.summary.refused {
+            refused @ 1.. if has_room => Err(format!("{refused} requests were refused, and there was room")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The counters of service and web side are what the viewers have seen.
+    fn check_web(&self) -> Result<(), String> {
+        for viewer in self.http.iter().filter(|_| self.starts == 0) {
+            let sent = self.network.lock().sent.get(&MediaAddress::Bytes(viewer.number)).copied();
+            let (sent, delivered) = (sent.unwrap_or_default(), self.delivered.get(&viewer.number));
+            if delivered.copied().unwrap_or_default() != sent.bytes {
+                let number = viewer.number;
+                return Err(format!(
+                    "viewer {number} by HTTP: {delivered:?} bytes are counted, and {sent:?} sent"
+                ));
+            }
+        }
+        let counted = self.host.web_counters();
+        let mut seen = ReceivedAmount::default();
+        for viewer in &self.http {
+            seen.media_bytes += viewer.received.media_bytes;
+            seen.media_answers += viewer.received.media_answers;
+            seen.cut += viewer.received.cut;
+        }
+        let sent = counted.media_orders - counted.media_refused - counted.media_broken;
+        // Bytes on their way to a viewer that goes are counted and not seen, and a server that is
+        // killed takes its counters with it.
+        let is_exact = self.http.iter().all(|viewer| viewer.faults_of_its_own.is_empty());
+        let is_right = match (is_exact, self.starts) {
+            (true, 0) => {
+                (counted.media_bytes, sent, counted.media_broken)
+                    == (seen.media_bytes, seen.media_answers, seen.cut)
+            }
+            (false, 0) => counted.media_bytes >= seen.media_bytes && sent >= seen.media_answers,
+            _ => true,
+        };
+        if is_right {
+            Ok(())
+        } else {
+            Err(format!("the web side counts {counted:?}, and viewers saw {seen:?}"))
+        }
     }
 }

@@ -4,7 +4,7 @@ use millrace_sim::scenario::Scenario;
 use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds};
 use millrace_sim::titles::Stores;
 
-/// Takes some seconds in the debug build.
+/// Takes some 15 seconds of processor time in the debug build.
 const SEEDS: u64 = 300;
 
 #[test]
@@ -13,6 +13,7 @@ fn some_hundred_seeds_hold() {
         SearchOutcome::Held(all) => {
             assert!(all.sessions > SEEDS && all.packets > 500 * SEEDS, "they do little: {all:?}");
             assert!(all.failed > 0 && all.refused > 0, "faults and limits are never met: {all:?}");
+            assert!(all.http_answers > SEEDS && all.fec_packets > SEEDS, "HTTP or FEC is rare: {all:?}");
         }
         SearchOutcome::Failed { seed, violation } => panic!(
             "seed {seed} fails after {} ms: {}; for less that fails too: cargo run -p millrace-sim -- --seed {seed}",

@@ -17,7 +17,7 @@ pub fn enter(seed: u64) {
 }
 
 /// Whether this thread runs a simulation.
-pub(crate) fn is_entered() -> bool {
+pub fn is_entered() -> bool {
     RANDOM.with_borrow(Option::is_some)
 }
 

@@ -98,6 +98,10 @@ impl ServerContext {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, SiteError> + Send + 'static,
     ) -> Result<T, SiteError> {
+        #[cfg(feature = "sim")]
+        if millrace_store::sim::is_entered() {
+            return work(self);
+        }
         let shared = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || work(&shared)).await;
         done.unwrap_or_else(|error| Err(SiteError::Unreadable(error.to_string())))

@@ -39,6 +39,7 @@
 //! | `recent`, `making`, `title_list` | results that are made once and cached |
 //! | `uploads` | uploads in progress |
 //! | `totals` | counters |
+//! | `simulated` | the web side in a simulation of the whole server, behind the feature `sim` |
 //! | `webhook` | a program of the operator that is asked for permission to watch |
 //!
 //! ## Where to read on
@@ -82,6 +83,8 @@ mod recent;
 mod request;
 mod route;
 mod session;
+#[cfg(feature = "sim")]
+pub mod simulated;
 pub mod site;
 pub mod status;
 mod stream;

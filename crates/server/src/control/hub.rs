@@ -7,9 +7,7 @@ use std::rc::Rc;
 
 use millrace_core::ids::{ConnId, ViewerSession};
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
-use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{self, Command};
 use millrace_offload::toe;
 use tokio::sync::{Notify, mpsc};
@@ -22,7 +20,7 @@ use super::refusals::Refusals;
 use super::stream::{ConnOrigin, ViewerStream};
 use super::titles::TitleTotals;
 use super::tunnel::{Tunnel, TunnelKey};
-use super::{ControlSheets, EnginePort, Snapshot};
+use super::{ControlClock, ControlSheets, EnginePort, Snapshot};
 use crate::limits::control::{EVENTS_PER_TURN, MAX_BACKLOG};
 use crate::service::{self, ConnKey, ConnRefusal, Service};
 use crate::session::{Output, RtspFace, Server, canonical};
@@ -31,6 +29,7 @@ use crate::session::{Output, RtspFace, Server, canonical};
 pub(super) type SharedHub = Rc<RefCell<Hub>>;
 
 pub(super) struct Hub {
+    clock: Box<dyn ControlClock>,
     pub(super) service: Service,
     pub(super) server: Server,
     engines: Vec<EngineLink>,
@@ -59,6 +58,9 @@ pub(super) struct Hub {
     pub(super) backlog: Rc<Notify>,
     /// Rung when no more commands wait.
     pub(super) room: Rc<Notify>,
+    /// Callback of a simulation for each event.
+    #[cfg(feature = "sim")]
+    pub(super) observer: Option<super::simulated::Observer>,
 }
 
 struct EngineLink {
@@ -70,6 +72,7 @@ struct EngineLink {
 
 impl Hub {
     pub(super) fn new(
+        clock: Box<dyn ControlClock>,
         service: Service,
         server: Server,
         engines: Vec<Box<dyn EnginePort>>,
@@ -79,6 +82,7 @@ impl Hub {
     ) -> Self {
         let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
         Self {
+            clock,
             service,
             server,
             engines: engines.into_iter().map(link).collect(),
@@ -98,11 +102,13 @@ impl Hub {
             checked,
             backlog: Rc::new(Notify::new()),
             room: Rc::new(Notify::new()),
+            #[cfg(feature = "sim")]
+            observer: None,
         }
     }
 
     pub(super) fn now(&self) -> Instant {
-        MonotonicClock.now()
+        self.clock.now()
     }
 
     /// RTSP, for one call.
@@ -276,9 +282,14 @@ impl Hub {
         let now = self.now();
         self.counters.count(event);
         self.titles.count(event);
-        self.refusals.note(|| (now.0 + millrace_offload::clock::wall_offset_ns()) / NS_PER_S, event);
+        let wall_s = || (now.0 + self.clock.wall_offset_ns()) / NS_PER_S;
+        self.refusals.note(wall_s, event);
         self.log.write(now, event);
         super::news::tell(&self.feed, event);
+        #[cfg(feature = "sim")]
+        if let Some(observer) = &mut self.observer {
+            observer(event);
+        }
         self.tell_order(event);
     }
 
@@ -415,7 +426,7 @@ impl Hub {
     /// Does the periodic checks.
     pub(super) fn tick(&mut self) {
         let now = self.now();
-        self.server.set_wall_offset_ns(millrace_offload::clock::wall_offset_ns());
+        self.server.set_wall_offset_ns(self.clock.wall_offset_ns());
         self.rtsp().tick(now);
         let stuck = |line: &ControlConnection| {
             line.stuck_since.get().is_some_and(|since| now.ns_since(since) > self.write_timeout_ns)

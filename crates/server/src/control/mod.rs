@@ -47,6 +47,8 @@ mod offload;
 mod orders;
 mod refusals;
 mod run;
+#[cfg(feature = "sim")]
+pub mod simulated;
 mod stream;
 mod titles;
 mod tunnel;
@@ -58,7 +60,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use millrace_core::counters::Sheet;
+use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_offload::clock::MonotonicClock;
 use tokio::sync::mpsc;
 
 pub use counters::{ServerCounters, ServerGauges};
@@ -73,6 +77,18 @@ use crate::limits::RTSP_WRITE_TIMEOUT_NS;
 use crate::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
 use crate::service::{Fetcher, Library, ServiceConfig};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
+
+/// The time, as the control plane reads it.
+pub trait ControlClock: Clock {
+    /// Unix time minus monotonic time.
+    fn wall_offset_ns(&self) -> u64;
+}
+
+impl ControlClock for MonotonicClock {
+    fn wall_offset_ns(&self) -> u64 {
+        millrace_offload::clock::wall_offset_ns()
+    }
+}
 
 /// Settings of the control plane. Engines, UDP ports and the wall clock in `session` are filled in by
 /// [`ControlPlane::start`].

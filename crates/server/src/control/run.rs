@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
+use millrace_offload::clock::MonotonicClock;
 use millrace_web::OrderSocket;
 use rustix::net::sockopt;
 use tokio::io::Interest;
@@ -49,7 +50,8 @@ pub(super) async fn run(
     let service = Service::new(config.session.service.clone(), library);
     let server = Server::new(config.session, entropy);
     let (checked, hears_checked) = mpsc::unbounded_channel();
-    let hub = Hub::new(service, server, engines, (config.write_timeout_ns, config.feed), sheets, checked);
+    let faces = (config.write_timeout_ns, config.feed);
+    let hub = Hub::new(Box::new(MonotonicClock), service, server, engines, faces, sheets, checked);
     let hub: SharedHub = Rc::new(RefCell::new(hub));
     spawn_local(hear_checks(Rc::clone(&hub), hears_checked));
     let (listeners, limit) = match start(&hub, count, sockets) {
@@ -69,7 +71,7 @@ pub(super) async fn run(
 }
 
 /// Answers until asked to shut down; returns how long that may take.
-async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Duration {
+pub(super) async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<Ask>) -> Duration {
     loop {
         match asked.recv().await {
             // The asker may have given up waiting.
@@ -230,7 +232,7 @@ async fn hear(hub: SharedHub, engine: usize, fd: AsyncFd<OwnedFd>) {
 }
 
 /// Goes on with requests whose passwords have been checked.
-async fn hear_checks(hub: SharedHub, mut checked: mpsc::UnboundedReceiver<ConnKey>) {
+pub(super) async fn hear_checks(hub: SharedHub, mut checked: mpsc::UnboundedReceiver<ConnKey>) {
     while let Some(conn) = checked.recv().await {
         hub.borrow_mut().password_checked(conn);
     }

@@ -1,6 +1,8 @@
 //! A viewer's connection, whichever TCP carries it: the kernel's or the offload engine's.
 
 use std::future::pending;
+#[cfg(feature = "sim")]
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -42,6 +44,9 @@ pub(super) enum ViewerStream {
     /// The connection of an order without an end: a live title may be silent for hours, and meanwhile no engine notices that the
     /// viewer has gone. The connection is watched for input alone, because each change of writability would wake this thread too.
     Endless(AsyncFd<OrderEnd>),
+    /// A connection of a simulation.
+    #[cfg(feature = "sim")]
+    Simulated(Arc<dyn SimulatedSocket>),
 }
 
 /// The connection of an order, in the kernel.
@@ -77,6 +82,33 @@ impl AsRawFd for OrderEnd {
     }
 }
 
+/// A connection of a simulation, or the name of one that the web side reads. A name is never
+/// readable.
+#[cfg(feature = "sim")]
+pub trait SimulatedSocket: std::fmt::Debug + Send + Sync {
+    /// Polls for arrived bytes or the end of the stream.
+    fn poll_readable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<()>;
+    /// Polls for free capacity.
+    fn poll_writable(&self, context: &mut std::task::Context<'_>) -> std::task::Poll<()>;
+    /// Reads arrived bytes; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As of a socket that does not block.
+    fn try_read(&self, to: &mut [u8]) -> io::Result<usize>;
+    /// Writes as many bytes as the connection takes.
+    ///
+    /// # Errors
+    /// As of a socket that does not block.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+    /// Ends the stream after the written bytes.
+    fn shut_write(&self);
+    /// The socket for the loop that must write to it.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    fn for_loop(&self) -> io::Result<ConnSocket>;
+}
+
 impl ViewerStream {
     /// Whether the offload engine carries it.
     pub(super) fn is_offloaded(&self) -> bool {
@@ -92,6 +124,10 @@ impl ViewerStream {
             OrderSocket::Viewer(stream) => OrderEnd::Viewer(stream),
             OrderSocket::Inside(stream) => OrderEnd::Inside(stream),
             OrderSocket::Carried(name) => {
+                #[cfg(feature = "sim")]
+                if let Some(socket) = name.downcast_ref::<Arc<dyn SimulatedSocket>>() {
+                    return Ok(Self::Simulated(Arc::clone(socket)));
+                }
                 let name = name.downcast_ref().ok_or(io::ErrorKind::InvalidInput)?;
                 return Ok(Self::Elsewhere(*name));
             }
@@ -105,6 +141,8 @@ impl ViewerStream {
             Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
             Self::Ordered(end) => Some(end.into()),
             Self::Endless(socket) => Some(socket.into_inner().into()),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => Some(OrderSocket::Carried(Arc::new(socket))),
             Self::Kernel(_) | Self::Inside(_) | Self::Offload(_) => None,
         }
     }
@@ -127,6 +165,8 @@ impl ViewerStream {
             Self::Offload(stream) => stream.readable().await,
             Self::Inside(stream) => stream.readable().await,
             Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => pending().await,
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => poll_fn(|context| socket.poll_readable(context).map(Ok)).await,
         }
     }
 
@@ -138,6 +178,8 @@ impl ViewerStream {
             Self::Inside(stream) => stream.writable().await,
             // An engine sends the output of these.
             Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => pending().await,
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => poll_fn(|context| socket.poll_writable(context).map(Ok)).await,
         }
     }
 
@@ -147,6 +189,8 @@ impl ViewerStream {
             Self::Offload(stream) => stream.try_read(to),
             Self::Inside(stream) => stream.try_read(to),
             Self::Elsewhere(_) | Self::Ordered(_) | Self::Endless(_) => Err(io::ErrorKind::WouldBlock.into()),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_read(to),
         }
     }
 
@@ -158,6 +202,8 @@ impl ViewerStream {
             Self::Elsewhere(_) => Err(io::ErrorKind::WouldBlock.into()),
             Self::Ordered(end) => Ok(rustix::net::send(end, bytes, SendFlags::NOSIGNAL)?),
             Self::Endless(socket) => Ok(rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)?),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_write(bytes),
         }
     }
 
@@ -171,6 +217,8 @@ impl ViewerStream {
             Self::Inside(stream) => drop(rustix::net::shutdown(stream, Shutdown::Write)),
             Self::Ordered(end) => drop(rustix::net::shutdown(end, Shutdown::Write)),
             Self::Endless(socket) => drop(rustix::net::shutdown(socket, Shutdown::Write)),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.shut_write(),
         }
     }
 
@@ -186,6 +234,8 @@ impl ViewerStream {
             Self::Elsewhere(name) => ConnSocket::Engine(*name),
             Self::Ordered(end) => ConnSocket::Kernel(end.as_fd().try_clone_to_owned()?),
             Self::Endless(socket) => ConnSocket::Kernel(socket.as_fd().try_clone_to_owned()?),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.for_loop()?,
         })
     }
 }
