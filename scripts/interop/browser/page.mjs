@@ -120,6 +120,28 @@ async function useKeys(page) {
   figures.push('keys alone');
 }
 
+// As wide as the window by a key, also after the page was loaded again, and as before by the button.
+async function widen(page) {
+  const width = async () => (await page.locator('video').boundingBox()).width;
+  const before = await width();
+  await page.keyboard.press('t');
+  const leave = page.getByRole('button', { name: 'Leave theatre view' });
+  await leave.waitFor();
+  for (const size of [NARROW, WIDE]) {
+    await page.setViewportSize(size);
+    check(await width() === size.width, `in a window of ${size.width} the theatre view is ${await width()} wide`);
+    const overhang = await page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
+    check(overhang <= 0, `the theatre view in a window of ${size.width} scrolls sideways by ${overhang}`);
+    await checkAccess(page, `theatre view, ${size.width} wide`);
+  }
+  await page.reload();
+  await search(page);
+  await leave.click();
+  await page.getByRole('button', { name: 'Theatre view' }).waitFor();
+  check(await width() === before, `after the theatre view the picture is ${await width()} wide, not ${before}`);
+  figures.push('theatre view');
+}
+
 // Light and dark, wide and narrow: nothing is cut off, and text can be read.
 async function look(page) {
   await page.locator('video').evaluate((video) => { video.pause(); });
@@ -215,6 +237,7 @@ export async function checkPage(page) {
   await seekByBar(page);
   await changeQuality(page);
   await useKeys(page);
+  await widen(page);
   await look(page);
   await uploadFiles(page);
   await removeFile(page);

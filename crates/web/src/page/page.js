@@ -423,6 +423,7 @@ const KEYS = {
 };
 
 // --- the server ---
+  t: () => switchTheatre(),
 
 const STATUS_EVERY_MS = 2000;
 // The last figures, and when they came: the bit rate is what has been sent since.
