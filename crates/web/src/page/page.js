@@ -80,7 +80,9 @@ function mark() {
   }
 }
 
+// The name of the title in the address.
 function chosen() {
+  if (location.hash.startsWith(FOLDER)) return '';
   try {
     return decodeURIComponent(location.hash.slice(1));
   } catch {
@@ -97,8 +99,7 @@ async function load() {
     rtspPort = listed.rtsp_port;
     mayManage = listed.manage === 'yes';
     offerUpload(listed.upload);
-    show();
-    play();
+    go(true);
   } catch (error) {
     at('status').textContent = 'The list of titles cannot be loaded (' + error.message + '). Is the server running?';
   }
@@ -199,7 +200,7 @@ function stop() {
     video.removeAttribute('src');
     video.load();
   }
-  document.title = 'Millrace';
+  document.title = [...opened.slice(-1), 'Millrace'].join(' - ');
   trouble('');
   choices('quality', []);
   choices('sound', []);
@@ -211,12 +212,19 @@ function play() {
   const title = titles.find((title) => title.name === name) || null;
   mark();
   // An old link, or a mistyped one.
-  at('unknown').textContent = name && !title ? 'There is no title “' + name + '” here. It may have been removed, or you may not watch it.' : '';
+  if (name && !title) at('unknown').textContent = 'There is no title “' + name + '” here. It may have been removed, or you may not watch it.';
   // The list may have been loaded anew meanwhile.
   if (title && playing.title && title.id === playing.title.id) return;
   stop();
   at('player').hidden = !title;
   if (title) start(title);
+}
+
+// What the address asks for: a folder, a title, or all.
+function go(isNew) {
+  at('unknown').textContent = '';
+  openFolder(isNew);
+  play();
 }
 
 // Ways to open a title in other programs, each with a line to copy.
@@ -403,7 +411,7 @@ function nativeSubtitles() {
 
 function close() {
   const name = chosen();
-  location.hash = '';
+  location.hash = hashOf(opened);
   stop();
   show();
   const button = tileOf(name);
@@ -415,6 +423,7 @@ const KEYS = {
   l: (video) => { video.currentTime += 10; },
   m: (video) => { video.muted = !video.muted; },
   f: () => wholeScreen(),
+  t: () => switchTheatre(),
   ' ': () => playOrPause(),
   arrowleft: (video) => { video.currentTime -= 5; },
   arrowright: (video) => { video.currentTime += 5; },
@@ -423,7 +432,6 @@ const KEYS = {
 };
 
 // --- the server ---
-  t: () => switchTheatre(),
 
 const STATUS_EVERY_MS = 2000;
 // The last figures, and when they came: the bit rate is what has been sent since.
@@ -524,7 +532,7 @@ at('again').addEventListener('click', () => {
   play();
 });
 at('close').addEventListener('click', close);
-addEventListener('hashchange', play);
+addEventListener('hashchange', () => go(false));
 addEventListener('keydown', (event) => {
   // Nothing is typed into the seek bar.
   const isTyped = event.target instanceof HTMLInputElement && event.target.type !== 'range' || event.target instanceof HTMLSelectElement;
