@@ -144,6 +144,23 @@ async function widen(page) {
 
 // Light and dark, wide and narrow: nothing is cut off, and text can be read.
 async function look(page) {
+// The address of the title as a QR code, which is there once it is asked for.
+async function showCode(page) {
+  await page.getByText('Other players, and keys').click();
+  const show = page.getByRole('button', { name: 'QR code: This page' });
+  const image = page.getByRole('img', { name: `QR code of ${pageUrl}#${encodeURIComponent(title)}` });
+  check(await image.count() === 0, 'a QR code is there that was not asked for');
+  await show.click();
+  await image.waitFor();
+  const width = await image.evaluate((image) => image.decode().then(() => image.naturalWidth));
+  check(width > 0, 'the QR code is empty');
+  await checkAccess(page, 'a QR code');
+  await show.click();
+  await image.waitFor({ state: 'hidden' });
+  await page.getByText('Other players, and keys').click();
+  figures.push('a QR code');
+}
+
   await page.locator('video').evaluate((video) => { video.pause(); });
   for (const [size, wanted, name] of [[WIDE, 'light', 'page'], [NARROW, 'dark', 'page-narrow']]) {
     await page.setViewportSize(size);
@@ -245,3 +262,4 @@ export async function checkPage(page) {
   await checkAccess(page, 'everything unfolded');
   tellAccess();
 }
+  await showCode(page);

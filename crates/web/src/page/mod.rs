@@ -1,6 +1,8 @@
 //! The page at `/`: HTML, style and script of our own, inside the program. It asks no other host for anything, and its addresses are relative, so that it
 //! can stand below any path of a proxy. Browsers without HLS of their own play with hls.js, which is inside the program too where it was built with it.
 
+mod qr;
+
 use hyper::body::Bytes;
 
 use crate::answer::Answer;
@@ -27,6 +29,8 @@ const SCRIPT: &str = concat!(
     include_str!("folders.js"),
     include_str!("upload.js")
 );
+
+pub(crate) use self::qr::answer as qr_code;
 
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))

@@ -7,6 +7,8 @@ const address = (path) => new URL(path.replace(/^[/]/, ''), document.baseURI.spl
 const HLS_TYPE = 'application/vnd.apple.mpegurl';
 const SPEEDS = [0.5, 0.75, 1, 1.25, 1.5, 2];
 
+const isHere = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
+
 let titles = [];
 // The RTSP port of the server, and whether this visitor may rename and delete titles.
 let rtspPort = null;
@@ -51,7 +53,7 @@ function choices(id, options, chosen) {
   at('of-' + id).hidden = options.length < 2;
 }
 
-function line(label, text) {
+function line(label, text, hasCode) {
   const copy = element('button', 'Copy');
   copy.type = 'button';
   copy.setAttribute('aria-label', 'Copy: ' + label);
@@ -69,9 +71,33 @@ function line(label, text) {
   const value = element('dd');
   value.append(code, copy);
   return [element('dt', label), value];
+  if (hasCode) value.append(...codeOf(label, text));
 }
 
 // --- the list ---
+// A button that shows the text as a QR code, for phones. The server draws it.
+function codeOf(label, text) {
+  const show = element('button', 'QR code');
+  show.type = 'button';
+  show.setAttribute('aria-label', 'QR code: ' + label);
+  show.setAttribute('aria-expanded', 'false');
+  const shown = element('p');
+  shown.className = 'code';
+  shown.hidden = true;
+  show.addEventListener('click', () => {
+    if (!shown.firstChild) {
+      const image = element('img');
+      image.alt = 'QR code of ' + text;
+      image.src = address('qr.svg') + '?text=' + encodeURIComponent(text);
+      shown.append(image);
+      if (isHere) shown.append(element('span', 'This address is of this machine only: for other devices open the page by the name or address of the server.'));
+    }
+    shown.hidden = !shown.hidden;
+    show.setAttribute('aria-expanded', String(!shown.hidden));
+  });
+  return [show, shown];
+}
+
 
 function mark() {
   const name = chosen();
@@ -233,13 +259,13 @@ function linesOf(title) {
   const page = document.baseURI.split('#')[0] + '#' + encodeURIComponent(title.name);
   const rtsp = rtspPort && ['rtsp:', '', location.hostname + ':' + rtspPort, title.name].join('/');
   return [
-    ...(rtsp ? [['RTSP, for set-top boxes', rtsp]] : []),
+    ...(rtsp ? [['RTSP, for set-top boxes', rtsp, true]] : []),
     ['HLS, for players and browsers', hls],
     ['FFmpeg', 'ffplay ' + (rtsp || hls)],
     ['VLC', 'vlc ' + (rtsp || hls)],
     ['The file', address(title.file)],
     ['All titles as a playlist (M3U)', address('titles.m3u')],
-    ['This page', page],
+    ['This page', page, true],
   ];
 }
 
@@ -254,7 +280,7 @@ async function start(title) {
   document.title = title.title + ' - Millrace';
   at('about').textContent = about(title);
   at('elsewhere').open = false;
-  at('lines').replaceChildren(...linesOf(title).flatMap(([label, text]) => line(label, text)));
+  at('lines').replaceChildren(...linesOf(title).flatMap((way) => line(...way)));
   offerMark(title);
   offerManagement(title);
   at('player').scrollIntoView({ block: 'start' });
@@ -549,4 +575,4 @@ addEventListener('DOMContentLoaded', async () => {
   watchLive();
 });
 // Other visitors may not see the status, so only a page on localhost polls it.
-if (['localhost', '127.0.0.1', '[::1]'].includes(location.hostname)) watchServer();
+if (isHere) watchServer();
