@@ -175,6 +175,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
 /// Names of what a query may carry.
 fn query_of(route: &Route, method: Method) -> &'static [&'static str] {
     match (method, route.kind, route.needs) {
+        (Method::Put, ResourceKind::Upload | ResourceKind::File, _) => &["replace"],
         (Method::Get | Method::Head, ResourceKind::QrCode, _) => &["text"],
         (Method::Get | Method::Head, _, Needs::Watch) => &["until", "sign"],
         _ => &[],

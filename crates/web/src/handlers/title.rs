@@ -182,9 +182,8 @@ mod tests {
 
     #[test]
     fn folders_of_title_begin_below_served_folder() {
-        let of = |source: &str, served: &str| {
-            folders_of(Path::new(source), |folder| folder == Path::new(served))
-        };
+        let of =
+            |source: &str, served: &str| folders_of(Path::new(source), |folder| folder == Path::new(served));
         assert_eq!(of("/srv/films/Show/Season 1/1.ts", "/srv/films"), ["Show", "Season 1"]);
         assert_eq!(of("/srv/films/1.ts", "/srv/films"), [""; 0]);
         // Without a served folder above it, the machine's directories stay unnamed.

@@ -243,10 +243,11 @@ at('video').addEventListener('timeupdate', () => {
 for (const event of ['pause', 'ended']) at('video').addEventListener(event, saveMark);
 addEventListener('pagehide', saveMark);
 
-// --- rename and delete ---
+// --- rename, replace and delete ---
 
 function offerManagement(title) {
   at('manage').hidden = !mayManage || Boolean(title.isLive);
+  at('replace').hidden = !mayUpload;
   at('new-title').value = title.title;
   at('managed').textContent = '';
 }
@@ -282,6 +283,21 @@ at('manage').addEventListener('submit', async (event) => {
   at('managed').textContent = 'Renamed.';
   at('playing').textContent = title;
   load();
+});
+// A file has to be chosen, and then to be confirmed.
+at('replace').addEventListener('click', () => {
+  at('of-replacement').textContent = 'Replace “' + playing.title.title + '”?';
+  at('new-film').value = '';
+  at('replace-now').disabled = true;
+  at('replacement').showModal();
+});
+at('new-film').addEventListener('change', () => { at('replace-now').disabled = !at('new-film').files.length; });
+at('keep-film').addEventListener('click', () => at('replacement').close());
+at('replace-now').addEventListener('click', () => {
+  const { title } = playing;
+  at('replacement').close();
+  uploadAll([...at('new-film').files], title);
+  at('uploads').scrollIntoView({ block: 'nearest' });
 });
 // A dialog asks first. Its first button, which has the focus, keeps the title.
 at('remove').addEventListener('click', () => {

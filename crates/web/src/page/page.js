@@ -13,6 +13,7 @@ let titles = [];
 // The RTSP port of the server, and whether this visitor may rename and delete titles.
 let rtspPort = null;
 let mayManage = false;
+let mayUpload = false;
 // What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
 let playing = { title: null, hls: null, recovered: false };
 
@@ -70,11 +71,10 @@ function line(label, text, hasCode) {
   code.tabIndex = 0;
   const value = element('dd');
   value.append(code, copy);
-  return [element('dt', label), value];
   if (hasCode) value.append(...codeOf(label, text));
+  return [element('dt', label), value];
 }
 
-// --- the list ---
 // A button that shows the text as a QR code, for phones. The server draws it.
 function codeOf(label, text) {
   const show = element('button', 'QR code');
@@ -98,6 +98,7 @@ function codeOf(label, text) {
   return [show, shown];
 }
 
+// --- the list ---
 
 function mark() {
   const name = chosen();
@@ -124,6 +125,7 @@ async function load() {
     titles = [...await loadLive(), ...listed.titles.map(prepared)];
     rtspPort = listed.rtsp_port;
     mayManage = listed.manage === 'yes';
+    mayUpload = listed.upload === 'yes';
     offerUpload(listed.upload);
     go(true);
   } catch (error) {
@@ -565,7 +567,7 @@ addEventListener('keydown', (event) => {
   if (event.key === '/' && !isTyped) {
     event.preventDefault();
     at('search').focus();
-  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement && !at('removal').open) {
+  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement && !document.querySelector('dialog[open]')) {
     close();
   }
 });
