@@ -172,7 +172,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     }
 }
 
-/// Names of what a query may carry.
+/// Names of the parameters in a query.
 fn query_of(route: &Route, method: Method) -> &'static [&'static str] {
     match (method, route.kind, route.needs) {
         (Method::Put, ResourceKind::Upload | ResourceKind::File, _) => &["replace"],

@@ -1,5 +1,5 @@
-//! `/qr.svg?text=TEXT`: an address as a QR code (ISO/IEC 18004), so that a phone can open what the
-//! page shows. Made here, because the page asks no other host for anything.
+//! `/qr.svg?text=TEXT`: an address as a QR code (ISO/IEC 18004), for phones. The server draws it,
+//! because the page asks no other host for anything.
 
 use std::fmt::Write;
 

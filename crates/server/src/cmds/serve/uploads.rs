@@ -72,7 +72,7 @@ impl Intake {
         let mut reader = Considerate { bytes, intake: self, rests: rests(), count: 0, looked: 0 };
         let mut rests = rests();
         let mut progress = |_: &IngestProgress| while !self.is_ending() && !rests.may_go_on() {};
-        // The display name stays: what the new file is called does not matter.
+        // The title keeps its display name, whatever name the new file has.
         let ingest = IngestOptions {
             replaces: replaced.map(|title| title.id),
             title: replaced.map(TitleInfo::display_name),
