@@ -168,6 +168,7 @@ fn routes_answer_each_method_as_documented() {
             assert_eq!(Client::to(address).ask(method, &path, "").status, expected, "{method} {path}");
         }
         // One letter more is another address.
+        let path = path.split('?').next().unwrap_or_default();
         let other = Client::to(address).get(&format!("{path}x"));
         assert_eq!(other.status, 404, "{path}x");
         assert!(other.text().contains("\"error\""), "{}", other.text());
@@ -237,8 +238,8 @@ fn qr_code_is_drawn_of_text_within_bounds() {
     let mut client = Client::to(address);
     let answer = client.get("/qr.svg?text=rtsp%3A%2F%2F192.0.2.7%3A8554%2Ffilm");
     assert_eq!((answer.status, answer.header("Content-Type")), (200, Some("image/svg+xml")));
-    // 26 bytes at level M: version 2, which has 25 modules, and 4 on each side.
-    assert!(answer.text().contains("viewBox=\"0 0 33 33\""), "{}", answer.text());
+    // The upper edge of a finder pattern, behind the light modules around the code.
+    assert!(answer.text().contains("\"M4 4h7v1h-7z"), "{}", answer.text());
     // Nothing of the text itself is in the drawing.
     assert!(!answer.text().contains("film"));
     assert_eq!(client.get(&format!("/qr.svg?text={}", "a".repeat(1024))).status, 200);
