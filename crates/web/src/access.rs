@@ -288,8 +288,13 @@ impl Site for SeenBy {
         self.site.can_take(bytes)
     }
 
-    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
-        self.site.take_in(upload, bytes)
+    fn take_in(
+        &self,
+        upload: UploadNames<'_>,
+        replaced: Option<&TitleInfo>,
+        bytes: &mut dyn Read,
+    ) -> Result<TitleInfo, NotTaken> {
+        self.site.take_in(upload, replaced, bytes)
     }
 
     fn send(&self, order: Order) {

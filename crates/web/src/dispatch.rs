@@ -119,6 +119,7 @@ async fn look_up(
         ResourceKind::Style => return page::style(),
         ResourceKind::Script => return page::script(),
         ResourceKind::Icon => return page::icon(),
+        ResourceKind::QrCode => return page::qr_code(request),
         ResourceKind::Player => return page::player(request),
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::TvPlaylist => return api::tv_playlist(seen),

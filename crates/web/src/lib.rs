@@ -113,7 +113,7 @@ use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 use self::context::ServerContext;
 pub use self::events::{Feed, SiteEvent};
 pub use self::front::Arrivals;
-pub use self::handlers::title::{TitleContext, TitleDescription};
+pub use self::handlers::title::{TitleContext, TitleDescription, folders_of};
 pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;

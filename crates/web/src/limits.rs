@@ -12,6 +12,10 @@ use millrace_core::limits::web::{
 };
 use millrace_core::time::MEDIA_HZ;
 
+/// Longest text of a QR code: addresses of titles are shorter, and a code of more is too fine to be
+/// read from a screen.
+pub const MAX_QR_TEXT_BYTES: usize = 1024;
+
 // Questions to a program of the operator's (webhook).
 
 /// Longest head of an answer; the rest of it is not read.

@@ -149,6 +149,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Style => of(&["text/css; charset=utf-8"], Plain, &[]),
         ResourceKind::Script => of(&["text/javascript; charset=utf-8"], Plain, &[]),
         ResourceKind::Icon => of(&["image/svg+xml"], Plain, &[]),
+        ResourceKind::QrCode => of(&["image/svg+xml"], Plain, &[400]),
         ResourceKind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
         ResourceKind::Playlist | ResourceKind::TvPlaylist => of(&[M3U], Plain, &[]),
@@ -168,6 +169,16 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Metrics => of(&[metrics::TEXT], Plain, &[]),
         ResourceKind::Live => of(&["text/plain"], Plain, &[]),
         ResourceKind::Ready => of(&["text/plain"], Plain, &[503]),
+    }
+}
+
+/// Names of the parameters in a query.
+fn query_of(route: &Route, method: Method) -> &'static [&'static str] {
+    match (method, route.kind, route.needs) {
+        (Method::Put, ResourceKind::Upload | ResourceKind::File, _) => &["replace"],
+        (Method::Get | Method::Head, ResourceKind::QrCode, _) => &["text"],
+        (Method::Get | Method::Head, _, Needs::Watch) => &["until", "sign"],
+        _ => &[],
     }
 }
 
@@ -227,11 +238,9 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
             parameters.extend(["Range", "If-Range"].map(header));
         }
         told.errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
-        if route.needs == Needs::Watch {
-            parameters
-                .extend(["until", "sign"].map(|name| parameter("query", name, json!({ "type": "string" }))));
-        }
     }
+    let of_query = |name: &&str| parameter("query", name, json!({ "type": "string" }));
+    parameters.extend(query_of(route, method).iter().map(of_query));
     let mut operation = described(route, method, responses);
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();

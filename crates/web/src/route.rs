@@ -48,6 +48,8 @@ pub(crate) enum ResourceKind {
     Style,
     Script,
     Icon,
+    /// An address as a QR code.
+    QrCode,
     /// hls.js, which plays where the browser cannot.
     Player,
     /// The requesting user, as JSON.
@@ -206,6 +208,7 @@ pub(crate) const ROUTES: &[Route] = &[
     own("/page.css", ResourceKind::Style, Needs::List, "The page's style"),
     own("/page.js", ResourceKind::Script, Needs::List, "The page's script"),
     own("/icon.svg", ResourceKind::Icon, Needs::List, "The page's icon"),
+    own("/qr.svg", ResourceKind::QrCode, Needs::List, "An address as a QR code"),
     own("/hls.js", ResourceKind::Player, Needs::List, "hls.js, with which the page plays"),
     own(
         "/api/v1/user",

@@ -86,11 +86,17 @@ pub trait Site: Send + Sync + 'static {
     }
 
     /// Makes a title of the film that is read from `bytes`, and waits for them as long as they take:
-    /// call it on a thread of its own. The title can be requested when this returns.
+    /// call it on a thread of its own. The title can be requested when this returns. It takes the
+    /// place of `replaced`, which stays as it is until then, and gets its name and display name.
     ///
     /// # Errors
     /// Why none came of it. Nothing is left of it then.
-    fn take_in(&self, _upload: UploadNames<'_>, _bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+    fn take_in(
+        &self,
+        _upload: UploadNames<'_>,
+        _replaced: Option<&TitleInfo>,
+        _bytes: &mut dyn Read,
+    ) -> Result<TitleInfo, NotTaken> {
         Err(NotTaken::Unavailable("this server takes no uploads".to_owned()))
     }
 

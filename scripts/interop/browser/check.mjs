@@ -7,12 +7,14 @@
 // what was wrong.
 import { start } from './browsers.mjs';
 import { browser, check, figures, helpers, NUMBER_BITS, pageUrl, part, PATIENCE_MS, playwright } from './common.mjs';
+import { checkFolders } from './folders.mjs';
 import { checkPage, WIDE } from './page.mjs';
 import { checkCodecs, checkJoined, checkLevels, checkSounds, checkSubtitles } from './titles.mjs';
 import { checkTroubles } from './troubles.mjs';
 
 const PARTS = {
   page: checkPage, // search, click, seek, quality, keys, a narrow window, an upload
+  folders: checkFolders, // folders of the list
   troubles: checkTroubles, // what the page says when something is wrong
   levels: checkLevels, // hls.js plays every rendition
   sounds: checkSounds, // of a title with two sounds, each can be chosen

@@ -120,6 +120,47 @@ async function useKeys(page) {
   figures.push('keys alone');
 }
 
+// As wide as the window by a key, also after the page was loaded again, and as before by the button.
+async function widen(page) {
+  const width = async () => (await page.locator('video').boundingBox()).width;
+  const before = await width();
+  await page.keyboard.press('t');
+  const leave = page.getByRole('button', { name: 'Leave theatre view' });
+  await leave.waitFor();
+  for (const size of [NARROW, WIDE]) {
+    await page.setViewportSize(size);
+    // Without the scroll bar, where the browser has one.
+    const inner = await page.evaluate(() => document.documentElement.clientWidth);
+    check(await width() === inner, `in a window of ${inner} the theatre view is ${await width()} wide`);
+    const overhang = await page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
+    check(overhang <= 0, `the theatre view in a window of ${size.width} scrolls sideways by ${overhang}`);
+    await checkAccess(page, `theatre view, ${size.width} wide`);
+  }
+  await page.reload();
+  await search(page);
+  await leave.click();
+  await page.getByRole('button', { name: 'Theatre view' }).waitFor();
+  check(await width() === before, `after the theatre view the picture is ${await width()} wide, not ${before}`);
+  figures.push('theatre view');
+}
+
+// The address of the title as a QR code, which is there once it is asked for.
+async function showCode(page) {
+  await page.getByText('Other players, and keys').click();
+  const show = page.getByRole('button', { name: 'QR code: This page' });
+  const image = page.getByRole('img', { name: `QR code of ${pageUrl}#${encodeURIComponent(title)}` });
+  check(await image.count() === 0, 'a QR code is there that was not asked for');
+  await show.click();
+  await image.waitFor();
+  const width = await image.evaluate((image) => image.decode().then(() => image.naturalWidth));
+  check(width > 0, 'the QR code is empty');
+  await checkAccess(page, 'a QR code');
+  await show.click();
+  await image.waitFor({ state: 'hidden' });
+  await page.getByText('Other players, and keys').click();
+  figures.push('a QR code');
+}
+
 // Light and dark, wide and narrow: nothing is cut off, and text can be read.
 async function look(page) {
   await page.locator('video').evaluate((video) => { video.pause(); });
@@ -177,6 +218,47 @@ async function uploadFiles(page) {
   figures.push('two films and an empty file uploaded');
 }
 
+// Another film under the same name. What is stopped leaves the title as it was, and goes on when the file is chosen again.
+async function replaceFile(page) {
+  const shown = `Up Ladén ${browser}`;
+  const place = new URL(`api/v1/titles/up-laden-${browser}`, pageUrl).href;
+  const described = async () => (await page.request.get(place)).json();
+  const before = await described();
+  const begin = await page.request.get(new URL(`titles/${title}.ts`, pageUrl).href, { headers: { Range: 'bytes=0-2999999' } });
+  const file = { name: 'other name.ts', mimeType: 'video/mp2t', buffer: await begin.body() };
+  await page.locator('#titles button', { has: page.getByText(shown, { exact: true }) }).click();
+  const dialog = page.getByRole('dialog', { name: `Replace “${shown}”?` });
+  const now = dialog.getByRole('button', { name: 'Replace' });
+  const choose = async () => {
+    await page.getByRole('button', { name: 'Replace…' }).click();
+    await dialog.waitFor();
+    check(await now.isDisabled(), 'a title can be replaced by no file');
+    await dialog.getByLabel('New file').setInputFiles(file);
+  };
+  await choose();
+  await checkAccess(page, 'the question before a replacement', 10);
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'hidden' });
+  check(await page.locator('#player').isVisible(), 'Escape closes the player behind the dialog');
+  // It stands still until it is stopped.
+  const isUpload = (url) => url.search.startsWith('?replace=');
+  await page.route(isUpload, () => {});
+  await choose();
+  await now.click();
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await page.getByText(/was stopped.*within ten minutes.*The present film is unchanged/).waitFor();
+  await page.unroute(isUpload);
+  check((await described()).id === before.id, 'an upload that was stopped has replaced the title');
+  await choose();
+  await now.click();
+  await page.getByText(`${shown} was replaced.`).waitFor();
+  const after = await described();
+  check(after.id !== before.id && after.name === before.name && after.title === shown && after.bytes > before.bytes, `replaced: ${JSON.stringify(after)}`);
+  await hasReached(page, 0.2);
+  await page.getByRole('button', { name: 'Close' }).click();
+  figures.push('a title replaced, after a question');
+}
+
 // Deletion asks first, and keeps the title unless it is confirmed.
 async function removeFile(page) {
   const shown = `Up Ladén ${browser}`;
@@ -215,8 +297,11 @@ export async function checkPage(page) {
   await seekByBar(page);
   await changeQuality(page);
   await useKeys(page);
+  await widen(page);
+  await showCode(page);
   await look(page);
   await uploadFiles(page);
+  await replaceFile(page);
   await removeFile(page);
   await page.locator('details:not([open]) > summary').evaluateAll((all) => all.forEach((one) => one.click()));
   await checkAccess(page, 'everything unfolded');

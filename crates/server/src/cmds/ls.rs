@@ -14,7 +14,7 @@ use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::{BitRate, ByteLen};
 use millrace_store::pictures::PictureFiles;
 use millrace_store::volume::{ListedTitle, Rendition, TitleInfo, Volume};
-use millrace_web::{PicturesState, TitleContext, TitleDescription};
+use millrace_web::{PicturesState, TitleContext, TitleDescription, folders_of};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -349,7 +349,8 @@ fn context(
     let parent = title.derived.filter(|derived| derived.rendition().is_some());
     let parent = parent.and_then(|derived| all.iter().find(|info| info.id == derived.parent));
     let subtitles_of = parent.unwrap_or(title).clone();
-    TitleContext { renditions, pictures, subtitles_of, is_at_top: false }
+    let folders = folders_of(&title.source.path, |_| false);
+    TitleContext { renditions, pictures, subtitles_of, folders }
 }
 
 /// Returns the renditions of a title, for the end of its line.

@@ -388,23 +388,25 @@ fn add_with_a_name_that_is_taken_replaces_or_leaves_or_adds() {
 
 /// The name of the served folder is the same for all titles at its top, so it is left out.
 #[test]
-fn api_folder_of_title_at_top_of_served_folder_is_null() {
+fn api_folders_of_title_begin_below_served_folder() {
     let site = Site::new();
     site.put("top.ts", 1);
-    site.put("Season 1/below.ts", 2);
+    site.put("Show/Season 1/below.ts", 2);
     let mut server = site.serve(&[]);
     site.wait_for("both titles", |titles| titles.len() == 2);
-    let folder = |name: &str| {
+    let field = |name: &str, field: &str| {
         let mut connection = std::net::TcpStream::connect(server.page()).unwrap();
         let (_, body) = support::http::get(&mut connection, &format!("/api/v1/titles/{name}"), "");
-        serde_json::from_slice::<serde_json::Value>(&body).unwrap()["folder"].clone()
+        serde_json::from_slice::<serde_json::Value>(&body).unwrap()[field].clone()
     };
     // The server lists a title soon after it is in the store.
     let end = Instant::now() + TIMEOUT;
-    while folder("below") != "Season 1" {
-        assert!(Instant::now() < end, "{}", folder("below"));
+    while field("below", "folder") != "Season 1" {
+        assert!(Instant::now() < end, "{}", field("below", "folder"));
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(folder("top"), serde_json::Value::Null);
+    assert_eq!(field("below", "folders"), serde_json::json!(["Show", "Season 1"]));
+    assert_eq!(field("top", "folder"), serde_json::Value::Null);
+    assert_eq!(field("top", "folders"), serde_json::json!([]));
     assert!(server.interrupt());
 }

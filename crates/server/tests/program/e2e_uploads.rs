@@ -122,6 +122,39 @@ fn upload_of_media_file_creates_identical_title() {
 }
 
 #[test]
+fn upload_that_replaces_a_title_keeps_its_name_and_display_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let (old, new) = (film(dir.path(), "old.ts", 3), film(dir.path(), "new.ts", 5));
+    let (old_bytes, new_bytes) = (std::fs::read(&old).unwrap(), std::fs::read(&new).unwrap());
+    let (mut server, address) = site(&store, &[]);
+    assert_eq!(upload(address, "film", &old, &[]).0, "201");
+    let id = described(address, "film")["id"].as_str().unwrap().to_owned();
+    ok(&["title", "film", "War and Peace", "--store", store.to_str().unwrap()]);
+    until("the display name is seen", LIMIT, || described(address, "film")["title"] == "War and Peace");
+    // One that breaks off takes nothing away.
+    let name = format!("film?replace={id}");
+    drop(begin(address, &name, &new_bytes, 300_000));
+    assert!(file(address, "film") == old_bytes);
+    until("the lost connection is noticed", LIMIT, || {
+        let (status, said) = upload(address, &name, &new, &["-C", "300000"]);
+        assert!(status == "409" || status == "201", "{status} {said}");
+        status == "201"
+    });
+    assert!(file(address, "film") == new_bytes);
+    let now = described(address, "film");
+    assert_eq!((&now["title"], &now["renditions"]), (&"War and Peace".into(), &serde_json::json!([])));
+    assert_ne!(now["id"], *id);
+    // The same request again names a title that is gone.
+    assert_eq!(upload(address, &name, &new, &[]).0, "412");
+    assert!(server.interrupt());
+    is_tidy(&store);
+    let list: serde_json::Value =
+        serde_json::from_str(&ok(&["ls", "--json", "--store", store.to_str().unwrap()])).unwrap();
+    assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
+}
+
+#[test]
 fn upload_of_non_media_file_is_refused_with_ingest_error() {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");

@@ -1,6 +1,8 @@
 //! A title as the API describes it. `millrace ls --json` describes titles of a store in the same way,
 //! so that a script reads either.
 
+use std::path::Path;
+
 use millrace_media::codec::StreamRole;
 use millrace_store::volume::{ElementaryStream, SubtitleTrack, TitleInfo, title_text};
 use schemars::JsonSchema;
@@ -21,6 +23,9 @@ pub struct TitleDescription {
     title: String,
     /// Name of the directory of the file that it was made from; null if it was uploaded.
     folder: Option<String>,
+    /// Names of the directories from below a folder that the server serves to that file, the
+    /// outermost first; without such a folder `folder` alone. Empty if there is none.
+    folders: Vec<String>,
     /// 32 hexadecimal digits, for ever.
     id: String,
     /// Length of its transport stream.
@@ -93,18 +98,17 @@ pub struct TitleContext {
     pub pictures: PicturesState,
     /// The title that its subtitles are kept with: of a rendition its parent.
     pub subtitles_of: TitleInfo,
-    /// Whether its source file was at the top of a folder that the server serves.
-    pub is_at_top: bool,
+    /// The folders of its source file ([`folders_of`]).
+    pub folders: Vec<String>,
 }
 
 impl TitleDescription {
     pub(super) fn of(site: &dyn Site, title: TitleInfo) -> Self {
-        let folder = title.source.path.parent();
         let context = TitleContext {
             renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
             pictures: site.pictures(&title),
             subtitles_of: text::owner(site, &title),
-            is_at_top: folder.is_some_and(|folder| site.is_served_folder(folder)),
+            folders: folders_of(&title.source.path, |folder| site.is_served_folder(folder)),
         };
         Self::new(title, context)
     }
@@ -136,7 +140,8 @@ impl TitleDescription {
         };
         Self {
             title: title.display_name(),
-            folder: folder_of(&title).filter(|_| !context.is_at_top),
+            folder: context.folders.last().cloned(),
+            folders: context.folders,
             subtitles: owner.subtitles.iter().map(track).collect(),
             poster,
             sprites,
@@ -158,9 +163,32 @@ impl TitleDescription {
     }
 }
 
-/// Name of the directory that the title's source file was in.
-fn folder_of(title: &TitleInfo) -> Option<String> {
-    let path = &title.source.path;
-    let folder = path.parent().filter(|_| path.is_absolute())?;
-    Some(title_text(&folder.file_name()?.to_string_lossy())).filter(|folder| !folder.is_empty())
+/// Names of the directories between the nearest one that is served and a source file, the
+/// outermost first. If none is served, only the file's own directory: those above it belong to the
+/// machine, not to the titles.
+pub fn folders_of(source: &Path, is_served: impl Fn(&Path) -> bool) -> Vec<String> {
+    let above: Vec<&Path> = source.ancestors().skip(1).filter(|_| source.is_absolute()).collect();
+    let served = above.iter().position(|folder| is_served(folder));
+    let name = |folder: &&Path| Some(title_text(&folder.file_name()?.to_string_lossy()));
+    let names = above.iter().take(served.unwrap_or(1)).filter_map(name).filter(|name| !name.is_empty());
+    let mut names: Vec<String> = names.collect();
+    names.reverse();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_title_begin_below_served_folder() {
+        let of =
+            |source: &str, served: &str| folders_of(Path::new(source), |folder| folder == Path::new(served));
+        assert_eq!(of("/srv/films/Show/Season 1/1.ts", "/srv/films"), ["Show", "Season 1"]);
+        assert_eq!(of("/srv/films/1.ts", "/srv/films"), [""; 0]);
+        // Without a served folder above it, the machine's directories stay unnamed.
+        assert_eq!(of("/home/anna/Show/Season 1/1.ts", "/srv/films"), ["Season 1"]);
+        assert_eq!(of("/1.ts", "/srv/films"), [""; 0]);
+        assert_eq!(of("1.ts", "/srv/films"), [""; 0]);
+    }
 }

@@ -10,12 +10,13 @@ use hyper::body::{Body, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::units::ByteLen;
-use millrace_rights::{Now, Visitor};
+use millrace_rights::{Decision, Now, RequestedAction};
 use millrace_store::volume::TitleInfo;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::api;
+use crate::access::SeenBy;
 use crate::answer::Answer;
 use crate::context::ServerContext;
 use crate::limits::{H2_LOOK, RETRY_AFTER_S};
@@ -59,11 +60,12 @@ where
 {
     let answer = async {
         let visitor = shared.let_in(request, found, peer).await?;
-        let owner = Owner::new(&visitor, peer);
-        let (feed, asked) = admit(shared, request, found, &owner, body.size_hint().exact()).await?;
+        let seen = shared.seen_by(visitor, request, peer);
+        let (feed, asked) = admit(shared, request, found, &seen, peer, body.size_hint().exact()).await?;
         let outcome = feed_all(shared, feed, &asked, body, beat).await?;
         let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
-        Ok(made(shared, request, peer, visitor, title))
+        let address = format!("/titles/{}.ts", title.name);
+        Ok(Answer { status: 201, ..api::title(&seen, title) }.with("Location", address))
     };
     let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
     answer.with("X-Content-Type-Options", "nosniff")
@@ -89,37 +91,71 @@ async fn admit(
     shared: &Arc<ServerContext>,
     request: &Request,
     found: &RouteMatch,
-    owner: &Owner,
+    seen: &SeenBy,
+    peer: SocketAddr,
     length: Option<u64>,
 ) -> Result<(UploadFeed, UploadRange), Answer> {
     let name = &found.name;
     check_name(name)?;
-    let asked = UploadRange::read(&request.fields, length)?;
-    if shared.site.title(name).is_some() {
-        // A client that asks by the condition gets its status (RFC 9110 section 13.1.2).
-        let status = if request.fields.if_none_match.is_some() { 412 } else { 409 };
-        return Err(Answer::error(
-            status,
-            "there is a title of this name; remove it first, or choose another name",
-        ));
-    }
+    let mut asked = UploadRange::read(&request.fields, length)?;
+    let replaced = replaced(shared, request, seen, name)?;
+    asked.replaces = replaced.as_ref().map(|title| title.id);
     if asked.count == Some(0) {
         return Err(Answer::error(422, "nothing was uploaded"));
     }
     check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
-    let mut feed = shared.uploads.claim(name, owner, &asked, request.fields.if_match.as_deref())?;
+    let owner = Owner::new(&seen.visitor, peer);
+    let mut feed = shared.uploads.claim(name, &owner, &asked, request.fields.if_match.as_deref())?;
     if !feed.is_begun() {
         let looking = Arc::clone(shared);
         let room = move || looking.site.can_take(asked.total);
         let room = tokio::task::spawn_blocking(room).await;
         let unknown = |_| Err(NotTaken::Unavailable("it cannot be seen whether there is room".to_owned()));
         room.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
-        feed.begin(&shared.site).map_err(|_| {
+        feed.begin(&shared.site, replaced).map_err(|_| {
             let what = "no thread can be had for the upload, or too many that were given up have not ended";
             Answer::error(503, what).with("Retry-After", RETRY_AFTER_S.to_string())
         })?;
     }
     Ok((feed, asked))
+}
+
+/// The title that the upload replaces. The request names it by its id, so that it never replaces
+/// one that its user has not seen.
+fn replaced(
+    shared: &ServerContext,
+    request: &Request,
+    seen: &SeenBy,
+    name: &str,
+) -> Result<Option<TitleInfo>, Answer> {
+    let title = shared.site.title(name);
+    let mut parameters = request.query.as_deref().unwrap_or_default().trim_start_matches('?').split('&');
+    let Some(id) = parameters.find_map(|pair| pair.strip_prefix("replace=")) else {
+        if title.is_none() {
+            return Ok(None);
+        }
+        // A client that asks by the condition gets its status (RFC 9110 section 13.1.2).
+        let status = if request.fields.if_none_match.is_some() { 412 } else { 409 };
+        let what = "there is a title of this name; replace it by ?replace=ID, remove it first, or choose another name";
+        return Err(Answer::error(status, what));
+    };
+    // Uploading alone never takes anything away.
+    if shared.gate.decision(&seen.visitor, RequestedAction::Change, seen.place) != Decision::Allow {
+        return Err(Answer::error(
+            403,
+            "titles are replaced by users who manage, and by programs of the server's machine",
+        ));
+    }
+    let is_named = |title: &TitleInfo| id.parse() == Ok(title.id);
+    let gone =
+        || Answer::error(412, "the title to replace is not there: it was removed or replaced meanwhile");
+    let title = title.filter(is_named).ok_or_else(gone)?;
+    // The server would make another title of the file that is still there.
+    if title.source.path.ancestors().skip(1).any(|folder| shared.site.is_served_folder(folder)) {
+        let what = "the title is made from a file in a folder that the server serves; replace the file there";
+        return Err(Answer::error(409, what));
+    }
+    Ok(Some(title))
 }
 
 fn check_size(shared: &ServerContext, bytes: u64) -> Result<(), Answer> {
@@ -196,18 +232,6 @@ async fn wait(mut outcome: oneshot::Receiver<UploadOutcome>, beat: &(dyn Fn() + 
             Err(_) => beat(),
         }
     }
-}
-
-fn made(
-    shared: &ServerContext,
-    request: &Request,
-    peer: SocketAddr,
-    visitor: Visitor,
-    title: TitleInfo,
-) -> Answer {
-    let seen = shared.seen_by(visitor, request, peer);
-    let address = format!("/titles/{}.ts", title.name);
-    Answer { status: 201, ..api::title(&seen, title) }.with("Location", address)
 }
 
 /// Returns the answer for an upload that became no title.

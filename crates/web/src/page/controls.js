@@ -8,6 +8,8 @@ const ICONS = {
   Pause: 'M6 4h4v16H6zM14 4h4v16h-4z',
   Mute: SPEAKER + 'M15 8.5a4.5 4.5 0 0 1 0 7zM15 5a8 8 0 0 1 0 14v-2a6 6 0 0 0 0-10z',
   Unmute: SPEAKER + 'M15 9.4L16.4 8l2.1 2.1L20.6 8 22 9.4l-2.1 2.1 2.1 2.1-1.4 1.4-2.1-2.1-2.1 2.1-1.4-1.4 2.1-2.1z',
+  'Theatre view': 'M2 6h20v12H2zm2 2v8h16V8z',
+  'Leave theatre view': 'M6 8h12v8H6zm2 2v4h8v-4zM2 6h2v12H2zM20 6h2v12h-2z',
   'Full screen': 'M4 4h6v2H6v4H4zM14 4h6v6h-2V6h-4zM4 14h2v4h4v2H4zM18 14h2v6h-6v-2h4z',
   'Exit full screen': 'M8 4h2v6H4V8h4zM14 4h2v4h4v2h-6zM4 14h6v6H8v-4H4zM14 14h6v2h-4v4h-2z',
 };
@@ -32,6 +34,34 @@ function wholeScreen() {
   else if (video.webkitEnterFullscreen) video.webkitEnterFullscreen();
 }
 
+// As wide as the window: kept until the browser forgets the visit.
+const THEATRE = 'millrace-theatre';
+function showTheatre(isOn) {
+  at('player').classList.toggle('theatre', isOn);
+  showIcon('theatre', isOn ? 'Leave theatre view' : 'Theatre view');
+}
+
+function switchTheatre() {
+  const isOn = !at('player').classList.contains('theatre');
+  showTheatre(isOn);
+  // The list is at another place now.
+  soon();
+  at('stage').scrollIntoView({ block: 'nearest' });
+  try {
+    sessionStorage.setItem(THEATRE, isOn ? '1' : '');
+  } catch {
+    // Without session storage it lasts until the page is left.
+  }
+}
+
+function wasTheatre() {
+  try {
+    return sessionStorage.getItem(THEATRE) === '1';
+  } catch {
+    return false;
+  }
+}
+
 const showPlaying = () => showIcon('pause', at('video').paused ? 'Play' : 'Pause');
 const showWhole = () => showIcon('whole', document.fullscreenElement ? 'Exit full screen' : 'Full screen');
 
@@ -52,6 +82,7 @@ at('volume').addEventListener('input', () => {
   at('video').muted = false;
   at('video').volume = Number(at('volume').value);
 });
+at('theatre').addEventListener('click', switchTheatre);
 at('whole').addEventListener('click', wholeScreen);
 
 // In full screen the controls disappear while the pointer does not move.
@@ -70,3 +101,4 @@ document.addEventListener('fullscreenchange', showWhole);
 showPlaying();
 showVolume();
 showWhole();
+showTheatre(wasTheatre());

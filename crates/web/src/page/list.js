@@ -7,7 +7,8 @@ const plain = (text) => text.normalize('NFKD').replace(/\p{M}/gu, '').toLowerCas
 // Adds the fields that the list needs to a title from the server.
 function prepared(title) {
   const shown = title.title || title.name;
-  return { ...title, title: shown, folder: title.folder || '', words: plain([shown, title.name, title.folder || ''].join(' ')) };
+  const folders = title.folders || [];
+  return { ...title, title: shown, folder: title.folder || '', folders, words: plain([shown, title.name, ...folders].join(' ')) };
 }
 
 // A live title as one of the list: it has no length, and is the newest of all.
@@ -54,7 +55,7 @@ const ORDERS = {
   long: (a, b) => b.duration_s - a.duration_s || ORDERS.name(a, b),
 };
 
-// The titles that match, in order. Only those in and near the viewport have elements: there may be
+// The titles that match, or what is in the open folder, in order. Only those in and near the viewport have elements: there may be
 // 10,000.
 let found = [];
 let watched = {};
@@ -73,8 +74,10 @@ function tile(title, share) {
     return made;
   };
   const poster = posterOf(title);
-  poster.append(title.isLive ? part('length live', 'Live') : part('length', seconds(title.duration_s)));
-  const words = part('words', element('strong', title.title), part('soft', title.folder), part('soft', title.isLive ? title.message : format(title)));
+  poster.append(title.isLive ? part('length live', 'Live') : part('length', title.path ? title.count + ' titles' : seconds(title.duration_s)));
+  const words = part('words', element('strong', title.title), part('soft', title.path ? 'Folder' : title.folder),
+    ...(title.path ? [] : [part('soft', title.isLive ? title.message : format(title))]));
+  item.classList.toggle('folder', Boolean(title.path));
   button.append(poster, words);
   if (share !== undefined) {
     const percent = Math.round(100 * share) + '%';
@@ -83,7 +86,7 @@ function tile(title, share) {
     poster.append(part('watched', done));
     words.append(part('unseen', percent + ' watched'));
   }
-  button.addEventListener('click', () => { location.hash = encodeURIComponent(title.name); });
+  button.addEventListener('click', () => { location.hash = title.path ? title.name : encodeURIComponent(title.name); });
   item.append(button);
   return item;
 }
@@ -92,17 +95,22 @@ const tileOf = (name) => [...document.querySelectorAll('#titles button')].find((
 
 function show() {
   const words = plain(at('search').value).split(/\s+/).filter(Boolean);
-  found = titles.filter((title) => words.every((word) => title.words.includes(word))).sort(ORDERS[at('sort').value]);
+  const isSearching = words.length > 0;
+  const matching = titles.filter((title) => (isSearching ? words.every((word) => title.words.includes(word)) : isBelow(title, opened)));
+  const order = ORDERS[at('sort').value];
+  found = (isSearching ? matching : entriesOf(opened)).sort((a, b) => Boolean(b.path) - Boolean(a.path) || order(a, b));
   at('status').textContent = titles.length === 0 ? 'There are no titles yet.'
-    : found.length === titles.length ? titles.length + (titles.length === 1 ? ' title' : ' titles')
-    : found.length + ' of ' + titles.length + ' titles';
+    : matching.length === titles.length ? titles.length + (titles.length === 1 ? ' title' : ' titles')
+    : matching.length + ' of ' + titles.length + ' titles';
+  showTrail(isSearching);
   tiles.clear();
   at('titles').replaceChildren();
   // The name of a folder helps only where there are several.
-  const isFlat = new Set(titles.map((title) => title.folder)).size < 2;
-  for (const id of ['titles', 'resumed']) at(id).classList.toggle('flat', isFlat);
+  const isFlat = (shown) => !shown.some((entry) => entry.path) && new Set(shown.map((title) => title.folder)).size < 2;
+  at('titles').classList.toggle('flat', isFlat(found));
+  at('resumed').classList.toggle('flat', isFlat(titles));
   watched = marks();
-  showResumed(words.length > 0);
+  showResumed(isSearching || opened.length > 0);
   showWindow();
 }
 
@@ -235,10 +243,11 @@ at('video').addEventListener('timeupdate', () => {
 for (const event of ['pause', 'ended']) at('video').addEventListener(event, saveMark);
 addEventListener('pagehide', saveMark);
 
-// --- rename and delete ---
+// --- rename, replace and delete ---
 
 function offerManagement(title) {
   at('manage').hidden = !mayManage || Boolean(title.isLive);
+  at('replace').hidden = !mayUpload;
   at('new-title').value = title.title;
   at('managed').textContent = '';
 }
@@ -274,6 +283,21 @@ at('manage').addEventListener('submit', async (event) => {
   at('managed').textContent = 'Renamed.';
   at('playing').textContent = title;
   load();
+});
+// A file has to be chosen, and then to be confirmed.
+at('replace').addEventListener('click', () => {
+  at('of-replacement').textContent = 'Replace “' + playing.title.title + '”?';
+  at('new-film').value = '';
+  at('replace-now').disabled = true;
+  at('replacement').showModal();
+});
+at('new-film').addEventListener('change', () => { at('replace-now').disabled = !at('new-film').files.length; });
+at('keep-film').addEventListener('click', () => at('replacement').close());
+at('replace-now').addEventListener('click', () => {
+  const { title } = playing;
+  at('replacement').close();
+  uploadAll([...at('new-film').files], title);
+  at('uploads').scrollIntoView({ block: 'nearest' });
 });
 // A dialog asks first. Its first button, which has the focus, keeps the title.
 at('remove').addEventListener('click', () => {

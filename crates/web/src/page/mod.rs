@@ -1,6 +1,8 @@
 //! The page at `/`: HTML, style and script of our own, inside the program. It asks no other host for anything, and its addresses are relative, so that it
 //! can stand below any path of a proxy. Browsers without HLS of their own play with hls.js, which is inside the program too where it was built with it.
 
+mod qr;
+
 use hyper::body::Bytes;
 
 use crate::answer::Answer;
@@ -18,14 +20,17 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
-/// The script: the player, its controls, pictures, the list of titles, uploads.
+/// The script: the player, its controls, pictures, the list of titles, folders, uploads.
 const SCRIPT: &str = concat!(
     include_str!("page.js"),
     include_str!("controls.js"),
     include_str!("pictures.js"),
     include_str!("list.js"),
+    include_str!("folders.js"),
     include_str!("upload.js")
 );
+
+pub(crate) use self::qr::answer as qr_code;
 
 pub(crate) fn html() -> Answer {
     part("text/html; charset=utf-8", include_str!("page.html"))
@@ -72,7 +77,7 @@ mod tests {
     const PARTS: [&str; 3] = [include_str!("page.html"), include_str!("page.css"), SCRIPT];
 
     /// Size before the page can be used at all, and including its player.
-    const MAX_BYTES: usize = 60_000;
+    const MAX_BYTES: usize = 75_000;
     const MAX_BYTES_PLAYING: usize = 300_000;
 
     #[test]

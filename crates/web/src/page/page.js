@@ -7,10 +7,13 @@ const address = (path) => new URL(path.replace(/^[/]/, ''), document.baseURI.spl
 const HLS_TYPE = 'application/vnd.apple.mpegurl';
 const SPEEDS = [0.5, 0.75, 1, 1.25, 1.5, 2];
 
+const isHere = ['localhost', '127.0.0.1', '[::1]'].includes(location.hostname);
+
 let titles = [];
 // The RTSP port of the server, and whether this visitor may rename and delete titles.
 let rtspPort = null;
 let mayManage = false;
+let mayUpload = false;
 // What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
 let playing = { title: null, hls: null, recovered: false };
 
@@ -51,7 +54,7 @@ function choices(id, options, chosen) {
   at('of-' + id).hidden = options.length < 2;
 }
 
-function line(label, text) {
+function line(label, text, hasCode) {
   const copy = element('button', 'Copy');
   copy.type = 'button';
   copy.setAttribute('aria-label', 'Copy: ' + label);
@@ -68,7 +71,31 @@ function line(label, text) {
   code.tabIndex = 0;
   const value = element('dd');
   value.append(code, copy);
+  if (hasCode) value.append(...codeOf(label, text));
   return [element('dt', label), value];
+}
+
+// A button that shows the text as a QR code, for phones. The server draws it.
+function codeOf(label, text) {
+  const show = element('button', 'QR code');
+  show.type = 'button';
+  show.setAttribute('aria-label', 'QR code: ' + label);
+  show.setAttribute('aria-expanded', 'false');
+  const shown = element('p');
+  shown.className = 'code';
+  shown.hidden = true;
+  show.addEventListener('click', () => {
+    if (!shown.firstChild) {
+      const image = element('img');
+      image.alt = 'QR code of ' + text;
+      image.src = address('qr.svg') + '?text=' + encodeURIComponent(text);
+      shown.append(image);
+      if (isHere) shown.append(element('span', 'This address is of this machine only: for other devices open the page by the name or address of the server.'));
+    }
+    shown.hidden = !shown.hidden;
+    show.setAttribute('aria-expanded', String(!shown.hidden));
+  });
+  return [show, shown];
 }
 
 // --- the list ---
@@ -80,7 +107,9 @@ function mark() {
   }
 }
 
+// The name of the title in the address.
 function chosen() {
+  if (location.hash.startsWith(FOLDER)) return '';
   try {
     return decodeURIComponent(location.hash.slice(1));
   } catch {
@@ -96,9 +125,9 @@ async function load() {
     titles = [...await loadLive(), ...listed.titles.map(prepared)];
     rtspPort = listed.rtsp_port;
     mayManage = listed.manage === 'yes';
+    mayUpload = listed.upload === 'yes';
     offerUpload(listed.upload);
-    show();
-    play();
+    go(true);
   } catch (error) {
     at('status').textContent = 'The list of titles cannot be loaded (' + error.message + '). Is the server running?';
   }
@@ -199,7 +228,7 @@ function stop() {
     video.removeAttribute('src');
     video.load();
   }
-  document.title = 'Millrace';
+  document.title = [...opened.slice(-1), 'Millrace'].join(' - ');
   trouble('');
   choices('quality', []);
   choices('sound', []);
@@ -211,12 +240,19 @@ function play() {
   const title = titles.find((title) => title.name === name) || null;
   mark();
   // An old link, or a mistyped one.
-  at('unknown').textContent = name && !title ? 'There is no title “' + name + '” here. It may have been removed, or you may not watch it.' : '';
+  if (name && !title) at('unknown').textContent = 'There is no title “' + name + '” here. It may have been removed, or you may not watch it.';
   // The list may have been loaded anew meanwhile.
   if (title && playing.title && title.id === playing.title.id) return;
   stop();
   at('player').hidden = !title;
   if (title) start(title);
+}
+
+// What the address asks for: a folder, a title, or all.
+function go(isNew) {
+  at('unknown').textContent = '';
+  openFolder(isNew);
+  play();
 }
 
 // Ways to open a title in other programs, each with a line to copy.
@@ -225,13 +261,13 @@ function linesOf(title) {
   const page = document.baseURI.split('#')[0] + '#' + encodeURIComponent(title.name);
   const rtsp = rtspPort && ['rtsp:', '', location.hostname + ':' + rtspPort, title.name].join('/');
   return [
-    ...(rtsp ? [['RTSP, for set-top boxes', rtsp]] : []),
+    ...(rtsp ? [['RTSP, for set-top boxes', rtsp, true]] : []),
     ['HLS, for players and browsers', hls],
     ['FFmpeg', 'ffplay ' + (rtsp || hls)],
     ['VLC', 'vlc ' + (rtsp || hls)],
     ['The file', address(title.file)],
     ['All titles as a playlist (M3U)', address('titles.m3u')],
-    ['This page', page],
+    ['This page', page, true],
   ];
 }
 
@@ -246,7 +282,7 @@ async function start(title) {
   document.title = title.title + ' - Millrace';
   at('about').textContent = about(title);
   at('elsewhere').open = false;
-  at('lines').replaceChildren(...linesOf(title).flatMap(([label, text]) => line(label, text)));
+  at('lines').replaceChildren(...linesOf(title).flatMap((way) => line(...way)));
   offerMark(title);
   offerManagement(title);
   at('player').scrollIntoView({ block: 'start' });
@@ -403,7 +439,7 @@ function nativeSubtitles() {
 
 function close() {
   const name = chosen();
-  location.hash = '';
+  location.hash = hashOf(opened);
   stop();
   show();
   const button = tileOf(name);
@@ -415,6 +451,7 @@ const KEYS = {
   l: (video) => { video.currentTime += 10; },
   m: (video) => { video.muted = !video.muted; },
   f: () => wholeScreen(),
+  t: () => switchTheatre(),
   ' ': () => playOrPause(),
   arrowleft: (video) => { video.currentTime -= 5; },
   arrowright: (video) => { video.currentTime += 5; },
@@ -523,14 +560,14 @@ at('again').addEventListener('click', () => {
   play();
 });
 at('close').addEventListener('click', close);
-addEventListener('hashchange', play);
+addEventListener('hashchange', () => go(false));
 addEventListener('keydown', (event) => {
   // Nothing is typed into the seek bar.
   const isTyped = event.target instanceof HTMLInputElement && event.target.type !== 'range' || event.target instanceof HTMLSelectElement;
   if (event.key === '/' && !isTyped) {
     event.preventDefault();
     at('search').focus();
-  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement && !at('removal').open) {
+  } else if (event.key === 'Escape' && playing.title && !isTyped && !document.fullscreenElement && !document.querySelector('dialog[open]')) {
     close();
   }
 });
@@ -540,4 +577,4 @@ addEventListener('DOMContentLoaded', async () => {
   watchLive();
 });
 // Other visitors may not see the status, so only a page on localhost polls it.
-if (['localhost', '127.0.0.1', '[::1]'].includes(location.hostname)) watchServer();
+if (isHere) watchServer();

@@ -1,8 +1,8 @@
 
 // --- uploads ---
 
-// The upload request in progress, the stopped file (it resumes if chosen again), and the queued
-// files.
+// The upload request in progress, the stopped file with the name of its title (it resumes if chosen
+// again), and the queued files, each with the title that it replaces, if it does.
 let bringing = null;
 let stopped = null;
 let waiting = [];
@@ -41,8 +41,8 @@ function showProgress(name, done, total) {
 }
 
 // How much of it the server has; 0 if it is not the one that was stopped.
-async function offsetOf(file, place) {
-  if (!isSame(file, stopped)) return 0;
+async function offsetOf(file, name, place) {
+  if (!stopped || stopped.name !== name || !isSame(file, stopped.file)) return 0;
   try {
     const answer = await fetch(place);
     const { received_bytes: received, total_bytes: total } = answer.ok ? await answer.json() : {};
@@ -52,40 +52,42 @@ async function offsetOf(file, place) {
   }
 }
 
-function uploadAll(files) {
-  waiting.push(...files);
+function uploadAll(files, replaced = null) {
+  waiting.push(...[...files].map((file) => ({ file, replaced })));
   at('uploads').open = true;
   if (!bringing) uploadNext();
 }
 
 function uploadNext() {
-  const file = waiting.shift();
-  if (!file) return at('file').focus();
+  const next = waiting.shift();
+  if (!next) return at('file').focus();
+  const { file, replaced } = next;
   if (file.size === 0) {
     sayOfUpload(file.name + ' was not added: the file is empty.');
     return uploadNext();
   }
-  upload(file);
+  upload(file, replaced);
 }
 
-async function upload(file) {
-  const name = titleOf(file);
-  const place = address('titles/' + name);
+async function upload(file, replaced) {
+  const name = replaced ? replaced.name : titleOf(file);
+  const place = address('titles/' + encodeURIComponent(name));
   const request = new XMLHttpRequest();
   bringing = request;
-  const from = await offsetOf(file, place);
-  stopped = file;
+  const from = await offsetOf(file, name, place);
+  stopped = { file, name };
   at('bringing').hidden = false;
   showProgress(name, from, file.size);
-  request.open('PUT', place);
+  // With its id: one that was replaced meanwhile by others stays.
+  request.open('PUT', place + (replaced ? '?replace=' + replaced.id : ''));
   request.setRequestHeader('Content-Disposition', "attachment; filename*=UTF-8''" + encodeURIComponent(file.name.replace(/\p{Surrogate}/gu, '_')));
   if (from) request.setRequestHeader('Content-Range', 'bytes ' + from + '-' + (file.size - 1) + '/' + file.size);
   request.upload.addEventListener('progress', (event) => showProgress(name, from + event.loaded, file.size));
-  request.addEventListener('loadend', () => uploaded(name, request));
+  request.addEventListener('loadend', () => uploaded(name, replaced, request));
   request.send(from ? file.slice(from) : file);
 }
 
-function uploaded(name, request) {
+function uploaded(name, replaced, request) {
   const isHalted = bringing !== request;
   bringing = null;
   at('bringing').hidden = true;
@@ -98,12 +100,12 @@ function uploaded(name, request) {
   }
   if (request.status === 201) {
     stopped = null;
-    sayOfUpload((said.title || said.name) + ' was added.');
+    sayOfUpload((said.title || said.name) + (replaced ? ' was replaced.' : ' was added.'));
     load();
   } else if (request.status === 0) {
-    sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to resume.');
+    sayOfUpload(name + (isHalted ? ' was stopped' : ': the connection was lost') + '. Choose the file again within ten minutes to resume.' + (replaced ? ' The present film is unchanged.' : ''));
   } else {
-    sayOfUpload(name + ' was not added: ' + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
+    sayOfUpload(name + (replaced ? ' was not replaced: ' : ' was not added: ') + (said.error ? said.error.message : 'the server answers with status ' + request.status) + '.');
   }
   uploadNext();
 }

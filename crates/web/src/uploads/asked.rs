@@ -1,6 +1,7 @@
 //! Properties of the bytes that a request brings, as it states them: `Content-Length`,
 //! `Content-Range` (RFC 9110 section 14.5).
 
+use millrace_core::ids::TitleId;
 use millrace_store::volume::slug;
 
 use crate::answer::Answer;
@@ -20,6 +21,8 @@ pub(crate) struct UploadRange {
     pub(crate) is_rest: bool,
     /// Name of the file at its source.
     pub(crate) file_name: Option<String>,
+    /// The title that it replaces. Its handler knows.
+    pub(crate) replaces: Option<TitleId>,
 }
 
 impl UploadRange {
@@ -27,7 +30,14 @@ impl UploadRange {
     pub(crate) fn read(fields: &Fields, length: Option<u64>) -> Result<Self, Answer> {
         let file_name = fields.content_disposition.as_deref().and_then(file_name);
         let Some(range) = &fields.content_range else {
-            return Ok(Self { from: 0, count: length, total: length, is_rest: true, file_name });
+            return Ok(Self {
+                from: 0,
+                count: length,
+                total: length,
+                is_rest: true,
+                file_name,
+                replaces: None,
+            });
         };
         let bad = || Answer::error(400, "Content-Range: write bytes FIRST-LAST/LENGTH");
         let (first, last, total) = content_range(range).ok_or_else(bad)?;
@@ -35,7 +45,7 @@ impl UploadRange {
         if length.is_some_and(|length| length != count) {
             return Err(Answer::error(400, "Content-Length and Content-Range do not agree"));
         }
-        Ok(Self { from: first, count: Some(count), total, is_rest: false, file_name })
+        Ok(Self { from: first, count: Some(count), total, is_rest: false, file_name, replaces: None })
     }
 
     /// Where the upload must be when the body has come.
@@ -134,7 +144,14 @@ mod tests {
 
     #[test]
     fn content_range_parse_accepts_valid_and_rejects_invalid() {
-        let whole = |total| UploadRange { from: 0, count: total, total, is_rest: true, file_name: None };
+        let whole = |total| UploadRange {
+            from: 0,
+            count: total,
+            total,
+            is_rest: true,
+            file_name: None,
+            replaces: None,
+        };
         assert_eq!(read(None, Some(9)), Ok(whole(Some(9))));
         assert_eq!(read(None, None), Ok(whole(None)));
         let part = |from, count, total| UploadRange {
@@ -143,6 +160,7 @@ mod tests {
             total,
             is_rest: false,
             file_name: None,
+            replaces: None,
         };
         assert_eq!(read(Some("bytes 0-8/9"), Some(9)), Ok(part(0, 9, Some(9))));
         assert_eq!(read(Some("bytes 5-8/9"), Some(4)), Ok(part(5, 4, Some(9))));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use millrace_core::address::network_of;
+use millrace_core::ids::TitleId;
 use millrace_core::limits::web::UPLOAD_BUFFER_BYTES;
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_rights::{Now, Visitor};
@@ -70,6 +71,8 @@ struct UploadEntry {
     total: Option<u64>,
     received: u64,
     begun: Instant,
+    /// The title that it replaces.
+    replaces: Option<TitleId>,
     /// All has come, and is made a title.
     is_whole: bool,
     /// State that the next connection continues with; `None` while a connection has it.
@@ -214,6 +217,7 @@ impl Uploads {
             total,
             received: 0,
             begun: Now::read().mono,
+            replaces: asked.replaces,
             is_whole: false,
             parked: None,
         };
@@ -238,6 +242,10 @@ impl Uploads {
         asked: &UploadRange,
         if_match: Option<&str>,
     ) -> Result<UploadFeed, Answer> {
+        if asked.replaces != entry.replaces {
+            let what = "this upload was begun with another replace=ID, or without one: begin again with the first byte";
+            return Err(at(Answer::error(409, what), entry.received));
+        }
         if asked.from != entry.received {
             let what = format!("{} bytes of this upload are here: go on with the next one", entry.received);
             return Err(at(Answer::error(409, &what), entry.received));
@@ -338,11 +346,11 @@ impl UploadFeed {
         self.running.is_some()
     }
 
-    /// Starts its thread.
+    /// Starts its thread; `replaced` is the title that it replaces.
     ///
     /// # Errors
     /// The thread cannot be started, or too many threads of abandoned uploads still hang on a disk.
-    pub(crate) fn begin(&mut self, site: &Arc<dyn Site>) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, site: &Arc<dyn Site>, replaced: Option<TitleInfo>) -> io::Result<()> {
         let (line, mut incoming) = line(self.uploads.kept);
         let (done, outcome) = oneshot::channel();
         let thread = UploadThread::begin(&self.uploads, &self.name, self.number)?;
@@ -350,7 +358,7 @@ impl UploadFeed {
         let file_name = self.file_name.take();
         let run = move || {
             let upload = UploadNames { name: &thread.name, file_name: file_name.as_deref() };
-            let taken = site.take_in(upload, &mut incoming);
+            let taken = site.take_in(upload, replaced.as_ref(), &mut incoming);
             thread.uploads.totals.add(|c| match taken {
                 Ok(_) => c.uploads += 1,
                 Err(_) => c.uploads_failed += 1,

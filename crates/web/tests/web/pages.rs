@@ -34,6 +34,7 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
         let name = if path.contains("{file}") { "texted" } else { "film" };
         let path = path
             .replace("/live/{name}/{version}/{number}", "/live/film/v/4")
+            .replace("/qr.svg", "/qr.svg?text=film")
             .replace("{name}", name)
             .replace("{file}", "de.vtt")
             .replace("{version}", version)
@@ -167,6 +168,7 @@ fn routes_answer_each_method_as_documented() {
             assert_eq!(Client::to(address).ask(method, &path, "").status, expected, "{method} {path}");
         }
         // One letter more is another address.
+        let path = path.split('?').next().unwrap_or_default();
         let other = Client::to(address).get(&format!("{path}x"));
         assert_eq!(other.status, 404, "{path}x");
         assert!(other.text().contains("\"error\""), "{}", other.text());
@@ -227,6 +229,23 @@ fn page_references_exist_and_match_policy() {
     ] {
         assert!(page.text().contains(&format!("\"{reference}\"")));
         assert_eq!(client.get(&format!("/{reference}")).header("Content-Type"), Some(kind));
+    }
+}
+
+#[test]
+fn qr_code_is_drawn_of_text_within_bounds() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    let mut client = Client::to(address);
+    let answer = client.get("/qr.svg?text=rtsp%3A%2F%2F192.0.2.7%3A8554%2Ffilm");
+    assert_eq!((answer.status, answer.header("Content-Type")), (200, Some("image/svg+xml")));
+    // The upper edge of a finder pattern, behind the light modules around the code.
+    assert!(answer.text().contains("\"M4 4h7v1h-7z"), "{}", answer.text());
+    // Nothing of the text itself is in the drawing.
+    assert!(!answer.text().contains("film"));
+    assert_eq!(client.get(&format!("/qr.svg?text={}", "a".repeat(1024))).status, 200);
+    let too_long = format!("text={}", "a".repeat(1025));
+    for bad in ["", "text=", "text=%ff%zz", &too_long] {
+        assert_eq!(client.get(&format!("/qr.svg?{bad}")).status, 400, "{bad}");
     }
 }
 

@@ -93,6 +93,8 @@ pub(crate) struct MadeUp {
     pub(crate) failed: Mutex<BTreeMap<String, Vec<u8>>>,
     /// The names of uploaded files.
     pub(crate) file_names: Mutex<BTreeMap<String, String>>,
+    /// Names of titles that uploads took the place of.
+    pub(crate) replaced: Mutex<Vec<String>>,
     /// The state of the pictures of every title; by default, [`made_up_pictures`].
     pub(crate) pictures: Mutex<Option<PicturesState>>,
     /// A sheet of pictures, to replace the small default.
@@ -372,7 +374,12 @@ impl Site for MadeUp {
     }
 
     /// What begins with `BAD` or `MP4` is refused with its first bytes.
-    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
+    fn take_in(
+        &self,
+        upload: UploadNames<'_>,
+        replaced: Option<&TitleInfo>,
+        bytes: &mut dyn Read,
+    ) -> Result<TitleInfo, NotTaken> {
         let name = upload.name;
         drop(self.disk.lock().unwrap());
         if let Some(file_name) = upload.file_name {
@@ -401,6 +408,7 @@ impl Site for MadeUp {
             self.failed.lock().unwrap().insert(name.to_owned(), all);
             return Err(why);
         }
+        self.replaced.lock().unwrap().extend(replaced.map(|title| title.name.clone()));
         self.taken.lock().unwrap().insert(name.to_owned(), all);
         Ok(self.title(name).expect("it was just taken in"))
     }

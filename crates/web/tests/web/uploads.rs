@@ -217,6 +217,38 @@ fn interrupted_upload_resumes_at_received_offset() {
 }
 
 #[test]
+fn upload_with_replace_takes_the_place_of_the_named_title_only() {
+    const ID: &str = "07070707070707070707070707070707";
+    let mut served = Film::pattern("served", 10, Manner::Sends);
+    served.info.source.path = "/served/show/film.ts".into();
+    let site = MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends), served]);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let whole = bytes(1);
+    let other = ID.replace('7', "8");
+    for (path, status) in [
+        (format!("/titles/film?replace={other}"), 412),
+        ("/titles/film?replace=".to_owned(), 412),
+        (format!("/titles/new?replace={ID}"), 412),
+        (format!("/titles/served?replace={ID}"), 409),
+        (format!("/titles/film?until={ID}"), 409),
+    ] {
+        let lines = format!("{}Expect: 100-continue\r\n", length(&whole));
+        assert_eq!(put(address, &path, &lines, b"").response(false).status, status, "{path}");
+    }
+    // What breaks off changes nothing; it goes on by a request that names the same title.
+    let path = format!("/titles/film?replace={ID}");
+    drop(put(address, &path, &length(&whole), &whole[..1000]));
+    until("the upload waits", || state(address, "film") == Some((1000, false)));
+    assert!(site.replaced.lock().unwrap().is_empty());
+    let rest =
+        format!("Content-Range: bytes 1000-{}/{BYTES}\r\nContent-Length: {}\r\n", BYTES - 1, BYTES - 1000);
+    assert_eq!(put(address, "/titles/film", &rest, b"").response(false).status, 409);
+    assert_eq!(put(address, &path, &rest, &whole[1000..]).response(false).status, 201);
+    assert!(taken(&site, "film").unwrap() == whole);
+    assert_eq!(*site.replaced.lock().unwrap(), ["film"]);
+}
+
+#[test]
 fn upload_with_if_match_hash_resumes_only_on_match() {
     let (site, dir) = (site(), tempfile::tempdir().unwrap());
     let (_web, address, _) = serve(&site, WebLimits::default());
@@ -584,6 +616,10 @@ fn uploading_is_a_right_of_its_own() {
     }
     assert!(site.taken.lock().unwrap().is_empty() && site.failed.lock().unwrap().is_empty());
     assert_eq!(try_all(&olga), [201, 404, 404, 200]);
+    // It takes nothing away.
+    let path = format!("/titles/film?replace={}", "07".repeat(16));
+    let lines = format!("{olga}Content-Length: 5\r\n");
+    assert_eq!(put(address, &path, &lines, b"hello").response(false).status, 403);
     // What one has begun no other goes on with.
     drop(put(address, "/titles/mine", &format!("{olga}Content-Length: 9\r\n"), b"hello"));
     until("it waits", || {

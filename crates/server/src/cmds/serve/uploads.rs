@@ -59,11 +59,12 @@ impl Intake {
         }
     }
 
-    /// Makes a title of the data read. From now on the thread gives way to all others, and so do
+    /// Makes a title of the data read, which takes the place of `replaced`. From now on the thread gives way to all others, and so do
     /// the programs that it starts.
     pub(super) fn take_in(
         &self,
         upload: UploadNames<'_>,
+        replaced: Option<&TitleInfo>,
         bytes: &mut dyn Read,
     ) -> Result<TitleInfo, NotTaken> {
         yield_to_all();
@@ -71,7 +72,13 @@ impl Intake {
         let mut reader = Considerate { bytes, intake: self, rests: rests(), count: 0, looked: 0 };
         let mut rests = rests();
         let mut progress = |_: &IngestProgress| while !self.is_ending() && !rests.may_go_on() {};
-        let taken = ingest_stream(&self.volume, upload, &self.ingest, &mut reader, &mut progress);
+        // The title keeps its display name, whatever name the new file has.
+        let ingest = IngestOptions {
+            replaces: replaced.map(|title| title.id),
+            title: replaced.map(TitleInfo::display_name),
+            ..self.ingest.clone()
+        };
+        let taken = ingest_stream(&self.volume, upload, &ingest, &mut reader, &mut progress);
         let title = taken.map_err(|error| not_taken(upload.name, &error))?;
         title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
         if let Err(error) = self.open_titles.look(&self.volume) {

@@ -386,8 +386,13 @@ impl Site for ServerSite {
         self.intake.can_take(bytes)
     }
 
-    fn take_in(&self, upload: UploadNames<'_>, bytes: &mut dyn Read) -> Result<TitleInfo, NotTaken> {
-        self.intake.take_in(upload, bytes)
+    fn take_in(
+        &self,
+        upload: UploadNames<'_>,
+        replaced: Option<&TitleInfo>,
+        bytes: &mut dyn Read,
+    ) -> Result<TitleInfo, NotTaken> {
+        self.intake.take_in(upload, replaced, bytes)
     }
 
     fn send(&self, order: Order) {
