@@ -17,8 +17,9 @@ use super::run::{ActiveRun, DeliveryState, Stop};
 use super::speed::Speed;
 use super::state::Service;
 
-/// Null packets stand in for whatever is missing, so that every byte keeps its place.
-const SPARE: u8 = u8::MAX;
+/// No viewer of bytes repairs anything: lost data is decoded from its parity. Null packets stand in for data beyond it, so that
+/// every byte keeps its place.
+const SPARE: u8 = 0;
 
 /// The packets that hold these bytes, and where in the first and the last one they begin and end (0: with the packet's end).
 fn packets_of(entry: &TitleEntry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {

@@ -2,9 +2,11 @@
 //! every receiver still gets every packet.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support::http::get;
 use crate::support::viewers::Viewers::{Restless, Steady};
 use crate::support::viewers::{Load, Viewers, packets_of};
 use crate::support::{Server, add, film, ok, run, volume};
@@ -140,6 +142,25 @@ fn member_directory_removal_loses_no_packet() {
     let said = site.server.said("member 2");
     assert!(said.iter().any(|line| line.contains("missing") || line.contains("failing")), "{said:?}");
     assert!(site.server.interrupt());
+}
+
+/// Viewers of RTP with FEC are left to repair what a disk does not give; those of bytes cannot.
+#[test]
+fn file_of_title_with_a_dead_or_hanging_disk_is_decoded_from_parity() {
+    let mut site = Site::new(5, 1, 1, 4);
+    let fetch = |site: &Site| {
+        let mut stream = TcpStream::connect(site.server.page()).unwrap();
+        get(&mut stream, &format!("/titles/{SHORT}.ts"), "").1
+    };
+    let film = std::fs::read(site.dir.path().join(format!("{SHORT}.ts"))).unwrap();
+    for fault in ["member 2 eio\n", "member 3 hang\n"] {
+        // Extents in memory would hide it.
+        assert!(site.server.interrupt());
+        std::fs::write(&site.orders, "").unwrap();
+        site.server = Server::start(&site.members[0], &["--inject", site.orders.to_str().unwrap()]);
+        site.order(fault);
+        assert!(fetch(&site) == film, "{fault}: other bytes, {:?}", site.server.log);
+    }
 }
 
 #[test]
