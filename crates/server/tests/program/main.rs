@@ -18,6 +18,7 @@ mod e2e_folders;
 mod e2e_full_disk;
 mod e2e_gone;
 mod e2e_hostile;
+mod e2e_lengths;
 mod e2e_library;
 mod e2e_link;
 mod e2e_live;
