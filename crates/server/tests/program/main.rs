@@ -30,6 +30,7 @@ mod e2e_offload_http;
 mod e2e_packet_sizes;
 mod e2e_pictures;
 mod e2e_process;
+mod e2e_proxied;
 mod e2e_real_disks;
 mod e2e_rendition;
 mod e2e_rights;

@@ -39,6 +39,7 @@ use millrace_core::units::{BitRate, ByteLen, Count, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
+use millrace_web::Network;
 
 use self::librarian::DeletedFiles;
 use self::link::LinkRate;
@@ -142,6 +143,14 @@ pub(crate) struct ServeArgs {
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(crate::limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, help_heading = "Who is let in")]
     pub(crate) share_per_address: Percent,
+    /// Most streams at once of all viewers at one address, in place of their share of --max-streams; the share of --max-rate stays [default: by
+    /// --share-per-address]
+    #[arg(long, value_name = "N", help_heading = "Who is let in")]
+    pub(crate) streams_per_address: Option<usize>,
+    /// Proxy in front of HTTP, or a network of them such as 10.0.0.0/8, which is trusted to name its clients (X-Forwarded-For, Forwarded). Limits for
+    /// one address, log lines and sessions then count the client. Repeat it for each. See also: docs/guide/proxy.md
+    #[arg(long = "trusted-proxy", value_name = "NETWORK", value_delimiter = ',', help_heading = "Who is let in")]
+    pub(crate) trusted_proxies: Vec<Network>,
     /// Most viewers at once of one title, whatever bit rate or speed they watch it at; the next one gets 453 [default: no limit]
     #[arg(long, value_name = "N", help_heading = "Who is let in")]
     pub(crate) max_streams_per_title: Option<usize>,

@@ -10,6 +10,7 @@ use millrace_core::limits::{MAX_AHEAD_MS, MAX_STREAMS_PER_ENGINE};
 use millrace_offload::GsoMode;
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::cache::{CacheConfig, ReadBackend};
+use millrace_web::TrustedProxies;
 
 use super::librarian::DeletedFiles;
 use super::pictures::PictureSettings;
@@ -120,6 +121,7 @@ impl ServeArgs {
             u16::try_from(self.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
         service.adapt = self.adapt == AdaptChoice::On;
         service.fec = self.fec == FecChoice::Allow;
+        service.max_streams_per_address = self.streams_per_address;
         service.max_streams_per_title = self.max_streams_per_title;
         service.max_rate = self.max_rate;
         service.packet_sizes = self.packet_sizes.clone();
@@ -134,6 +136,7 @@ impl ServeArgs {
             http: self.http,
             rtsp: self.listen,
             connections_per_address: self.max_connections_per_address,
+            proxies: TrustedProxies::new(self.trusted_proxies.clone()),
             memory: self.web_memory,
             uploads: self.uploads,
             ingest: self.ffmpeg.ingest_options(cancel),

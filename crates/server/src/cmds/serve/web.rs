@@ -23,7 +23,7 @@ use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
-    Secure, Site, SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
     WebLimits,
 };
 use tokio::sync::mpsc;
@@ -48,6 +48,8 @@ pub(super) struct WebSettings {
     /// Where RTSP is wanted.
     pub(super) rtsp: Option<SocketAddr>,
     pub(super) connections_per_address: usize,
+    /// Proxies that name their clients.
+    pub(super) proxies: TrustedProxies,
     /// Memory for responses; `None`: in proportion to the cache.
     pub(super) memory: Option<ByteLen>,
     pub(super) uploads: UploadArgs,
@@ -65,6 +67,7 @@ pub(super) struct Web {
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
     limits: WebLimits,
+    proxies: TrustedProxies,
     feed: Feed,
     totals: Arc<Totals>,
     /// How busy each engine is.
@@ -88,6 +91,7 @@ impl Web {
             http,
             rtsp: rtsp_choice,
             connections_per_address,
+            proxies,
             memory: chosen,
             uploads,
             ingest,
@@ -114,6 +118,7 @@ impl Web {
             orders,
             ordered,
             limits,
+            proxies,
             feed,
             totals,
             loops,
@@ -184,6 +189,7 @@ impl Web {
             secure,
             orders,
             limits,
+            proxies,
             feed,
             totals,
             loops,
@@ -227,7 +233,7 @@ impl Web {
             rtsp_port,
             folders,
         };
-        let config = WebConfig { listeners, carrier, secure, limits, gate, feed, totals };
+        let config = WebConfig { listeners, carrier, secure, limits, proxies, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))
