@@ -30,7 +30,7 @@
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `elementary` | elementary streams out of TS packets |
 //! | `subtitles` | subtitles as WebVTT |
-//! | `page`, `metrics` | the page, and the counters |
+//! | `page`, `metrics`, `process` | the page, the counters, and figures about the process |
 //! | `status` | the state of the server, as it reports it |
 //! | `events` | events, for listeners |
 //! | `openapi` | the description of all addresses |
@@ -78,6 +78,7 @@ mod memory;
 mod metrics;
 mod openapi;
 mod page;
+mod process;
 mod range;
 mod recent;
 mod request;
