@@ -43,6 +43,7 @@ mod e2e_subtitles;
 mod e2e_tls;
 mod e2e_transform;
 mod e2e_uploads;
+mod e2e_user;
 mod e2e_visitors;
 mod e2e_web;
 mod engine_command;

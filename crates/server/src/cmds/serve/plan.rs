@@ -1,6 +1,7 @@
 //! The configuration of each part of the server. It is made of the options here and nowhere else: a
 //! part gets its own, and sees no option of another one.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -130,11 +131,10 @@ impl ServeArgs {
         session
     }
 
-    /// Of the web side; `cancel` stops conversions.
-    pub(super) fn web_settings(&self, cancel: &Arc<AtomicBool>) -> WebSettings {
+    /// Of the web side at this port; `cancel` stops conversions.
+    pub(super) fn web_settings(&self, http: Option<TcpListener>, cancel: &Arc<AtomicBool>) -> WebSettings {
         WebSettings {
-            http: self.http,
-            rtsp: self.listen,
+            http,
             connections_per_address: self.max_connections_per_address,
             proxies: TrustedProxies::new(self.trusted_proxies.clone()),
             memory: self.web_memory,
