@@ -45,6 +45,8 @@ struct ClientUsage {
 pub(crate) struct ConnectionSlot {
     clients: Arc<Clients>,
     address: IpAddr,
+    /// It is of a request: the connection is that of a proxy, and counted there.
+    is_behind_proxy: bool,
 }
 
 /// The right to be worked for.
@@ -88,21 +90,30 @@ impl Clients {
             self.totals.add(|c| c.connections_refused += 1);
             return None;
         }
-        let client = open
-            .by_client
-            .entry(address)
-            .or_insert_with(|| ClientUsage { connections: 0, turns: Arc::new(Semaphore::new(CLIENT_TURNS)) });
-        if client.connections >= most_of_client {
+        if !open.enter(address, most_of_client) {
             self.totals.add(|c| c.connections_refused_address += 1);
             return None;
         }
-        client.connections += 1;
         open.all += 1;
         self.totals.add(|c| {
             c.connections_accepted += 1;
             c.connections += 1;
         });
-        Some(ConnectionSlot { clients: Arc::clone(self), address })
+        Some(ConnectionSlot { clients: Arc::clone(self), address, is_behind_proxy: false })
+    }
+
+    /// Lets a request in that a proxy brings for its client; `None`, counted, if `most_of_client` are under way for its address.
+    pub(crate) fn admit_behind_proxy(
+        self: &Arc<Self>,
+        client: SocketAddr,
+        most_of_client: usize,
+    ) -> Option<ConnectionSlot> {
+        let address = network_of(client.ip());
+        if !self.open().enter(address, most_of_client) {
+            self.totals.add(|c| c.connections_refused_address += 1);
+            return None;
+        }
+        Some(ConnectionSlot { clients: Arc::clone(self), address, is_behind_proxy: true })
     }
 
     /// Waits for a turn. A client without other requests waits only until the sockets have been
@@ -124,6 +135,19 @@ impl Clients {
     }
 }
 
+impl OpenConnections {
+    /// Counts one more of a client, unless it has `most`.
+    fn enter(&mut self, address: IpAddr, most: usize) -> bool {
+        let client = self
+            .by_client
+            .entry(address)
+            .or_insert_with(|| ClientUsage { connections: 0, turns: Arc::new(Semaphore::new(CLIENT_TURNS)) });
+        let has_room = client.connections < most;
+        client.connections += usize::from(has_room);
+        has_room
+    }
+}
+
 impl WorkPermit {
     /// Runs `work`. The turn is over when it is done, or after [`TURN_TIME`]: others of this client
     /// must not wait for a disk or a webhook too.
@@ -139,13 +163,16 @@ impl WorkPermit {
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.clients.open();
-        open.all -= 1;
         if let Some(client) = open.by_client.get_mut(&self.address) {
             client.connections -= 1;
             if client.connections == 0 {
                 open.by_client.remove(&self.address);
             }
         }
+        if self.is_behind_proxy {
+            return;
+        }
+        open.all -= 1;
         if open.all == 0 {
             self.clients.closed.notify_waiters();
         }

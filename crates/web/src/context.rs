@@ -12,10 +12,12 @@ use tokio::sync::watch;
 use crate::clients::{Clients, ConnectionSlot};
 use crate::cmaf::CmafCache;
 use crate::events::Feed;
+use crate::forwarded::TrustedProxies;
 use crate::hls::LookedAt;
 use crate::limits::WebLimits;
 use crate::memory::{Exhausted, Hold, ResponseMemory};
 use crate::recent::Recent;
+use crate::request::{Fields, RequestSource};
 use crate::site::{Site, SiteError};
 use crate::subtitles::SubtitleCache;
 use crate::title_list::Lists;
@@ -24,6 +26,14 @@ use crate::uploads::Uploads;
 
 /// Cached pictures. The key is whether it is the poster, and the hash of both pictures.
 pub(crate) type PictureCache = Recent<(bool, String), Bytes>;
+
+/// The client of a request, with its place among the open connections if a proxy has the connection.
+pub(crate) struct RequestClient {
+    pub(crate) source: RequestSource,
+    /// Otherwise the client has as many requests under way as one address may have connections.
+    pub(crate) is_admitted: bool,
+    _place: Option<ConnectionSlot>,
+}
 
 /// State shared by all connections.
 pub(crate) struct ServerContext {
@@ -42,6 +52,8 @@ pub(crate) struct ServerContext {
     pub(crate) feed: Feed,
     pub(crate) uploads: Arc<Uploads>,
     pub(crate) clients: Arc<Clients>,
+    /// Proxies that name their clients.
+    pub(crate) proxies: TrustedProxies,
     numbers: AtomicU64,
 }
 
@@ -49,6 +61,7 @@ impl ServerContext {
     pub(crate) fn new(
         site: Arc<dyn Site>,
         limits: WebLimits,
+        proxies: TrustedProxies,
         gate: Arc<Gate>,
         feed: Feed,
         totals: Arc<Totals>,
@@ -70,6 +83,7 @@ impl ServerContext {
             gate,
             feed,
             clients,
+            proxies,
             numbers: AtomicU64::new(0),
         }
     }
@@ -79,9 +93,24 @@ impl ServerContext {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Lets a connection in; `None`, counted, if there are too many.
+    /// Lets a connection in; `None`, counted, if there are too many. A trusted proxy has as many as its clients need.
     pub(crate) fn admit(&self, peer: SocketAddr) -> Option<ConnectionSlot> {
-        self.clients.admit(peer, self.limits.connections, self.limits.connections_per_address)
+        let most_of_client = match self.proxies.trusts(peer.ip()) {
+            true => usize::MAX,
+            false => self.limits.connections_per_address,
+        };
+        self.clients.admit(peer, self.limits.connections, most_of_client)
+    }
+
+    /// The client of a request that came on a connection of `source`. One behind a trusted proxy has a place for its request, as it would have
+    /// for a connection.
+    pub(crate) fn client_of(&self, source: RequestSource, fields: &Fields) -> RequestClient {
+        let peer = self.proxies.client_of(source.peer, fields);
+        let is_behind_proxy = peer != source.peer;
+        let most = self.limits.connections_per_address;
+        let place = is_behind_proxy.then(|| self.clients.admit_behind_proxy(peer, most)).flatten();
+        let is_admitted = !is_behind_proxy || place.is_some();
+        RequestClient { source: RequestSource { peer, ..source }, is_admitted, _place: place }
     }
 
     /// Reserves memory for a cache entry. If memory is exhausted, empties the caches first.

@@ -45,6 +45,13 @@ pub(crate) fn exhausted() -> Answer {
     ))
 }
 
+/// The answer to a client that has too many requests under way through a proxy.
+pub(crate) fn crowded() -> Answer {
+    not_sent(&DeliveryRefusal::Full(
+        "too many requests of this address are under way (--max-connections-per-address)".to_owned(),
+    ))
+}
+
 /// Returns the response to a viewer whose media was not sent.
 pub(crate) fn refusal(why: &DeliveryRefusal) -> Answer {
     cors::allow_all_origins(not_sent(why)).with("X-Content-Type-Options", "nosniff")

@@ -30,7 +30,7 @@
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
 //! | `elementary` | elementary streams out of TS packets |
 //! | `subtitles` | subtitles as WebVTT |
-//! | `page`, `metrics` | the page, and the counters |
+//! | `page`, `metrics`, `process` | the page, the counters, and figures about the process |
 //! | `status` | the state of the server, as it reports it |
 //! | `events` | events, for listeners |
 //! | `openapi` | the description of all addresses |
@@ -68,6 +68,7 @@ mod elementary;
 pub mod events;
 mod failures;
 mod file;
+mod forwarded;
 mod front;
 mod handlers;
 mod hls;
@@ -78,6 +79,7 @@ mod memory;
 mod metrics;
 mod openapi;
 mod page;
+mod process;
 mod range;
 mod recent;
 mod request;
@@ -112,6 +114,7 @@ use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 
 use self::context::ServerContext;
 pub use self::events::{Feed, SiteEvent};
+pub use self::forwarded::{Network, NetworkError, TrustedProxies};
 pub use self::front::Arrivals;
 pub use self::handlers::title::{TitleContext, TitleDescription, folders_of};
 pub use self::limits::WebLimits;
@@ -150,6 +153,8 @@ pub struct WebConfig {
     pub secure: Option<Secure>,
     /// How many of them.
     pub limits: WebLimits,
+    /// Proxies that name their clients.
+    pub proxies: TrustedProxies,
     /// Access control.
     pub gate: Arc<Gate>,
     /// Where others tell what happens.
@@ -204,12 +209,12 @@ pub struct WebHandle {
 /// # Errors
 /// If a thread or its runtime cannot be created, or a listener cannot be used.
 pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
-    let WebConfig { listeners, carrier, secure, limits, gate, feed, totals } = config;
+    let WebConfig { listeners, carrier, secure, limits, proxies, gate, feed, totals } = config;
     let is_plain = !listeners.is_empty() || carrier.is_some();
     let plain = is_plain.then_some(("web", listeners, None, carrier));
     let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor), None));
     let (ends, told) = watch::channel(false);
-    let shared = Arc::new(ServerContext::new(site, limits, gate, feed, totals, told));
+    let shared = Arc::new(ServerContext::new(site, limits, proxies, gate, feed, totals, told));
     let mut handle =
         WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
     for (name, listeners, tls, carrier) in plain.into_iter().chain(secure) {

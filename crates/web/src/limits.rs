@@ -38,6 +38,9 @@ pub const MAX_SUBTITLE_UPLOADS: usize = 4;
 
 // Connections.
 
+/// Characters of a network that an error quotes: more than the longest address with its prefix has.
+pub(crate) const MAX_QUOTED_NETWORK: usize = 80;
+
 /// HTTP connections at once: ten thousand that are idle, and room for those that ask. One that is idle holds a descriptor and less than 2 KiB.
 pub const MAX_WEB_CONNECTIONS: usize = 12 * 1024;
 /// HTTP connections from one address by default, as for RTSP: a NAT box hides a whole hotel floor. A proxy in front needs fewer than it has viewers.

@@ -1,4 +1,4 @@
-//! `/metrics`: all counters in the text format of Prometheus (version 0.0.4).
+//! `/metrics`: all counters, and figures about the process, in the text format of Prometheus (version 0.0.4).
 //!
 //! A counter's name is `millrace_`, its part, its name in `--stats`; times are in seconds there, as Prometheus has them, and sums end in `_total`.
 
@@ -9,6 +9,7 @@ use millrace_core::counters::{Counter, CounterKind, CounterSample, CounterUnit};
 use millrace_core::time::NS_PER_S;
 
 use crate::answer::Answer;
+use crate::process::write_process_metrics;
 use crate::site::Site;
 
 /// Media type of the format.
@@ -44,6 +45,7 @@ pub(crate) fn answer(site: &dyn Site) -> Answer {
         // Writing into a string does not fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
     }
+    write_process_metrics(&mut text);
     Answer::new(200, TEXT, text).with("Cache-Control", "no-store")
 }
 

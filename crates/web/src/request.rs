@@ -103,8 +103,11 @@ pub(crate) struct Fields {
     pub(crate) content_range: Option<String>,
     pub(crate) content_disposition: Option<String>,
     pub(crate) accept_encoding: Option<String>,
-    /// A proxy has forwarded the request, by its own account. The client that it names is not
-    /// trusted: anybody can write that field.
+    /// The clients that proxies name. Anybody can write these fields, so they count for trusted proxies only
+    /// ([`TrustedProxies::client_of`](crate::forwarded::TrustedProxies::client_of)).
+    pub(crate) forwarded: Option<String>,
+    pub(crate) forwarded_for: Option<String>,
+    /// A proxy has forwarded the request, by its own account.
     pub(crate) is_forwarded: bool,
     /// Whether a page of another site caused the request (`Sec-Fetch-Site`).
     pub(crate) is_of_other_page: bool,
@@ -157,6 +160,8 @@ impl Fields {
             ("content-range", &mut self.content_range),
             ("content-disposition", &mut self.content_disposition),
             ("accept-encoding", &mut self.accept_encoding),
+            ("forwarded", &mut self.forwarded),
+            ("x-forwarded-for", &mut self.forwarded_for),
         ];
         self.is_forwarded |= is_added_by_proxies(name);
         self.is_of_other_page |= name.eq_ignore_ascii_case("sec-fetch-site")

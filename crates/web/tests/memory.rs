@@ -21,7 +21,7 @@ use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_store::pictures::Pictures;
 use millrace_tls::{Acceptor, Certificates, Trust};
 use millrace_web::limits::MAX_WEB_CONNECTIONS_PER_ADDRESS;
-use millrace_web::{Feed, PicturesState, Secure, Totals, WebConfig, WebHandle, WebLimits};
+use millrace_web::{Feed, PicturesState, Secure, Totals, TrustedProxies, WebConfig, WebHandle, WebLimits};
 use rustix::process::Resource;
 use site::{Film, MadeUp, Manner};
 
@@ -80,6 +80,7 @@ fn serve(limits: WebLimits) -> Served {
         carrier: None,
         secure: Some(Secure { listeners: vec![listen()], acceptor }),
         limits,
+        proxies: TrustedProxies::default(),
         gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),

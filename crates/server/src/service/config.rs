@@ -22,6 +22,8 @@ pub struct ServiceConfig {
     /// Share of `max_streams` and of `max_rate` that one IPv4 address or one IPv6 /64 may have, in percent. One stream it always
     /// may have.
     pub address_share_percent: u8,
+    /// Streams at once of one IPv4 address or one IPv6 /64; `None`: its share of `max_streams`.
+    pub max_streams_per_address: Option<usize>,
     /// Streams at once of one title, including those of titles made from it; `None`: only the limit
     /// for all titles counts.
     pub max_streams_per_title: Option<usize>,
@@ -61,6 +63,7 @@ impl ServiceConfig {
         self.max_rate = new.max_rate;
         self.max_streams_per_title = new.max_streams_per_title;
         self.address_share_percent = new.address_share_percent;
+        self.max_streams_per_address = new.max_streams_per_address;
         self.pause_reservation_ns = new.pause_reservation_ns;
         self.fast_start_ms = new.fast_start_ms;
         self.adapt = new.adapt;
@@ -89,6 +92,7 @@ impl Default for ServiceConfig {
             max_streams: limits::DEFAULT_STREAMS_PER_ENGINE,
             max_sessions: crate::limits::session_table_size(limits::DEFAULT_STREAMS_PER_ENGINE),
             address_share_percent: crate::limits::DEFAULT_ADDRESS_SHARE_PERCENT,
+            max_streams_per_address: None,
             max_streams_per_title: None,
             pause_reservation_ns: crate::limits::DEFAULT_PAUSE_RESERVATION_NS,
             max_rate: None,

@@ -66,6 +66,12 @@ pub enum Exhausted {
         /// How many.
         max: u64,
     },
+    /// As many play at this address as the operator allows one.
+    #[error("all {max} streams that one address may have are in use (--streams-per-address)")]
+    AddressStreamLimit {
+        /// How many.
+        max: usize,
+    },
     /// As much is played at this address as one may have.
     #[error("{used} of {max} that one address may have in use, {more} more asked (--share-per-address)")]
     AddressRate {
@@ -125,7 +131,7 @@ impl Exhausted {
             Self::Sessions { .. } => "sessions",
             Self::Streams { .. } => "streams",
             Self::Rate { .. } => "bit rate",
-            Self::AddressStreams { .. } => "streams of the address",
+            Self::AddressStreams { .. } | Self::AddressStreamLimit { .. } => "streams of the address",
             Self::AddressRate { .. } => "bit rate of the address",
             Self::TitleStreams { .. } => "streams of the title",
             Self::UserStreams { .. } => "streams of the user",
@@ -145,6 +151,7 @@ impl Exhausted {
             Self::AddressSessions
             | Self::AddressBeginnings { .. }
             | Self::AddressStreams { .. }
+            | Self::AddressStreamLimit { .. }
             | Self::AddressRate { .. } => ShareScope::Address,
             Self::TitleStreams { .. } => ShareScope::Title,
             Self::UserStreams { .. } | Self::UserRate { .. } => ShareScope::User,
@@ -168,6 +175,7 @@ impl Exhausted {
             | Self::Rate { .. }
             | Self::AddressBeginnings { .. }
             | Self::AddressStreams { .. }
+            | Self::AddressStreamLimit { .. }
             | Self::AddressRate { .. }
             | Self::TitleStreams { .. }
             | Self::UserStreams { .. }

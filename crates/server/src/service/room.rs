@@ -112,10 +112,18 @@ impl Service {
         if streams == 0 {
             return Ok(());
         }
-        let percent = u64::from(self.config.address_share_percent);
-        let max = (self.config.max_streams as u64 * percent / 100).max(1);
-        if streams as u64 >= max {
-            return Err(Refusal::Exhausted(Exhausted::AddressStreams { max }));
+        match self.config.max_streams_per_address {
+            Some(max) if streams >= max => {
+                return Err(Refusal::Exhausted(Exhausted::AddressStreamLimit { max }));
+            }
+            Some(_) => {}
+            None => {
+                let percent = u64::from(self.config.address_share_percent);
+                let max = (self.config.max_streams as u64 * percent / 100).max(1);
+                if streams as u64 >= max {
+                    return Err(Refusal::Exhausted(Exhausted::AddressStreams { max }));
+                }
+            }
         }
         let Some(max) = self.config.max_rate else { return Ok(()) };
         let max = self.address_rate(max);

@@ -27,6 +27,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Exhausted(Exhausted::Streams { .. }) => "Streams",
         Refusal::Exhausted(Exhausted::Rate { .. }) => "Rate",
         Refusal::Exhausted(Exhausted::AddressStreams { .. }) => "AddressStreams",
+        Refusal::Exhausted(Exhausted::AddressStreamLimit { .. }) => "AddressStreamLimit",
         Refusal::Exhausted(Exhausted::AddressRate { .. }) => "AddressRate",
         Refusal::Exhausted(Exhausted::TitleStreams { .. }) => "TitleStreams",
         Refusal::Exhausted(Exhausted::UserStreams { .. }) => "UserStreams",
@@ -74,7 +75,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 49;
+const REFUSALS: usize = 50;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -223,6 +224,14 @@ fn ceilings(met: &mut Met) {
         config.address_share_percent = 50;
     });
     let text = "all 1 streams that one address may have are in use (--share-per-address)";
+    met.see(desk.try_tcp(conn), text, Some("streams of the address"));
+    // A number stands in place of the share of the streams, whether it is less or more.
+    let (mut desk, conn, late) = one_plays(&|config| {
+        (config.max_streams, config.address_share_percent) = (3, 10);
+        config.max_streams_per_address = Some(2);
+    });
+    desk.play(late, None).unwrap();
+    let text = "all 2 streams that one address may have are in use (--streams-per-address)";
     met.see(desk.try_tcp(conn), text, Some("streams of the address"));
     let (mut desk, conn, _) = one_plays(&|config| {
         config.max_rate = Some("12Mb/s".parse().unwrap());

@@ -20,7 +20,7 @@ use crate::clients::ConnectionSlot;
 use crate::context::ServerContext;
 use crate::delivery::MediaOrder;
 use crate::dispatch;
-use crate::failures::refusal;
+use crate::failures::{crowded, refusal};
 use crate::hyper_side::{self, RequestConnection};
 use crate::limits::{
     HEAD_TIME, INSIDE_READ_BYTES, LEAST_REPLY_RATE, MAX_PIPELINED_BYTES, WEB_IDLE_TIME, WEB_READ_BYTES,
@@ -67,11 +67,12 @@ pub(super) async fn serve(
             Some(Parsed::Other(request)) => Box::pin(conn.pass_on(request)).await,
             // On a connection with earlier requests, the head could have been forged in a viewer's
             // name (request smuggling).
-            Some(Parsed::Tunnel) if conn.requests == 0 => {
+            Some(Parsed::Tunnel(fields)) if conn.requests == 0 => {
+                conn.peer = conn.shared.proxies.client_of(conn.peer, &fields);
                 Box::pin(conn.hand_over()).await;
                 break;
             }
-            Some(Parsed::Tunnel) => {
+            Some(Parsed::Tunnel(_)) => {
                 conn.refuse(400, "RTSP in HTTP begins a connection").await;
                 break;
             }
@@ -152,8 +153,11 @@ impl FrontConnection {
             (true, false) => Then::Keep,
         };
         let shared = Arc::clone(&self.shared);
-        let source = self.source();
-        let mut answer = dispatch::answer(&shared, &request, source).await;
+        let client = shared.client_of(self.source(), &request.fields);
+        let mut answer = match client.is_admitted {
+            true => dispatch::answer(&shared, &request, client.source).await,
+            false => crowded(),
+        };
         let conn = match std::mem::replace(&mut answer.body, Body::None) {
             Body::Media(mut media) => {
                 // Without a length the body ends with the connection (RFC 9112 section 6.3).
@@ -162,7 +166,7 @@ impl FrontConnection {
                     None => then = Then::Close,
                 }
                 media.before = [reply::head(&answer, then), media.before].concat();
-                let order = MediaOrder { media, source, agent: request.fields.agent() };
+                let order = MediaOrder { media, source: client.source, agent: request.fields.agent() };
                 Box::pin(self.send_media(order, answer.status, then)).await
             }
             body => {
@@ -226,7 +230,7 @@ impl FrontConnection {
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut near).await;
     }
 
-    /// The client, and the id of the request that is being answered.
+    /// The peer, and the id of the request that is being answered.
     fn source(&self) -> RequestSource {
         let id = RequestId { conn: self.number, number: self.requests };
         RequestSource { peer: self.peer, id }

@@ -25,7 +25,7 @@ pub(crate) enum Parsed {
     /// HTTP/2.
     Http2,
     /// RTSP tunnelled over HTTP; this is one of its two connections.
-    Tunnel,
+    Tunnel(Box<Fields>),
     /// Nothing that is answered otherwise than by this status; the connection ends.
     Bad(u16, &'static str),
 }
@@ -114,7 +114,9 @@ fn request(head: &[u8], length: usize) -> Parsed {
     }
     let has_cookie = parsed.headers.iter().any(|field| field.name.eq_ignore_ascii_case("x-sessioncookie"));
     if has_cookie && matches!(method, "GET" | "POST") {
-        return Parsed::Tunnel;
+        let mut fields = Fields::default();
+        parsed.headers.iter().for_each(|field| fields.note(field.name, field.value));
+        return Parsed::Tunnel(Box::new(fields));
     }
     let message = match MessageFraming::read(parsed.headers, version == 0) {
         Ok(message) => message,

@@ -67,7 +67,10 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
             parts.get(i + 1).map_or((data_bytes, index.end()), |next| (next.byte, next.time));
         cut_part(*part, end, end_time, &points, !index.access_points().is_empty(), &mut cuts);
     }
-    let last = SegmentBoundary { byte: data_bytes, time: index.end(), tables: data_bytes, begins_part: None };
+    // The lengths add up to the title's: that of its packets, as everywhere but in RTSP. Its last picture is shown later on the packets' clock, but so is
+    // its first, by the delay of a decoder; players count from the first picture.
+    let last =
+        SegmentBoundary { byte: data_bytes, time: index.duration(), tables: data_bytes, begins_part: None };
     let ends = cuts.iter().skip(1).chain([&last]);
     let mut layout = 0;
     let list = cuts.iter().zip(ends).enumerate().map(|(at, (cut, end))| {

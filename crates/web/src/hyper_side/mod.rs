@@ -41,7 +41,7 @@ use crate::answer::{Answer, Body, SERVER};
 use crate::context::ServerContext;
 use crate::delivery::MediaOrder;
 use crate::dispatch;
-use crate::failures::{exhausted, refusal};
+use crate::failures::{crowded, exhausted, refusal};
 use crate::handlers::{rename, upload};
 use crate::limits::{
     H2_PING, H2_SEND_BUFFER_BYTES, H2_STREAM_BYTES, HEAD_TIME, INSIDE_READ_BYTES, MAX_H2_RESETS,
@@ -249,6 +249,11 @@ async fn respond(
         Ok(request) => request,
         Err(answer) => return finish(answer, shared),
     };
+    let client = shared.client_of(source, &request.fields);
+    if !client.is_admitted {
+        return finish(crowded(), shared);
+    }
+    let source = client.source;
     let mut answer = match came.body {
         Some(WantedBody::Upload(found, mut body)) => {
             let answer = dispatch::take_upload(shared, &request, &found, source, &mut body, beat).await;

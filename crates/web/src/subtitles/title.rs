@@ -55,7 +55,7 @@ pub(crate) fn look(site: &dyn Site, title: &TitleInfo) -> Result<Option<Subtitle
     // Finding a page requires its whole segment; long segments therefore rule out teletext.
     let tracks = if segments.iter().any(is_long) { Vec::new() } else { tracks(&bytes, title) };
     let starts = segments.iter().map(|segment| index.time_of(segment.bytes.start).0);
-    let times = starts.chain([index.end().0]).map(u64::cast_signed).collect();
+    let times = starts.chain([index.duration().0]).map(u64::cast_signed).collect();
     let timeline = Timeline::new(Arc::clone(&index), 0);
     Ok(Some(Subtitled { tracks, segments, times, index, timeline }))
 }

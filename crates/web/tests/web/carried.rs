@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use millrace_rights::{Gate, Policy, RightsSnapshot};
 use millrace_web::{
-    Arrivals, Carried, CarriedStream, Carrier, DeliveryRefusal, Feed, ReadWrite, Totals, WebConfig,
-    WebHandle, WebLimits, start,
+    Arrivals, Carried, CarriedStream, Carrier, DeliveryRefusal, Feed, ReadWrite, Totals, TrustedProxies,
+    WebConfig, WebHandle, WebLimits, start,
 };
 
 use tokio::io::Join;
@@ -29,6 +29,7 @@ fn serve(site: &Arc<MadeUp>, limits: WebLimits) -> (WebHandle, SocketAddr, Arc<T
         carrier: Some(Carrier::new(|arrivals| bring(listener, arrivals))),
         secure: None,
         limits,
+        proxies: TrustedProxies::default(),
         gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),

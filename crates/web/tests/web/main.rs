@@ -16,6 +16,7 @@ mod offered;
 mod openapi;
 mod pages;
 mod pictures;
+mod proxied;
 mod rights;
 mod site;
 mod subtitles;

@@ -382,8 +382,9 @@ fn metrics_are_one_family_each() {
         let refused = Client::to(address).ask("GET", "/metrics", &format!("{line}\r\n"));
         assert_eq!(refused.status, 403, "{line}");
     }
+    let (counters, process) = answer.text().split_once("# HELP millrace_build_info ").expect("the version");
     assert_eq!(
-        answer.text(),
+        counters,
         "# HELP millrace_engine_sent_bytes_total Bytes sent.\n\
          # TYPE millrace_engine_sent_bytes_total counter\n\
          millrace_engine_sent_bytes_total{engine=\"0\"} 1000\n\
@@ -406,4 +407,23 @@ fn metrics_are_one_family_each() {
          # TYPE millrace_titles_longest_turn_seconds gauge\n\
          millrace_titles_longest_turn_seconds{title=\"a\\\"b\\\\c\\nd\"} 0.000000000\n"
     );
+    let version = concat!("\nmillrace_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n");
+    assert!(process.contains(version), "{process}");
+    let value = |name: &str| -> f64 {
+        let line = process.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name}: {process}")).parse().unwrap()
+    };
+    for (name, kind, least) in [
+        ("process_cpu_seconds_total", "counter", 0.0),
+        ("process_start_time_seconds", "gauge", 1_600_000_000.0),
+        ("process_resident_memory_bytes", "gauge", 1_000_000.0),
+        ("process_virtual_memory_bytes", "gauge", value("process_resident_memory_bytes")),
+        ("process_threads", "gauge", 2.0),
+        ("process_open_fds", "gauge", 4.0),
+        ("process_max_fds", "gauge", value("process_open_fds")),
+    ] {
+        assert!(process.contains(&format!("# HELP {name} ")), "{name}");
+        assert!(process.contains(&format!("\n# TYPE {name} {kind}\n")), "{name}");
+        assert!(value(name) >= least, "{name}: {process}");
+    }
 }

@@ -25,8 +25,8 @@ use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
     LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
-    PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals, WebConfig, WebHandle,
-    WebLimits,
+    PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig,
+    WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -199,6 +199,28 @@ pub(crate) fn serve_with(
     serve_on(site, TcpListener::bind("127.0.0.1:0").unwrap(), limits, gate, totals, feed)
 }
 
+/// The same behind proxies in these networks.
+pub(crate) fn serve_behind(
+    site: &Arc<MadeUp>,
+    networks: &[&str],
+    limits: WebLimits,
+) -> (WebHandle, SocketAddr, Arc<Totals>) {
+    let totals = Arc::new(Totals::default());
+    let config = WebConfig {
+        listeners: vec![TcpListener::bind("127.0.0.1:0").unwrap()],
+        carrier: None,
+        secure: None,
+        limits,
+        proxies: TrustedProxies::new(networks.iter().map(|network| network.parse().unwrap()).collect()),
+        gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
+        feed: Feed::default(),
+        totals: Arc::clone(&totals),
+    };
+    let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
+    let address = handle.addresses()[0];
+    (handle, address, totals)
+}
+
 /// The same at a socket of a test's own.
 pub(crate) fn serve_at(site: &Arc<MadeUp>, listener: TcpListener) -> (WebHandle, SocketAddr) {
     let gate = Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap());
@@ -214,7 +236,8 @@ fn serve_on(
     feed: Feed,
 ) -> (WebHandle, SocketAddr) {
     let (listeners, gate, totals) = (vec![listener], Arc::clone(gate), Arc::clone(totals));
-    let config = WebConfig { listeners, carrier: None, secure: None, limits, gate, feed, totals };
+    let proxies = TrustedProxies::default();
+    let config = WebConfig { listeners, carrier: None, secure: None, limits, proxies, gate, feed, totals };
     let handle = millrace_web::start(config, Arc::<MadeUp>::clone(site)).unwrap();
     let address = handle.addresses()[0];
     (handle, address)
@@ -240,6 +263,7 @@ pub(crate) fn serve_by_tls(
         carrier: None,
         secure: Some(secure),
         limits,
+        proxies: TrustedProxies::default(),
         gate: Arc::new(Gate::new(Policy::default(), RightsSnapshot::default()).unwrap()),
         feed: Feed::default(),
         totals: Arc::clone(&totals),

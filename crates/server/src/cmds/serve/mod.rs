@@ -16,6 +16,7 @@ mod members;
 mod notify;
 mod pictures;
 mod plan;
+mod ports;
 mod reload;
 mod rests;
 pub(crate) mod rights;
@@ -25,6 +26,7 @@ mod tcp;
 mod tls;
 mod transforms;
 mod uploads;
+mod user;
 mod web;
 mod worker;
 
@@ -39,6 +41,7 @@ use millrace_core::units::{BitRate, ByteLen, Count, HumanDuration};
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
+use millrace_web::Network;
 
 use self::librarian::DeletedFiles;
 use self::link::LinkRate;
@@ -90,6 +93,10 @@ pub(crate) struct ServeArgs {
     /// Host name or address to print in URLs [default: this machine's address]
     #[arg(long, value_name = "HOST", help_heading = "Network")]
     pub(crate) host: Option<String>,
+    /// User to run as, for a server that root starts: its ports are opened by root, everything else is this user's. Capabilities are given up but for
+    /// those that AF_XDP needs, where it is used [default: the user that starts it]
+    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    pub(crate) user: Option<String>,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]
@@ -142,6 +149,19 @@ pub(crate) struct ServeArgs {
     /// Share of --max-streams and of --max-rate that all viewers at one address may use; one stream is always allowed
     #[arg(long, value_name = "PERCENT", default_value_t = Percent(f64::from(crate::limits::DEFAULT_ADDRESS_SHARE_PERCENT)), value_parser = parse_address_share, help_heading = "Who is let in")]
     pub(crate) share_per_address: Percent,
+    /// Most streams at once of all viewers at one address, in place of their share of --max-streams; the share of --max-rate stays [default: by
+    /// --share-per-address]
+    #[arg(long, value_name = "N", help_heading = "Who is let in")]
+    pub(crate) streams_per_address: Option<usize>,
+    /// Proxy in front of HTTP, or a network of them such as 10.0.0.0/8, which is trusted to name its clients (X-Forwarded-For, Forwarded). Limits for
+    /// one address, log lines and sessions then count the client. Repeat it for each. See also: docs/guide/proxy.md
+    #[arg(
+        long = "trusted-proxy",
+        value_name = "NETWORK",
+        value_delimiter = ',',
+        help_heading = "Who is let in"
+    )]
+    pub(crate) trusted_proxies: Vec<Network>,
     /// Most viewers at once of one title, whatever bit rate or speed they watch it at; the next one gets 453 [default: no limit]
     #[arg(long, value_name = "N", help_heading = "Who is let in")]
     pub(crate) max_streams_per_title: Option<usize>,
@@ -317,7 +337,7 @@ impl ServeArgs {
 
     /// The volume, made if there is none.
     pub(crate) fn open_volume(&self) -> anyhow::Result<Volume> {
-        self.store.open_any_or_create()
+        self.store.open_any_or_create().map_err(|error| user::explain_denied(self.user.as_deref(), error))
     }
 
     /// The transformations, with their modules.

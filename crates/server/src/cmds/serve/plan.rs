@@ -1,6 +1,7 @@
 //! The configuration of each part of the server. It is made of the options here and nowhere else: a
 //! part gets its own, and sees no option of another one.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,6 +11,7 @@ use millrace_core::limits::{MAX_AHEAD_MS, MAX_STREAMS_PER_ENGINE};
 use millrace_offload::GsoMode;
 use millrace_offload::idle::IdlePolicy;
 use millrace_store::cache::{CacheConfig, ReadBackend};
+use millrace_web::TrustedProxies;
 
 use super::librarian::DeletedFiles;
 use super::pictures::PictureSettings;
@@ -120,6 +122,7 @@ impl ServeArgs {
             u16::try_from(self.fast_start.0.as_millis()).unwrap_or(MAX_AHEAD_MS).min(MAX_AHEAD_MS);
         service.adapt = self.adapt == AdaptChoice::On;
         service.fec = self.fec == FecChoice::Allow;
+        service.max_streams_per_address = self.streams_per_address;
         service.max_streams_per_title = self.max_streams_per_title;
         service.max_rate = self.max_rate;
         service.packet_sizes = self.packet_sizes.clone();
@@ -128,12 +131,12 @@ impl ServeArgs {
         session
     }
 
-    /// Of the web side; `cancel` stops conversions.
-    pub(super) fn web_settings(&self, cancel: &Arc<AtomicBool>) -> WebSettings {
+    /// Of the web side at this port; `cancel` stops conversions.
+    pub(super) fn web_settings(&self, http: Option<TcpListener>, cancel: &Arc<AtomicBool>) -> WebSettings {
         WebSettings {
-            http: self.http,
-            rtsp: self.listen,
+            http,
             connections_per_address: self.max_connections_per_address,
+            proxies: TrustedProxies::new(self.trusted_proxies.clone()),
             memory: self.web_memory,
             uploads: self.uploads,
             ingest: self.ffmpeg.ingest_options(cancel),

@@ -172,6 +172,7 @@ mod tests {
         ("overload", "share"),
         ("pause-reservation", "7s"),
         ("share-per-address", "10%"),
+        ("streams-per-address", "4"),
         ("max-streams-per-title", "3"),
         ("fast-start", "100ms"),
         ("adapt", "off"),

@@ -43,6 +43,7 @@ use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
 use super::plan::{LibrarySettings, LoopSettings};
+use super::ports::ServerPorts;
 use super::reload::Reloader;
 use super::rests::Rests;
 use super::tcp::url_host;
@@ -50,7 +51,7 @@ use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{ServeArgs, bind, invite, notify, rights};
+use super::{ServeArgs, invite, notify, rights, user};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
@@ -68,17 +69,16 @@ use crate::session::ServerConfig;
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
 pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     give_large_blocks_back();
-    let (cancel, mut reloader) = begin(args)?;
+    let (ServerPorts { rtsp: listener, address, http, tls }, cancel, mut reloader) = begin(args)?;
     let engine = args.loop_settings()?;
     let memory = take_memory(args.cache, &engine)?;
     let transforms = args.named_transforms()?;
-    let listener = bind::first_free(&args.listen_choices(), bind::For::Rtsp)?;
     let volume = Arc::new(args.open_volume()?);
     let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
-    let address = listener.local_addr()?;
-    let mut tls = Tls::take(&args.tls, args.listen, address)?;
-    let mut web = Web::take(args.web_settings(&cancel), ByteLen(memory.cache_bytes), address, tls.as_mut())?;
+    let mut tls = Tls::read(&args.tls, tls)?;
+    let web = args.web_settings(http, &cancel);
+    let mut web = Web::new(web, ByteLen(memory.cache_bytes), address, tls.as_mut())?;
     let gate = rights::start(&args.rights, volume.members())?;
     let bells = (0..engine.count).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
     let mut udp = bind_udp(&engine, address)?;
@@ -137,16 +137,20 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sets up the process itself: log, signal handling, limit of open files.
+/// Sets up the process itself: log, limit of open files, ports, user, signal handling.
 ///
-/// Returns a flag that a signal sets when the server should end, and reads the settings again after SIGHUP.
-fn begin(args: &ServeArgs) -> anyhow::Result<(Arc<AtomicBool>, Reloader)> {
+/// Returns the ports, a flag that a signal sets when the server should end, and reads the settings again after SIGHUP.
+fn begin(args: &ServeArgs) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Reloader)> {
     start_log(args.log_format);
     raise_open_files();
+    let ports = ServerPorts::take(args)?;
     let hangup = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&hangup);
-    let cancel = crate::cmds::signals::cancel_server_on_signals(move || flag.store(true, Ordering::Relaxed))?;
-    Ok((cancel, Reloader::new(hangup, args)))
+    let reloader = Reloader::new(Arc::clone(&hangup), args);
+    // The last thing that is done by root, and before there is another thread.
+    user::become_user(args)?;
+    let cancel =
+        crate::cmds::signals::cancel_server_on_signals(move || hangup.store(true, Ordering::Relaxed))?;
+    Ok((ports, cancel, reloader))
 }
 
 /// Whether the server should end; until then it follows its settings.

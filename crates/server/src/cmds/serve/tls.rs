@@ -62,29 +62,33 @@ impl TlsArgs {
     }
 }
 
+/// Its ports, taken before anything else is done.
+pub(super) struct TlsPorts {
+    https: Option<TcpListener>,
+    rtsps: Option<TcpListener>,
+}
+
 /// TLS before it is started: the certificate is read, and the ports are taken.
 pub(super) struct Tls {
     certificates: Arc<Certificates>,
     totals: Arc<Totals>,
-    https: Option<TcpListener>,
-    rtsps: Option<TcpListener>,
+    ports: TlsPorts,
 }
 
 /// RTSP by TLS: its thread, and the connections from there; neither if it is not wanted.
 pub(super) type Rtsps = (Option<Relay>, Option<mpsc::Receiver<Relayed>>);
 
-impl Tls {
-    /// Reads the certificate and takes the addresses, if there is one.
+impl TlsPorts {
+    /// Takes the addresses, if there is a certificate.
     pub(super) fn take(
         args: &TlsArgs,
         listen: Option<SocketAddr>,
         rtsp: SocketAddr,
     ) -> anyhow::Result<Option<Self>> {
-        let TlsArgs { tls_certificate, tls_key, https, rtsps } = args;
-        let (Some(certificate), Some(key)) = (tls_certificate, tls_key) else { return Ok(None) };
-        let totals = Arc::new(Totals::default());
-        let certificates = Certificates::read(certificate, key, &totals)?;
-        certificates.follow()?;
+        let TlsArgs { tls_certificate, https, rtsps, .. } = args;
+        if tls_certificate.is_none() {
+            return Ok(None);
+        }
         let https = match https {
             Some(choice) => choice.take(bind::For::Https)?,
             None => usual(listen, rtsp.ip(), DEFAULT_HTTPS_PORT, bind::For::Https),
@@ -100,7 +104,21 @@ impl Tls {
                     .ok()
             }
         };
-        Ok(Some(Self { certificates, totals, https, rtsps }))
+        Ok(Some(Self { https, rtsps }))
+    }
+}
+
+impl Tls {
+    /// Reads the certificate, if there is one.
+    pub(super) fn read(args: &TlsArgs, ports: Option<TlsPorts>) -> anyhow::Result<Option<Self>> {
+        let TlsArgs { tls_certificate, tls_key, .. } = args;
+        let (Some(certificate), Some(key), Some(ports)) = (tls_certificate, tls_key, ports) else {
+            return Ok(None);
+        };
+        let totals = Arc::new(Totals::default());
+        let certificates = Certificates::read(certificate, key, &totals)?;
+        certificates.follow()?;
+        Ok(Some(Self { certificates, totals, ports }))
     }
 
     /// Adds its counters to the rest.
@@ -111,14 +129,15 @@ impl Tls {
 
     /// HTTPS, for the web side to start; `None`: it is not wanted.
     pub(super) fn https(&mut self) -> anyhow::Result<Option<Secure>> {
-        let Some(listener) = self.https.take() else { return Ok(None) };
+        let Some(listener) = self.ports.https.take() else { return Ok(None) };
         let acceptor = Acceptor::new(&self.certificates, &millrace_web::PROTOCOLS, &self.totals)?;
         Ok(Some(Secure { listeners: vec![listener], acceptor }))
     }
 
     /// Starts the thread of RTSPS.
     pub(super) fn rtsps(tls: Option<&mut Self>) -> anyhow::Result<Rtsps> {
-        let Some((tls, listener)) = tls.and_then(|tls| tls.rtsps.take().map(|listener| (tls, listener)))
+        let Some((tls, listener)) =
+            tls.and_then(|tls| tls.ports.rtsps.take().map(|listener| (tls, listener)))
         else {
             return Ok((None, None));
         };

@@ -23,31 +23,31 @@ use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
-    Secure, Site, SiteError, Status, TitleBytes, Totals, TunnelConn, ViewerAdmission, WebConfig, WebHandle,
-    WebLimits,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
+    WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
 use super::access::Listening;
-use super::listen::{ListenChoice, usual};
+use super::listen::ListenChoice;
 use super::pictures::Album;
 use super::tcp::TcpArgs;
 use super::tls::Tls;
 use super::uploads::{Intake, UploadArgs};
-use super::{bind, invite, status};
+use super::{invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
-use crate::limits::web::{DEFAULT_HTTP_PORT, MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
+use crate::limits::web::{MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
 use crate::live::{LivePush, LiveTitles};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
-    /// Where HTTP is wanted; `None`: at the usual place.
-    pub(super) http: Option<ListenChoice>,
-    /// Where RTSP is wanted.
-    pub(super) rtsp: Option<SocketAddr>,
+    /// The port of HTTP.
+    pub(super) http: Option<TcpListener>,
     pub(super) connections_per_address: usize,
+    /// Proxies that name their clients.
+    pub(super) proxies: TrustedProxies,
     /// Memory for responses; `None`: in proportion to the cache.
     pub(super) memory: Option<ByteLen>,
     pub(super) uploads: UploadArgs,
@@ -65,6 +65,7 @@ pub(super) struct Web {
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
     limits: WebLimits,
+    proxies: TrustedProxies,
     feed: Feed,
     totals: Arc<Totals>,
     /// How busy each engine is.
@@ -77,26 +78,22 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// Takes the address for HTTP. Without a choice it is that of RTSP with the usual port, or one of the next.
-    pub(super) fn take(
+    /// Prepares it beside RTSP at this address.
+    pub(super) fn new(
         settings: WebSettings,
         cache: ByteLen,
         rtsp: SocketAddr,
         tls: Option<&mut Tls>,
     ) -> anyhow::Result<Self> {
         let WebSettings {
-            http,
-            rtsp: rtsp_choice,
+            http: listener,
             connections_per_address,
+            proxies,
             memory: chosen,
             uploads,
             ingest,
             folders,
         } = settings;
-        let listener = match http {
-            Some(choice) => choice.take(bind::For::Http)?,
-            None => usual(rtsp_choice, rtsp.ip(), DEFAULT_HTTP_PORT, bind::For::Http),
-        };
         let secure = tls.map(Tls::https).transpose()?.flatten();
         let (orders, ordered) = mpsc::unbounded_channel();
         let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
@@ -114,6 +111,7 @@ impl Web {
             orders,
             ordered,
             limits,
+            proxies,
             feed,
             totals,
             loops,
@@ -184,6 +182,7 @@ impl Web {
             secure,
             orders,
             limits,
+            proxies,
             feed,
             totals,
             loops,
@@ -227,7 +226,7 @@ impl Web {
             rtsp_port,
             folders,
         };
-        let config = WebConfig { listeners, carrier, secure, limits, gate, feed, totals };
+        let config = WebConfig { listeners, carrier, secure, limits, proxies, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
         pages.iter().for_each(|page| println!("page {page}"));
         Ok(Some(web))

@@ -12,12 +12,13 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 15] = [
+pub(super) const IDS: [&str; 16] = [
     "cache",
     "web_memory",
     "engines",
     "max_streams",
     "max_streams_per_title",
+    "streams_per_address",
     "max_rate",
     "max_busy",
     "session_timeout",
@@ -49,7 +50,7 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "session_timeout" => {
             between(time(crate::limits::MIN_SESSION_TIMEOUT_NS), time(crate::limits::MAX_SESSION_TIMEOUT_NS))
         }
-        "max_connections_per_address" | "max_streams_per_title" => from(1usize, ""),
+        "max_connections_per_address" | "max_streams_per_title" | "streams_per_address" => from(1usize, ""),
         "burst" | "busy_burst" => between(time(crate::limits::MIN_BURST_NS), time(limits::MAX_BURST_NS)),
         "fast_start" => between(time(0), time(u64::from(limits::MAX_AHEAD_MS) * 1_000_000)),
         "upload_rate" => from(BitRate(crate::limits::web::MIN_UPLOAD_RATE), ""),

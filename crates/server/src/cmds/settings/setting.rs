@@ -74,7 +74,7 @@ pub(crate) enum TakesEffect {
 }
 
 /// Settings that a running server can change. The others size tables, open sockets or start threads.
-const RELOADED: [&str; 10] = [
+const RELOADED: [&str; 11] = [
     "max-streams",
     "max-rate",
     "max-busy",
@@ -82,6 +82,7 @@ const RELOADED: [&str; 10] = [
     "overload",
     "pause-reservation",
     "share-per-address",
+    "streams-per-address",
     "max-streams-per-title",
     "fast-start",
     "adapt",
