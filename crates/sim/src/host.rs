@@ -288,7 +288,7 @@ impl SimHost {
     pub fn accept(&mut self, number: u32, peer: SocketAddr) -> bool {
         let local = SocketAddr::from(([192, 0, 2, 1], 554));
         let _entered = self.tasks.enter();
-        self.control.accept(SimSocket::new(&self.network, number), peer, local)
+        self.control.accept(SimSocket::open(&self.network, number), peer, local)
     }
 
     /// A viewer connects by HTTP.

@@ -25,7 +25,7 @@ pub struct SimSocket {
 
 impl SimSocket {
     /// The end of an RTSP connection.
-    pub fn new(network: &SharedNetwork, number: u32) -> Arc<dyn SimulatedSocket> {
+    pub fn open(network: &SharedNetwork, number: u32) -> Arc<dyn SimulatedSocket> {
         network.lock().open_server_end(number);
         Arc::new(Self { network: network.clone(), number, is_name: false })
     }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::context::ServerContext;
 use crate::events::Feed;
+use crate::forwarded::TrustedProxies;
 use crate::front::Arrivals;
 use crate::limits::WebLimits;
 use crate::site::Site;
@@ -26,7 +27,15 @@ impl SimulatedWeb {
     /// One without connections.
     pub fn new(limits: WebLimits, gate: Arc<Gate>, totals: Arc<Totals>, site: Arc<dyn Site>) -> Self {
         let (ends, ended) = watch::channel(false);
-        let shared = Arc::new(ServerContext::new(site, limits, gate, Feed::default(), totals, ended));
+        let shared = Arc::new(ServerContext::new(
+            site,
+            limits,
+            TrustedProxies::default(),
+            gate,
+            Feed::default(),
+            totals,
+            ended,
+        ));
         Self { arrivals: Arrivals::new(&shared), _ends: ends }
     }
 
