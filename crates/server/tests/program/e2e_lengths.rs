@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// A picture of the films below.
 const PICTURE_S: f64 = 0.04;
-/// Milliseconds are what RTSP gives, and six digits what playlists give.
+/// RTSP gives milliseconds, and playlists give six digits.
 const ROUNDING_S: f64 = 0.001;
 
 /// A film, and how far the sum of its samples may be from the length of its packets.

@@ -144,7 +144,7 @@ fn member_directory_removal_loses_no_packet() {
     assert!(site.server.interrupt());
 }
 
-/// Viewers of RTP with FEC are left to repair what a disk does not give; those of bytes cannot.
+/// Viewers of RTP with FEC repair the packets of a lost disk themselves; viewers of bytes cannot.
 #[test]
 fn file_of_title_with_a_dead_or_hanging_disk_is_decoded_from_parity() {
     let mut site = Site::new(5, 1, 1, 4);
