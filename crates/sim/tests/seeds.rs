@@ -23,6 +23,17 @@ fn some_hundred_seeds_hold() {
     }
 }
 
+/// Files and segments on a volume with a lost disk: packets of that disk were left out instead of decoded from parity.
+#[test]
+fn seeds_that_failed_once_hold() {
+    let stores = Stores::write();
+    for seed in [985, 1167] {
+        if let SearchOutcome::Failed { seed, violation } = search_seeds(&stores, seed, 1, |_, _| ()) {
+            panic!("seed {seed} fails after {} ms: {}", violation.at_ns / 1_000_000, violation.what);
+        }
+    }
+}
+
 #[test]
 fn one_seed_happens_the_same_way_twice() {
     let stores = Stores::write();

@@ -146,20 +146,25 @@ fn member_directory_removal_loses_no_packet() {
 
 /// Viewers of RTP with FEC repair the packets of a lost disk themselves; viewers of bytes cannot.
 #[test]
-fn file_of_title_with_a_dead_or_hanging_disk_is_decoded_from_parity() {
+fn file_of_title_with_a_dead_hanging_or_missing_disk_is_decoded_from_parity() {
     let mut site = Site::new(5, 1, 1, 4);
-    let fetch = |site: &Site| {
-        let mut stream = TcpStream::connect(site.server.page()).unwrap();
-        get(&mut stream, &format!("/titles/{SHORT}.ts"), "").1
-    };
     let film = std::fs::read(site.dir.path().join(format!("{SHORT}.ts"))).unwrap();
-    for fault in ["member 2 eio\n", "member 3 hang\n"] {
+    let missing = site.members[1].clone();
+    let away = site.dir.path().join("away");
+    for fault in ["member 2 eio\n", "member 3 hang\n", "missing"] {
         // Extents in memory would hide it.
         assert!(site.server.interrupt());
         std::fs::write(&site.orders, "").unwrap();
+        if fault == "missing" {
+            std::fs::rename(&missing, &away).unwrap();
+        }
         site.server = Server::start(&site.members[0], &["--inject", site.orders.to_str().unwrap()]);
-        site.order(fault);
-        assert!(fetch(&site) == film, "{fault}: other bytes, {:?}", site.server.log);
+        if fault != "missing" {
+            site.order(fault);
+        }
+        let mut stream = TcpStream::connect(site.server.page()).unwrap();
+        let (_, bytes) = get(&mut stream, &format!("/titles/{SHORT}.ts"), "");
+        assert!(bytes == film, "{fault}: other bytes, {:?}", site.server.log);
     }
 }
 
