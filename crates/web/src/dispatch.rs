@@ -14,7 +14,7 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, cmaf, events, hls, live, live_input, pictures, rename, status, subtitles, upload,
+    api, chapters, cmaf, events, hls, live, live_input, pictures, rename, status, subtitles, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -183,6 +183,7 @@ async fn of_title(
         | ResourceKind::CmafSubtitles
         | ResourceKind::CmafSubtitleSegment => subtitles::answer(shared, request, &title, found, link).await,
         ResourceKind::SubtitleFile => subtitles::whole(shared, request, &title, found).await,
+        ResourceKind::Chapters => chapters::answer(shared, &title),
         ResourceKind::Poster | ResourceKind::Sprites | ResourceKind::SpritesVtt => {
             pictures::answer(shared, request, title, found.route.kind, link).await
         }

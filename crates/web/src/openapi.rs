@@ -12,6 +12,7 @@ use crate::answer::{Answer, Failure};
 use crate::conditions;
 use crate::events::SiteEvent;
 use crate::handlers::api::{M3U, TitleChange, TitleListing, User};
+use crate::handlers::chapters::Chapter;
 use crate::handlers::events::EVENT_STREAM;
 use crate::handlers::live::LiveList;
 use crate::handlers::status::Whole;
@@ -143,6 +144,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
             of(&["video/mp4", "audio/mp4"], Ranged, &[404, 500, 503])
         }
         ResourceKind::CmafStill => of(&["video/mp4"], Ranged, &[404, 500, 503]),
+        ResourceKind::Chapters => of_json(reference::<Vec<Chapter>>(schemas), &[404]),
         ResourceKind::Poster | ResourceKind::Sprites => of(&["image/jpeg"], Tagged, &[404]),
         ResourceKind::SpritesVtt => of(&["text/vtt; charset=utf-8"], Tagged, &[404]),
         ResourceKind::Page => of(&["text/html; charset=utf-8"], Plain, &[]),

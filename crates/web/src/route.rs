@@ -39,6 +39,8 @@ pub(crate) enum ResourceKind {
     CmafSubtitleSegment,
     /// Subtitles stored with a title, as a whole file.
     SubtitleFile,
+    /// Its chapters.
+    Chapters,
     /// Its poster, the sheet of pictures for seeking, and the list of these pictures.
     Poster,
     Sprites,
@@ -201,6 +203,11 @@ pub(crate) const ROUTES: &[Route] = &[
             "Subtitles of a title as WebVTT, whole",
         )
     },
+    picture(
+        "/titles/{name}/chapters.json",
+        ResourceKind::Chapters,
+        "The chapters of a title, as HLS has them",
+    ),
     picture("/titles/{name}/poster.jpg", ResourceKind::Poster, "A picture of a title"),
     picture("/titles/{name}/sprites.jpg", ResourceKind::Sprites, "Small pictures of a title, for seeking"),
     picture("/titles/{name}/sprites.vtt", ResourceKind::SpritesVtt, "Which of them stands for which time"),

@@ -1,4 +1,4 @@
-// What people do on the page: search, click, seek, change the quality, use keys alone, look at it in a narrow window, upload a film, delete it.
+// What people do on the page: search, click, seek, choose chapters, change the quality, use keys alone, look at it in a narrow window, upload a film, delete it.
 import { join } from 'node:path';
 import { checkAccess, tellAccess } from './axe.mjs';
 import { browser, check, checkNumbers, checkSought, choose, figures, hasReached, pageUrl, PATIENCE_MS, pictures, picturesTo, title, video } from './common.mjs';
@@ -77,6 +77,24 @@ async function seekByBar(page) {
   check(await page.locator('#titles img').count() > 0, 'no poster is shown');
   await page.evaluate(() => document.querySelector('video').play());
   figures.push('small pictures while seeking');
+}
+
+// Each chapter can be chosen, and the choice follows the film.
+async function chooseChapter(page) {
+  const choice = page.getByLabel('Chapter');
+  await choice.waitFor();
+  const names = await choice.locator('option').allTextContents();
+  check(names.join() === '0:00 Opening,0:05 Chapter 2,0:11 The end', `chapters ${names}`);
+  check(await page.locator('#chapter-marks option').count() === 3, 'the seek bar has no marks of chapters');
+  await page.evaluate(() => document.querySelector('video').pause());
+  await choice.selectOption('2');
+  await checkSought(page, 11, 'to a chapter');
+  await choice.selectOption('1');
+  await checkSought(page, 5, 'back to a chapter');
+  await page.evaluate(() => { document.querySelector('video').currentTime = 12; });
+  await page.waitForFunction(() => document.querySelector('#chapter').value === '2');
+  await page.evaluate(() => document.querySelector('video').play());
+  figures.push('chapters');
 }
 
 // Each rendition: from here on, and back to the one that the player chooses itself.
@@ -295,6 +313,7 @@ export async function checkPage(page) {
   await playByClick(page);
   await seek(page);
   await seekByBar(page);
+  await chooseChapter(page);
   await changeQuality(page);
   await useKeys(page);
   await widen(page);

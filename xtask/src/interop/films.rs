@@ -341,6 +341,21 @@ fn clocks(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
+/// The same film with chapters at 0, 5 and 11 s; the second has no name.
+fn with_chapters(film: &Path, parts: &Path) -> Result<PathBuf, String> {
+    let (list, out) = (parts.join("chapters.txt"), film.with_extension("mkv"));
+    let chapter = |start: u32, end: u32, name: &str| {
+        format!("[CHAPTER]\nTIMEBASE=1/1\nSTART={start}\nEND={end}\n{name}")
+    };
+    let all = [chapter(0, 5, "title=Opening\n"), chapter(5, 11, ""), chapter(11, 16, "title=The end\n")];
+    std::fs::write(&list, format!(";FFMETADATA1\n{}", all.concat()))
+        .map_err(|e| format!("{}: {e}", list.display()))?;
+    let program = ProgramSpec::new("ffmpeg").args("-v error -nostdin -y -i").arg(film).arg("-i").arg(&list);
+    let program = program.args("-map 0 -map_chapters 1 -c copy").arg(&out);
+    program.run(&parts.join("chapters"), 30.0)?.ok("ffmpeg, with chapters")?;
+    Ok(out)
+}
+
 /// A title with a rendition, made by the program in its store; both show its frames.
 fn make_ladder(lab: &Lab) -> Result<TestMedia, String> {
     let parts = parts_of(lab, RUNGS)?;
@@ -348,7 +363,7 @@ fn make_ladder(lab: &Lab) -> Result<TestMedia, String> {
         Recipe { name: RUNGS, extension: "mp4", seconds: RUNGS_SECONDS, video: "-crf 20 -bf 0", ..USUAL };
     let recipe = Recipe { filter: NUMBERED, ..recipe };
     let recipe = Recipe { container: "-movflags +faststart", ..recipe };
-    let file = encode(&recipe, &parts, &parts)?;
+    let file = with_chapters(&encode(&recipe, &parts, &parts)?, &parts)?;
     millrace(lab, &format!("add --quiet --ladder {LADDER} --name {RUNGS}"), &file, &parts.join("add"))?;
     let titles = listing(lab, &["--all"])?;
     let frames = |name: &str| {

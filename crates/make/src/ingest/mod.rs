@@ -17,6 +17,7 @@ pub(crate) mod access;
 pub(crate) mod access_list;
 pub(crate) mod access_watch;
 pub(crate) mod bounds;
+pub(crate) mod chapters;
 pub(crate) mod child;
 pub(crate) mod clock;
 pub(crate) mod clock_fill;
@@ -73,6 +74,7 @@ pub use watch::{IngestProgress, IngestStage};
 pub use web_audio::WebAudio;
 
 use bounds::OutputBound;
+use chapters::FileChapters;
 use plan::RemuxPlan;
 use remux::{RemuxSource, RemuxStop, Remuxer};
 use source::FileStop;
@@ -177,8 +179,10 @@ pub(crate) fn ingest_as(
     match derived {
         None if file.has_folder() => taken.subtitles.add_beside(source, taken.source_start),
         None => {}
-        // Subtitles belong to the parent title, so a derived title has none.
-        Some(_) => taken.subtitles = FoundSubtitles::default(),
+        // Subtitles and chapters belong to the parent title, so a derived title has none.
+        Some(_) => {
+            (taken.subtitles, taken.chapters) = (FoundSubtitles::default(), FileChapters::default());
+        }
     }
     watch.stage(IngestStage::Committing);
     if watch.is_cancelled() {
@@ -230,12 +234,14 @@ struct UncommittedTitle {
     tag: Option<String>,
     /// Start of the title on the clock of its source, in ticks.
     source_start: i64,
+    chapters: FileChapters,
     subtitles: FoundSubtitles,
 }
 
 impl UncommittedTitle {
     fn new(writer: TitleWriter, passed: Passed, notes: Vec<String>) -> Self {
-        Self { writer, passed, notes, tag: None, source_start: 0, subtitles: FoundSubtitles::default() }
+        let (chapters, subtitles) = (FileChapters::default(), FoundSubtitles::default());
+        Self { writer, passed, notes, tag: None, source_start: 0, chapters, subtitles }
     }
 
     fn commit(
@@ -248,6 +254,8 @@ impl UncommittedTitle {
         self.notes.extend(notes::notes(&self.passed));
         self.notes.append(&mut self.subtitles.notes);
         self.writer.begins_at(self.source_start);
+        let chapters = self.chapters.of_title(self.source_start, self.passed.indexed.duration);
+        self.writer.has_chapters(chapters);
         self.subtitles.tracks.into_iter().for_each(|track| self.writer.add_subtitles(track));
         let indexed = self.passed.indexed;
         self.writer.commit(FinishTitle {
@@ -323,14 +331,15 @@ fn take_container(
                 RemuxStop::Stream(error) => stream_error(file.path(), error),
             }
         })?;
-    let tag = plan.title.clone();
+    let (tag, chapters) = (plan.title.clone(), plan.chapters.clone());
     let mut notes = vec![format!("made from {} by ffmpeg", plan.format)];
     notes.extend(plan.notes.iter().cloned());
     if child.said_lines() > 0 {
         notes.push(format!("ffmpeg had {} lines to say, the last: {}", child.said_lines(), child.said(1)));
     }
     let source_start = subtitles::start_of(&remuxer, plan.stream_args(), watch);
-    let mut taken = UncommittedTitle { source_start, tag, ..UncommittedTitle::new(writer, passed, notes) };
+    let mut taken =
+        UncommittedTitle { source_start, tag, chapters, ..UncommittedTitle::new(writer, passed, notes) };
     let dir = taken.writer.dirs().swap_remove(0);
     taken.subtitles.add_streams(&remuxer, &plan.subtitles, &dir, source_start, watch);
     Ok(taken)

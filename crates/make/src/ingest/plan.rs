@@ -8,6 +8,7 @@ use millrace_core::time::MediaTicks;
 use millrace_media::subtitles::clean_name;
 use serde::Deserialize;
 
+use super::chapters::{FileChapters, ProbeChapter};
 use super::clock_fill::MUX_DELAY_SECS;
 use super::mp4::Joined;
 use super::subtitles::TextStream;
@@ -71,6 +72,8 @@ pub(crate) struct ProbeOutput {
     #[serde(default)]
     packets: Vec<ProbePacket>,
     #[serde(default)]
+    chapters: Vec<ProbeChapter>,
+    #[serde(default)]
     format: ProbeFormat,
     /// Set by the caller: ffprobe does not print it.
     #[serde(skip)]
@@ -92,6 +95,9 @@ struct ProbeFormat {
     #[serde(default)]
     format_name: String,
     duration: Option<String>,
+    /// Where its clock begins, in seconds.
+    #[serde(default)]
+    start_time: String,
     #[serde(default)]
     tags: FormatTags,
 }
@@ -171,6 +177,7 @@ pub(crate) struct RemuxPlan {
     pub duration: Option<MediaTicks>,
     /// The `title` tag of the container.
     pub title: Option<String>,
+    pub chapters: FileChapters,
     /// For the operator: which streams are transcoded or left out, and why.
     pub notes: Vec<String>,
     /// Whether AAC is added beside other audio.
@@ -200,6 +207,7 @@ impl ProbeOutput {
             format: self.format.format_name.clone(),
             duration: self.duration(),
             title: self.format.tags.title.clone(),
+            chapters: self.chapters(),
             notes: Vec::new(),
             adds_audio: false,
             subtitles: self.subtitles(),
@@ -343,8 +351,12 @@ impl ProbeOutput {
             }
         }
         let (duration, tag) = (self.duration(), self.format.tags.title.clone());
-        let (pictures, texts) = (pictures.index, self.subtitles());
-        Some(LadderSource { pictures, width, height, rate, sounds, duration, tag, notes, texts })
+        let (pictures, texts, chapters) = (pictures.index, self.subtitles(), self.chapters());
+        Some(LadderSource { pictures, width, height, rate, sounds, duration, tag, notes, texts, chapters })
+    }
+
+    fn chapters(&self) -> FileChapters {
+        FileChapters::new(&self.chapters, self.format.start_time.parse().unwrap_or(0.0))
     }
 
     fn duration(&self) -> Option<MediaTicks> {
@@ -516,7 +528,7 @@ impl RemuxPlan {
 /// Arguments for ffprobe.
 pub(crate) fn ffprobe_args() -> Vec<OsString> {
     let mut args: Vec<OsString> =
-        ["-hide_banner", "-v", "error", "-of", "json", "-show_format", "-show_streams"]
+        ["-hide_banner", "-v", "error", "-of", "json", "-show_format", "-show_streams", "-show_chapters"]
             .map(OsString::from)
             .into();
     let packets = ["-show_entries", "packet=stream_index,flags,pts_time", "-read_intervals", PROBED_PACKETS];

@@ -138,10 +138,11 @@ pub fn make(
     let (name, mut naming) = naming(source, &options.ingest, film.tag.as_deref());
     naming.source_blake3 = Some(file.blake3(&options.ingest.cancel)?);
     file.check_unchanged()?;
+    let duration = written.iter().map(|(_, indexed)| indexed.duration).max().unwrap_or_default();
     if let Some((best, _)) = written.first_mut() {
         found.tracks.into_iter().for_each(|track| best.add_subtitles(track));
+        best.has_chapters(film.chapters.of_title(0, duration));
     }
-    let duration = written.iter().map(|(_, indexed)| indexed.duration).max().unwrap_or_default();
     let note = format!(
         "made from {} by ffmpeg: pictures and sound encoded anew",
         source.file_name().unwrap_or_default().to_string_lossy()

@@ -7,6 +7,7 @@ use millrace_core::units::BitRate;
 use super::error::LadderError;
 use super::list::{Ladder, Rung};
 use super::time::{FRAME_SAMPLES, Times};
+use crate::ingest::chapters::FileChapters;
 use crate::ingest::subtitles::TextStream;
 use crate::limits::ladder::{
     GROUP_TICKS, MAX_LADDER_HZ, MIN_PICTURE_BITS, RUNG_BUFFER_TICKS, SOUND_CHANNEL_BITS, SOUND_HZ,
@@ -32,6 +33,7 @@ pub(crate) struct LadderSource {
     pub(crate) notes: Vec<String>,
     /// Text subtitles.
     pub(crate) texts: Vec<TextStream>,
+    pub(crate) chapters: FileChapters,
 }
 
 /// A sound of the film.
@@ -201,6 +203,7 @@ mod tests {
             tag: None,
             notes: vec![],
             texts: vec![],
+            chapters: FileChapters::default(),
         }
     }
 

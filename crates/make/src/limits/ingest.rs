@@ -85,3 +85,5 @@ pub const START_LOOK_S: &str = "1";
 /// Longest output of ffmpeg about the first packets: a line of 80 bytes for each, some hundred
 /// packets of each of 16 streams.
 pub const MAX_START_BYTES: usize = 1 << 20;
+/// Chapters of a title: films have some dozens, audiobooks some hundreds.
+pub const MAX_CHAPTERS: usize = 500;

@@ -1,5 +1,5 @@
-//! Subtitles of new titles, from their containers and from files beside them, at the times of their
-//! pictures. Errors in subtitles never prevent a title from being added.
+//! Subtitles and chapters of new titles, from their containers and from files beside them, at the
+//! times of their pictures. Errors in subtitles never prevent a title from being added.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,6 +86,40 @@ fn text_streams_become_tracks_at_the_times_of_the_pictures() {
     assert_eq!((settings.as_str(), payload.as_str()), ("line:0", "sign <b>bold</b>"));
     assert_eq!(first_cue(&volume, &mkv, 0).3, "<i>one</i> &amp; two");
     assert!(volume.find("film").unwrap().unwrap().subtitles.iter().all(|track| track.source.is_none()));
+}
+
+/// A film of 3 s with a chapter in each of them, whose clock begins at `offset_s`.
+fn film_with_chapters(dir: &Path, name: &str, offset_s: u32) -> PathBuf {
+    let chapters = dir.join("chapters.txt");
+    let one = |at: u32, title: &str| {
+        let (start, end) = (offset_s + at, offset_s + at + 1);
+        format!("[CHAPTER]\nTIMEBASE=1/1\nSTART={start}\nEND={end}\ntitle={title}\n")
+    };
+    let all = [one(0, "The \t Start"), one(1, "Mitte"), one(2, "Ende \u{fc}ber")];
+    fs::write(&chapters, format!(";FFMETADATA1\n{}", all.concat())).unwrap();
+    let (out, offset) = (dir.join("films").join(name), offset_s.to_string());
+    let inputs = ["-i", chapters.to_str().unwrap(), "-map", "0", "-map", "1", "-map_chapters", "2"];
+    let clock = ["-c:a", "aac", "-bf", "3", "-output_ts_offset", &offset];
+    ffmpeg::make(&out, 3, &[&inputs[..], ffmpeg::H264, &clock].concat());
+    out
+}
+
+#[test]
+fn chapters_of_containers_begin_at_the_times_of_the_pictures() {
+    let (dir, volume) = films();
+    for (name, offset_s) in [("chapters.mkv", 0), ("chapters.mp4", 0), ("later.mkv", 5)] {
+        let info = take(&volume, &film_with_chapters(dir.path(), name, offset_s));
+        let titles: Vec<_> = info.chapters.iter().map(|chapter| &chapter.title[..]).collect();
+        assert_eq!(titles, ["The Start", "Mitte", "Ende \u{fc}ber"], "{name}");
+        let starts: Vec<_> = info.chapters.iter().map(|chapter| chapter.start.0 / 90).collect();
+        let lead = lead(&volume, &info).cast_unsigned();
+        // Matroska has no time before 0: its muxer moves the streams, and leaves the chapters.
+        let moved = if name == "chapters.mkv" { 0 } else { lead };
+        for (start, expected) in starts[1..].iter().zip([1000 + moved, 2000 + moved]) {
+            assert!(start.abs_diff(expected) <= 3 && lead > 10, "{name}: {starts:?}, {lead} ms");
+        }
+        assert_eq!(volume.find(&info.name).unwrap().unwrap().chapters, info.chapters, "{name}");
+    }
 }
 
 #[test]

@@ -348,9 +348,9 @@ fn context(
     let renditions = Rendition::of(title, derived).into_iter().map(|rendition| rendition.title).collect();
     let parent = title.derived.filter(|derived| derived.rendition().is_some());
     let parent = parent.and_then(|derived| all.iter().find(|info| info.id == derived.parent));
-    let subtitles_of = parent.unwrap_or(title).clone();
+    let owner = parent.unwrap_or(title).clone();
     let folders = folders_of(&title.source.path, |_| false);
-    TitleContext { renditions, pictures, subtitles_of, folders }
+    TitleContext { renditions, pictures, owner, folders }
 }
 
 /// Returns the renditions of a title, for the end of its line.

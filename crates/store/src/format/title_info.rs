@@ -73,6 +73,19 @@ pub struct TitleInfo {
     /// Subtitles timed on that clock are earlier in the title by this value.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub source_start: i64,
+    /// Chapters by start, ascending. A title made from another has none: those of its parent count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chapters: Vec<Chapter>,
+}
+
+/// A part of a film that has a name, from its start to the start of the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chapter {
+    /// Media time.
+    #[serde(with = "json::media_ticks")]
+    pub start: MediaTicks,
+    /// For people; made by [`title_text`]. Empty if the container names none.
+    pub title: String,
 }
 
 fn is_zero(ticks: &i64) -> bool {

@@ -281,6 +281,7 @@ pub(crate) fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         origin: Origin::default(),
         subtitles: Vec::new(),
         source_start: 0,
+        chapters: Vec::new(),
     }
 }
 

@@ -89,7 +89,9 @@ pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_s
 
 pub use crate::dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_s};
 pub use crate::format::derived::{Derived, DerivedKind};
-pub use crate::format::title_info::{ElementaryStream, Origin, SourceIdentity, SubtitleTrack, TitleInfo};
+pub use crate::format::title_info::{
+    Chapter, ElementaryStream, Origin, SourceIdentity, SubtitleTrack, TitleInfo,
+};
 pub use crate::naming::{FileNames, is_good_tag, names_of_file, title_text};
 pub use damaged::DAMAGED_FILE;
 pub use derived::Rendition;

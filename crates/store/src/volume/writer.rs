@@ -25,7 +25,7 @@ use crate::format::manifest::{
     self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, Manifest, PARITY_CRC_FILE, PARITY_META_FILE, Placement,
     SUMS_FILE,
 };
-use crate::format::title_info::{ElementaryStream, Origin, SourceIdentity, TitleInfo};
+use crate::format::title_info::{Chapter, ElementaryStream, Origin, SourceIdentity, TitleInfo};
 use crate::index::TitleIndex;
 use crate::meta::Finished;
 use crate::sums::{GRAIN_BYTES, SumsWriter};
@@ -48,6 +48,7 @@ pub struct TitleWriter {
     subtitles: Vec<NewSubtitles>,
     /// When the title begins on the clock of its source, in ticks.
     source_start: i64,
+    chapters: Vec<Chapter>,
 }
 
 #[derive(Debug)]
@@ -123,8 +124,8 @@ impl TitleWriter {
             .map(|size| SizeWriter::create(disk, &workspace.path().join(manifest::meta_file(size)), size))
             .collect::<Result<_, _>>()?;
         let files = Some(Files { data, stripes, sums, crcs, sizes, metas: 0 });
-        let (subtitles, source_start) = (Vec::new(), 0);
-        Ok(Self { volume, homes, generation, workspace, files, subtitles, source_start })
+        let (subtitles, source_start, chapters) = (Vec::new(), 0, Vec::new());
+        Ok(Self { volume, homes, generation, workspace, files, subtitles, source_start, chapters })
     }
 
     /// The title's identity.
@@ -140,6 +141,11 @@ impl TitleWriter {
     /// When the title begins on the clock of its source, in ticks ([`TitleInfo::source_start`]).
     pub fn begins_at(&mut self, source_start: i64) {
         self.source_start = source_start;
+    }
+
+    /// The chapters of the title, by start, ascending.
+    pub fn has_chapters(&mut self, chapters: Vec<Chapter>) {
+        self.chapters = chapters;
     }
 
     /// Keeps subtitles with the title. Each label may be there once.
@@ -215,7 +221,7 @@ impl TitleWriter {
 
     /// Writes the rest and makes all of it durable, but for the manifest.
     fn complete(self, finish: FinishTitle) -> Result<UnpublishedTitle, StoreError> {
-        let Self { volume, homes, generation, workspace, files, subtitles, source_start } = self;
+        let Self { volume, homes, generation, workspace, files, subtitles, source_start, chapters } = self;
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
         let files = files.ok_or_else(|| gave_up(id))?;
@@ -232,7 +238,7 @@ impl TitleWriter {
         same.push(write_index(&workspace, &index)?);
         let naming = finish.naming.clone();
         let mut info = describe(id, finish, media, sizes)?;
-        info.source_start = source_start;
+        (info.source_start, info.chapters) = (source_start, chapters);
         for track in &subtitles {
             track.write(workspace.disk(), workspace.path(), &mut info, &mut same)?;
         }
@@ -407,6 +413,7 @@ fn describe(
         rendition: finish.rendition,
         subtitles: Vec::new(),
         source_start: 0,
+        chapters: Vec::new(),
     })
 }
 

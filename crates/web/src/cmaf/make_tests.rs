@@ -239,6 +239,7 @@ fn info(bytes: u64) -> TitleInfo {
         origin: Origin::default(),
         subtitles: Vec::new(),
         source_start: 0,
+        chapters: Vec::new(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::hls::master::{self, Beside, SubtitleGroup, Variant};
 use crate::hls::text::Text;
 use crate::request::Request;
 use crate::site::SiteError;
+use crate::subtitles::text::owner;
 
 /// The master playlist that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +107,16 @@ async fn text(
         }
     }
     let link = link.to_owned();
+    let has_chapters = !owner(&*shared.site, &title).chapters.is_empty();
     let work = move |shared: &ServerContext| {
-        let mut list = List { made, groups, stored_subtitles, variants: Vec::new(), are_independent: true };
+        let mut list = List {
+            made,
+            groups,
+            stored_subtitles,
+            variants: Vec::new(),
+            are_independent: true,
+            has_chapters,
+        };
         for other in &titles {
             match list.add(shared, other, &title.name, &link, lacking.as_deref()) {
                 // The rendition has just been removed.
@@ -128,6 +137,7 @@ struct List {
     /// Transport streams.
     variants: Vec<Variant>,
     are_independent: bool,
+    has_chapters: bool,
 }
 
 impl List {
@@ -182,7 +192,13 @@ impl List {
         let made = self.made.unwrap_or_default();
         let variants: Vec<Variant> =
             made.variants.into_iter().map(|(_, variant)| variant).chain(self.variants).collect();
-        let beside = Beside { audio: &made.groups, subtitles: &self.groups, stills: &made.stills };
+        let chapters = self.has_chapters.then(|| format!("chapters.json{link}"));
+        let beside = Beside {
+            audio: &made.groups,
+            subtitles: &self.groups,
+            stills: &made.stills,
+            chapters: chapters.as_deref(),
+        };
         Text::with_link(master::write(version, &variants, beside, self.are_independent), link)
     }
 }

@@ -18,6 +18,7 @@
 //! | `rename` | changes of display names |
 
 pub(crate) mod api;
+pub(crate) mod chapters;
 pub(crate) mod cmaf;
 pub(crate) mod events;
 pub(crate) mod hls;

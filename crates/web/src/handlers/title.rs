@@ -8,7 +8,7 @@ use millrace_store::volume::{ElementaryStream, SubtitleTrack, TitleInfo, title_t
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{pictures, subtitles};
+use super::{chapters, pictures, subtitles};
 use crate::elementary::StreamFormat;
 use crate::site::{PicturesState, Site};
 use crate::subtitles::text;
@@ -55,6 +55,8 @@ pub struct TitleDescription {
     sprites: Option<String>,
     /// `made`, `waiting`, or why there are none.
     pictures: String,
+    /// Address of its chapters (JSON); null if there are none.
+    chapters: Option<String>,
 }
 
 /// An elementary stream of a title.
@@ -96,8 +98,8 @@ pub struct TitleContext {
     pub renditions: Vec<String>,
     /// State of its pictures.
     pub pictures: PicturesState,
-    /// The title that its subtitles are kept with: of a rendition its parent.
-    pub subtitles_of: TitleInfo,
+    /// The title that its subtitles and chapters are kept with: of a rendition its parent.
+    pub owner: TitleInfo,
     /// The folders of its source file ([`folders_of`]).
     pub folders: Vec<String>,
 }
@@ -107,7 +109,7 @@ impl TitleDescription {
         let context = TitleContext {
             renditions: site.renditions(&title.name).into_iter().map(|rendition| rendition.name).collect(),
             pictures: site.pictures(&title),
-            subtitles_of: text::owner(site, &title),
+            owner: text::owner(site, &title),
             folders: folders_of(&title.source.path, |folder| site.is_served_folder(folder)),
         };
         Self::new(title, context)
@@ -129,7 +131,7 @@ impl TitleDescription {
             PicturesState::Delayed(why) | PicturesState::Never(why) => (why, None),
         };
         let (poster, sprites) = addresses.unzip();
-        let owner = context.subtitles_of;
+        let owner = context.owner;
         let track = |track: &SubtitleTrack| Subtitles {
             label: track.label.to_string(),
             language: track.label.language().map(str::to_owned),
@@ -146,6 +148,7 @@ impl TitleDescription {
             poster,
             sprites,
             pictures,
+            chapters: chapters::address(&title.name, &owner),
             renditions: context.renditions,
             file: format!("/titles/{}.ts", title.name),
             hls: format!("/titles/{}/index.m3u8", title.name),

@@ -113,6 +113,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) audio: &'a [AudioGroup],
     pub(crate) subtitles: &'a [SubtitleGroup],
     pub(crate) stills: &'a [Still],
+    /// Address of the chapters.
+    pub(crate) chapters: Option<&'a str>,
 }
 
 /// Name of the group for all captions.
@@ -127,7 +129,7 @@ fn yes_or_no(is: bool) -> &'static str {
 
 /// The text.
 pub(crate) fn write(version: u32, variants: &[Variant], beside: Beside<'_>, are_independent: bool) -> String {
-    let Beside { audio, subtitles, stills } = beside;
+    let Beside { audio, subtitles, stills, chapters } = beside;
     let mut captions = Captions::default();
     variants.iter().filter_map(|variant| variant.captions).for_each(|found| captions.join(found));
     let captions = captions.instream_ids();
@@ -137,6 +139,9 @@ pub(crate) fn write(version: u32, variants: &[Variant], beside: Beside<'_>, are_
     let mut text = format!("#EXTM3U\n#EXT-X-VERSION:{version}\n");
     if are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
+    }
+    if let Some(address) = chapters {
+        let _ = writeln!(text, "#EXT-X-SESSION-DATA:DATA-ID=\"com.apple.hls.chapters\",URI=\"{address}\"");
     }
     for AudioGroup { id, members, .. } in audio {
         members.iter().for_each(|member| write_audio(id, member, &mut text));

@@ -20,11 +20,12 @@ const HLS_JS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hls.js.gz"));
 /// Whether this program was built with hls.js.
 pub const HAS_HLS_JS: bool = !HLS_JS.is_empty();
 
-/// The script: the player, its controls, pictures, the list of titles, folders, uploads.
+/// The script: the player, its controls, pictures, chapters, the list of titles, folders, uploads.
 const SCRIPT: &str = concat!(
     include_str!("page.js"),
     include_str!("controls.js"),
     include_str!("pictures.js"),
+    include_str!("chapters.js"),
     include_str!("list.js"),
     include_str!("folders.js"),
     include_str!("upload.js")

@@ -38,6 +38,7 @@ function cuesOf(text) {
 async function showSeeking(title) {
   seeking = { title, cues: [], sheet: null };
   at('thumb').hidden = true;
+  showChapters(title);
   if (!title) return;
   at('seek').max = title.duration_s;
   showPlace(0);

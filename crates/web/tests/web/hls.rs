@@ -5,8 +5,9 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use m3u8_rs::{MasterPlaylist, MediaPlaylist};
+use millrace_core::time::MediaTicks;
 use millrace_make::ingest::{IngestOptions, ingest};
-use millrace_store::volume::{MediaReader, SubtitleTrack, Volume};
+use millrace_store::volume::{Chapter, MediaReader, SubtitleTrack, Volume};
 use millrace_web::WebLimits;
 use tempfile::TempDir;
 
@@ -88,6 +89,10 @@ pub(crate) struct Films {
     pub(crate) dir: TempDir,
 }
 
+fn chapter(start_s: u64, title: &str) -> Chapter {
+    Chapter { start: MediaTicks(start_s * 90_000), title: title.to_owned() }
+}
+
 /// `film` of 25 s; the same as `texted`, which is not listed; and `joined`, two recordings of 7 s
 /// with unrelated clocks. All have subtitles.
 pub(crate) fn films() -> &'static Films {
@@ -104,7 +109,9 @@ pub(crate) fn films() -> &'static Films {
         subtitles::add(&path("b.ts"), FIRST + 5000 * 90_000, PART);
         let both = [std::fs::read(path("a.ts")).unwrap(), std::fs::read(path("b.ts")).unwrap()].concat();
         std::fs::write(path("joined.ts"), both).unwrap();
-        let film = taken_in(dir.path(), &path("film.ts"));
+        let mut film = taken_in(dir.path(), &path("film.ts"));
+        let chapters = [(0, "Opening"), (10, ""), (20, "\"The\" <end>")];
+        film.info.chapters = chapters.map(|(start_s, title)| chapter(start_s, title)).into();
         let texted = with_text(&film);
         let site = MadeUp::with(vec![film, texted, taken_in(dir.path(), &path("joined.ts"))]);
         site.hide("texted", true);

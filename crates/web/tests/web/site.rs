@@ -136,6 +136,7 @@ impl Film {
             origin: Origin::default(),
             subtitles: Vec::new(),
             source_start: 0,
+            chapters: Vec::new(),
         };
         Self { info, index: Arc::default(), bytes, manner }
     }

@@ -415,3 +415,39 @@ fn text_that_is_kept_with_a_title_is_in_both_kinds_of_segments() {
     let again = client.ask("GET", "/titles/texted/subtitles/de.vtt", &format!("If-None-Match: {tag}\r\n"));
     assert_eq!(again.status, 304);
 }
+
+/// Players of HLS, the page and programs read one list, with the rights that the title needs.
+#[test]
+fn chapters_of_a_title_are_listed_for_players_and_programs() {
+    let site = &films().site;
+    let end_s = (site.films["film"].info.duration.0 - 20 * 90_000) as f64 / 90_000.0;
+    let rights = rights();
+    let (_web, address, _) = serve_to(site, WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    let link = rights.link("film", 600);
+    for master in ["index.m3u8", "cmaf.m3u8"] {
+        let list = client.get(&format!("/titles/film/{master}?{link}"));
+        let line = list.text().lines().find(|line| line.starts_with("#EXT-X-SESSION-DATA:")).unwrap();
+        let uri = line.strip_prefix("#EXT-X-SESSION-DATA:DATA-ID=\"com.apple.hls.chapters\",URI=\"").unwrap();
+        let answer = client.get(&format!("/titles/film/{}", uri.trim_end_matches('"')));
+        assert_eq!((answer.status, answer.header("Content-Type")), (200, Some("application/json")), "{uri}");
+        let title = |text: &str| serde_json::json!([{ "language": "und", "title": text }]);
+        let expected = serde_json::json!([
+            { "chapter": 1, "start-time": 0.0, "duration": 10.0, "titles": title("Opening") },
+            { "chapter": 2, "start-time": 10.0, "duration": 10.0, "titles": title("Chapter 2") },
+            { "chapter": 3, "start-time": 20.0, "duration": end_s, "titles": title("\"The\" <end>") },
+        ]);
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&answer.body).unwrap(), expected);
+    }
+    assert_eq!(client.get("/titles/film/chapters.json").status, 401);
+    let described = |client: &mut Client, name: &str| -> serde_json::Value {
+        let path = format!("/api/v1/titles/{name}?{}", rights.link(name, 600));
+        serde_json::from_slice(&client.get(&path).body).unwrap()
+    };
+    assert_eq!(described(&mut client, "film")["chapters"], "/titles/film/chapters.json");
+    assert_eq!(described(&mut client, "joined")["chapters"], serde_json::Value::Null);
+    let link = rights.link("joined", 600);
+    let answer = client.get(&format!("/titles/joined/chapters.json?{link}"));
+    assert_eq!(answer.status, 404, "{}", answer.text());
+    assert!(!client.get(&format!("/titles/joined/index.m3u8?{link}")).text().contains("SESSION-DATA"));
+}
