@@ -341,13 +341,13 @@ fn clocks(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The same film with chapters at 0, 5 and 11 s; the second has no name.
+/// The same film with chapters at 0, 5 and 11 s.
 fn with_chapters(film: &Path, parts: &Path) -> Result<PathBuf, String> {
-    let (list, out) = (parts.join("chapters.txt"), film.with_extension("mkv"));
+    let (list, out) = (parts.join("chapters.txt"), film.with_extension("chapters.mp4"));
     let chapter = |start: u32, end: u32, name: &str| {
-        format!("[CHAPTER]\nTIMEBASE=1/1\nSTART={start}\nEND={end}\n{name}")
+        format!("[CHAPTER]\nTIMEBASE=1/1\nSTART={start}\nEND={end}\ntitle={name}\n")
     };
-    let all = [chapter(0, 5, "title=Opening\n"), chapter(5, 11, ""), chapter(11, 16, "title=The end\n")];
+    let all = [chapter(0, 5, "Opening"), chapter(5, 11, "A second"), chapter(11, 16, "The end")];
     std::fs::write(&list, format!(";FFMETADATA1\n{}", all.concat()))
         .map_err(|e| format!("{}: {e}", list.display()))?;
     let program = ProgramSpec::new("ffmpeg").args("-v error -nostdin -y -i").arg(film).arg("-i").arg(&list);

@@ -116,6 +116,8 @@ struct ProbeStream {
     #[serde(default)]
     codec_name: String,
     #[serde(default)]
+    codec_tag_string: String,
+    #[serde(default)]
     sample_rate: String,
     #[serde(default)]
     channels: u32,
@@ -238,6 +240,7 @@ impl ProbeOutput {
                     texts.push(format!("subtitles {}", stream.words()))
                 }
                 "subtitle" => left_out.push(format!("subtitles {}, which are pictures", stream.words())),
+                _ if stream.has_names_of_chapters() => {}
                 other => left_out.push(format!("{other} stream ({})", stream.codec_name)),
             }
         }
@@ -347,6 +350,7 @@ impl ProbeOutput {
                 }
                 _ if stream.index == pictures.index => {}
                 "subtitle" if TextStream::can_be(&stream.codec_name) => {}
+                _ if stream.has_names_of_chapters() => {}
                 kind => notes.push(format!("left out: {kind} stream {}", stream.words())),
             }
         }
@@ -368,6 +372,11 @@ impl ProbeOutput {
 impl ProbeStream {
     fn is_still(&self) -> bool {
         self.disposition.attached_pic + self.disposition.still_image + self.disposition.timed_thumbnails > 0
+    }
+
+    /// Whether this is a track of text that MP4 files name their chapters with.
+    fn has_names_of_chapters(&self) -> bool {
+        self.codec_type == "data" && self.codec_tag_string == "text"
     }
 
     /// Width and height as they are shown: with square pixels, and turned as the file asks.
