@@ -37,7 +37,7 @@ impl FileChapters {
     pub(crate) fn new(found: &[ProbeChapter], file_start_s: f64) -> Self {
         let chapter = |one: &ProbeChapter| {
             let start_s = one.start_time.parse::<f64>().ok()? - file_start_s;
-            // Saturates, and is 0 for what is not a number.
+            // Saturates; NaN becomes 0.
             let start_ticks = (start_s * MEDIA_HZ as f64).round() as i64;
             Some(FileChapter { start_ticks, title: title_text(&one.tags.title) })
         };
