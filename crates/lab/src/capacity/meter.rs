@@ -32,12 +32,13 @@ pub struct Spent {
     /// Processor time of the processes and of the kernel threads that send for them; soft interrupts that ran inside of
     /// it included.
     pub processes_s: f64,
-    /// Time in which the cores did anything.
+    /// Time in which the cores were not idle. It is the rest of the time between the looks: the
+    /// kernel samples what a busy core does by its clock, so it misses short work that the clock
+    /// wakes, and counts short work in step with it in full, while idle time is measured.
     pub cores_s: f64,
-    /// Time in which they were idle. Where the kernel stops its clock on an idle core this is
-    /// exact, and the busy time, which is counted by ticks of the same clock, is not.
+    /// Time in which they were idle.
     pub idle_s: f64,
-    /// Of the busy time, in soft interrupts: where a veth pair hands packets over.
+    /// Of the time in which they were not idle, in soft interrupts: where a veth pair hands packets over.
     pub softirq_s: f64,
     /// Times a thread waited.
     pub voluntary_switches: u64,
@@ -92,11 +93,13 @@ impl Usage {
     pub fn since(&self, before: &Self) -> Spent {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / 1e9;
         let (now, then) = (&self.sums, &before.sums);
+        let wall_s = (self.at - before.at).as_secs_f64();
+        let idle_s = seconds(now.core.idle_ns, then.core.idle_ns);
         Spent {
-            wall_s: (self.at - before.at).as_secs_f64(),
+            wall_s,
             processes_s: seconds(now.processes_ns, then.processes_ns),
-            cores_s: seconds(now.core.busy_ns, then.core.busy_ns),
-            idle_s: seconds(now.core.idle_ns, then.core.idle_ns),
+            cores_s: (wall_s * f64::from(now.core.cores) - idle_s).max(0.0),
+            idle_s,
             softirq_s: seconds(now.core.softirq_ns, then.core.softirq_ns),
             voluntary_switches: now.voluntary.saturating_sub(then.voluntary),
             involuntary_switches: now.involuntary.saturating_sub(then.involuntary),
@@ -138,10 +141,11 @@ fn field(text: &str, key: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(key)).map_or(0, first_number)
 }
 
-/// Time of cores from /proc/stat: counted by samples of the kernel's clock, so good over seconds only.
+/// Time of cores from /proc/stat. Time in soft interrupts is counted by samples of the kernel's
+/// clock, so it is good over seconds only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CoreTime {
-    busy_ns: u64,
+    cores: u32,
     idle_ns: u64,
     softirq_ns: u64,
 }
@@ -161,7 +165,7 @@ impl CoreTime {
             // user nice system idle iowait irq softirq steal
             let tick_ns = 1_000_000_000 / ticks_per_s.max(1);
             let at = |n: usize| ticks.get(n).copied().unwrap_or(0) * tick_ns;
-            sum.busy_ns += [0, 1, 2, 5, 6, 7].map(at).iter().sum::<u64>();
+            sum.cores += 1;
             sum.idle_ns += at(3) + at(4);
             sum.softirq_ns += at(6);
         }
@@ -199,10 +203,7 @@ mod tests {
         assert_eq!(field("Name:\tx\nRssAnon:\t  120 kB\nvoluntary_ctxt_switches:\t7\n", "RssAnon:"), 120);
         let stat = "cpu  9 9 9\ncpu0 100 1 50 700 9 2 40 0 0 0\ncpu1 5 0 5 0 0 0 1 0 0 0\ncpu10 7\n";
         let both = CoreTime::parse(stat, &[0, 1], 100);
-        assert_eq!(
-            both,
-            CoreTime { busy_ns: 2_040_000_000, idle_ns: 7_090_000_000, softirq_ns: 410_000_000 }
-        );
+        assert_eq!(both, CoreTime { cores: 2, idle_ns: 7_090_000_000, softirq_ns: 410_000_000 });
         assert_eq!(CoreTime::parse("", &[3], 100), CoreTime::default());
         assert_eq!(parse_perf("# started\n\n 2186;;raw_syscalls:sys_enter;1000;100.00;;\n"), Some(2186.0));
         assert_eq!(parse_perf("<not supported>;;raw_syscalls:sys_enter;0;"), None);
