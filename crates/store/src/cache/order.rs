@@ -18,12 +18,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use crate::limits::cache::MAX_SPANS;
+use millrace_core::ids::TitleRef;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::aligned::ALIGN;
 use super::handle::ReadFailure;
+use super::source::OpenTitle;
 use crate::member_set::{MemberSet, PositionSet};
 
 /// The content of a span. A *position* is the place of a member among the members of its title.
@@ -169,6 +171,26 @@ impl SpanOrder {
 /// What became of a span: all its bytes, or `errno` (`ENODATA`: the file ends too early; `ETIMEDOUT`: given up). Fewer
 /// bytes than ordered are those at its beginning.
 pub(super) type SpanResult<'a> = Result<&'a [u8], i32>;
+
+/// Which extent is wanted, for whom, and what is known of its members.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExtentQuery {
+    pub(super) extent: u32,
+    /// Packets of a codeword that the viewer can do without.
+    pub(super) spare: u8,
+    pub(super) view: MemberView,
+    /// The data read for it before was not good enough.
+    pub(super) thorough: bool,
+}
+
+/// What a read has brought: one result for each span of its order.
+#[derive(Clone, Copy)]
+pub(super) struct OrderResults<'a> {
+    pub(super) reference: TitleRef,
+    pub(super) title: &'a OpenTitle,
+    pub(super) order: &'a Order,
+    pub(super) spans: &'a [SpanResult<'a>],
+}
 
 /// Everything to be read for one extent.
 #[derive(Clone, Debug)]
