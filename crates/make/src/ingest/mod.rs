@@ -249,21 +249,8 @@ impl UncommittedTitle {
         self.notes.append(&mut self.subtitles.notes);
         self.writer.begins_at(self.source_start);
         self.subtitles.tracks.into_iter().for_each(|track| self.writer.add_subtitles(track));
-        let indexed = self.passed.indexed;
-        self.writer.commit(FinishTitle {
-            name,
-            source,
-            duration: indexed.duration,
-            mean_rate: indexed.mean_rate,
-            peak_rate: indexed.peak_rate,
-            constant_rate: indexed.constant_rate,
-            streams: indexed.streams,
-            index: indexed.index,
-            notes: self.notes,
-            derived,
-            rendition: None,
-            naming,
-        })
+        let title = self.passed.indexed.finish(name, source);
+        self.writer.commit(FinishTitle { notes: self.notes, derived, naming, ..title })
     }
 }
 
