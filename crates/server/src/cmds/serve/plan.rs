@@ -49,12 +49,17 @@ pub(super) struct LoopSettings {
 
 /// Settings of the librarian.
 pub(super) struct LibrarySettings {
+    /// Folders of films.
     pub(super) folders: Vec<PathBuf>,
+    /// Whether symbolic links in them are followed wherever they lead.
     pub(super) follow_symlinks: bool,
-    /// How long a file must not have changed.
+    /// How long a file must stay unchanged before it is added.
     pub(super) settle: Duration,
+    /// Action for a title whose file is gone.
     pub(super) deleted_files: DeletedFiles,
+    /// The ffmpeg program and the resources it may use.
     pub(super) ffmpeg: FfmpegArgs,
+    /// No progress bars, no lines to paste.
     pub(super) quiet: bool,
     /// Whether only users may watch.
     pub(super) needs_user: bool,
