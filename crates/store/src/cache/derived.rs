@@ -12,8 +12,10 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::builder::Builder;
 use super::handle::ReadFailure;
-use super::order::{Built, ExtentQuery, Order, OrderResults};
-use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleMembers, TitleSource, TrackId};
+use super::order::{Built, ExtentQuery, Order};
+use super::source::{
+    OpenTitle, OrderResults, OwnKind, SourceKind, TitleKind, TitleMembers, TitleSource, TrackId,
+};
 use crate::sums::DeriveError;
 use crate::transform::{Derivation, timeline_of};
 

@@ -17,8 +17,8 @@ use millrace_core::wire::rtp::Timeline;
 use super::builder::{Builder, Joined};
 use super::decode::records::make_up;
 use super::handle::ReadFailure;
-use super::order::{Built, Filled, LeftOut, Order, OrderResults, Role, SpanResult};
-use super::source::{Geometry, OpenTitle, TitleSource};
+use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
+use super::source::{Geometry, OpenTitle, OrderResults, TitleSource};
 use crate::member_set::MemberSet;
 use crate::sums::congruent;
 

@@ -26,10 +26,10 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::builder::Builder;
 use super::fill::write_header;
 use super::handle::ReadFailure;
-use super::order::{Built, ExtentQuery, Order, OrderResults};
+use super::order::{Built, ExtentQuery, Order};
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::StreamKey;
-use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleSource, TrackId};
+use super::source::{OpenTitle, OrderResults, OwnKind, SourceKind, TitleKind, TitleSource, TrackId};
 use crate::bell::EventBell;
 
 /// A title that is still being written. All its packets have their full size.

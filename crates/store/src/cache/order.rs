@@ -18,14 +18,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) use crate::limits::cache::MAX_SPANS;
-use millrace_core::ids::TitleRef;
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
 use millrace_core::time::Instant;
 
 use super::aligned::ALIGN;
 use super::handle::ReadFailure;
-use super::source::OpenTitle;
 use crate::member_set::{MemberSet, PositionSet};
 
 /// The content of a span. A *position* is the place of a member among the members of its title.
@@ -181,15 +179,6 @@ pub(super) struct ExtentQuery {
     pub(super) view: MemberView,
     /// The data read for it before was not good enough.
     pub(super) thorough: bool,
-}
-
-/// What a read has brought: one result for each span of its order.
-#[derive(Clone, Copy)]
-pub(super) struct OrderResults<'a> {
-    pub(super) reference: TitleRef,
-    pub(super) title: &'a OpenTitle,
-    pub(super) order: &'a Order,
-    pub(super) spans: &'a [SpanResult<'a>],
 }
 
 /// Everything to be read for one extent.

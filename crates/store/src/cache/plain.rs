@@ -11,8 +11,8 @@ use super::aligned::ALIGN;
 use super::builder::Builder;
 use super::handle::ReadFailure;
 use super::member_files::may_wait;
-use super::order::{Built, ExtentQuery, Order, OrderResults, Role, RoleFiles, SpanFile, SpanOrder};
-use super::source::{OpenTitle, PlainSource, TitleKind, TitleSource};
+use super::order::{Built, ExtentQuery, Order, Role, RoleFiles, SpanFile, SpanOrder};
+use super::source::{OpenTitle, OrderResults, PlainSource, TitleKind, TitleSource};
 use crate::blocking::Timeout;
 
 /// The open files of a title.

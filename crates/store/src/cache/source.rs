@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_core::ids::TitleId;
+use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, RTP_HEADER_BYTES, TS_PACKET_BYTES};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::{Instant, MediaTicks};
@@ -17,7 +17,7 @@ use super::builder::Builder;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::handle::ReadFailure;
 use super::member_files::{FileTable, MemberFiles, TitleFile};
-use super::order::{Built, ExtentQuery, MemberView, Order, OrderResults, Role, SpanFile};
+use super::order::{Built, ExtentQuery, MemberView, Order, Role, SpanFile, SpanResult};
 use super::playheads::Ns;
 use crate::blocking::BlockingCalls;
 use crate::limits::MAX_RUN_EXTENTS;
@@ -177,6 +177,15 @@ pub(super) struct TitleMembers<'a> {
     pub(super) files: &'a dyn MemberFiles,
     /// Their files.
     pub(super) table: &'a FileTable,
+}
+
+/// What a read has brought: one result for each span of its order.
+#[derive(Clone, Copy)]
+pub(super) struct OrderResults<'a> {
+    pub(super) reference: TitleRef,
+    pub(super) title: &'a OpenTitle,
+    pub(super) order: &'a Order,
+    pub(super) spans: &'a [SpanResult<'a>],
 }
 
 /// How titles of one kind order the reads for an extent and assemble it.

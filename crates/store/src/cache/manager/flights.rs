@@ -22,11 +22,9 @@ use millrace_core::time::Instant;
 use super::super::aligned::ALIGN;
 use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
-use super::super::order::{
-    Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, OrderResults, SpanOrder, SpanResult,
-};
+use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanOrder, SpanResult};
 use super::super::policy::ReadOrder;
-use super::super::source::OpenTitle;
+use super::super::source::{OpenTitle, OrderResults};
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
 use crate::limits::MAX_ASIDE_BYTES;

@@ -4,8 +4,10 @@ use super::{media, needs, track};
 use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
 use crate::cache::member_files::FileTable;
-use crate::cache::order::{Built, ExtentQuery, Order, OrderResults};
-use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource};
+use crate::cache::order::{Built, ExtentQuery, Order};
+use crate::cache::source::{
+    OpenTitle, OrderResults, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource,
+};
 use crate::stripes::StripeLayout;
 
 /// Media.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::sample::{StripeSample, StripeSource, geometry};
 use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, MAX_SPANS, MemberView, Order, OrderResults, Role};
-use crate::cache::source::OpenTitle;
+use crate::cache::order::{Built, Filled, MAX_SPANS, MemberView, Order, Role};
+use crate::cache::source::{OpenTitle, OrderResults};
 use crate::member_set::{MemberSet, PositionSet};
 use std::sync::Arc;
 

@@ -25,8 +25,8 @@ use crate::cache::crcs::Crcs;
 use crate::cache::decode::records::{Records, load_crcs};
 use crate::cache::decode::results::Results;
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, Order, OrderResults, Role};
-use crate::cache::source::ParitySource;
+use crate::cache::order::{Built, Filled, Order, Role};
+use crate::cache::source::{OrderResults, ParitySource};
 use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
