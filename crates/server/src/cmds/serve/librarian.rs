@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::SNIFF_BYTES;
@@ -22,8 +22,8 @@ use millrace_store::volume::{
     KnownSource, SourceIdentity, SourceMatch, Sources, TitleEdit, TitleInfo, Volume,
 };
 
-use super::plan::LibrarySettings;
 use super::worker::Worker;
+use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::cmds::progress::{IngestBar, describe};
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::sidecars::SidecarWatch;
@@ -31,6 +31,24 @@ use crate::library::skipped::Skipped;
 use crate::library::watch::{FoundFile, Scan, Watcher};
 use crate::library::writers;
 use crate::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
+
+/// Settings of the librarian.
+pub(super) struct LibrarySettings {
+    /// Folders of films.
+    pub(super) folders: Vec<PathBuf>,
+    /// Whether symbolic links in them are followed wherever they lead.
+    pub(super) follow_symlinks: bool,
+    /// How long a file must stay unchanged before it is added.
+    pub(super) settle: Duration,
+    /// Action for a title whose file is gone.
+    pub(super) deleted_files: DeletedFiles,
+    /// The ffmpeg program and the resources it may use.
+    pub(super) ffmpeg: FfmpegArgs,
+    /// No progress bars, no lines to paste.
+    pub(super) quiet: bool,
+    /// Whether only users may watch.
+    pub(super) needs_user: bool,
+}
 
 /// Everything that the thread needs.
 pub(super) struct Librarian {

@@ -37,12 +37,12 @@ use tracing_subscriber::EnvFilter;
 
 use super::access::{self, Listening};
 use super::inject::Injector;
-use super::librarian::{Librarian, Refreshed, Said};
+use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
-use super::plan::{LibrarySettings, LoopSettings};
+use super::plan::LoopSettings;
 use super::ports::ServerPorts;
 use super::reload::Reloader;
 use super::rests::Rests;
