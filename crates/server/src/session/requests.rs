@@ -124,9 +124,8 @@ impl RtspFace<'_> {
         if *request.method() == Method::Describe {
             return Some(self.describe(received).unwrap_or_else(|refused| refused));
         }
-        let session = match self.session_of(request) {
-            Ok(session) => session,
-            Err(()) => return Some(Reply::error(454, "no such session here, or it has expired")),
+        let Ok(session) = self.session_of(request) else {
+            return Some(Reply::error(454, "no such session here, or it has expired"));
         };
         if let Some(key) = session {
             self.heard_request(now, conn, key);
