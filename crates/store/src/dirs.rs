@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::format::manifest::MANIFEST_FILE;
 use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::limits::volume::COPY_BYTES;
+use crate::meta::Finished;
 
 /// The superblock; also the file that the lock of the store is taken on.
 pub const VOLUME_FILE: &str = "volume.mrv";
@@ -118,6 +119,25 @@ pub(crate) fn write_out(
     *written += bytes;
     buffer.clear();
     Ok(())
+}
+
+/// Completes a file of blocks, `written` bytes long, with its header and makes it durable.
+pub(crate) fn finish_blocks(file: DiskFile, header: &[u8], written: u64) -> Result<Finished, StoreError> {
+    file.write_all_at(header, 0)
+        .and_then(|()| file.sync_all())
+        .map_err(|e| StoreError::write("write", file.path(), written, 0, e))?;
+    // Read back from the page cache: the header was not known when a hash would have had to begin with it.
+    let path = file.path();
+    let file = File::open(path).map_err(StoreError::io("open", path))?;
+    let hasher = hash(&file).map_err(StoreError::io("read", path))?;
+    Ok(Finished { bytes: written, blake3: hasher.finalize() })
+}
+
+/// Reads a file from where it is to its end; counts and hashes its bytes.
+pub(crate) fn hash(file: &File) -> io::Result<blake3::Hasher> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file)?;
+    Ok(hasher)
 }
 
 /// Reads a whole file that may be at most `max` bytes long.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 use millrace_core::packet::PacketMeta;
 
-use crate::dirs::write_out;
+use crate::dirs::{finish_blocks, write_out};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::FormatError;
@@ -280,16 +280,7 @@ impl<R: Record> RecordsWriter<R> {
             self.seal_last_block();
         }
         self.write()?;
-        self.file
-            .write_all_at(&header.encode()[..], 0)
-            .and_then(|()| self.file.sync_all())
-            .map_err(|e| StoreError::write("write", self.file.path(), self.written, 0, e))?;
-        // Read back from the page cache: the header was not known when a hash would have had to begin with it.
-        let mut hasher = blake3::Hasher::new();
-        let path = self.file.path();
-        let file = File::open(path).map_err(StoreError::io("open", path))?;
-        hasher.update_reader(file).map_err(StoreError::io("read", path))?;
-        Ok(Finished { bytes: self.written, blake3: hasher.finalize() })
+        finish_blocks(self.file, &header.encode()[..], self.written)
     }
 }
 

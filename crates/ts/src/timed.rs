@@ -66,7 +66,7 @@ struct PendingEvent {
 }
 
 /// All that was found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) counts: Vec<u64>,
     pub(crate) kept: Vec<Finding>,
@@ -114,7 +114,7 @@ pub(crate) struct StreamPosition {
     pub(crate) time: Option<i64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Timed {
     queue: VecDeque<PendingEvent>,
     /// PID of the clock that time is taken from.
@@ -140,19 +140,9 @@ pub(crate) struct Timed {
 impl Timed {
     pub(crate) fn new(with_model: bool) -> Self {
         Self {
-            queue: VecDeque::new(),
-            reference: None,
-            anchor: None,
-            rate: None,
-            only: None,
-            gap_at: None,
-            is_guess: false,
-            readings: HashMap::new(),
-            pat_seen: None,
-            programs: BTreeMap::new(),
-            stamped: BTreeMap::new(),
             model: with_model.then(Model::default),
             findings: Findings { counts: vec![0; Check::ALL.len()], kept: Vec::new() },
+            ..Self::default()
         }
     }
 

@@ -18,37 +18,33 @@ use millrace_store::volume::UploadNames;
 use tokio::sync::oneshot;
 
 use crate::answer::Answer;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::limits::RETRY_AFTER_S;
-use crate::request::{Fields, Method, Request};
+use crate::request::{Fields, Method, RequestSource};
 use crate::route::{LIVE_PREFIX, Needs, ResourceKind, RouteMatch};
 use crate::site::{LiveStatus, NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::title_list::May;
 
-impl ServerContext {
+impl RoutedRequest<'_> {
     /// Returns the visitor if access is granted, otherwise the response. Waits for password checks,
     /// and for the adviser asked in addition to the rights.
-    pub(crate) async fn let_in(
-        &self,
-        request: &Request,
-        found: &RouteMatch,
-        peer: SocketAddr,
-    ) -> Result<Visitor, Answer> {
-        let visitor = self.by_rights(request, found, peer).await?;
+    pub(crate) async fn let_in(self) -> Result<Visitor, Answer> {
+        let visitor = self.by_rights().await?;
+        let Self { shared, request, found, source } = self;
         let RequestedAction::Watch(title) = what(request.method, found) else { return Ok(visitor) };
         // The library shows the posters of all titles: it would be a question for each.
         if found.route.kind == ResourceKind::Poster {
             return Ok(visitor);
         }
-        let Some(advised) = self.gate.advised() else { return Ok(visitor) };
+        let Some(advised) = shared.gate.advised() else { return Ok(visitor) };
         // A client could invent any number of titles, so only existing ones are worth a call to the
         // webhook.
-        let is_live = |name| self.site.live().iter().any(|live| live.name == name);
-        if self.site.title(title).is_none() && !title.strip_prefix(LIVE_PREFIX).is_some_and(is_live) {
+        let is_live = |name| shared.site.live().iter().any(|live| live.name == name);
+        if shared.site.title(title).is_none() && !title.strip_prefix(LIVE_PREFIX).is_some_and(is_live) {
             return Ok(visitor);
         }
-        let question = Question::of(&visitor, title, peer.ip());
+        let question = Question::of(&visitor, title, source.peer.ip());
         let mut advice = advised.look(Now::read(), &question);
         if advice.is_none() {
             let (done, told) = oneshot::channel();
@@ -73,12 +69,8 @@ impl ServerContext {
     }
 
     /// The same by rights alone.
-    async fn by_rights(
-        &self,
-        request: &Request,
-        found: &RouteMatch,
-        peer: SocketAddr,
-    ) -> Result<Visitor, Answer> {
+    async fn by_rights(self) -> Result<Visitor, Answer> {
+        let Self { shared, request, found, source: RequestSource { peer, .. } } = self;
         let mut is_again = false;
         loop {
             let verdict = {
@@ -92,13 +84,13 @@ impl ServerContext {
                     before: None,
                     is_again,
                 };
-                self.gate.ask(Now::read(), &asked)
+                shared.gate.ask(Now::read(), &asked)
             };
             match verdict {
                 AccessVerdict::Allow(visitor) => return Ok(visitor),
                 AccessVerdict::Check(check) => {
                     let (done, told) = oneshot::channel();
-                    self.gate.check(
+                    shared.gate.check(
                         check,
                         Box::new(move || {
                             // The viewer may have gone meanwhile.
@@ -109,11 +101,20 @@ impl ServerContext {
                     let _ = told.await;
                     is_again = true;
                 }
-                other => return Err(self.turned_away(&other)),
+                other => return Err(shared.turned_away(&other)),
             }
         }
     }
 
+    /// Returns the site as a visitor that was let in sees it.
+    pub(crate) fn seen_by(self, visitor: Visitor) -> SeenBy {
+        let Self { shared, request, source, .. } = self;
+        let place = place(&request.fields, source.peer);
+        SeenBy { site: Arc::clone(&shared.site), gate: Arc::clone(&shared.gate), visitor, place }
+    }
+}
+
+impl ServerContext {
     /// Whether a visitor may upload, and may rename and delete titles: `yes`, `no`, or `sign-in`
     /// (after signing in).
     pub(crate) fn may(&self, seen: &SeenBy) -> May {
@@ -124,12 +125,6 @@ impl ServerContext {
         };
         let upload = if self.limits.upload_bytes == 0 { "no" } else { word(RequestedAction::Upload) };
         May { upload, manage: word(RequestedAction::Change) }
-    }
-
-    /// Returns the site as a visitor that was let in sees it.
-    pub(crate) fn seen_by(&self, visitor: Visitor, request: &Request, peer: SocketAddr) -> SeenBy {
-        let place = place(&request.fields, peer);
-        SeenBy { site: Arc::clone(&self.site), gate: Arc::clone(&self.gate), visitor, place }
     }
 
     fn turned_away(&self, verdict: &AccessVerdict) -> Answer {

@@ -17,7 +17,8 @@ use crate::hls::LookedAt;
 use crate::limits::WebLimits;
 use crate::memory::{Exhausted, Hold, ResponseMemory};
 use crate::recent::Recent;
-use crate::request::{Fields, RequestSource};
+use crate::request::{Fields, Request, RequestSource};
+use crate::route::RouteMatch;
 use crate::site::{Site, SiteError};
 use crate::subtitles::SubtitleCache;
 use crate::title_list::Lists;
@@ -33,6 +34,15 @@ pub(crate) struct RequestClient {
     /// Otherwise the client has as many requests under way as one address may have connections.
     pub(crate) is_admitted: bool,
     _place: Option<ConnectionSlot>,
+}
+
+/// A request that has a route.
+#[derive(Clone, Copy)]
+pub(crate) struct RoutedRequest<'a> {
+    pub(crate) shared: &'a Arc<ServerContext>,
+    pub(crate) request: &'a Request,
+    pub(crate) found: &'a RouteMatch,
+    pub(crate) source: RequestSource,
 }
 
 /// State shared by all connections.

@@ -5,8 +5,8 @@ use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
 use crate::answer::Sending;
-use crate::context::ServerContext;
-use crate::request::{Request, RequestSource};
+use crate::context::{RoutedRequest, ServerContext};
+use crate::request::RequestSource;
 use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedMedia, OrderedSegment};
 
 /// Media that a request is answered with.
@@ -18,29 +18,29 @@ pub(crate) struct MediaOrder {
     pub(crate) agent: Option<String>,
 }
 
-impl ServerContext {
+impl RoutedRequest<'_> {
     /// Asks whether a viewer may have a segment that is made, and counts it as a viewer if so. The
     /// return value reports the part of the segment taken.
     pub(crate) async fn may_fetch(
-        &self,
-        request: &Request,
+        self,
         title: &TitleInfo,
         seen: &SeenBy,
-        source: RequestSource,
         segment: OrderedSegment,
         sound: Option<BitRate>,
     ) -> Result<Sending, DeliveryRefusal> {
         let (done, told) = tokio::sync::oneshot::channel();
-        let RequestSource { peer, id } = source;
-        let (label, agent, title) = (id.to_string(), request.fields.agent(), title.clone());
+        let RequestSource { peer, id } = self.source;
+        let (label, agent, title) = (id.to_string(), self.request.fields.agent(), title.clone());
         let quota = seen.quota();
         let (sending, over) = tokio::sync::oneshot::channel();
-        self.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done, over });
+        self.shared.site.fetch(Fetch { peer, label, agent, title, quota, segment, sound, done, over });
         let may =
             told.await.unwrap_or_else(|_| Err(DeliveryRefusal::Full("the server is ending".to_owned())));
         may.map(|()| Sending::new(sending))
     }
+}
 
+impl ServerContext {
     /// Hands an order to an engine to send, and returns the outcome.
     pub(crate) async fn deliver(&self, socket: OrderSocket, order: MediaOrder) -> Delivery {
         let (done, told) = tokio::sync::oneshot::channel();

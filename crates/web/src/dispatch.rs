@@ -1,5 +1,6 @@
 //! Dispatches each request: checks access and calls the handler of its route.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
@@ -18,7 +19,7 @@ use crate::handlers::{
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
-use crate::route::{self, ResourceKind, RouteMatch};
+use crate::route::{self, ResourceKind};
 use crate::{cors, file, metrics, openapi, page, viewer};
 
 /// Answers a request, which log lines call by its id; for HEAD without the body.
@@ -50,22 +51,19 @@ fn counted(shared: &ServerContext, mut answer: Answer, peer: SocketAddr) -> Answ
 }
 
 async fn find_answer(shared: &Arc<ServerContext>, request: &Request, source: RequestSource) -> Answer {
-    let Some(found) = route::find(&request.path) else {
+    let Some(found) = &route::find(&request.path) else {
         return nowhere(request);
     };
+    let routed = RoutedRequest { shared, request, found, source };
     let answer = match request.method {
-        Method::Get => answer_to(shared, request, &found, source).await,
-        Method::Head => answer_to(shared, request, &found, source).await.without_body(),
+        Method::Get => answer_to(routed).await,
+        Method::Head => answer_to(routed).await.without_body(),
         Method::Options => cors::preflight(found.route),
-        Method::Delete if found.route.methods().contains(&Method::Delete) => {
-            match shared.let_in(request, &found, source.peer).await {
-                Ok(_) if found.route.kind == ResourceKind::SubtitleFile => {
-                    subtitles::remove(shared, &found).await
-                }
-                Ok(_) => api::remove(shared, found.name).await,
-                Err(refused) => refused,
-            }
-        }
+        Method::Delete if found.route.methods().contains(&Method::Delete) => match routed.let_in().await {
+            Ok(_) if found.route.kind == ResourceKind::SubtitleFile => subtitles::remove(shared, found).await,
+            Ok(_) => api::remove(shared, found.name.clone()).await,
+            Err(refused) => refused,
+        },
         // Requests with a body do not come here.
         Method::Put | Method::Post | Method::Delete | Method::Patch | Method::Other => {
             let allow = found.route.allow();
@@ -89,31 +87,21 @@ fn nowhere(request: &Request) -> Answer {
 }
 
 /// Answers clients that have access, and gives the reason to others.
-async fn answer_to(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    source: RequestSource,
-) -> Answer {
-    let visitor = match shared.let_in(request, found, source.peer).await {
+async fn answer_to(routed: RoutedRequest<'_>) -> Answer {
+    let visitor = match routed.let_in().await {
         Ok(visitor) => visitor,
         Err(refused) => return refused,
     };
-    let seen = shared.seen_by(visitor, request, source.peer);
-    let mut answer = look_up(shared, request, found, &seen, source).await;
+    let seen = routed.seen_by(visitor);
+    let mut answer = look_up(routed, &seen).await;
     if let Body::Media(media) = &mut answer.body {
         media.quota = seen.quota().map(Box::new);
     }
-    if shared.gate.is_private() { private(answer) } else { answer }
+    if routed.shared.gate.is_private() { private(answer) } else { answer }
 }
 
-async fn look_up(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    seen: &SeenBy,
-    source: RequestSource,
-) -> Answer {
+async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
+    let RoutedRequest { shared, request, found, source } = routed;
     match found.route.kind {
         ResourceKind::Page => return page::html(),
         ResourceKind::Style => return page::style(),
@@ -126,7 +114,7 @@ async fn look_up(
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
         ResourceKind::LiveMaster | ResourceKind::LivePlaylist => {
-            return live::playlist(shared, request, found, seen, source).await;
+            return live::playlist(routed, seen).await.unwrap_or_else(|refused| refused);
         }
         ResourceKind::LiveSegment => return live::segment(request, seen, found, source.id),
         ResourceKind::LiveInput => return live::state(seen, &found.name),
@@ -144,89 +132,72 @@ async fn look_up(
         _ => {}
     }
     let Some(title) = shared.site.title(&found.name) else { return no_title() };
-    let kind = found.route.kind;
-    let link = &match shared.playlist_link(request, kind, &title, seen, source).await {
+    let link = &match routed.playlist_link(&title, seen).await {
         Ok(link) => link,
         Err(refused) => return refused,
     };
-    let answer = of_title(shared, request, found, seen, source, (title, link)).await;
+    let answer = of_title(routed, seen, title, link).await.unwrap_or_else(|refused| refused);
     viewer::for_its_viewer(answer, link)
 }
 
 /// The answer with something of a title; addresses in it end with the link.
 async fn of_title(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
+    routed: RoutedRequest<'_>,
     seen: &SeenBy,
-    source: RequestSource,
-    (title, link): (TitleInfo, &str),
-) -> Answer {
-    match found.route.kind {
+    title: TitleInfo,
+    link: &str,
+) -> Result<Answer, Answer> {
+    let RoutedRequest { shared, request, found, .. } = routed;
+    Ok(match found.route.kind {
         ResourceKind::File => file::answer(request, &title),
         ResourceKind::Cmaf => master::master_playlist(shared, request, title, MasterForm::Made, link).await,
         ResourceKind::Master => master::master_playlist(shared, request, title, MasterForm::Any, link).await,
-        ResourceKind::Media => hls::media_playlist(shared, request, title, link).await,
-        ResourceKind::CmafMedia => cmaf::media_playlist(shared, request, &title, found, link, false).await,
-        ResourceKind::CmafStills => cmaf::media_playlist(shared, request, &title, found, link, true).await,
-        ResourceKind::CmafInit => {
-            cmaf::piece(shared, request, &title, found, TrackFile::Init, seen, source).await
-        }
-        ResourceKind::CmafSegment => {
-            cmaf::piece(shared, request, &title, found, TrackFile::Segment, seen, source).await
-        }
-        ResourceKind::CmafStill => {
-            cmaf::piece(shared, request, &title, found, TrackFile::Still, seen, source).await
-        }
+        ResourceKind::Media => hls::media_playlist(routed, title, link).await,
+        ResourceKind::CmafMedia => cmaf::media_playlist(routed, &title, link, false).await?,
+        ResourceKind::CmafStills => cmaf::media_playlist(routed, &title, link, true).await?,
+        ResourceKind::CmafInit => cmaf::piece(routed, &title, TrackFile::Init, seen).await?,
+        ResourceKind::CmafSegment => cmaf::piece(routed, &title, TrackFile::Segment, seen).await?,
+        ResourceKind::CmafStill => cmaf::piece(routed, &title, TrackFile::Still, seen).await?,
         ResourceKind::Subtitles
         | ResourceKind::SubtitleSegment
         | ResourceKind::CmafSubtitles
-        | ResourceKind::CmafSubtitleSegment => subtitles::answer(shared, request, &title, found, link).await,
-        ResourceKind::SubtitleFile => subtitles::whole(shared, request, &title, found).await,
+        | ResourceKind::CmafSubtitleSegment => subtitles::answer(routed, &title, link).await?,
+        ResourceKind::SubtitleFile => subtitles::whole(routed, &title).await,
         ResourceKind::Chapters => chapters::answer(shared, &title),
         ResourceKind::Poster | ResourceKind::Sprites | ResourceKind::SpritesVtt => {
-            pictures::answer(shared, request, title, found.route.kind, link).await
+            pictures::answer(routed, title, link).await
         }
-        ResourceKind::Segment => hls::segment(shared, request, title, found, source.id).await,
+        ResourceKind::Segment => hls::segment(routed, title).await,
         _ => api::title(seen, title),
-    }
+    })
 }
 
 /// Answers an upload. `beat` is called whenever a part of its body has arrived.
-pub(crate) async fn take_upload<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    source: RequestSource,
-    body: &mut B,
+pub(crate) async fn take_upload(
+    routed: RoutedRequest<'_>,
+    body: &mut (impl HttpBody<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Answer
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let answer = match found.route.kind {
-        ResourceKind::SubtitleFile => subtitles::put(shared, request, found, source.peer, body, beat).await,
-        ResourceKind::LiveInput => live_input::take(shared, request, found, source.peer, body, beat).await,
-        _ => upload::take(shared, request, found, source.peer, body, beat).await,
+) -> Answer {
+    let answer = match routed.found.route.kind {
+        ResourceKind::SubtitleFile => subtitles::put(routed, body, beat).await,
+        ResourceKind::LiveInput => live_input::take(routed, body, beat).await,
+        _ => upload::take(routed, body, beat).await,
     };
-    log_request(request, source, answer.status);
-    answer
+    logged(routed, answer)
 }
 
 /// Answers a change to a title's description.
-pub(crate) async fn take_change<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    source: RequestSource,
-    body: B,
-) -> Answer
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-{
-    let answer = rename::take(shared, request, found, source.peer, body).await;
-    log_request(request, source, answer.status);
+pub(crate) async fn take_change(
+    routed: RoutedRequest<'_>,
+    body: impl HttpBody<Data = Bytes> + Unpin,
+) -> Answer {
+    logged(routed, rename::take(routed, body).await)
+}
+
+/// The answer to a request with a body, whether that was taken or refused.
+fn logged(routed: RoutedRequest<'_>, answer: Result<Answer, Answer>) -> Answer {
+    let answer = answer.unwrap_or_else(|refused| refused).with("X-Content-Type-Options", "nosniff");
+    log_request(routed.request, routed.source, answer.status);
     answer
 }
 

@@ -13,10 +13,10 @@ use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
 use crate::answer::Answer;
-use crate::context::ServerContext;
+use crate::context::RoutedRequest;
 use crate::failures::not_sent;
 use crate::handlers::master::browsers_play_stored;
-use crate::request::{Method, Request, RequestSource};
+use crate::request::Method;
 use crate::route::ResourceKind;
 use crate::session::{session_of, session_of_tag, suffix};
 use crate::site::{DeliveryRefusal, ViewerAdmission};
@@ -38,19 +38,13 @@ pub(crate) struct WantedSession<'a> {
     pub(crate) is_reloaded: bool,
 }
 
-impl ServerContext {
+impl RoutedRequest<'_> {
     /// The end of the addresses in a playlist of this kind: the signed link that gives the
     /// visitor access, and the viewer's session. Admits the viewer if the request carries none.
-    pub(crate) async fn playlist_link(
-        &self,
-        request: &Request,
-        kind: ResourceKind,
-        title: &TitleInfo,
-        seen: &SeenBy,
-        source: RequestSource,
-    ) -> Result<String, Answer> {
+    pub(crate) async fn playlist_link(self, title: &TitleInfo, seen: &SeenBy) -> Result<String, Answer> {
         let link = seen.link();
-        let carried = session_of(request.query.as_deref());
+        let kind = self.found.route.kind;
+        let carried = session_of(self.request.query.as_deref());
         let by_engine = match kind {
             ResourceKind::Media => true,
             ResourceKind::Master => browsers_play_stored(&title.streams),
@@ -62,7 +56,7 @@ impl ServerContext {
             _ => return Ok(link),
         };
         let is_master = matches!(kind, ResourceKind::Master | ResourceKind::Cmaf);
-        let listed = if is_master { self.site.renditions(&title.name) } else { Vec::new() };
+        let listed = if is_master { self.shared.site.renditions(&title.name) } else { Vec::new() };
         let all = || listed.iter().chain([title]);
         let wanted = WantedSession {
             title: &title.name,
@@ -72,27 +66,26 @@ impl ServerContext {
             by_engine,
             is_reloaded: false,
         };
-        self.session_link(request, seen, source, wanted).await
+        self.session_link(seen, wanted).await
     }
 
     /// The same for a viewer whose title is known to need a session.
     pub(crate) async fn session_link(
-        &self,
-        request: &Request,
+        self,
         seen: &SeenBy,
-        source: RequestSource,
         wanted: WantedSession<'_>,
     ) -> Result<String, Answer> {
+        let Self { shared, request, source, .. } = self;
         let link = seen.link();
         let of_tag = || session_of_tag(request.fields.if_none_match.as_deref());
         let session = session_of(request.query.as_deref()).or_else(of_tag);
         if request.method == Method::Head {
-            let session = self.site.has_viewer_sessions().then(|| session.unwrap_or(UNADMITTED));
+            let session = shared.site.has_viewer_sessions().then(|| session.unwrap_or(UNADMITTED));
             return Ok(session.map_or_else(|| link.clone(), |session| suffix(&link, session)));
         }
         let WantedSession { title, mean_rate, peak_rate, by_engine, is_reloaded } = wanted;
         let (done, told) = tokio::sync::oneshot::channel();
-        self.site.admit_viewer(ViewerAdmission {
+        shared.site.admit_viewer(ViewerAdmission {
             peer: source.peer,
             label: source.id.to_string(),
             agent: request.fields.agent(),

@@ -76,7 +76,7 @@ struct SymbolSlot {
 }
 
 /// A receive window that repairs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Window {
     slots: Vec<SymbolSlot>,
     /// Packets of the largest matrix seen in this run.
@@ -110,23 +110,7 @@ impl Window {
         let code = shape.and_then(|shape| Some((shape, Plans::new(shape.code()?))));
         let matrix =
             code.as_ref().map_or(MAX_FEC_MATRIX_PACKETS as usize, |(shape, _)| shape.matrix_packets());
-        let mut window = Self {
-            slots: Vec::new(),
-            matrix: 0,
-            code,
-            payload_type: None,
-            first: 0,
-            next: None,
-            end: 0,
-            named_end: 0,
-            words_end: 0,
-            arrived: Instant(0),
-            wait_ns,
-            is_paused: false,
-            is_jumping: false,
-            words: Vec::new(),
-            counts: FecCounts::default(),
-        };
+        let mut window = Self { code, wait_ns, ..Self::default() };
         window.learn(matrix);
         window
     }

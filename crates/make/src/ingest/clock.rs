@@ -171,7 +171,7 @@ impl Rates {
 }
 
 /// Turns anchors into points. See the module's text for the rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MediaClock {
     /// The clock was written by ffmpeg for us: forward jumps are real.
     trusted: bool,
@@ -196,19 +196,7 @@ pub(crate) struct MediaClock {
 impl MediaClock {
     /// A clock without anchors.
     pub(crate) fn new(trusted: bool) -> Self {
-        Self {
-            trusted,
-            rates: Rates::default(),
-            last_anchor: None,
-            last_ticks: 0,
-            end: Point::default(),
-            is_estimated: false,
-            waiting: Vec::new(),
-            lead_ticks: None,
-            jumps: 0,
-            first_jump: None,
-            coasted: 0,
-        }
+        Self { trusted, ..Self::default() }
     }
 
     /// Whether two anchors with time between them were seen.

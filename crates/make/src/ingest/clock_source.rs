@@ -71,7 +71,7 @@ struct Stamped {
 }
 
 /// Chooses the clock and follows it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ClockSource {
     trusted: bool,
     stamped: Vec<Stamped>,
@@ -88,18 +88,7 @@ pub(crate) struct ClockSource {
 impl ClockSource {
     /// Nothing chosen yet. `trusted`: see [`MediaClock`].
     pub(crate) fn new(trusted: bool) -> Self {
-        Self {
-            trusted,
-            stamped: Vec::new(),
-            anchors: 0,
-            clock: MediaClock::new(trusted),
-            announced: None,
-            origin: None,
-            switched: false,
-            last_losses: 0,
-            early_pcrs: Vec::new(),
-            early_stamps: Vec::new(),
-        }
+        Self { trusted, clock: MediaClock::new(trusted), ..Self::default() }
     }
 
     /// Returns the chosen origin, once there is a rate.

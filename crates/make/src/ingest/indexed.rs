@@ -2,9 +2,8 @@
 
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
-
 use millrace_store::index::TitleIndex;
-use millrace_store::volume::ElementaryStream;
+use millrace_store::volume::{ElementaryStream, FinishTitle, Naming, SourceIdentity};
 
 use super::clock_source::ClockOrigin;
 
@@ -62,4 +61,24 @@ pub struct Indexed {
     pub oddities: Oddities,
     /// Audio that the tables announce as private data: PID and codec.
     pub untold: Vec<(u16, &'static str)>,
+}
+
+impl Indexed {
+    /// The title that it makes of `source`, without what only some titles have.
+    pub(crate) fn finish(self, name: String, source: SourceIdentity) -> FinishTitle {
+        FinishTitle {
+            name,
+            source,
+            duration: self.duration,
+            mean_rate: self.mean_rate,
+            peak_rate: self.peak_rate,
+            constant_rate: self.constant_rate,
+            streams: self.streams,
+            index: self.index,
+            notes: Vec::new(),
+            derived: None,
+            rendition: None,
+            naming: Naming::default(),
+        }
+    }
 }

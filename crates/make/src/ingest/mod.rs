@@ -257,21 +257,8 @@ impl UncommittedTitle {
         let chapters = self.chapters.of_title(self.source_start, self.passed.indexed.duration);
         self.writer.has_chapters(chapters);
         self.subtitles.tracks.into_iter().for_each(|track| self.writer.add_subtitles(track));
-        let indexed = self.passed.indexed;
-        self.writer.commit(FinishTitle {
-            name,
-            source,
-            duration: indexed.duration,
-            mean_rate: indexed.mean_rate,
-            peak_rate: indexed.peak_rate,
-            constant_rate: indexed.constant_rate,
-            streams: indexed.streams,
-            index: indexed.index,
-            notes: self.notes,
-            derived,
-            rendition: None,
-            naming,
-        })
+        let title = self.passed.indexed.finish(name, source);
+        self.writer.commit(FinishTitle { notes: self.notes, derived, naming, ..title })
     }
 }
 

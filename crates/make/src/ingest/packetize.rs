@@ -31,7 +31,7 @@ pub(crate) struct CompletePacket {
 }
 
 /// Packets of one size. A packet is handed out when it is whole, its time is known and nothing more can mark it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Packetizer {
     packet_bytes: usize,
     sums: bool,
@@ -53,18 +53,7 @@ pub(crate) struct Packetizer {
 impl Packetizer {
     /// For packets of `packet_bytes`; without `sums` the sums of all packets are 0.
     pub(crate) fn new(packet_bytes: u16, sums: bool) -> Self {
-        Self {
-            packet_bytes: usize::from(packet_bytes),
-            sums,
-            pending: VecDeque::new(),
-            first: 0,
-            whole: 0,
-            timed: 0,
-            partial_bytes: 0,
-            access: VecDeque::new(),
-            jumps: VecDeque::new(),
-            last: Point::default(),
-        }
+        Self { packet_bytes: usize::from(packet_bytes), sums, ..Self::default() }
     }
 
     /// Length of a full packet.

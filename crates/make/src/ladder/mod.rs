@@ -149,18 +149,11 @@ pub fn make(
     );
     let all = written.into_iter().zip(&plan.rungs).map(|((writer, indexed), rung)| {
         let finish = FinishTitle {
-            name: name.clone(),
-            source: file.identity().clone(),
             duration,
-            mean_rate: indexed.mean_rate,
-            peak_rate: indexed.peak_rate,
-            constant_rate: indexed.constant_rate,
-            streams: indexed.streams,
-            index: indexed.index,
             notes: vec![note.clone()],
-            derived: None,
             rendition: Some(rung.rung.name),
             naming: naming.clone(),
+            ..indexed.finish(name.clone(), file.identity().clone())
         };
         (writer, finish)
     });

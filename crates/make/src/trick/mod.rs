@@ -30,7 +30,7 @@ use millrace_core::units::{ByteLen, Count};
 use millrace_media::codec::VideoSyntax;
 use millrace_media::{h264, units};
 use millrace_store::StoreError;
-use millrace_store::volume::{Derived, FinishTitle, Naming, TitleInfo, TitleWriter, Volume};
+use millrace_store::volume::{Derived, FinishTitle, TitleInfo, TitleWriter, Volume};
 
 pub use self::error::TrickError;
 use self::mux::Mux;
@@ -191,20 +191,14 @@ impl Making<'_> {
         let duration = derived.duration(parent.duration).max(indexed.duration);
         // Shown to its end, also where the last picture is over before.
         let (bases, end) = (indexed.index.bases().to_vec(), indexed.index.parts().end);
-        let index = indexed.index.with_presentation(bases, end.map(|end| end.max(duration)));
+        let title = indexed.finish(String::new(), parent.source.clone());
+        let index = title.index.with_presentation(bases, end.map(|end| end.max(duration)));
         Ok(writer.commit(FinishTitle {
-            name: String::new(),
-            source: parent.source.clone(),
             duration,
-            mean_rate: indexed.mean_rate,
-            peak_rate: indexed.peak_rate,
-            constant_rate: indexed.constant_rate,
-            streams: indexed.streams,
             index: index.map_err(StoreError::from)?,
             notes: vec![note(&plan)],
             derived: Some(derived),
-            rendition: None,
-            naming: Naming::default(),
+            ..title
         })?)
     }
 

@@ -76,7 +76,7 @@ struct NeighbourEntry {
 }
 
 /// Defaults of this host.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Defaults {
     pub(super) hop_limit_v4: u8,
 }
@@ -95,7 +95,7 @@ enum EgressPath {
 }
 
 /// The known links, neighbours and destinations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NeighbourTable {
     defaults: Defaults,
     links: HashMap<u32, LinkDevice>,
@@ -109,16 +109,7 @@ pub(super) struct NeighbourTable {
 
 impl NeighbourTable {
     pub(super) fn new(defaults: Defaults) -> Self {
-        Self {
-            defaults,
-            links: HashMap::new(),
-            neighbours: HashMap::new(),
-            destinations: HashMap::new(),
-            places: HashMap::new(),
-            due: BTreeSet::new(),
-            dirty: VecDeque::new(),
-            actions: VecDeque::new(),
-        }
+        Self { defaults, ..Self::default() }
     }
 
     /// Takes the next action.

@@ -1,14 +1,14 @@
 //! Addresses to send to, with the options that ffmpeg has for them.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use url::Url;
 
 use crate::limits::cast::MAX_DSCP;
-use crate::live::address::LiveTransport;
+use crate::live::address::{LiveTransport, datagram_address};
 
 /// Time to live of multicast without `ttl=`: datagrams stay on the link.
 const DEFAULT_TTL: u8 = 1;
@@ -51,21 +51,15 @@ impl FromStr for CastUrl {
     fn from_str(text: &str) -> Result<Self, CastUrlError> {
         let bad = || CastUrlError::Form(text.to_owned());
         let url = Url::parse(text).map_err(|_| bad())?;
-        let transport = match url.scheme() {
-            "udp" => LiveTransport::Udp,
-            "rtp" => LiveTransport::Rtp,
-            _ => return Err(bad()),
-        };
-        let host = url.host_str().map(|host| host.trim_matches(['[', ']']));
-        let ip: IpAddr = host.and_then(|host| host.parse().ok()).ok_or_else(bad)?;
-        let port = url.port().filter(|&port| port > 0).ok_or_else(bad)?;
+        let (transport, to) = datagram_address(&url).ok_or_else(bad)?;
+        let ip = to.ip();
         if ip.is_unspecified() || !matches!(url.path(), "" | "/") {
             return Err(bad());
         }
         let mut cast = Self {
             text: text.to_owned(),
             transport,
-            to: SocketAddr::new(ip, port),
+            to,
             ttl: ip.is_multicast().then_some(DEFAULT_TTL),
             interface: None,
             dscp: None,

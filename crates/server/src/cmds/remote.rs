@@ -231,15 +231,7 @@ impl Remote {
         let head = self.head("PATCH", path, "1.0");
         let request =
             format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let ask = || -> anyhow::Result<RemoteResponse> {
-            let mut stream = self.connect()?;
-            stream.write_all(request.as_bytes())?;
-            stream.flush()?;
-            let mut body = BufReader::new(stream);
-            let head = read_head(&mut body)?;
-            Ok(RemoteResponse { head, body })
-        };
-        let text = self.accepted(path, ask().with_context(place)?)?.text()?;
+        let text = self.accepted(path, self.exchange(&request).with_context(place)?)?.text()?;
         serde_json::from_slice(&text).with_context(place)
     }
 
@@ -287,8 +279,12 @@ impl Remote {
 
     /// Has something done, whatever the answer.
     pub(super) fn try_ask(&self, method: &str, path: &str) -> anyhow::Result<RemoteResponse> {
+        self.exchange(&format!("{}\r\n", self.head(method, path, "1.0")))
+    }
+
+    fn exchange(&self, request: &str) -> anyhow::Result<RemoteResponse> {
         let mut stream = self.connect()?;
-        stream.write_all(format!("{}\r\n", self.head(method, path, "1.0")).as_bytes())?;
+        stream.write_all(request.as_bytes())?;
         stream.flush()?;
         let mut body = BufReader::new(stream);
         let head = read_head(&mut body)?;

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_core::scale::Scale;
 use millrace_core::units::ByteLen;
 use millrace_make::trick::{self, TrickError, TrickProgress};
 use millrace_store::volume::{TitleInfo, Volume};
 
 use super::StoreArgs;
+use super::progress::bar;
 
 /// The speeds that are made if none are named.
 pub(super) const USUAL_SPEEDS: &str = "4,16,-4,-16";
@@ -81,11 +81,8 @@ pub(super) fn build(
     quiet: bool,
 ) -> usize {
     let name = super::terminal::name(&title.name);
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(title.bytes.max(1)), target);
-    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {percent:>3} %  {eta} left") {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let bar = bar("{msg} [{bar:30}] {percent:>3} %  {eta} left", quiet);
+    bar.set_length(title.bytes.max(1));
     let made = trick::make(volume, title, speeds, cancel, &mut |progress| match progress {
         TrickProgress::Reading(bytes) => {
             bar.set_message(format!("reading {name}"));

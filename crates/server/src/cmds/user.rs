@@ -247,26 +247,8 @@ fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
             args.names.iter().try_for_each(|name| file.remove_user(name))?;
         }
         UserCommand::Ls(args) => ls(args, now)?,
-        UserCommand::Grant(args) => {
-            let mut file = args.file.open()?;
-            if args.manage {
-                file.set_manages(&args.name, true)?;
-            }
-            if args.upload {
-                file.set_uploads(&args.name, true)?;
-            }
-            args.what.iter().try_for_each(|what| file.grant(&args.name, what))?;
-        }
-        UserCommand::Revoke(args) => {
-            let mut file = args.file.open()?;
-            if args.manage {
-                file.set_manages(&args.name, false)?;
-            }
-            if args.upload {
-                file.set_uploads(&args.name, false)?;
-            }
-            args.what.iter().try_for_each(|what| file.revoke(&args.name, what))?;
-        }
+        UserCommand::Grant(args) => change_rights(args, true)?,
+        UserCommand::Revoke(args) => change_rights(args, false)?,
         UserCommand::Limit(args) => {
             let limits = Limits { streams: args.streams, bits_per_s: args.rate.map(|rate| rate.0) };
             args.file.open()?.set_limits(&args.name, limits)?;
@@ -276,6 +258,20 @@ fn carry_out(args: &UserArgs) -> anyhow::Result<ExitCode> {
         UserCommand::Sign(args) => sign(args, now)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn change_rights(args: &GrantArgs, grants: bool) -> anyhow::Result<()> {
+    let (mut file, name) = (args.file.open()?, &args.name);
+    if args.manage {
+        file.set_manages(name, grants)?;
+    }
+    if args.upload {
+        file.set_uploads(name, grants)?;
+    }
+    for what in &args.what {
+        if grants { file.grant(name, what)? } else { file.revoke(name, what)? }
+    }
+    Ok(())
 }
 
 fn add(args: &AddArgs, now: u64) -> anyhow::Result<()> {

@@ -152,7 +152,7 @@ impl Hub {
         peer: SocketAddr,
         session: Option<ViewerSession>,
     ) -> Result<Rc<ControlConnection>, (ViewerStream, ConnRefusal)> {
-        let opened = self.service.conn_lent_for_segment(peer, session);
+        let opened = self.service.conn_lent(peer, session);
         self.flush();
         let key = match opened {
             Ok(key) => key,

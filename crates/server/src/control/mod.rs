@@ -16,13 +16,14 @@
 //! RTP, the engine is its only writer and replies go to it as commands.
 //!
 //! ```no_run
-//! # use millrace_server::control::{ControlConfig, ControlPlane, EnginePort, Sockets, UdpSockets};
+//! # use millrace_server::control::{ControlConfig, ControlPlane, EnginePort, Sockets};
+//! # use millrace_offload::UdpPair;
 //! # fn wire(library: Box<dyn millrace_server::service::Library>, engine: Box<dyn EnginePort>,
 //! #         rtp: std::net::UdpSocket, rtcp: std::net::UdpSocket) -> Result<(), Box<dyn std::error::Error>> {
 //! let sockets = Sockets {
 //!     listeners: vec![std::net::TcpListener::bind("[::]:8554")?],
 //!     secure: None,
-//!     udp: vec![UdpSockets { rtp, rtcp }], // on the ports that the engine sends from
+//!     udp: vec![UdpPair { rtp, rtcp }], // on the ports that the engine sends from
 //!     offload: None,
 //!     orders: None,
 //! };
@@ -54,7 +55,7 @@ mod titles;
 mod tunnel;
 mod udp;
 
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -62,6 +63,7 @@ use std::time::Duration;
 use millrace_core::counters::Sheet;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_offload::UdpPair;
 use millrace_offload::clock::MonotonicClock;
 use tokio::sync::mpsc;
 
@@ -119,20 +121,11 @@ pub struct Sockets {
     pub secure: Option<mpsc::Receiver<millrace_tls::Relayed>>,
     /// The sockets that receive on the engines' sending ports, at most one pair of each address
     /// family.
-    pub udp: Vec<UdpSockets>,
+    pub udp: Vec<UdpPair>,
     /// The offload engine that carries connections beside the kernel, if there is one.
     pub offload: Option<Offload>,
     /// Where the web side's orders come from, if there is one.
     pub orders: Option<mpsc::UnboundedReceiver<millrace_web::Order>>,
-}
-
-/// A pair of UDP sockets.
-#[derive(Debug)]
-pub struct UdpSockets {
-    /// Its port is announced for RTP; hole punches come in here.
-    pub rtp: UdpSocket,
-    /// The next port: receiver reports come in here.
-    pub rtcp: UdpSocket,
 }
 
 /// Why the control plane did not start.

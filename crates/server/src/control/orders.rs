@@ -220,39 +220,27 @@ impl Hub {
         admission: millrace_web::ViewerAdmission,
     ) -> (Result<ViewerSession, Refusal>, ViewerAnswer) {
         let now = self.now();
-        let millrace_web::ViewerAdmission {
-            peer,
-            label,
-            agent,
-            title,
-            mean_rate,
-            peak_rate,
-            by_engine,
-            quota,
-            session,
-            is_reloaded,
-            done,
-        } = admission;
-        let ended = session.filter(|&session| is_reloaded && !self.service.has_session(session));
+        let millrace_web::ViewerAdmission { peer, session, .. } = admission;
+        let ended = session.filter(|&session| admission.is_reloaded && !self.service.has_session(session));
         let Some(fresh) = ended.or_else(|| self.server.new_viewer_session()) else {
-            return (Err(Refusal::Busy), done);
+            return (Err(Refusal::Busy), admission.done);
         };
         let segment =
             FetchedSegment { conn: 0, number: 0, at: MediaTicks(0), length: MediaTicks(0), session };
         let fetch = Fetch {
             viewer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-            label: &label,
-            agent: agent.as_deref(),
-            quota: quota.as_ref(),
-            title: &title,
-            mean_rate,
-            peak_rate,
+            label: &admission.label,
+            agent: admission.agent.as_deref(),
+            quota: admission.quota.as_ref(),
+            title: &admission.title,
+            mean_rate: admission.mean_rate,
+            peak_rate: admission.peak_rate,
             segment,
             is_sound: false,
         };
-        let admitted = self.service.admit_viewer(now, &fetch, by_engine, fresh);
+        let admitted = self.service.admit_viewer(now, &fetch, admission.by_engine, fresh);
         self.flush();
-        (admitted, done)
+        (admitted, admission.done)
     }
 
     fn try_fetch(&mut self, fetch: millrace_web::Fetch) -> Tried {

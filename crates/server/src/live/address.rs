@@ -73,6 +73,17 @@ pub fn check_live_name(name: &str) -> Result<(), LiveSourceError> {
     if is_name { Ok(()) } else { Err(LiveSourceError::Name(without_secrets(name))) }
 }
 
+/// What `udp://ADDR:PORT` and `rtp://ADDR:PORT` name.
+pub(crate) fn datagram_address(url: &Url) -> Option<(LiveTransport, SocketAddr)> {
+    let transport = match url.scheme() {
+        "udp" => LiveTransport::Udp,
+        "rtp" => LiveTransport::Rtp,
+        _ => return None,
+    };
+    let ip: IpAddr = url.host_str()?.trim_matches(['[', ']']).parse().ok()?;
+    Some((transport, SocketAddr::new(ip, url.port().filter(|&port| port > 0)?)))
+}
+
 impl FromStr for LiveSource {
     type Err = LiveSourceError;
 
@@ -85,14 +96,8 @@ impl FromStr for LiveSource {
         }
         let bad = || LiveSourceError::Url(without_secrets(url));
         let parsed = Url::parse(url).map_err(|_| bad())?;
-        let transport = match parsed.scheme() {
-            "udp" => LiveTransport::Udp,
-            "rtp" => LiveTransport::Rtp,
-            _ => return Err(bad()),
-        };
-        let host = parsed.host_str().map(|host| host.trim_matches(['[', ']']));
-        let ip: IpAddr = host.and_then(|host| host.parse().ok()).ok_or_else(bad)?;
-        let place = SocketAddr::new(ip, parsed.port().filter(|&port| port > 0).ok_or_else(bad)?);
+        let (transport, place) = datagram_address(&parsed).ok_or_else(bad)?;
+        let ip = place.ip();
         let mut address = IngestAddress { place, source: None, interface: None };
         for (key, value) in parsed.query_pairs() {
             let bad = || LiveSourceError::Parameter(format!("{key}={value}"));

@@ -85,7 +85,7 @@ impl Service {
             // A viewer that has seen one rendition stays with it.
             let helps = own.is_none()
                 && refusal.is_of_rate()
-                && renditions.begin_lower(|all, one| self.titles.allows(now, all, one));
+                && renditions.begin_lower(|all, one| self.titles.unread.allows(now, all, one));
             let lacking = lacking.get_or_insert(refusal);
             if !helps {
                 return Err(lacking.clone());
@@ -113,7 +113,7 @@ impl Service {
         let Self { streams, titles, .. } = self;
         let Some(PlaybackStream { renditions, .. }) = streams.get_mut(&key) else { return };
         let Some(verdict) = renditions.adapter.verdict(now) else { return };
-        let can = |rendition: &usize| titles.allows(now, renditions, *rendition);
+        let can = |rendition: &usize| titles.unread.allows(now, renditions, *rendition);
         let (wanted, cause) = match verdict {
             AdaptDecision::Up => (renditions.higher(can), Cause::Recovered),
             AdaptDecision::Down { through_permille, trouble } => {
@@ -171,7 +171,7 @@ impl Service {
             let Some(stream) = streams.get_mut(&key).filter(|_| gone < packets_per_s) else { continue };
             stream.renditions.adapter.pressure();
             let may_change = stream.adapts() && stream.renditions.adapter.may_change(now);
-            let lowest = stream.renditions.lowest(|one| titles.allows(now, &stream.renditions, *one));
+            let lowest = stream.renditions.lowest(|one| titles.unread.allows(now, &stream.renditions, *one));
             let Some(lowest) = lowest.filter(|_| may_change) else { continue };
             // Streams that cannot change are left to the steps after this.
             if self.go_over(now, key, lowest, Cause::Trouble(Trouble::Overload)).is_ok() {

@@ -156,7 +156,7 @@ impl Service {
         if size != request.entry.layout.packet_bytes() {
             self.need(now, request.conn, [NeededPart::times(&request.entry, size)])?;
         }
-        Ok(self.titles.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
+        Ok(self.titles.library.sized(&request.entry, size).unwrap_or_else(|| request.entry.clone()))
     }
 
     /// Takes everything that a stream needs while it plays; returns it with the RTP timeline of the
@@ -234,7 +234,7 @@ impl Service {
         if let Some(conn) = request.path.conn()
             && let Err(refusal) = self.attach(conn, place.engine)
         {
-            self.titles.close(title);
+            self.titles.library.close(title);
             return Err(refusal);
         }
         let id = self.place_for(place.engine, title).ok_or(Refusal::Exhausted(Exhausted::EngineStreams))?; // place() has seen one
@@ -242,7 +242,7 @@ impl Service {
     }
 
     pub(super) fn open_title(&mut self, entry: &TitleEntry) -> Result<TitleRef, Refusal> {
-        let error = match self.titles.open(entry) {
+        let error = match self.titles.library.open(entry) {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
             Err(OpenError::Unfit(why)) => return Err(Refusal::Unfit(why)),
@@ -260,7 +260,7 @@ impl Service {
     pub(super) fn place_for(&mut self, engine: usize, title: TitleRef) -> Option<StreamId> {
         let place = self.slots.take_stream(engine);
         if place.is_none() {
-            self.titles.close(title);
+            self.titles.library.close(title);
         }
         place
     }

@@ -1,6 +1,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use millrace_core::ids::TitleRef;
+
 use super::super::sample_tests;
 use super::*;
 
@@ -61,14 +63,14 @@ fn failed_opening_is_not_tried_again_for_its_request() {
     let need = NeededPart::title("film");
     let missing = titles.missing(Some(CONN), [need.clone()]);
     assert_eq!(titles.begin_opening(Instant(1), Some(CONN), missing), Refusal::Opening);
-    assert!(titles.openings().is_waiting(CONN));
+    assert!(titles.openings.is_waiting(CONN));
     library.lock().unwrap().answers.push_back((need.clone(), Err(OpenError::Full)));
     let mut complete = Vec::new();
     let answer = titles.take_answer(&mut complete).unwrap();
     assert!(answer.unreported.is_none(), "the request is refused for it");
     assert_eq!(complete, [CONN]);
     assert!(titles.missing(Some(CONN), [need.clone()]).is_empty());
-    titles.forget_opening(CONN);
+    titles.openings.forget(CONN);
     assert_eq!(titles.missing(Some(CONN), [need.clone()]), [need]);
 }
 

@@ -31,19 +31,11 @@ impl Service {
     }
 
     /// A connection has been lent, for bytes of a title. There is room for it as for any other, but whoever accepted it has counted it.
+    /// The viewer of a session is admitted, however many others are at its address.
     ///
     /// # Errors
     /// There are too many; give it back.
-    pub fn conn_lent(&mut self, peer: SocketAddr) -> Result<ConnKey, ConnRefusal> {
-        self.take_conn(peer, true)
-    }
-
-    /// The same for a segment, in this session if it carries one: the viewer of a session is
-    /// admitted, however many others are at its address.
-    ///
-    /// # Errors
-    /// As [`Service::conn_lent`].
-    pub fn conn_lent_for_segment(
+    pub fn conn_lent(
         &mut self,
         peer: SocketAddr,
         session: Option<ViewerSession>,

@@ -61,8 +61,8 @@ impl Service {
         sent: Option<Totals>,
     ) {
         let Some(closing) = self.streams.end_closing(engine, place) else { return };
-        self.titles.close(closing.title);
-        closing.made.into_iter().for_each(|title| self.titles.close(title));
+        self.titles.library.close(closing.title);
+        closing.made.into_iter().for_each(|title| self.titles.library.close(title));
         self.slots.give_back_stream(engine, place);
         if let Some(mut event) = closing.ended {
             if let ServiceEvent::Closed { totals, .. } | ServiceEvent::Delivered { totals, .. } = &mut event {

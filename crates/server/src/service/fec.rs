@@ -185,7 +185,7 @@ impl Service {
         let is_missing = |track: &&u8| !stream.companions().any(|companion| companion.track == **track);
         let missing: Vec<_> = stream.fec_mode().tracks().iter().filter(is_missing).copied().collect();
         for track in missing {
-            let opened = match self.titles.open_track(&entry, track) {
+            let opened = match self.titles.library.open_track(&entry, track) {
                 Ok(opened) => match self.place_for(engine, opened.title) {
                     Some(place) => Ok(Companion::new(&entry, track, place, opened)),
                     None => Err(FecRefusal::EngineStreams),

@@ -33,7 +33,7 @@ impl Service {
         let missing: Vec<_> = mode.tracks().iter().copied().filter(|&track| !is_open(track)).collect();
         self.need(now, conn, missing.iter().map(|&track| NeededPart::parity(&entry, track)))?;
         // The engine may switch to the mode only later. Open failures are reported then.
-        let tracks = missing.iter().filter_map(|&track| self.titles.open_track(&entry, track).ok());
+        let tracks = missing.iter().filter_map(|&track| self.titles.library.open_track(&entry, track).ok());
         let kept: Vec<_> = tracks.map(|track| track.title).collect();
         if let Some(fec) = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut()) {
             fec.kept_open.extend(kept);
@@ -54,7 +54,7 @@ impl Service {
     pub(super) fn release_tracks(&mut self, key: StreamKey) {
         let fec = self.streams.get_mut(&key).and_then(|stream| stream.fec.as_mut());
         for title in fec.map(|fec| std::mem::take(&mut fec.kept_open)).unwrap_or_default() {
-            self.titles.close(title);
+            self.titles.library.close(title);
         }
     }
 }

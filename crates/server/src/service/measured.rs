@@ -65,7 +65,7 @@ impl Service {
 
     /// Records the cache's work until now: call it as often.
     pub fn look_at_cache(&mut self, now: Instant) {
-        if let Some(figures) = self.titles.cache_figures() {
+        if let Some(figures) = self.titles.library.cache_figures() {
             self.admission.look_at_cache(now, figures);
         }
     }

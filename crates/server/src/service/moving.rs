@@ -208,7 +208,7 @@ impl Service {
     fn new_place(&mut self, engine: usize, key: StreamKey) -> Option<NewPlace> {
         let entry = self.streams.get(&key)?.entry.clone();
         let made = self.open_made_again(key)?;
-        let title = self.titles.open(&entry).ok();
+        let title = self.titles.library.open(&entry).ok();
         let Some((title, place)) = title.and_then(|title| Some((title, self.place_for(engine, title)?)))
         else {
             self.titles.close_made(made);
@@ -219,7 +219,7 @@ impl Service {
 
     fn give_up_places(&mut self, engine: usize, places: Vec<NewPlace>) {
         for NewPlace { title, made, place, .. } in places {
-            self.titles.close(title);
+            self.titles.library.close(title);
             self.titles.close_made(made);
             self.slots.give_back_stream(engine, place);
         }

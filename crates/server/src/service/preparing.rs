@@ -20,20 +20,20 @@ impl Service {
 
     /// Whether the request on this connection waits for something to be opened.
     pub fn is_opening(&self, conn: ConnKey) -> bool {
-        self.titles.openings().is_waiting(conn)
+        self.titles.openings.is_waiting(conn)
     }
 
     /// Ends the wait of the request on this connection: it has been answered, or never will be. An
     /// opening that is under way for it still completes.
     pub fn end_opening(&mut self, conn: ConnKey) {
-        self.titles.forget_opening(conn);
+        self.titles.openings.forget(conn);
     }
 
     /// Takes the library's answers; returns the connections whose requests can be retried, in the
     /// order of the answers.
     pub fn take_openings(&mut self, now: Instant) -> Vec<ConnKey> {
         let mut complete = Vec::new();
-        self.titles.rearm();
+        self.titles.library.rearm();
         while let Some(answer) = self.titles.take_answer(&mut complete) {
             if let Some((title, error)) = answer.unreported {
                 self.note_unopened(now, title, &error);
@@ -44,12 +44,12 @@ impl Service {
 
     /// Connections whose requests have waited too long, the oldest connection first: they wait no more.
     pub fn overdue_openings(&mut self, now: Instant) -> Vec<ConnKey> {
-        self.titles.overdue_openings(now)
+        self.titles.openings.take_overdue(now)
     }
 
     /// Readable when [`Service::take_openings`] should be called; `None` if that is never.
     pub fn openings_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.titles.event_fd()
+        self.titles.library.event_fd()
     }
 
     /// Opens everything that a request on `conn` needs, all at once. A request without a connection

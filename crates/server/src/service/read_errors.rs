@@ -22,7 +22,7 @@ impl Service {
             return self.leave_alone(now, key, stream.renditions.sent);
         }
         let Some(title) = stream.trick(stream.scale()).map(|made| made.entry.name.clone()) else { return };
-        self.titles.note_unread(now, title.clone());
+        self.titles.unread.note(now, title.clone());
         let reason = format!("{reason}; viewers get the nearest other speed for ten minutes");
         self.tell(ServiceEvent::Broken { title, reason });
     }
@@ -32,7 +32,7 @@ impl Service {
     pub(super) fn leave_alone(&mut self, now: Instant, key: StreamKey, rendition: usize) {
         let made = self.streams.get(&key).and_then(|stream| stream.renditions.made(rendition));
         if let Some(title) = made.map(str::to_owned) {
-            self.titles.note_unread(now, title);
+            self.titles.unread.note(now, title);
         }
     }
 
@@ -43,7 +43,7 @@ impl Service {
         if *error == OpenError::Full || !self.streams.values().any(is_made) {
             return;
         }
-        self.titles.note_unread(now, title.clone());
+        self.titles.unread.note(now, title.clone());
         let reason = format!("{error}; the server sends nobody this bit rate for ten minutes");
         self.tell(ServiceEvent::Broken { title, reason });
     }

@@ -138,20 +138,20 @@ impl Service {
             return Ok(wished);
         }
         let entry = self.streams.get(&key).ok_or(Refusal::Gone)?.entry.clone();
-        let mut there = self.titles.derived(&entry);
+        let mut there = self.titles.library.derived(&entry);
         there.retain(|(scale, _)| scale.is_reverse() == wished.is_reverse() && !scale.is_normal());
         if !wished.is_reverse() {
             there.push((Scale::NORMAL, String::new()));
         }
         there.sort_by(|(a, _), (b, _)| by_distance(wished, *a, *b));
         let better = worth_making(wished, there.first().map(|(scale, _)| *scale));
-        there.retain(|(_, name)| !self.titles.is_unread(now, name));
+        there.retain(|(_, name)| !self.titles.unread.has(now, name));
         let found = self.first_that_opens(now, key, conn, there);
         // One that waits is made again.
         if let Some(better) = better
             && matches!(found, Ok(_) | Err(Refusal::NoReverse))
         {
-            self.titles.wish(&entry, better);
+            self.titles.library.wish(&entry, better);
         }
         found
     }
@@ -202,10 +202,10 @@ impl Service {
             return Ok(());
         }
         let (is_raw, transform) = (stream.entry.layout.is_raw(), stream.entry.transform.clone());
-        let entry = self.titles.find(name).filter(|entry| entry.is_made && entry.scale == scale);
+        let entry = self.titles.library.find(name).filter(|entry| entry.is_made && entry.scale == scale);
         let entry = entry.ok_or(Refusal::Broken)?;
         let entry = match transform {
-            Some(of) => self.titles.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
+            Some(of) => self.titles.library.transformed(&entry, &of.name).ok_or(Refusal::Broken)?,
             None => entry,
         };
         let entry = if is_raw { entry.raw().ok_or(Refusal::Broken)? } else { entry };

@@ -73,7 +73,7 @@ impl Service {
 
     /// Returns the title of this name, with its open parts ([`Service::prepare`]).
     pub fn find(&mut self, name: &str) -> Option<TitleEntry> {
-        self.titles.find(name)
+        self.titles.library.find(name)
     }
 
     /// The same in the form in which connections get its bytes.
@@ -83,7 +83,7 @@ impl Service {
 
     /// Returns the title with the operator's transformation of this name; `None`: there is none.
     pub fn transformed(&mut self, entry: &TitleEntry, name: &str) -> Option<TitleEntry> {
-        self.titles.transformed(entry, name)
+        self.titles.library.transformed(entry, name)
     }
 
     /// Checks whether enough of the title is there for playing it.
@@ -102,11 +102,6 @@ impl Service {
     /// All that have not ended, the oldest first.
     pub fn streams(&self) -> Vec<&PlaybackStream> {
         self.streams.in_order()
-    }
-
-    /// Streams that have not ended.
-    pub fn stream_count(&self) -> usize {
-        self.streams.len()
     }
 
     /// Returns the number of those that a viewer set up, and that are not for bytes alone.

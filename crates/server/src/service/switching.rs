@@ -129,7 +129,7 @@ fn lacking(refusal: FecRefusal) -> Refusal {
 impl Service {
     /// Returns the available bit rates of a title, the best first; empty if there is only one.
     pub fn renditions(&mut self, entry: &TitleEntry) -> Vec<Rendition> {
-        self.titles.renditions(entry)
+        self.titles.library.renditions(entry)
     }
 
     /// Returns the renditions of a title, and selects the one that a new stream begins with.
@@ -142,7 +142,7 @@ impl Service {
         wish: Option<&RenditionWish>,
         before: Option<&Renditions>,
     ) -> Result<Renditions, Refusal> {
-        let all = self.titles.renditions(entry);
+        let all = self.titles.library.renditions(entry);
         let mut renditions = Renditions::new(all, &entry.name, self.config.adapt);
         if let Some(before) = before.filter(|before| !before.is_empty() && !renditions.is_empty()) {
             let name = before.name(before.wanted);
@@ -167,7 +167,7 @@ impl Service {
     /// The title that a stream with these renditions begins with.
     pub(super) fn first_sent(&mut self, entry: &TitleEntry, all: &Renditions) -> Result<TitleEntry, Refusal> {
         match all.made(all.wanted) {
-            Some(name) => self.titles.find(name).ok_or(Refusal::Broken),
+            Some(name) => self.titles.library.find(name).ok_or(Refusal::Broken),
             None => Ok(entry.clone()),
         }
     }

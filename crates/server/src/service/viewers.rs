@@ -83,7 +83,7 @@ impl Service {
 
     /// The engine that has the least to send, and the demand of a viewer of the title.
     fn engine_for_viewer(&mut self, title: &str, rate: u64) -> Option<(usize, Demand)> {
-        let load = match self.titles.find(title) {
+        let load = match self.titles.library.find(title) {
             Some(entry) => demand_of(&entry, rate),
             // The reservation takes the packets of the first segment, when that is known.
             None => {

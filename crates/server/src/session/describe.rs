@@ -1,47 +1,40 @@
 //! DESCRIBE (RFC 2326 section 10.2).
 
-use millrace_core::time::Instant;
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
 use super::play::late_end;
 use super::refusal::refusal_reply;
 use super::rendition;
+use super::requests::ReceivedRequest;
 use super::server::RtspFace;
-use crate::rtsp::{Reply, RtspRequest, target};
+use crate::rtsp::{Reply, target};
 use crate::sdp;
-use crate::service::{ConnKey, FecWish, TitleEntry};
+use crate::service::{FecWish, TitleEntry};
 
 impl RtspFace<'_> {
-    pub(super) fn describe(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest) -> Reply {
+    pub(super) fn describe(&mut self, received: ReceivedRequest<'_>) -> Result<Reply, Reply> {
+        let ReceivedRequest { now, conn, request } = received;
         if request.header(&ACCEPT).is_some_and(|value| !accepts_sdp(value.as_str())) {
-            return Reply::error(406, "titles are described as application/sdp");
+            return Err(Reply::error(406, "titles are described as application/sdp"));
         }
-        let Some(url) = request.request_uri() else { return Reply::status(400) };
-        let (target, entry) = match self.named(now, conn, url) {
-            Ok(named) => named,
-            Err(reply) => return reply,
-        };
-        if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
-            return refusal;
-        }
+        let url = request.request_uri().ok_or_else(|| Reply::status(400))?;
+        let (target, entry) = self.named(now, conn, url)?;
+        self.refuse_if_lost(conn, &entry)?;
         let entry = TitleEntry { fec: entry.fec.filter(|_| self.config.service.fec), ..entry };
-        let Some(local) = self.conns.get(&conn).map(|conn| conn.local) else { return Reply::status(500) };
+        let local = self.conns.get(&conn).map(|conn| conn.local).ok_or_else(|| Reply::status(500))?;
         let renditions = self.service.renditions(&entry);
-        let rendition = match rendition::wish(request).map(|wish| rendition::described(&wish, &renditions)) {
-            Some(Err(refusal)) => return refusal_reply(&refusal),
-            Some(Ok(rendition)) => Some(rendition),
-            None => None,
-        };
+        let rendition = rendition::wish(request).map(|wish| rendition::described(&wish, &renditions));
+        let rendition = rendition.transpose().map_err(|refusal| refusal_reply(&refusal))?;
         let fec = match wish(request) {
             FecWish::Mode(mode) => Some(mode),
             FecWish::Silent | FecWish::Unclear => None,
         };
         let asked = sdp::UrlOptions { fec, rendition, late_end: late_end(request) };
-        Reply::ok()
+        Ok(Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")
-            .body(sdp::describe(&entry, local.ip(), &renditions, &asked))
+            .body(sdp::describe(&entry, local.ip(), &renditions, &asked)))
     }
 }
 

@@ -5,6 +5,7 @@
 use millrace_core::time::Instant;
 
 use super::refusal::refusal_reply;
+use super::requests::ReceivedRequest;
 use super::rights::AccessStage;
 use super::server::RtspFace;
 use crate::rtsp::RtspRequest;
@@ -17,7 +18,7 @@ impl RtspFace<'_> {
         let mut others = self.service.take_openings(now);
         others.retain(|&conn| {
             if let Some(request) = self.take_waiting(conn) {
-                self.carry_out(now, conn, &request, AccessStage::LetIn);
+                self.carry_out(ReceivedRequest { now, conn, request: &request }, AccessStage::LetIn);
             }
             !self.conns.contains_key(&conn)
         });
@@ -35,7 +36,7 @@ impl RtspFace<'_> {
     pub(super) fn refuse_waiting(&mut self, now: Instant, conn: ConnKey, refusal: &Refusal) {
         if let Some(request) = self.take_waiting(conn) {
             self.service.end_opening(conn);
-            self.answer(now, conn, &request, &refusal_reply(refusal));
+            self.answer(ReceivedRequest { now, conn, request: &request }, &refusal_reply(refusal));
         }
     }
 

@@ -6,6 +6,7 @@ use rtsp_types::headers::CONTENT_TYPE;
 use super::fec::fec_header;
 use super::refusal::refusal_reply;
 use super::rendition::{rendition_header, told};
+use super::requests::ReceivedRequest;
 use super::server::RtspFace;
 use super::state::SessionState;
 use crate::rtsp::range::npt;
@@ -18,12 +19,8 @@ const TEXT: &str = "text/parameters";
 impl RtspFace<'_> {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `range`,
     /// `stream_state`, `scale`, `speed`, `rendition`, `fec`.
-    pub(super) fn get_parameter(
-        &mut self,
-        now: Instant,
-        key: Option<StreamKey>,
-        request: &RtspRequest,
-    ) -> Reply {
+    pub(super) fn get_parameter(&mut self, received: ReceivedRequest<'_>, key: Option<StreamKey>) -> Reply {
+        let ReceivedRequest { now, request, .. } = received;
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
         if names.is_empty() {
             return self.with_session(Reply::ok(), key);
@@ -62,13 +59,8 @@ impl RtspFace<'_> {
 
     /// Handles SET_PARAMETER. Without a body it is a keep-alive. The parameters are `fec`: `on`,
     /// `off`, `xor` or `all`; and `rendition`: a name or `auto`.
-    pub(super) fn set_parameter(
-        &mut self,
-        now: Instant,
-        conn: ConnKey,
-        key: Option<StreamKey>,
-        request: &RtspRequest,
-    ) -> Reply {
+    pub(super) fn set_parameter(&mut self, received: ReceivedRequest<'_>, key: Option<StreamKey>) -> Reply {
+        let ReceivedRequest { now, conn, request } = received;
         let reply = match parameters(request).as_deref() {
             Some([]) => Reply::ok(),
             Some([name]) if name.eq_ignore_ascii_case("fec") => self.set_fec(now, conn, key, value(request)),

@@ -3,13 +3,14 @@
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
+use super::requests::ReceivedRequest;
 use super::server::{RtspFace, header};
 use super::state::{PendingPlay, RequestedSpeeds};
 use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, RtspRequest, speeds};
-use crate::service::{ConnKey, PlayRequest, Played, Refusal, StreamKey};
+use crate::service::{PlayRequest, Played, Refusal, StreamKey};
 
 /// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
 fn counts_in_stamps(request: &RtspRequest) -> bool {
@@ -51,11 +52,9 @@ impl RtspFace<'_> {
     /// The reply; `None` if it has been written, or the engine must first say where the stream stopped.
     pub(super) fn play(
         &mut self,
-        now: Instant,
-        conn: ConnKey,
+        ReceivedRequest { now, conn, request }: ReceivedRequest<'_>,
         head: &ReplyHead,
         key: Option<StreamKey>,
-        request: &RtspRequest,
     ) -> Option<Reply> {
         let Some((key, session)) = key.and_then(|key| Some((key, self.sessions.get_mut(&key)?))) else {
             return Some(self.wrong_state(key));

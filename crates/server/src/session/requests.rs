@@ -13,6 +13,14 @@ use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, RtspRequest};
 use crate::service::{ConnKey, ServiceEvent, StreamKey};
 
+/// A request on its connection.
+#[derive(Clone, Copy)]
+pub(super) struct ReceivedRequest<'r> {
+    pub(super) now: Instant,
+    pub(super) conn: ConnKey,
+    pub(super) request: &'r RtspRequest,
+}
+
 impl RtspFace<'_> {
     /// Handles data that is not RTSP: one reply, then the connection is closed.
     pub fn handle_bad_message(&mut self, now: Instant, conn: ConnKey, error: &FrameError) {
@@ -34,22 +42,17 @@ impl RtspFace<'_> {
             return self.close(conn); // the caller did not hold it back, and answers must keep their order
         }
         (state.last_message, state.begun) = (Some(now), None);
-        self.carry_out(now, conn, request, AccessStage::New);
+        self.carry_out(ReceivedRequest { now, conn, request }, AccessStage::New);
     }
 
     /// Carries out a request for the first time, or again when its needs have been opened or
     /// checked.
-    pub(super) fn carry_out(
-        &mut self,
-        now: Instant,
-        conn: ConnKey,
-        request: &RtspRequest,
-        stage: AccessStage,
-    ) {
+    pub(super) fn carry_out(&mut self, received: ReceivedRequest<'_>, stage: AccessStage) {
+        let ReceivedRequest { conn, request, .. } = received;
         let head = head(request);
-        let reply = match self.check(request, &head).map(|()| self.let_in(now, conn, request, stage)) {
+        let reply = match self.check(request, &head).map(|()| self.let_in(received, stage)) {
             Err(reply) | Ok(LetIn::No(reply)) => Some(reply),
-            Ok(LetIn::Yes) => self.dispatch(now, conn, &head, request),
+            Ok(LetIn::Yes) => self.dispatch(received, &head),
             Ok(LetIn::Later) => return,
         };
         if self.service.is_opening(conn) {
@@ -61,7 +64,7 @@ impl RtspFace<'_> {
         }
         self.service.end_opening(conn);
         match reply {
-            Some(reply) => self.answer(now, conn, request, &reply),
+            Some(reply) => self.answer(received, &reply),
             None => {
                 if let Some(conn) = self.conns.get_mut(&conn) {
                     conn.close_after_reply = wants_close(request);
@@ -71,7 +74,8 @@ impl RtspFace<'_> {
     }
 
     /// Answers a request, and closes the connection if that was asked for.
-    pub(super) fn answer(&mut self, now: Instant, conn: ConnKey, request: &RtspRequest, reply: &Reply) {
+    pub(super) fn answer(&mut self, received: ReceivedRequest<'_>, reply: &Reply) {
+        let ReceivedRequest { now, conn, request } = received;
         self.log_refusal(conn, request, reply);
         self.reply(now, conn, &head(request), reply);
         if wants_close(request) {
@@ -115,31 +119,25 @@ impl RtspFace<'_> {
     }
 
     /// The reply; `None` if it must wait for the engine.
-    fn dispatch(
-        &mut self,
-        now: Instant,
-        conn: ConnKey,
-        head: &ReplyHead,
-        request: &RtspRequest,
-    ) -> Option<Reply> {
+    fn dispatch(&mut self, received: ReceivedRequest<'_>, head: &ReplyHead) -> Option<Reply> {
+        let ReceivedRequest { now, conn, request } = received;
         if *request.method() == Method::Describe {
-            return Some(self.describe(now, conn, request));
+            return Some(self.describe(received).unwrap_or_else(|refused| refused));
         }
-        let session = match self.session_of(request) {
-            Ok(session) => session,
-            Err(()) => return Some(Reply::error(454, "no such session here, or it has expired")),
+        let Ok(session) = self.session_of(request) else {
+            return Some(Reply::error(454, "no such session here, or it has expired"));
         };
         if let Some(key) = session {
             self.heard_request(now, conn, key);
         }
         let reply = match request.method() {
             Method::Options => self.with_session(Reply::ok().header(PUBLIC, METHODS), session),
-            Method::Setup => self.setup(now, conn, session, request),
-            Method::Play => return self.play(now, conn, head, session, request),
+            Method::Setup => self.setup(received, session).unwrap_or_else(|refused| refused),
+            Method::Play => return self.play(received, head, session),
             Method::Pause => self.pause(now, session),
             Method::Teardown => self.teardown(now, session),
-            Method::GetParameter => self.get_parameter(now, session, request),
-            Method::SetParameter => self.set_parameter(now, conn, session, request),
+            Method::GetParameter => self.get_parameter(received, session),
+            Method::SetParameter => self.set_parameter(received, session),
             other => Reply::error(501, format_args!("{} is not implemented", <&str>::from(other)))
                 .header(PUBLIC, METHODS),
         };

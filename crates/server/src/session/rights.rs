@@ -12,6 +12,7 @@ use millrace_rights::{
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
+use super::requests::ReceivedRequest;
 use super::server::{Output, RtspFace, header};
 use crate::rtsp::{Reply, RtspRequest, target};
 use crate::service::{ConnKey, StreamKey};
@@ -44,12 +45,13 @@ impl RtspFace<'_> {
         let question = state.question.take();
         let Some(request) = self.take_waiting(conn) else { return };
         let advised = self.config.gate.as_ref().and_then(|gate| gate.advised());
+        let received = ReceivedRequest { now, conn, request: &request };
         let Some((question, advised)) = question.zip(advised) else {
-            return self.carry_out(now, conn, &request, AccessStage::Checked);
+            return self.carry_out(received, AccessStage::Checked);
         };
         match against(advised.look_again(self.time(now), &question)) {
-            None => self.carry_out(now, conn, &request, AccessStage::LetIn),
-            Some(reply) => self.answer(now, conn, &request, &reply),
+            None => self.carry_out(received, AccessStage::LetIn),
+            Some(reply) => self.answer(received, &reply),
         }
     }
 
@@ -84,13 +86,8 @@ impl RtspFace<'_> {
     }
 
     /// Whether a request may be carried out.
-    pub(super) fn let_in(
-        &mut self,
-        now: Instant,
-        key: ConnKey,
-        request: &RtspRequest,
-        stage: AccessStage,
-    ) -> LetIn {
+    pub(super) fn let_in(&mut self, received: ReceivedRequest<'_>, stage: AccessStage) -> LetIn {
+        let ReceivedRequest { now, conn: key, request } = received;
         let Some(gate) = self.config.gate.clone().filter(|_| stage != AccessStage::LetIn) else {
             return LetIn::Yes;
         };

@@ -10,11 +10,12 @@ use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 use super::fec::{fec_header, off_because, wish};
 use super::refusal::refusal_reply;
 use super::rendition;
+use super::requests::ReceivedRequest;
 use super::server::{RtspFace, SessionConn, transform_header};
 use super::state::{Session, short};
 use crate::rtsp::target::RequestTarget;
 use crate::rtsp::transport::{self, Lower, MediaForm, Offer, Spec};
-use crate::rtsp::{Reply, RtspRequest, target};
+use crate::rtsp::{Reply, target};
 use crate::service::{self, ConnKey, PlaybackStream, StreamKey, StreamPath, TitleEntry, Which};
 
 /// A way that suits both sides.
@@ -27,52 +28,40 @@ struct ChosenTransport {
 impl RtspFace<'_> {
     pub(super) fn setup(
         &mut self,
-        now: Instant,
-        conn: ConnKey,
+        received: ReceivedRequest<'_>,
         session: Option<StreamKey>,
-        request: &RtspRequest,
-    ) -> Reply {
-        let Some(url) = request.request_uri() else { return Reply::status(400) };
+    ) -> Result<Reply, Reply> {
+        let ReceivedRequest { now, conn, request } = received;
+        let url = request.request_uri().ok_or_else(|| Reply::status(400))?;
         if target::parse(url).is_some_and(|target| target.title.is_empty()) {
-            return Reply::error(459, "set up one title, not the folder of all");
+            return Err(Reply::error(459, "set up one title, not the folder of all"));
         }
         let stream = session.and_then(|key| self.service.stream(key));
         if stream.is_some_and(|stream| stream.is_playing() || stream.is_busy()) {
-            return self.wrong_state(session);
+            return Err(self.wrong_state(session));
         }
-        let entry = match self.named(now, conn, url) {
-            Ok((_, entry)) => entry,
-            Err(reply) => return reply,
-        };
+        let (_, entry) = self.named(now, conn, url)?;
         let stream = session.and_then(|key| self.service.stream(key));
         let names = |of: &TitleEntry| (of.name.clone(), of.transform.clone());
         if stream.is_some_and(|stream| names(stream.entry()) != names(&entry)) {
-            return Reply::error(459, "a session plays one title; set up another session for this one");
+            return Err(Reply::error(459, "a session plays one title; set up another session for this one"));
         }
-        if let Some(refusal) = self.refusal_if_lost(conn, &entry) {
-            return refusal;
-        }
-        let Some(offers) = request.header(&TRANSPORT).map(|value| transport::parse(value.as_str())) else {
-            return Reply::error(400, "Transport is missing");
-        };
+        self.refuse_if_lost(conn, &entry)?;
+        let offers = request.header(&TRANSPORT).map(|value| transport::parse(value.as_str()));
+        let offers = offers.ok_or_else(|| Reply::error(400, "Transport is missing"))?;
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
         let ways = || offers.iter().filter_map(|offer| self.way(conn, session, &entry, offer));
         let is_free =
             |way: &ChosenTransport| self.service.port_in_use(now, session, Some(conn), way.path).is_none();
         // If all of them need ports of other viewers, admission refuses the first one and names the
         // port.
-        let Some(way) = ways().find(is_free).or_else(|| ways().next()) else {
-            return Reply::error(461, self.possible(conn));
-        };
+        let way = ways().find(is_free).or_else(|| ways().next());
+        let way = way.ok_or_else(|| Reply::error(461, self.possible(conn)))?;
         let entry = if way.spec.media == MediaForm::Raw { entry.raw() } else { Some(entry) };
-        let Some(entry) = entry else { return Reply::status(500) }; // way() has seen it
-        match self.admit(now, conn, session, entry, way, request) {
-            Ok((key, fec)) => {
-                let reply = self.setup_reply(key, way, self.called_address(conn, url));
-                if let Some(fec) = fec { reply.header(fec_header(), fec) } else { reply }
-            }
-            Err(reply) => reply,
-        }
+        let entry = entry.ok_or_else(|| Reply::status(500))?; // way() has seen it
+        let (key, fec) = self.admit(received, session, entry, way)?;
+        let reply = self.setup_reply(key, way, self.called_address(conn, url));
+        Ok(if let Some(fec) = fec { reply.header(fec_header(), fec) } else { reply })
     }
 
     /// Returns the title that a URL names, as a whole or by its one track; or the reply to a
@@ -94,11 +83,10 @@ impl RtspFace<'_> {
         Ok((target, entry.ok_or_else(|| Reply::error(404, "no transformation of that name"))?))
     }
 
-    /// Returns the reply to a request for a title that has lost too much; `None` if it can be
-    /// played.
-    pub(super) fn refusal_if_lost(&mut self, conn: ConnKey, entry: &TitleEntry) -> Option<Reply> {
-        let refusal = self.service.check_members(entry).err()?;
-        Some(self.refuse(conn, &entry.name, &refusal))
+    /// Refuses a title that has lost too much to be played.
+    pub(super) fn refuse_if_lost(&mut self, conn: ConnKey, entry: &TitleEntry) -> Result<(), Reply> {
+        let checked = self.service.check_members(entry);
+        checked.map_err(|refusal| self.refuse(conn, &entry.name, &refusal))
     }
 
     /// Returns the transports that a connection can ask for.
@@ -201,12 +189,10 @@ impl RtspFace<'_> {
     /// Admits the session, new or with another transport, and returns the reply's FEC part.
     fn admit(
         &mut self,
-        now: Instant,
-        conn: ConnKey,
+        ReceivedRequest { now, conn, request }: ReceivedRequest<'_>,
         session: Option<StreamKey>,
         entry: TitleEntry,
         way: ChosenTransport,
-        request: &RtspRequest,
     ) -> Result<(StreamKey, Option<String>), Reply> {
         let Some((viewer, visitor)) = self.conns.get(&conn).map(|conn| (conn.peer, &conn.visitor)) else {
             return Err(Reply::status(500));
@@ -236,14 +222,10 @@ impl RtspFace<'_> {
             quota,
             segment: None,
         };
-        let admitted = self.service.admit(now, asked);
-        let admitted = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                self.drain_service(now);
-                return Err(self.refuse(conn, &title, &refusal));
-            }
-        };
+        let admitted = self.service.admit(now, asked).map_err(|refusal| {
+            self.drain_service(now);
+            self.refuse(conn, &title, &refusal)
+        })?;
         let key = admitted.stream;
         if let Some(id) = id {
             let url = request.request_uri().map(|url| target::plain(url).to_string()).unwrap_or_default();

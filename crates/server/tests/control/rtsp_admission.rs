@@ -48,14 +48,14 @@ fn setups_without_play_reserve_no_bit_rate() {
         }
     }
     assert_eq!(
-        (w.service.stream_count(), w.service.reserved_rate(), w.service.reserved_streams()),
+        (w.service.streams().len(), w.service.reserved_rate(), w.service.reserved_streams()),
         (48, 0, 0)
     );
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
     assert_eq!((w.service.reserved_rate(), w.service.reserved_streams()), (4 * MBIT, 1));
     // They end at the announced time-out, though their connections stay open; who plays stays.
     w.wait(66 * SECOND);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     assert_eq!(w.counters().sessions_expired, 48);
 }
 
@@ -69,7 +69,7 @@ fn hundreds_of_connections_fill_no_stream_places() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.service.stream_count(), w.service.reserved_streams()), (4960, 0));
+    assert_eq!((w.service.streams().len(), w.service.reserved_streams()), (4960, 0));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
     assert_eq!(ended_early(&w), 0);
 }
@@ -93,7 +93,7 @@ fn tables_that_fill_up_lose_those_that_have_been_idle_longest() {
         w.wait(SECOND / 2);
     }
     // 16 of 20 are 80 %.
-    assert_eq!(w.service.stream_count(), 16);
+    assert_eq!(w.service.streams().len(), 16);
     assert_eq!(ended_early(&w), 2 + 28 - 16);
     assert_eq!(w.counters().sessions_ended_early, 14);
     // Neither the viewer that plays nor the one that paused only just now has been ended.
@@ -111,7 +111,7 @@ fn setups_without_play_leave_engine_slots_for_new_viewers() {
             assert_eq!(try_setup(&mut w, conn).status, 200);
         }
     }
-    assert_eq!((w.service.stream_count(), w.service.place_count()), (16, 16));
+    assert_eq!((w.service.streams().len(), w.service.place_count()), (16, 16));
     assert_eq!(newcomer(&mut w, "198.51.100.1:1000"), (200, 200));
 }
 
@@ -219,7 +219,7 @@ fn reservations_after_any_session_end_are_released() {
         w.wait(30 * SECOND);
         w.ask_session(conn, "GET_PARAMETER", &id, "");
     }
-    assert_eq!((w.service.stream_count(), w.service.reserved_rate()), (1, 0));
+    assert_eq!((w.service.streams().len(), w.service.reserved_rate()), (1, 0));
     assert_eq!(w.ask_session(conn, "PLAY", &id, "").status, 200);
     assert_eq!((w.service.reserved_streams(), w.service.reserved_rate()), (1, 4 * MBIT));
     w.wait(70 * SECOND);

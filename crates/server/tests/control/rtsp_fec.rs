@@ -277,7 +277,7 @@ fn fec_switch_after_missed_cut_starts_new_run() {
     let log = world.take_log();
     assert_eq!(log[..3], ["pause", "pause", "pause"]);
     assert_eq!(log[3..], ["close", "close", "play 381..24000 seq 382 in 0ms"]);
-    assert_eq!(world.service.stream_count(), 1);
+    assert_eq!(world.service.streams().len(), 1);
 }
 
 /// Less FEC needs no stream, more is refused where there is none, and no viewer is ended.
@@ -478,7 +478,7 @@ fn failed_parity_leaves_the_film() {
     let log = world.take_log();
     assert_eq!(log.last().unwrap(), "play 381..24000 seq 382 in 0ms", "{log:?}");
     assert!(!log.iter().any(|line| line.starts_with("open")), "{log:?}");
-    assert_eq!((world.service.stream_count(), world.counters().fec_failed), (1, 1));
+    assert_eq!((world.service.streams().len(), world.counters().fec_failed), (1, 1));
     assert_eq!(fec_of(&mut world, conn, &session), "fec: off\r\n");
     assert_eq!(world.service.reserved_rate(), 4_000_000);
 }
@@ -498,9 +498,9 @@ fn punches_from_fec_ports_keep_it_alive() {
             b"punch",
         );
     }
-    assert_eq!((world.service.stream_count(), world.counters().punches), (1, 10));
+    assert_eq!((world.service.streams().len(), world.counters().punches), (1, 10));
     world.wait(70 * SECOND);
-    assert_eq!(world.service.stream_count(), 0);
+    assert_eq!(world.service.streams().len(), 0);
     world.assert_empty();
 }
 

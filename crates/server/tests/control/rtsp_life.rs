@@ -62,7 +62,7 @@ fn fec_switch_with_lost_parity_continues_without_fec() {
     assert_eq!((switched.status, switched.get("x-millrace-fec")), (200, "off"), "{switched:?}");
     let why = |notice: &ServiceEvent| matches!(notice, ServiceEvent::Broken { reason, .. } if reason.contains("b, c"));
     assert!(w.notices.iter().any(why), "{:?}", w.notices);
-    assert_eq!(w.service.stream_count(), 1, "its title is open");
+    assert_eq!(w.service.streams().len(), 1, "its title is open");
     w.ask_session(c, "TEARDOWN", &id, "");
     w.assert_empty();
 }
@@ -86,7 +86,7 @@ fn udp_session_without_keep_alive_expires() {
     w.ask_session(c, "PLAY", &id, "");
     // The announced time and its slack have not passed.
     w.wait(64 * SECOND);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w), [EndReason::Expired]);
     assert!(w.closed.contains(&c), "its connection was as idle as the session");
@@ -111,7 +111,7 @@ fn rtcp_and_punches_from_the_session_ports_keep_it_alive() {
                 &receiver_report(0, false),
             );
         }
-        assert_eq!(w.service.stream_count(), 1, "{port:?} {from}");
+        assert_eq!(w.service.streams().len(), 1, "{port:?} {from}");
         w.wait(70 * SECOND);
         w.assert_empty();
     }
@@ -157,7 +157,7 @@ fn rtcp_report_from_unknown_port_counts_if_session_is_unambiguous() {
         &receiver_report(0x1234_abcd, false),
     );
     w.wait(50 * SECOND);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     // Two sessions of the same title at that address: it could be either.
     w.ask(
         c,
@@ -190,7 +190,7 @@ fn interleaved_sessions_live_as_long_as_their_connection() {
     let c = w.connect();
     w.setup_tcp(c);
     w.wait(64 * SECOND);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     w.wait(2 * SECOND);
     assert_eq!(ended(&w).last(), Some(&EndReason::Expired));
     w.assert_empty();
@@ -228,7 +228,7 @@ fn bye_ends_a_session_only_together_with_its_connection() {
     assert_eq!(w.ask_session(c, "PLAY", &id, "").status, 200);
     // B: that PLAY was a sign of life, so the end of the connection alone ends nothing either.
     w.hang_up(c);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     // C: both.
     w.server.face(&mut w.service).handle_datagram(w.now, UdpPort::Rtcp, RTCP.parse().unwrap(), &bye);
     w.settle();
@@ -344,7 +344,7 @@ fn end_of_title_is_reported_once_and_keeps_session() {
     w.ask_session(c, "PLAY", &id, "Range: npt=0-4");
     w.wait(8 * SECOND);
     let finished = w.notices.iter().filter(|n| matches!(n, ServiceEvent::Finished { .. })).count();
-    assert_eq!((finished, w.service.stream_count()), (1, 1));
+    assert_eq!((finished, w.service.streams().len()), (1, 1));
     assert_eq!(w.server.sessions(&w.service, w.now)[0].state, SessionState::Ready);
     // A: a jump back; the sequence goes on behind BYE.
     w.take_log();
@@ -428,7 +428,7 @@ fn streams_per_engine_reached_refuses_setup_with_453() {
     // Its place is free only when the engine has reported it.
     w.engine.silent = true;
     w.ask_session(c, "TEARDOWN", &id, "");
-    assert_eq!((w.service.stream_count(), w.service.place_count()), (0, 1));
+    assert_eq!((w.service.streams().len(), w.service.place_count()), (0, 1));
     assert_eq!(w.ask(c, more).status, 453);
     w.engine.silent = false;
     w.settle();
@@ -603,7 +603,7 @@ fn connection_lost_in_engine_ends_its_interleaved_sessions() {
         w.settle();
     }
     assert!(w.closed.contains(&c));
-    assert_eq!(w.service.stream_count(), 1, "the one by UDP lives on");
+    assert_eq!(w.service.streams().len(), 1, "the one by UDP lives on");
     w.hang_up(c);
     let again = w.connect();
     assert_eq!(w.ask_session(again, "PLAY", &udp.session(), "").status, 200);
@@ -640,7 +640,7 @@ fn late_events_of_closed_streams_find_nobody() {
         w.engine_event(7, command::Event::Stream(event));
     }
     w.settle();
-    assert_eq!((w.service.stream_count(), w.service.place_count()), (1, 1));
+    assert_eq!((w.service.streams().len(), w.service.place_count()), (1, 1));
 }
 
 #[test]
@@ -706,5 +706,5 @@ fn engine_gone_releases_all_streams_and_titles() {
     w.ask_session(c, "TEARDOWN", &id, "");
     w.on_service(|service, now| service.engine_gone(now, 0));
     w.settle();
-    assert_eq!((w.service.stream_count(), w.service.place_count(), w.open_titles.open_count()), (0, 0, 0));
+    assert_eq!((w.service.streams().len(), w.service.place_count(), w.open_titles.open_count()), (0, 0, 0));
 }

@@ -288,7 +288,7 @@ fn setup_of_ready_session_changes_transport() {
     let b = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP/TCP;interleaved=0-1");
     assert_eq!((b.status, b.session()), (200, id.clone()));
     assert_eq!(w.take_log(), ["attach", "close", "open tcp 0 1", "reply 200"]);
-    assert_eq!((w.service.stream_count(), w.service.place_count(), w.open_titles.open_count()), (1, 1, 1));
+    assert_eq!((w.service.streams().len(), w.service.place_count(), w.open_titles.open_count()), (1, 1, 1));
     // It goes on where it was, without a jump in the sequence.
     let d = w.ask_session(c, "PLAY", &id, "");
     assert_eq!((d.status, d.get("range")), (200, "npt=11.0025-60.000"));

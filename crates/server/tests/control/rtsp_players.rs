@@ -83,10 +83,10 @@ fn ffmpeg_falls_back_from_udp_to_tcp_on_the_same_connection() {
     let b = w.ask_session(c, "PLAY", &second, "Range: npt=0.000-");
     assert_eq!(b.get("rtp-info"), "url=rtsp://192.0.2.1/film/track1;seq=1;rtptime=1000000");
     assert_eq!(w.take_log(), ["reply 200", "play 0..24000 seq 1 in 50ms"]);
-    assert_eq!(w.service.stream_count(), 2);
+    assert_eq!(w.service.streams().len(), 2);
     // C: the old one expires by itself, the new one does not: its connection is open.
     w.wait(30 * SECOND);
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     assert_eq!(w.ask_session(c, "TEARDOWN", &second, "").status, 200);
     w.assert_empty();
 }
@@ -281,7 +281,7 @@ fn openrtsp_without_any_keep_alive() {
             &receiver_report(0x1234_abcd, false),
         );
     }
-    assert_eq!(w.service.stream_count(), 1);
+    assert_eq!(w.service.streams().len(), 1);
     // C: it waits for the reply to TEARDOWN for ever.
     let t = w.ask(c, &format!("TEARDOWN rtsp://192.0.2.1/long/ RTSP/1.0\nCSeq: 6\nSession: {id}"));
     assert_eq!(t.status, 200);
@@ -341,7 +341,7 @@ fn several_sessions_on_one_connection_have_channels_of_their_own() {
     assert_eq!(w.take_log().iter().filter(|line| *line == "attach").count(), 1);
     // E: tearing one down leaves the others.
     assert_eq!(w.ask_session(c, "TEARDOWN", &first, "").status, 200);
-    assert_eq!(w.service.stream_count(), 3);
+    assert_eq!(w.service.streams().len(), 3);
     let paths: Vec<_> = w.server.sessions(&w.service, w.now).iter().map(|info| info.path).collect();
     assert!(paths.iter().all(|path| path.conn() == Some(c)));
     w.hang_up(c);
@@ -372,7 +372,7 @@ fn receivers_of_plain_datagrams() {
         w.wait(50 * SECOND);
         assert_eq!(w.ask_session(c, "GET_PARAMETER", &id, "").status, 200);
         w.wait(50 * SECOND);
-        assert_eq!(w.service.stream_count(), 1);
+        assert_eq!(w.service.streams().len(), 1);
         // D: the same viewer by RTP, where it stopped.
         assert_eq!(w.ask_session(c, "PAUSE", &id, "").status, 200);
         let d = w.ask_session(c, "SETUP", &id, "Transport: RTP/AVP;unicast;client_port=5004-5005");
@@ -381,7 +381,7 @@ fn receivers_of_plain_datagrams() {
                 .starts_with("RTP/AVP;unicast;client_port=5004-5005;server_port=50000-50001;ssrc=")
         );
         w.wait(70 * SECOND);
-        assert_eq!(w.service.stream_count(), 0, "it says nothing any more");
+        assert_eq!(w.service.streams().len(), 0, "it says nothing any more");
         w.hang_up(c);
         w.assert_empty();
     }

@@ -318,7 +318,7 @@ fn order(
     number: u32,
     quota: Option<Quota>,
 ) -> Result<StreamKey, Refusal> {
-    let lent = desk.service.conn_lent(ANNA.parse().unwrap()).unwrap();
+    let lent = desk.service.conn_lent(ANNA.parse().unwrap(), None).unwrap();
     let mut request = desk.request(title, lent, StreamPath::Bytes { conn: lent });
     request.viewer = ANNA.parse().unwrap();
     request.which = Which::New { label: "http-1.1".to_owned(), agent: Some("player".to_owned()) };
@@ -347,7 +347,7 @@ fn segment_order_viewer_keeps_reservation_between_segments() {
     let key = order(&mut desk, "film", 'a', 0, None).unwrap();
     assert_eq!(reserved(&desk), (1, 4), "once while it is sent");
     sent(&mut desk, key);
-    assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 0), "and between segments");
+    assert_eq!((reserved(&desk), desk.service.streams().len()), ((1, 4), 0), "and between segments");
     assert_eq!(desk.service.fetchers().map(|one| one.rate).collect::<Vec<_>>(), [4 * MBIT]);
     // Two segments at once, by another connection too.
     let keys =
@@ -380,7 +380,7 @@ fn segment_order_cut_off_continues_on_any_connection() {
     let mut desk = Desk::with(|config| config.max_streams = 1);
     let key = order(&mut desk, "film", 'a', 7, None).unwrap();
     desk.hang_up(desk.service.stream(key).unwrap().owner().unwrap());
-    assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 0));
+    assert_eq!((reserved(&desk), desk.service.streams().len()), ((1, 4), 0));
     let full = Err(Refusal::Exhausted(Exhausted::Streams { max: 1 }));
     assert_eq!(order(&mut desk, "other", 'b', 7, None), full, "another title is another viewer");
     let key = order(&mut desk, "film", 'b', 7, None).unwrap();

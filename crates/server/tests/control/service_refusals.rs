@@ -167,7 +167,7 @@ fn tables(met: &mut Met) {
     let more = [ask(&mut desk, "198.51.100.1:1").unwrap(), ask(&mut desk, "198.51.100.1:1").unwrap()];
     assert!(desk.ends().contains(&EndReason::TablesFull), "80 % of 4: an idle one ends first");
     more.iter().for_each(|&key| drop(desk.play(key, None)));
-    let full = desk.service.stream_count();
+    let full = desk.service.streams().len();
     let third = desk.conn_from("198.51.100.2:1");
     let mut request = desk.request("film", third, tcp(third));
     request.viewer = "198.51.100.2:1".parse().unwrap();

@@ -255,7 +255,7 @@ fn close_while_pausing_drops_pending_play() {
     assert_eq!(desk.play(key, span(30, None)), Ok(Played::Waits));
     desk.close(key);
     // Its name is free, its place is not.
-    assert_eq!((desk.service.stream_count(), desk.service.place_count()), (0, 1));
+    assert_eq!((desk.service.streams().len(), desk.service.place_count()), (0, 1));
     assert_eq!((desk.service.reserved_rate(), desk.titles.open_count()), (0, 1));
     desk.engine.silent = false;
     desk.settle();
@@ -295,7 +295,7 @@ fn engine_refusal_failure_or_loss_ends_streams_without_leaks() {
     desk.service.engine_gone(desk.now, 0);
     desk.settle();
     assert_eq!(
-        (desk.service.stream_count(), desk.service.place_count(), desk.titles.open_count()),
+        (desk.service.streams().len(), desk.service.place_count(), desk.titles.open_count()),
         (0, 0, 0)
     );
     assert_eq!(desk.ends().last(), Some(&EndReason::Shutdown));

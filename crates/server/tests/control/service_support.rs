@@ -212,7 +212,7 @@ impl Desk {
     }
 
     pub fn assert_empty(&self) {
-        assert_eq!(self.service.stream_count(), 0, "streams");
+        assert_eq!(self.service.streams().len(), 0, "streams");
         assert_eq!(self.service.place_count(), 0, "places");
         assert_eq!((self.service.reserved_streams(), self.service.reserved_rate()), (0, 0), "reserved");
         let streams = self.engine.streams.len() + self.second.streams.len();

@@ -65,7 +65,7 @@ fn fetch(desk: &mut Desk, asked: &Fetch<'_>) -> Result<(), Refusal> {
 /// An engine sends it.
 fn order(desk: &mut Desk, session: ViewerSession, number: u32) -> Result<StreamKey, Refusal> {
     let peer = BUILDING.parse().unwrap();
-    let lent = desk.service.conn_lent_for_segment(peer, Some(session)).unwrap();
+    let lent = desk.service.conn_lent(peer, Some(session)).unwrap();
     let mut request = desk.request("film", lent, StreamPath::Bytes { conn: lent });
     request.viewer = peer;
     request.which = Which::New { label: "http-1.1".to_owned(), agent: None };
@@ -189,7 +189,7 @@ fn session_goes_with_its_viewer_to_engine_and_address() {
     let mut desk = desk(1);
     let session = admit(&mut desk, &segment(None, "film", 0), 1).unwrap();
     let key = order(&mut desk, session, 0).unwrap();
-    assert_eq!((reserved(&desk), desk.service.stream_count()), ((1, 4), 1));
+    assert_eq!((reserved(&desk), desk.service.streams().len()), ((1, 4), 1));
     sent(&mut desk, key);
     // Another network, and a segment that no engine sends.
     let moved = Fetch { viewer: "198.51.100.9:4000".parse().unwrap(), ..segment(Some(session), "film", 1) };

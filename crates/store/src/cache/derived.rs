@@ -5,15 +5,17 @@
 use std::ops::Range;
 use std::path::Path;
 
-use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::ids::TitleId;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
 use super::builder::Builder;
 use super::handle::ReadFailure;
-use super::order::{Built, MemberView, Order, SpanResult};
-use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleMembers, TitleSource, TrackId};
+use super::order::{Built, ExtentQuery, Order};
+use super::source::{
+    OpenTitle, OrderResults, OwnKind, SourceKind, TitleKind, TitleMembers, TitleSource, TrackId,
+};
 use crate::sums::DeriveError;
 use crate::transform::{Derivation, timeline_of};
 
@@ -85,25 +87,12 @@ impl TitleKind for DerivedTitle {
     }
 
     /// Stored parity repairs the stored packets: a viewer of these needs them whole.
-    fn order(
-        &self,
-        title: &OpenTitle,
-        (extent, _): (u32, u8),
-        members: MemberView,
-        thorough: bool,
-    ) -> Result<Order, ReadFailure> {
-        self.parent.order(title, (extent, 0), members, thorough)
+    fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure> {
+        self.parent.order(title, ExtentQuery { spare: 0, ..query })
     }
 
-    fn assemble(
-        &self,
-        builder: &mut Builder,
-        title: (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        self.parent.assemble(builder, title, order, results, extent)
+    fn assemble(&self, builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        self.parent.assemble(builder, read, extent)
     }
 
     fn members(&self) -> Option<TitleMembers<'_>> {

@@ -18,7 +18,7 @@ use super::builder::{Builder, Joined};
 use super::decode::records::make_up;
 use super::handle::ReadFailure;
 use super::order::{Built, Filled, LeftOut, Order, Role, SpanResult};
-use super::source::{Geometry, OpenTitle, TitleSource};
+use super::source::{Geometry, OpenTitle, OrderResults, TitleSource};
 use crate::member_set::MemberSet;
 use crate::sums::congruent;
 
@@ -90,35 +90,24 @@ pub(super) fn write_header(room: &mut [u8], timeline: &Timeline, packet: u32, ti
 }
 
 impl Builder {
-    /// Builds the extent of `order` from what became of its spans, one result for each.
-    pub(super) fn assemble(
-        &mut self,
-        title: (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        title.1.kind().assemble(self, title, order, results, extent)
+    /// Builds the extent of an order from what became of its spans.
+    pub(super) fn assemble(&mut self, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        read.title.kind().assemble(self, read, extent)
     }
 
     /// The same of a title without members.
-    pub(super) fn assemble_plain(
-        &mut self,
-        title: (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        let Some(geometry) = title.1.geometry(order.extent) else {
+    pub(super) fn assemble_plain(&mut self, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        let OrderResults { title, order, spans, .. } = read;
+        let Some(geometry) = title.geometry(order.extent) else {
             return Built::failed(ReadFailure::OutOfRange);
         };
         let mut joined = std::mem::take(&mut self.joined);
-        let built = match joined.of(order, results, &geometry.read) {
+        let built = match joined.of(order, spans, &geometry.read) {
             // The next attempt reads it in blocks.
-            (_, Some(errno)) if !order.in_blocks || !title.1.source().has_sums() => {
+            (_, Some(errno)) if !order.in_blocks || !title.source().has_sums() => {
                 Built::failed(ReadFailure::Io(errno))
             }
-            staged => self.assemble_staged(title, (order, &geometry), results, staged, extent),
+            staged => self.assemble_staged(read, &geometry, staged, extent),
         };
         self.joined = joined;
         built
@@ -127,14 +116,13 @@ impl Builder {
     /// The same from the data that came; `errno` is the reason why it is incomplete.
     fn assemble_staged<'a>(
         &mut self,
-        title: (TitleRef, &OpenTitle),
-        (order, geometry): (&Order, &Geometry),
-        results: &[SpanResult<'a>],
+        OrderResults { reference, title, order, spans }: OrderResults<'a>,
+        geometry: &Geometry,
         (mut staged, errno): (Staged<'a>, Option<i32>),
         extent: &mut [u8],
     ) -> Built {
         let mut thorough = order.thorough;
-        for (span, result) in order.spans.iter().zip(results) {
+        for (span, result) in order.spans.iter().zip(spans) {
             match (span.role, result) {
                 // Without them there are still the CRCs; another read of them would wait for the
                 // same error.
@@ -150,8 +138,8 @@ impl Builder {
         if !known && !order.thorough && staged.crcs.is_some() {
             return Built::More { wrong: MemberSet::EMPTY };
         }
-        let sums_only = !known && title.1.source().has_crcs();
-        let built = self.build(title, geometry, (order.extent, thorough), staged, extent);
+        let sums_only = !known && title.source().has_crcs();
+        let built = self.build((reference, title), geometry, (order.extent, thorough), staged, extent);
         let unrecorded =
             LeftOut::among(geometry.first_packet, self.recorded.iter().map(|recorded| !recorded));
         let wrong = MemberSet::EMPTY;

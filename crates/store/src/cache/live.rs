@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use millrace_core::ids::{TitleId, TitleRef};
+use millrace_core::ids::TitleId;
 use millrace_core::limits::FEEDER_EXTENTS;
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Growing, Lease};
@@ -26,10 +26,10 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::builder::Builder;
 use super::fill::write_header;
 use super::handle::ReadFailure;
-use super::order::{Built, MemberView, Order, SpanResult};
+use super::order::{Built, ExtentQuery, Order};
 use super::plan::{ExtentKey, Waiter};
 use super::playheads::StreamKey;
-use super::source::{OpenTitle, OwnKind, SourceKind, TitleKind, TitleSource, TrackId};
+use super::source::{OpenTitle, OrderResults, OwnKind, SourceKind, TitleKind, TitleSource, TrackId};
 use crate::bell::EventBell;
 
 /// A title that is still being written. All its packets have their full size.
@@ -94,23 +94,10 @@ impl TitleKind for LiveTitle {
     fn source(&self) -> &dyn TitleSource {
         self
     }
-    fn order(
-        &self,
-        _title: &OpenTitle,
-        _extent_and_spare: (u32, u8),
-        _members: MemberView,
-        _thorough: bool,
-    ) -> Result<Order, ReadFailure> {
+    fn order(&self, _title: &OpenTitle, _query: ExtentQuery) -> Result<Order, ReadFailure> {
         Err(ReadFailure::OutOfRange)
     }
-    fn assemble(
-        &self,
-        _builder: &mut Builder,
-        _title: (TitleRef, &OpenTitle),
-        _order: &Order,
-        _results: &[SpanResult<'_>],
-        _extent: &mut [u8],
-    ) -> Built {
+    fn assemble(&self, _builder: &mut Builder, _read: OrderResults<'_>, _extent: &mut [u8]) -> Built {
         Built::failed(ReadFailure::OutOfRange)
     }
 }

@@ -1,5 +1,6 @@
 use std::sync::Mutex;
 
+use millrace_core::ids::TitleRef;
 use millrace_core::pool::HeapRegion;
 use millrace_core::wire::checksum::sum16;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};

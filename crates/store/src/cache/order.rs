@@ -170,6 +170,17 @@ impl SpanOrder {
 /// bytes than ordered are those at its beginning.
 pub(super) type SpanResult<'a> = Result<&'a [u8], i32>;
 
+/// Which extent is wanted, for whom, and what is known of its members.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExtentQuery {
+    pub(super) extent: u32,
+    /// Packets of a codeword that the viewer can do without.
+    pub(super) spare: u8,
+    pub(super) view: MemberView,
+    /// The data read for it before was not good enough.
+    pub(super) thorough: bool,
+}
+
 /// Everything to be read for one extent.
 #[derive(Clone, Debug)]
 pub(super) struct Order {

@@ -7,14 +7,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use millrace_core::ids::TitleRef;
-
 use super::aligned::ALIGN;
 use super::builder::Builder;
 use super::handle::ReadFailure;
 use super::member_files::may_wait;
-use super::order::{Built, MemberView, Order, Role, RoleFiles, SpanFile, SpanOrder, SpanResult};
-use super::source::{OpenTitle, PlainSource, TitleKind, TitleSource};
+use super::order::{Built, ExtentQuery, Order, Role, RoleFiles, SpanFile, SpanOrder};
+use super::source::{OpenTitle, OrderResults, PlainSource, TitleKind, TitleSource};
 use crate::blocking::Timeout;
 
 /// The open files of a title.
@@ -61,19 +59,14 @@ impl TitleKind for Plain {
     }
 
     /// The data block by block if a larger read of it has failed.
-    fn order(
-        &self,
-        title: &OpenTitle,
-        (extent, spare): (u32, u8),
-        members: MemberView,
-        thorough: bool,
-    ) -> Result<Order, ReadFailure> {
+    fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure> {
+        let ExtentQuery { extent, spare, view, thorough } = query;
         let (files, source) = (&self.files, &self.files.source);
         let geometry = title.geometry(extent).ok_or(ReadFailure::OutOfRange)?;
         if !geometry.sums.is_empty() && source.sums().is_none() {
             return Err(ReadFailure::OutOfRange);
         }
-        let in_blocks = !members.pieces.is_empty();
+        let in_blocks = !view.pieces.is_empty();
         let piece = if in_blocks { ALIGN as u64 } else { u64::MAX };
         let data = split_at_borders(geometry.read, piece);
         let direct = title.may_direct() && files.direct.is_some();
@@ -92,15 +85,8 @@ impl TitleKind for Plain {
         Ok(Order { thorough, in_blocks, spans: spans.collect(), ..Order::empty(extent, spare) })
     }
 
-    fn assemble(
-        &self,
-        builder: &mut Builder,
-        title: (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        builder.assemble_plain(title, order, results, extent)
+    fn assemble(&self, builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        builder.assemble_plain(read, extent)
     }
 
     fn data_path(&self) -> Option<&Path> {

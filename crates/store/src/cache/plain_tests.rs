@@ -5,6 +5,7 @@ use millrace_core::packet::WireLayout;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::rtp::Timeline;
 
+use super::super::order::MemberView;
 use super::super::sample::{SampleFiles, SampleSource};
 use super::super::source::SourceKind;
 use super::*;

@@ -17,7 +17,7 @@ use super::builder::Builder;
 use super::crcs::{CRCS_STAGING_BYTES, packets_of, to_borders};
 use super::handle::ReadFailure;
 use super::member_files::{FileTable, MemberFiles, TitleFile};
-use super::order::{Built, MemberView, Order, Role, SpanFile, SpanResult};
+use super::order::{Built, ExtentQuery, MemberView, Order, Role, SpanFile, SpanResult};
 use super::playheads::Ns;
 use crate::blocking::BlockingCalls;
 use crate::limits::MAX_RUN_EXTENTS;
@@ -179,33 +179,28 @@ pub(super) struct TitleMembers<'a> {
     pub(super) table: &'a FileTable,
 }
 
+/// What a read has brought: one result for each span of its order.
+#[derive(Clone, Copy)]
+pub(super) struct OrderResults<'a> {
+    pub(super) reference: TitleRef,
+    pub(super) title: &'a OpenTitle,
+    pub(super) order: &'a Order,
+    pub(super) spans: &'a [SpanResult<'a>],
+}
+
 /// How titles of one kind order the reads for an extent and assemble it.
 pub(super) trait TitleKind: Send + Sync {
     /// Returns the properties that any title has.
     fn source(&self) -> &dyn TitleSource;
 
-    /// Returns the order for an extent, for a viewer that can spare `spare` packets in a codeword.
-    /// `thorough`: the previous read for it was not good enough.
+    /// Returns the order for an extent.
     ///
     /// # Errors
     /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
-    fn order(
-        &self,
-        title: &OpenTitle,
-        extent_and_spare: (u32, u8),
-        members: MemberView,
-        thorough: bool,
-    ) -> Result<Order, ReadFailure>;
+    fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure>;
 
-    /// Builds the extent of `order` in `extent` from what became of its spans, one result for each.
-    fn assemble(
-        &self,
-        builder: &mut Builder,
-        title: (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built;
+    /// Builds the extent of the order in `extent` from what became of its spans.
+    fn assemble(&self, builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built;
 
     /// Its members; `None`: its files are all that there is of it.
     fn members(&self) -> Option<TitleMembers<'_>> {
@@ -358,10 +353,10 @@ impl OpenTitle {
         &self,
         extent: u32,
         spare: u8,
-        members: MemberView,
+        view: MemberView,
         thorough: bool,
     ) -> Result<Order, ReadFailure> {
-        self.kind.order(self, (extent, spare), members, thorough)
+        self.kind.order(self, ExtentQuery { extent, spare, view, thorough })
     }
 
     /// The file of a member that a span of data or parity is read from, as it lies there now. `None`: it cannot be opened.

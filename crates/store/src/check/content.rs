@@ -12,6 +12,7 @@ use millrace_core::wire::checksum;
 use super::crcs::CrcCheck;
 use super::range_sums::GrainCheck;
 use super::title_check::TitleCheck;
+use crate::dirs::hash;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE, PARITY_UNITS_FILE, SUBTITLES_PREFIX};
 use crate::meta::{CrcFile, MetaFile, RECORDS_PER_BLOCK};
 use crate::sums::SumsFile;
@@ -129,16 +130,12 @@ fn index_and_meta_are_as_ingested(title: &mut TitleCheck<'_, '_>) {
             continue;
         }
         let path = title.dir.join(&file.name);
-        let mut hasher = blake3::Hasher::new();
-        let result = File::open(&path).and_then(|file| {
-            each_piece(file, |piece| {
-                hasher.update(piece);
-            })
-        });
-        let what = match result {
+        let what = match File::open(&path).and_then(|file| hash(&file)) {
             Err(error) => format!("cannot be read: {error}"),
-            Ok(()) if hasher.finalize().to_hex().as_str() != file.blake3 => "its BLAKE3 differs".to_owned(),
-            Ok(()) => continue,
+            Ok(hasher) if hasher.finalize().to_hex().as_str() != file.blake3 => {
+                "its BLAKE3 differs".to_owned()
+            }
+            Ok(_) => continue,
         };
         title.damaged("index_and_meta_are_as_ingested", &path, what);
     }

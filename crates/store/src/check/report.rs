@@ -50,20 +50,8 @@ pub enum Depth {
     Full,
 }
 
-/// How far a check is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckProgress {
-    /// Name of the title being checked.
-    pub title: String,
-    /// Titles checked.
-    pub titles_done: usize,
-    /// Titles there are.
-    pub titles_total: usize,
-    /// Bytes of data files checked; stays 0 in a quick check.
-    pub bytes_done: u64,
-    /// Bytes of data files there are to check.
-    pub bytes_total: u64,
-}
+/// How far a check is; the bytes stay 0 in a quick check.
+pub use crate::repair::RepairProgress as CheckProgress;
 
 /// The findings up to now, and the callback for progress.
 pub(super) struct CheckReport<'a> {

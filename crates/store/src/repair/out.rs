@@ -8,6 +8,7 @@ use millrace_core::wire::checksum::sum16;
 use super::error::RepairError;
 use super::reading::StripeSums;
 use super::set::{TitleSet, Units};
+use super::shared::Made;
 use super::work::Work;
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
@@ -123,7 +124,7 @@ impl RebuiltFile {
     }
 
     /// Makes the file durable if it matches the ingested data, otherwise returns why it does not.
-    pub(crate) fn finish(self, blake3: &str) -> Result<Result<(), String>, StoreError> {
+    pub(crate) fn finish(self, blake3: &str) -> Result<Made, StoreError> {
         if let Some(lost) = self.lost {
             return Ok(Err(lost));
         }

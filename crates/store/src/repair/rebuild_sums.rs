@@ -11,10 +11,11 @@ use millrace_core::wire::checksum::sum16;
 use super::error::RepairError;
 use super::reading::{Reading, StripeSums};
 use super::set::TitleSet;
+use super::shared::{Made, Target};
 use super::work::Work;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::manifest::{CRC_FILE, FileEntry, PARITY_CRC_FILE, PARITY_META_FILE, SUMS_FILE};
+use crate::format::manifest::{CRC_FILE, PARITY_CRC_FILE, PARITY_META_FILE, SUMS_FILE};
 use crate::grid::Grid;
 use crate::meta::{CrcWriter, Finished, MetaWriter, PacketCrc};
 use crate::sums::{GRAIN_BYTES, SumsWriter};
@@ -24,16 +25,14 @@ pub(crate) fn follows(name: &str) -> bool {
     matches!(name, SUMS_FILE | PARITY_META_FILE | CRC_FILE | PARITY_CRC_FILE)
 }
 
-/// Creates the file at `to`, durable. Otherwise returns the reason, and leaves nothing there.
+/// Makes the file, durable; otherwise leaves nothing there.
 pub(crate) fn make(
     set: &TitleSet,
-    entry: &FileEntry,
-    disk: &Disk,
-    to: &Path,
+    Target { entry, disk, path }: Target<'_>,
     sums: StripeSums,
     work: &mut Work<'_>,
-) -> Result<Result<(), String>, RepairError> {
-    let mut out = RecordsOutput::create(&entry.name, disk, to)?;
+) -> Result<Made, RepairError> {
+    let mut out = RecordsOutput::create(&entry.name, disk, path)?;
     let made = fill(set, &mut out, sums, work);
     let finished = match made {
         Ok(None) => {
@@ -49,7 +48,7 @@ pub(crate) fn make(
         }
         Err(error) => Err(error),
     };
-    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
+    disk.remove_file(path).map_err(StoreError::io("remove", path))?;
     finished
 }
 

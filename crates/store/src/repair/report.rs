@@ -41,7 +41,7 @@ fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S:
     serializer.collect_str(&path.display())
 }
 
-/// Progress of a repair or a scrub.
+/// Progress of a repair, a scrub or a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairProgress {
     /// Name of the title being worked on.

@@ -1,12 +1,13 @@
 //! Files that are the same on every member of a title: taken from any member whose copy is right.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::RepairError;
 use super::set::TitleSet;
 use super::work::Work;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::manifest::FileEntry;
 use crate::format::{meta, sums};
@@ -18,26 +19,57 @@ const BLOCK_BYTES: usize = meta::META_BLOCK_BYTES;
 /// A right copy that this repair has made, where it was made: name, slot of the member, path.
 pub(crate) type Fresh = (String, u16, PathBuf);
 
-/// Creates the file at `to`, durable, from a `fresh` copy or those of the members, if one of them
-/// or all together have it. Otherwise returns the reason.
+/// Whether a file was made as it was ingested; if not, why.
+pub(crate) type Made = Result<(), String>;
+
+/// A file that is to be made.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) entry: &'a FileEntry,
+    pub(crate) disk: &'a Disk,
+    pub(crate) path: &'a Path,
+}
+
+impl Target<'_> {
+    fn create(self) -> Result<DiskFile, StoreError> {
+        let created = self.disk.create_new(self.path);
+        created.map_err(|e| StoreError::write("create", self.path, 0, self.entry.bytes, e))
+    }
+
+    fn failed(self, at: u64) -> impl Fn(io::Error) -> StoreError {
+        move |e| StoreError::write("write", self.path, at, self.entry.bytes, e)
+    }
+
+    /// Makes the file durable if it is right, and removes it otherwise.
+    fn keep_if(self, is_right: bool, file: DiskFile) -> Result<bool, RepairError> {
+        if is_right {
+            file.sync_all_or_remove().map_err(self.failed(self.entry.bytes))?;
+        } else {
+            drop(file);
+            self.disk.remove_file(self.path).map_err(StoreError::io("remove", self.path))?;
+        }
+        Ok(is_right)
+    }
+}
+
+/// Makes the file, durable, from a `fresh` copy or those of the members, if one of them or all
+/// together have it.
 pub(crate) fn make(
     set: &TitleSet,
-    entry: &FileEntry,
+    target: Target<'_>,
     fresh: &[Fresh],
-    disk: &Disk,
-    to: &Path,
     work: &mut Work<'_>,
-) -> Result<Result<(), String>, RepairError> {
-    let copies = copies(set, entry, fresh);
+) -> Result<Made, RepairError> {
+    let copies = copies(set, target.entry, fresh);
     for (slot, path) in &copies {
-        if copy(*slot, path, entry, disk, to, work)? {
+        if copy(*slot, path, target, work)? {
             return Ok(Ok(()));
         }
     }
-    if merge(&copies, entry, disk, to, work)? {
+    if merge(&copies, target, work)? {
         return Ok(Ok(()));
     }
-    Ok(Err(format!("no member has {} as it was ingested", entry.name)))
+    Ok(Err(format!("no member has {} as it was ingested", target.entry.name)))
 }
 
 /// Where the copies of a file are, those first that are known to be right.
@@ -63,44 +95,24 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// Copies one file. Returns `false`, and leaves nothing at `to`, if it differs from the ingested
-/// file.
-fn copy(
-    slot: u16,
-    from: &Path,
-    entry: &FileEntry,
-    disk: &Disk,
-    to: &Path,
-    work: &mut Work<'_>,
-) -> Result<bool, RepairError> {
-    let owned = from.to_path_buf();
+/// Copies one file. Returns `false`, and leaves nothing there, if it differs from the ingested file.
+fn copy(slot: u16, from: &Path, target: Target<'_>, work: &mut Work<'_>) -> Result<bool, RepairError> {
+    let (owned, entry) = (from.to_path_buf(), target.entry);
     if work.ask(slot, move || owned.metadata())?.map_or(true, |meta| meta.len() != entry.bytes) {
         return Ok(false);
     }
-    let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
-    let mut file = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, entry.bytes, e))?;
+    let mut file = target.create()?;
     let read = work.each_piece(slot, from, |work, piece| {
         work.writes(piece.len() as u64)?;
-        file.write_all(piece).map_err(|e| failed(0, e).into())
+        file.write_all(piece).map_err(|e| target.failed(0)(e).into())
     })?;
-    if read.is_ok_and(|(hash, _)| hash.to_hex().as_str() == entry.blake3) {
-        file.sync_all_or_remove().map_err(|e| failed(entry.bytes, e))?;
-        return Ok(true);
-    }
-    drop(file);
-    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
-    Ok(false)
+    target.keep_if(read.is_ok_and(|(hash, _)| hash.to_hex().as_str() == entry.blake3), file)
 }
 
-/// Takes the first copy of each block that has its checksum. Returns `false`, and leaves nothing at
-/// `to`, if the result differs from the ingested file, or it is not a file of such blocks.
-fn merge(
-    copies: &[(u16, PathBuf)],
-    entry: &FileEntry,
-    disk: &Disk,
-    to: &Path,
-    work: &mut Work<'_>,
-) -> Result<bool, RepairError> {
+/// Takes the first copy of each block that has its checksum. Returns `false`, and leaves nothing
+/// there, if the result differs from the ingested file, or it is not a file of such blocks.
+fn merge(copies: &[(u16, PathBuf)], target: Target<'_>, work: &mut Work<'_>) -> Result<bool, RepairError> {
+    let entry = target.entry;
     if copies.len() < 2 || !entry.bytes.is_multiple_of(BLOCK_BYTES as u64) {
         return Ok(false);
     }
@@ -109,8 +121,7 @@ fn merge(
         let path = path.clone();
         files.extend(work.ask(*slot, move || File::open(path))?.ok().map(|file| (*slot, file)));
     }
-    let failed = |at, e| StoreError::write("write", to, at, entry.bytes, e);
-    let mut out = disk.create_new(to).map_err(|e| StoreError::write("create", to, 0, entry.bytes, e))?;
+    let mut out = target.create()?;
     let mut hasher = blake3::Hasher::new();
     let mut blocks = Vec::with_capacity(REPAIR_READ_BYTES);
     for number in 0..(entry.bytes / BLOCK_BYTES as u64) as u32 {
@@ -130,18 +141,12 @@ fn merge(
         blocks.extend_from_slice(&block);
         if blocks.len() >= REPAIR_READ_BYTES {
             work.writes(blocks.len() as u64)?;
-            out.write_all(&blocks).map_err(|e| failed(0, e))?;
+            out.write_all(&blocks).map_err(target.failed(0))?;
             blocks.clear();
         }
     }
-    out.write_all(&blocks).map_err(|e| failed(0, e))?;
-    if hasher.finalize().to_hex().as_str() == entry.blake3 {
-        out.sync_all_or_remove().map_err(|e| failed(entry.bytes, e))?;
-        return Ok(true);
-    }
-    drop(out);
-    disk.remove_file(to).map_err(StoreError::io("remove", to))?;
-    Ok(false)
+    out.write_all(&blocks).map_err(target.failed(0))?;
+    target.keep_if(hasher.finalize().to_hex().as_str() == entry.blake3, out)
 }
 
 /// Returns whether a block has its checksum; the first block is the header.

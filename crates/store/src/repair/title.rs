@@ -15,7 +15,7 @@ use super::reading::{self, Reading, StripeSums};
 use super::rebuild_sums;
 use super::report::{RepairFinding, RepairOutcome};
 use super::set::{TitleSet, Units};
-use super::shared::{self, Fresh};
+use super::shared::{self, Fresh, Made, Target};
 use super::work::Work;
 use crate::dirs::{Dirs, LOCK_FILE, read_whole, rename, sync_dir, write_new};
 use crate::disk::Disk;
@@ -86,7 +86,7 @@ impl RepairSite {
 }
 
 /// The files that could be made, by position and name: `Err` gives the reason for a failure.
-type RebuildResults = HashMap<(usize, String), Result<(), String>>;
+type RebuildResults = HashMap<(usize, String), Made>;
 
 /// Makes the files that the members lack and puts them in place; the outcome goes into the report.
 /// In files that are `suspects` even a packet with the right sum may be wrong, so it is also
@@ -175,7 +175,7 @@ fn make_shared(
     site: &RepairSite,
     fresh: &[Fresh],
     work: &mut Work<'_>,
-) -> Result<Result<(), String>, RepairError> {
+) -> Result<Made, RepairError> {
     let to = site.path().join(&entry.name);
     if let RepairSite::Whole(place) = site
         && to.exists()
@@ -189,12 +189,13 @@ fn make_shared(
         }
         place.drop_file(&entry.name)?;
     }
-    let copied = shared::make(set, entry, fresh, site.disk(), &to, work)?;
+    let target = Target { entry, disk: site.disk(), path: &to };
+    let copied = shared::make(set, target, fresh, work)?;
     if copied.is_ok() || !rebuild_sums::follows(&entry.name) {
         return Ok(copied);
     }
     match stripe_sums(set, fresh, work)? {
-        Some(sums) => rebuild_sums::make(set, entry, site.disk(), &to, sums, work),
+        Some(sums) => rebuild_sums::make(set, target, sums, work),
         None => Ok(copied),
     }
 }

@@ -9,7 +9,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::wire::checksum::add;
 
 use super::ranges::difference;
-use crate::dirs::write_out;
+use crate::dirs::{finish_blocks, write_out};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::format::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock, SumsError, SumsHeader, seal_block};
@@ -189,15 +189,6 @@ impl SumsWriter {
             self.seal_last_block();
         }
         self.write()?;
-        self.file
-            .write_all_at(&header.encode()[..], 0)
-            .and_then(|()| self.file.sync_all())
-            .map_err(|e| StoreError::write("write", self.file.path(), self.written, 0, e))?;
-        // Read back from the page cache: the header was not known when a hash would have had to begin with it.
-        let mut hasher = blake3::Hasher::new();
-        let path = self.file.path();
-        let file = File::open(path).map_err(StoreError::io("open", path))?;
-        hasher.update_reader(file).map_err(StoreError::io("read", path))?;
-        Ok(Finished { bytes: self.written, blake3: hasher.finalize() })
+        finish_blocks(self.file, &header.encode()[..], self.written)
     }
 }

@@ -1,6 +1,7 @@
 //! A title opened to be copied to another store: as plain files, whatever its volume looks like.
 
 use std::fs::File;
+use std::io::Seek;
 use std::path::PathBuf;
 
 use millrace_core::ids::TitleId;
@@ -8,12 +9,12 @@ use millrace_core::ids::TitleId;
 use super::manifest_io::find_manifest;
 use super::media::MediaReader;
 use super::state::Volume;
+use crate::dirs::hash;
 use crate::error::StoreError;
 use crate::format::manifest::{
     DATA_FILE, FileEntry, Manifest, PARITY_CRC_FILE, PARITY_META_FILE, PARITY_UNITS_FILE, Placement,
 };
 use crate::format::superblock::Geometry;
-use crate::limits::volume::COPY_BYTES;
 
 /// A title to be copied. Its manifest is that of the same title on one member without parity, so a copy of all files beside it is
 /// the directory of a title in a store.
@@ -88,19 +89,10 @@ fn as_plain_file(manifest: Manifest) -> Manifest {
 }
 
 fn open_verified(path: &std::path::Path, entry: &FileEntry) -> Result<File, StoreError> {
-    use std::os::unix::fs::FileExt;
-    let file = File::open(path).map_err(StoreError::io("open", path))?;
-    let mut hasher = blake3::Hasher::new();
-    let (mut buffer, mut at) = (vec![0; COPY_BYTES], 0);
-    loop {
-        let len = file.read_at(&mut buffer, at).map_err(StoreError::io("read", path))?;
-        if len == 0 {
-            break;
-        }
-        hasher.update(&buffer[..len]);
-        at += len as u64;
-    }
-    if at == entry.bytes && hasher.finalize().to_hex().as_str() == entry.blake3 {
+    let mut file = File::open(path).map_err(StoreError::io("open", path))?;
+    let hasher = hash(&file).map_err(StoreError::io("read", path))?;
+    file.rewind().map_err(StoreError::io("read", path))?;
+    if hasher.count() == entry.bytes && hasher.finalize().to_hex().as_str() == entry.blake3 {
         return Ok(file);
     }
     let what = "does not have the length and BLAKE3 that the manifest promises".to_owned();

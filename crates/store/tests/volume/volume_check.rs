@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
-use millrace_store::check::{CheckProgress, Depth, Finding, PROMISES, Severity, check_store};
+use millrace_store::check::{CheckProgress, Depth, Finding, Severity, check_store};
 use millrace_store::format::manifest::Manifest;
 use millrace_store::format::meta::{META_BLOCK_BYTES, seal_block};
 use millrace_store::format::superblock::{Geometry, Superblock};
@@ -16,6 +16,52 @@ use millrace_store::sums::{SUMS_BLOCK_BYTES, SUMS_PER_BLOCK, SumsBlock};
 use millrace_store::volume::{Derived, FinishTitle, NewSubtitles, TitleWriter, Volume};
 use millrace_testkit::titles as common;
 use millrace_testkit::titles::{Film, SIZE};
+
+/// Every promise by its name, in the order in which they are checked.
+const PROMISES: [&str; 42] = [
+    "superblock_is_readable",
+    "geometry_is_supported",
+    "members_file_is_readable",
+    "every_member_is_there",
+    "every_member_is_active",
+    "members_agree",
+    "store_holds_only_its_files",
+    "tmp_holds_only_living_work",
+    "titles_holds_only_titles",
+    "manifest_is_readable",
+    "title_is_on_every_member",
+    "manifests_agree",
+    "names_are_unique",
+    "derived_titles_have_a_parent",
+    "catalogue_agrees",
+    "placement_is_supported",
+    "title_is_of_this_volume",
+    "every_file_is_there",
+    "no_other_file_is_there",
+    "index_agrees_with_manifest",
+    "meta_agrees_with_manifest",
+    "meta_blocks_are_whole",
+    "time_index_agrees_with_meta",
+    "access_points_agree_with_meta",
+    "packet_sizes_agree",
+    "range_sums_agree_with_manifest",
+    "range_sum_blocks_are_whole",
+    "range_sums_agree_with_meta",
+    "crcs_agree_with_manifest",
+    "crc_blocks_are_whole",
+    "subtitles_are_whole",
+    "parity_meta_agrees_with_manifest",
+    "parity_times_agree_with_meta",
+    "data_is_as_ingested",
+    "sums_are_of_the_data",
+    "range_sums_are_of_the_data",
+    "crcs_are_of_the_data",
+    "data_is_a_transport_stream",
+    "index_and_meta_are_as_ingested",
+    "units_are_as_ingested",
+    "parity_sums_are_of_the_parity",
+    "parity_is_of_the_data",
+];
 
 fn check(dir: &Path, depth: Depth) -> Vec<Finding> {
     check_store(dir, depth, &mut |_| {}).unwrap()

@@ -1,7 +1,6 @@
 //! HLS: the media playlist of a title, and its segments.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use hyper::body::Bytes;
 use millrace_core::limits::MAX_AHEAD_MS;
@@ -9,7 +8,7 @@ use millrace_store::volume::TitleInfo;
 
 use crate::answer::{Answer, Body};
 use crate::conditions::Version;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::failures::failed;
 use crate::file::{MPEG_TS, content_tag, ranged, version_of};
 use crate::hls::TitleAnalysis;
@@ -17,8 +16,6 @@ use crate::hls::codecs::Described;
 use crate::hls::playlist::{self, PlaylistContents};
 use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
-use crate::request::{Request, RequestId};
-use crate::route::RouteMatch;
 use crate::session;
 use crate::site::{OrderedMedia, OrderedSegment};
 
@@ -26,12 +23,8 @@ use crate::site::{OrderedMedia, OrderedSegment};
 ///
 /// `link` is the suffix that a signed link adds to its addresses; the addresses in the playlist get
 /// it too, so that they grant the same access.
-pub(crate) async fn media_playlist(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    title: TitleInfo,
-    link: &str,
-) -> Answer {
+pub(crate) async fn media_playlist(routed: RoutedRequest<'_>, title: TitleInfo, link: &str) -> Answer {
+    let RoutedRequest { shared, request, .. } = routed;
     let link = link.to_owned();
     let text = move |look: &TitleAnalysis, streams: &Described, title: &TitleInfo| {
         let source = PlaylistContents {
@@ -71,13 +64,8 @@ pub(crate) async fn media_playlist(
 }
 
 /// `/titles/NAME/hls/VERSION/NUMBER.ts`
-pub(crate) async fn segment(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    title: TitleInfo,
-    found: &RouteMatch,
-    id: RequestId,
-) -> Answer {
+pub(crate) async fn segment(routed: RoutedRequest<'_>, title: TitleInfo) -> Answer {
+    let RoutedRequest { shared, request, found, source } = routed;
     if found.version != version_of(&title, CUTS) {
         return Answer::error(404, "the title has other segments now: read its playlist again");
     }
@@ -121,7 +109,7 @@ pub(crate) async fn segment(
     // these arrive.
     let ahead_ms = u32::try_from(segment.duration.0 / 90).unwrap_or(u32::MAX).min(u32::from(MAX_AHEAD_MS));
     let fetched = OrderedSegment {
-        conn: id.conn,
+        conn: source.id.conn,
         number,
         at: segment.at,
         length: segment.duration,

@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
-use crate::context::ServerContext;
+use crate::context::RoutedRequest;
 use crate::failures::no_title;
 use crate::file::MPEG_TS;
 use crate::hls::text::Text;
 use crate::limits::LISTED_LIVE_SEGMENTS;
-use crate::request::{Request, RequestId, RequestSource};
+use crate::request::{Request, RequestId};
 use crate::route::{LIVE_PREFIX, ResourceKind, RouteMatch};
 use crate::session::session_of;
 use crate::site::{ALL_THAT_COMES, LivePiece, LiveStatus, LiveWindow, OrderedMedia, OrderedSegment, Site};
@@ -32,16 +32,11 @@ pub(crate) fn list(seen: &SeenBy) -> Answer {
 
 /// `/live/NAME/index.m3u8` and `/live/NAME/media.m3u8`. The first admits a viewer and gives it the address of
 /// the second, which players load again and again: it carries the session.
-pub(crate) async fn playlist(
-    shared: &ServerContext,
-    request: &Request,
-    found: &RouteMatch,
-    seen: &SeenBy,
-    source: RequestSource,
-) -> Answer {
-    let Some(window) = window(seen, &found.name) else { return no_title() };
+pub(crate) async fn playlist(routed: RoutedRequest<'_>, seen: &SeenBy) -> Result<Answer, Answer> {
+    let found = routed.found;
+    let window = window(seen, &found.name).ok_or_else(no_title)?;
     if window.pieces.is_empty() {
-        return Answer::error(503, "the live title has no segment yet").with("Retry-After", "2");
+        return Err(Answer::error(503, "the live title has no segment yet").with("Retry-After", "2"));
     }
     let wanted = WantedSession {
         title: &found.name,
@@ -50,15 +45,12 @@ pub(crate) async fn playlist(
         by_engine: true,
         is_reloaded: true,
     };
-    let link = match shared.session_link(request, seen, source, wanted).await {
-        Ok(link) => link,
-        Err(refused) => return refused,
-    };
+    let link = routed.session_link(seen, wanted).await?;
     let text = match found.route.kind {
         ResourceKind::LiveMaster => master_text(&window, &link),
         _ => media_text(window, &link),
     };
-    viewer::for_its_viewer(Text::with_link(text, &link).answer(request), &link)
+    Ok(viewer::for_its_viewer(Text::with_link(text, &link).answer(routed.request), &link))
 }
 
 fn master_text(window: &LiveWindow, link: &str) -> String {

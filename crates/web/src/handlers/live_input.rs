@@ -1,60 +1,44 @@
 //! `PUT` and `POST /live/NAME`: a client brings the media of a live title, for as long as it likes.
 
+use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::limits::{LIVE_LOOK_EVERY, RETRY_AFTER_S};
-use crate::request::Request;
-use crate::route::{LIVE_PREFIX, RouteMatch};
+use crate::route::LIVE_PREFIX;
 use crate::site::{LiveFeed, LiveRefusal, NotTaken};
 
 /// Answers when the body has ended, or is not taken.
-pub(crate) async fn take<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    peer: SocketAddr,
-    body: &mut B,
+pub(crate) async fn take(
+    routed: RoutedRequest<'_>,
+    body: &mut (impl Body<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Answer
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let answer = async {
-        shared.let_in(request, found, peer).await?;
-        if shared.limits.upload_bytes == 0 {
-            return Err(Answer::error(403, "this server takes no uploads"));
-        }
-        let name = found.name.strip_prefix(LIVE_PREFIX).unwrap_or(&found.name);
-        let mut feed = shared.site.feed_live(name).map_err(|why| refusal(&why))?;
-        feed_all(shared, feed.as_mut(), body, beat).await?;
-        feed.finish();
-        Ok(Answer::empty(204))
-    };
-    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
-    answer.with("X-Content-Type-Options", "nosniff")
+) -> Result<Answer, Answer> {
+    routed.let_in().await?;
+    let RoutedRequest { shared, found, .. } = routed;
+    if shared.limits.upload_bytes == 0 {
+        return Err(Answer::error(403, "this server takes no uploads"));
+    }
+    let name = found.name.strip_prefix(LIVE_PREFIX).unwrap_or(&found.name);
+    let mut feed = shared.site.feed_live(name).map_err(|why| refusal(&why))?;
+    feed_all(shared, feed.as_mut(), body, beat).await?;
+    feed.finish();
+    Ok(Answer::empty(204))
 }
 
 /// Takes the body to its end.
-async fn feed_all<B>(
+async fn feed_all(
     shared: &ServerContext,
     feed: &mut dyn LiveFeed,
-    body: &mut B,
+    body: &mut (impl Body<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Result<(), Answer>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
+) -> Result<(), Answer> {
     let mut silent = Duration::ZERO;
     loop {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));

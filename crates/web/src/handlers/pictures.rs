@@ -12,24 +12,19 @@ use millrace_store::volume::TitleInfo;
 
 use crate::answer::Answer;
 use crate::conditions;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::failures::{exhausted, no_title};
 use crate::limits::RETRY_AFTER_S;
 use crate::making::NotMade;
 use crate::memory::Exhausted;
-use crate::request::Request;
 use crate::route::ResourceKind;
 use crate::site::PicturesState;
 use crate::subtitles::vtt::time;
 
 /// Answers for one of them. `link` stands behind the addresses that a viewer with a signed link is given.
-pub(crate) async fn answer(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    title: TitleInfo,
-    kind: ResourceKind,
-    link: &str,
-) -> Answer {
+pub(crate) async fn answer(routed: RoutedRequest<'_>, title: TitleInfo, link: &str) -> Answer {
+    let RoutedRequest { shared, request, .. } = routed;
+    let kind = routed.found.route.kind;
     if title.derived.is_some() {
         return Answer::error(404, "pictures are those of the title that this one was made of");
     }

@@ -1,9 +1,7 @@
 //! `PATCH /api/v1/titles/NAME`: changes the display name of a title.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
 use millrace_store::volume::title_text;
@@ -11,7 +9,7 @@ use tokio::time::timeout;
 
 use super::api::{self, TitleChange};
 use crate::answer::Answer;
-use crate::context::ServerContext;
+use crate::context::RoutedRequest;
 use crate::failures::no_title;
 use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
@@ -25,31 +23,21 @@ pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
 }
 
 /// Answers a change. Its body is read only if the visitor may change titles.
-pub(crate) async fn take<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    peer: SocketAddr,
-    body: B,
-) -> Answer
-where
-    B: Body<Data = Bytes> + Unpin,
-{
-    let answer = async {
-        let visitor = shared.let_in(request, found, peer).await?;
-        let late = |_| Answer::error(408, "the change does not come; send it again");
-        let bytes = timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)??;
-        let title = new_title(&bytes)?;
-        let name = found.name.clone();
-        let renamed = shared.reading(move |shared| shared.site.rename(&name, &title)).await;
-        let renamed = renamed.map_err(|error| match error {
-            SiteError::NoTitle => no_title(),
-            SiteError::Unreadable(why) => Answer::error(500, &format!("the title cannot be changed: {why}")),
-        })?;
-        Ok(api::title(&shared.seen_by(visitor, request, peer), renamed))
-    };
-    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
-    answer.with("X-Content-Type-Options", "nosniff")
+pub(crate) async fn take(
+    routed: RoutedRequest<'_>,
+    body: impl Body<Data = Bytes> + Unpin,
+) -> Result<Answer, Answer> {
+    let visitor = routed.let_in().await?;
+    let late = |_| Answer::error(408, "the change does not come; send it again");
+    let bytes = timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)??;
+    let title = new_title(&bytes)?;
+    let name = routed.found.name.clone();
+    let renamed = routed.shared.reading(move |shared| shared.site.rename(&name, &title)).await;
+    let renamed = renamed.map_err(|error| match error {
+        SiteError::NoTitle => no_title(),
+        SiteError::Unreadable(why) => Answer::error(500, &format!("the title cannot be changed: {why}")),
+    })?;
+    Ok(api::title(&routed.seen_by(visitor), renamed))
 }
 
 /// Parses the display name from a request body.

@@ -1,7 +1,7 @@
 //! `PUT /titles/NAME`: whether the bytes of a request are taken, and where they go.
 
+use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use super::api;
 use crate::access::SeenBy;
 use crate::answer::Answer;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::limits::{H2_LOOK, RETRY_AFTER_S};
 use crate::request::{Method, Request};
 use crate::route::{self, RouteMatch};
@@ -46,38 +46,23 @@ pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
 /// Answers an upload. Its body is not touched, and so no client that waits for 100 (Continue) gets
 /// it, before it is clear that the upload may be accepted. `beat` is called whenever a part of it
 /// has arrived.
-pub(crate) async fn take<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    peer: SocketAddr,
-    body: &mut B,
+pub(crate) async fn take(
+    routed: RoutedRequest<'_>,
+    body: &mut (impl Body<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Answer
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let answer = async {
-        let visitor = shared.let_in(request, found, peer).await?;
-        let seen = shared.seen_by(visitor, request, peer);
-        let (feed, asked) = admit(shared, request, found, &seen, peer, body.size_hint().exact()).await?;
-        let outcome = feed_all(shared, feed, &asked, body, beat).await?;
-        let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
-        let address = format!("/titles/{}.ts", title.name);
-        Ok(Answer { status: 201, ..api::title(&seen, title) }.with("Location", address))
-    };
-    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
-    answer.with("X-Content-Type-Options", "nosniff")
+) -> Result<Answer, Answer> {
+    let visitor = routed.let_in().await?;
+    let seen = routed.seen_by(visitor);
+    let (feed, asked) = admit(routed, &seen, body.size_hint().exact()).await?;
+    let outcome = feed_all(routed.shared, feed, &asked, body, beat).await?;
+    let title = wait(outcome, beat).await.map_err(|why| refusal(&why))?;
+    let address = format!("/titles/{}.ts", title.name);
+    Ok(Answer { status: 201, ..api::title(&seen, title) }.with("Location", address))
 }
 
 /// Reads the rest of a body whose answer has been given, for a moment: an HTTP/2 stream is reset
 /// when its body is no longer read, and some clients take the reset for the answer.
-pub(crate) fn let_go<B>(mut body: B)
-where
-    B: Body<Data = Bytes> + Unpin + Send + 'static,
-    B::Error: Send,
-{
+pub(crate) fn let_go(mut body: impl Body<Data = Bytes, Error: Send> + Unpin + Send + 'static) {
     if body.is_end_stream() {
         return;
     }
@@ -88,11 +73,8 @@ where
 
 /// Checks all that can be checked before the first byte, and gets the upload for this connection.
 async fn admit(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
+    RoutedRequest { shared, request, found, source }: RoutedRequest<'_>,
     seen: &SeenBy,
-    peer: SocketAddr,
     length: Option<u64>,
 ) -> Result<(UploadFeed, UploadRange), Answer> {
     let name = &found.name;
@@ -104,7 +86,7 @@ async fn admit(
         return Err(Answer::error(422, "nothing was uploaded"));
     }
     check_size(shared, asked.total.or(asked.end()).unwrap_or(0))?;
-    let owner = Owner::new(&seen.visitor, peer);
+    let owner = Owner::new(&seen.visitor, source.peer);
     let mut feed = shared.uploads.claim(name, &owner, &asked, request.fields.if_match.as_deref())?;
     if !feed.is_begun() {
         let looking = Arc::clone(shared);
@@ -170,17 +152,13 @@ fn check_size(shared: &ServerContext, bytes: u64) -> Result<(), Answer> {
 }
 
 /// Takes the body to its end; all of the upload has come then.
-async fn feed_all<B>(
+async fn feed_all(
     shared: &ServerContext,
     mut feed: UploadFeed,
     asked: &UploadRange,
-    body: &mut B,
+    body: &mut (impl Body<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Result<oneshot::Receiver<UploadOutcome>, Answer>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
+) -> Result<oneshot::Receiver<UploadOutcome>, Answer> {
     let mut stall = Stall::new(shared.limits.upload_stall);
     let end = asked.end();
     loop {

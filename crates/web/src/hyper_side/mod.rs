@@ -38,7 +38,7 @@ use self::progress::ResponseProgress;
 use self::streams::StreamExecutor;
 use self::watch::{Activity, UnderWay};
 use crate::answer::{Answer, Body, SERVER};
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::delivery::MediaOrder;
 use crate::dispatch;
 use crate::failures::{crowded, exhausted, refusal};
@@ -256,14 +256,16 @@ async fn respond(
     let source = client.source;
     let mut answer = match came.body {
         Some(WantedBody::Upload(found, mut body)) => {
-            let answer = dispatch::take_upload(shared, &request, &found, source, &mut body, beat).await;
+            let routed = RoutedRequest { shared, request: &request, found: &found, source };
+            let answer = dispatch::take_upload(routed, &mut body, beat).await;
             if came.is_http2 {
                 upload::let_go(body);
             }
             answer
         }
         Some(WantedBody::Change(found, body)) => {
-            dispatch::take_change(shared, &request, &found, source, body).await
+            let routed = RoutedRequest { shared, request: &request, found: &found, source };
+            dispatch::take_change(routed, body).await
         }
         None => dispatch::answer(shared, &request, source).await,
     };

@@ -32,12 +32,8 @@ use crate::library::watch::{FoundFile, Scan, Watcher};
 use crate::library::writers;
 use crate::limits::control::{LIBRARY_LOOK_EVERY, SETTLE_MISSING};
 
-/// Everything that the thread needs.
-pub(super) struct Librarian {
-    /// Where titles are kept.
-    pub(super) volume: Arc<Volume>,
-    /// Where the control side looks them up.
-    pub(super) open_titles: Arc<OpenTitles>,
+/// Settings of the librarian.
+pub(super) struct LibrarySettings {
     /// Folders of films.
     pub(super) folders: Vec<PathBuf>,
     /// Whether symbolic links in them are followed wherever they lead.
@@ -46,18 +42,27 @@ pub(super) struct Librarian {
     pub(super) settle: Duration,
     /// Action for a title whose file is gone.
     pub(super) deleted_files: DeletedFiles,
-    /// Source files of the titles, as of a version of the open titles.
-    pub(super) sources: RefCell<(u64, Sources)>,
-    /// Titles whose files are missing, and since when.
-    pub(super) missing: RefCell<HashMap<TitleId, SystemTime>>,
     /// The ffmpeg program and the resources it may use.
     pub(super) ffmpeg: FfmpegArgs,
     /// No progress bars, no lines to paste.
     pub(super) quiet: bool,
-    /// `rtsp://host:port/`
-    pub(super) base_url: String,
     /// Whether only users may watch.
     pub(super) needs_user: bool,
+}
+
+/// Everything that the thread needs.
+pub(super) struct Librarian {
+    /// Where titles are kept.
+    pub(super) volume: Arc<Volume>,
+    /// Where the control side looks them up.
+    pub(super) open_titles: Arc<OpenTitles>,
+    pub(super) settings: LibrarySettings,
+    /// Source files of the titles, as of a version of the open titles.
+    pub(super) sources: RefCell<(u64, Sources)>,
+    /// Titles whose files are missing, and since when.
+    pub(super) missing: RefCell<HashMap<TitleId, SystemTime>>,
+    /// `rtsp://host:port/`
+    pub(super) base_url: String,
     /// Titles that could not be played at the last look, because too many of their members were missing.
     pub(super) lost: Cell<usize>,
     /// Reports already made.
@@ -138,8 +143,9 @@ impl Librarian {
     }
 
     fn run(self, stop: &Arc<AtomicBool>, first: Changes, ready: impl FnOnce()) {
-        let watcher = Watcher::new(self.folders.clone());
-        let mut watcher = watcher.following_symlinks(self.follow_symlinks).resting(self.settle);
+        let watcher = Watcher::new(self.settings.folders.clone());
+        let mut watcher =
+            watcher.following_symlinks(self.settings.follow_symlinks).resting(self.settings.settle);
         let (mut ready, mut sidecars) = (Some(ready), SidecarWatch::default());
         self.announce(&first);
         while !stop.load(Ordering::Relaxed) {
@@ -177,13 +183,13 @@ impl Librarian {
 
     /// The line that is printed at startup if there are no titles.
     fn nothing_yet(&self, settling: usize) -> String {
-        match (settling, self.folders.first()) {
+        match (settling, self.settings.folders.first()) {
             (0, None) => "no titles yet; add one with: millrace add FILE".to_owned(),
             (0, Some(folder)) => format!("no titles yet; put films into {}", folder.display()),
             (count, _) => format!(
                 "no titles yet; {} still arriving, added when unchanged for {}",
                 Count(count as u64, "file"),
-                HumanDuration(self.settle)
+                HumanDuration(self.settings.settle)
             ),
         }
     }
@@ -286,10 +292,13 @@ impl Librarian {
         stop: &Arc<AtomicBool>,
     ) -> Result<(), NotTaken> {
         let media = &file.path;
-        let options =
-            IngestOptions { root: Some(file.root.clone()), replaces, ..self.ffmpeg.ingest_options(stop) };
+        let options = IngestOptions {
+            root: Some(file.root.clone()),
+            replaces,
+            ..self.settings.ffmpeg.ingest_options(stop)
+        };
         let shown = media.file_name().unwrap_or(media.as_os_str()).to_string_lossy();
-        let bar = IngestBar::new(&shown, self.quiet);
+        let bar = IngestBar::new(&shown, self.settings.quiet);
         let result = self.open(media).and_then(|file| {
             ingest::ingest_file(&self.volume, &file, &options, &mut |progress| bar.show(progress))
         });
@@ -310,7 +319,7 @@ impl Librarian {
     fn look_for_missing(&self, scan: &Scan, now: SystemTime) {
         // An empty folder may be a disk that is not mounted.
         let has_files = |folder: &&PathBuf| scan.present.iter().any(|path| path.starts_with(folder));
-        let folders: Vec<&PathBuf> = self.folders.iter().filter(has_files).collect();
+        let folders: Vec<&PathBuf> = self.settings.folders.iter().filter(has_files).collect();
         let is_watched = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
         // A file that cannot be examined is assumed to exist.
         let is_there = |source: &SourceIdentity| {
@@ -325,7 +334,7 @@ impl Librarian {
         missing.retain(|id, _| gone.iter().any(|known| known.id == *id));
         for known in gone {
             let since = *missing.entry(known.id).or_insert(now);
-            if now.duration_since(since).is_ok_and(|since| since >= self.settle * SETTLE_MISSING) {
+            if now.duration_since(since).is_ok_and(|since| since >= self.settings.settle * SETTLE_MISSING) {
                 missing.insert(known.id, now);
                 self.lost_its_file(&known, is_there);
             }
@@ -339,7 +348,7 @@ impl Librarian {
                 let blake3 = known.blake3.clone().unwrap_or_default();
                 self.edit(known.id, TitleEdit::Source { source: copy.clone(), blake3 })
             }
-            None if self.deleted_files == DeletedFiles::Remove => {
+            None if self.settings.deleted_files == DeletedFiles::Remove => {
                 tracing::info!("{name}: {path} was deleted; removing the title");
                 self.refreshed.is_behind.set(true);
                 self.volume.remove(known.id).map_err(NotTaken::from)
@@ -356,8 +365,8 @@ impl Librarian {
 
     /// Opens a film. The file may have been replaced by a symbolic link since the scan.
     fn open(&self, media: &Path) -> Result<SourceFile, IngestError> {
-        match self.folders.iter().find(|folder| media.starts_with(folder)) {
-            Some(folder) if !self.follow_symlinks => SourceFile::open_beneath(folder, media),
+        match self.settings.folders.iter().find(|folder| media.starts_with(folder)) {
+            Some(folder) if !self.settings.follow_symlinks => SourceFile::open_beneath(folder, media),
             _ => SourceFile::open(media),
         }
     }
@@ -365,7 +374,7 @@ impl Librarian {
     /// Adds subtitles that appeared beside films after the films were added.
     fn add_sidecars(&self, sidecars: &mut SidecarWatch) {
         for (path, outcome) in
-            sidecars.look(&self.volume, &self.folders, &self.open_titles, SystemTime::now())
+            sidecars.look(&self.volume, &self.settings.folders, &self.open_titles, SystemTime::now())
         {
             match outcome {
                 Ok(title) => {
@@ -399,8 +408,8 @@ impl Librarian {
         let Some(example) = with_video.or(titles.first()) else { return };
         self.said.invitation.set(true);
         tracing::info!("{} at {}", Count(titles.len() as u64, "title"), self.base_url);
-        if !self.quiet {
-            println!("{}", super::invite::block(&self.base_url, &example.name, self.needs_user));
+        if !self.settings.quiet {
+            println!("{}", super::invite::block(&self.base_url, &example.name, self.settings.needs_user));
         }
     }
 
@@ -422,7 +431,7 @@ impl Librarian {
         let at_start = !self.said.titles.replace(true);
         for title in &changes.added {
             match at_start {
-                true if self.quiet => {}
+                true if self.settings.quiet => {}
                 true => println!("{}", describe(title)),
                 false => {
                     let what = if title.origin.replaces.is_some() { "replaced" } else { "new" };

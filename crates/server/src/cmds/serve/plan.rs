@@ -2,10 +2,9 @@
 //! part gets its own, and sees no option of another one.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use millrace_core::limits::{MAX_AHEAD_MS, MAX_STREAMS_PER_ENGINE};
 use millrace_offload::GsoMode;
@@ -13,12 +12,11 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_store::cache::{CacheConfig, ReadBackend};
 use millrace_web::TrustedProxies;
 
-use super::librarian::DeletedFiles;
+use super::librarian::LibrarySettings;
 use super::pictures::PictureSettings;
 use super::web::WebSettings;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs};
 use crate::admission::AdmissionConfig;
-use crate::cmds::ffmpeg::FfmpegArgs;
 use crate::limits::control::SPARE_STREAMS;
 use crate::limits::session_table_size;
 use crate::session::ServerConfig;
@@ -45,19 +43,6 @@ pub(super) struct LoopSettings {
     pub(super) udp_ports: (u16, u16),
     /// The first engine's loop turns an offload engine.
     pub(super) has_offload_seat: bool,
-}
-
-/// Settings of the librarian.
-pub(super) struct LibrarySettings {
-    pub(super) folders: Vec<PathBuf>,
-    pub(super) follow_symlinks: bool,
-    /// How long a file must not have changed.
-    pub(super) settle: Duration,
-    pub(super) deleted_files: DeletedFiles,
-    pub(super) ffmpeg: FfmpegArgs,
-    pub(super) quiet: bool,
-    /// Whether only users may watch.
-    pub(super) needs_user: bool,
 }
 
 impl ServeArgs {

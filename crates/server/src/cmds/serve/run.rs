@@ -25,7 +25,7 @@ use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadSnapshot, LoopSheets};
 use millrace_offload::toe::{EngineTx, Seat};
 use millrace_offload::xdp::XdpTx;
-use millrace_offload::{KernelTx, KernelTxConfig, UdpPair, UdpPorts, bind_ports};
+use millrace_offload::{KernelTx, KernelTxConfig, UdpPorts, bind_ports};
 use millrace_rights::Gate;
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats};
 use millrace_store::disk::ReadFaults;
@@ -37,12 +37,12 @@ use tracing_subscriber::EnvFilter;
 
 use super::access::{self, Listening};
 use super::inject::Injector;
-use super::librarian::{Librarian, Refreshed, Said};
+use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
 use super::pictures::PicturesMaker;
-use super::plan::{LibrarySettings, LoopSettings};
+use super::plan::LoopSettings;
 use super::ports::ServerPorts;
 use super::reload::Reloader;
 use super::rests::Rests;
@@ -57,7 +57,7 @@ use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
-use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets, UdpSockets};
+use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
@@ -98,7 +98,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
-    let udp = udp.into_iter().flatten().map(|ports| udp_sockets(ports.receiver)).collect();
+    let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
     let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat);
     let (offload, carrier) = offload.unzip();
     web.carry(carrier.flatten());
@@ -157,11 +157,6 @@ fn begin(args: &ServeArgs) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Relo
 fn is_over(cancel: &AtomicBool, control: &ControlHandle, reloader: &mut Reloader) -> bool {
     reloader.look(|service| control.set_limits(service));
     cancel.load(Ordering::Relaxed) || control.is_finished()
-}
-
-/// The sockets on the engines' ports, which the control side reads.
-fn udp_sockets(UdpPair { rtp, rtcp }: UdpPair) -> UdpSockets {
-    UdpSockets { rtp, rtcp }
 }
 
 /// What URLs name: the offload engine if it runs, where it listens, and this machine.
@@ -265,21 +260,13 @@ fn librarian(
 ) -> Librarian {
     let said = Said::default();
     said.in_memory.set(volume.catalogue_in_memory().is_some());
-    let LibrarySettings { folders, follow_symlinks, settle, deleted_files, ffmpeg, quiet, needs_user } =
-        settings;
     Librarian {
         volume,
         open_titles,
-        folders,
-        follow_symlinks,
-        settle,
-        deleted_files,
+        settings,
         sources: RefCell::default(),
         missing: RefCell::default(),
-        ffmpeg,
-        quiet,
         base_url,
-        needs_user,
         lost: Cell::new(0),
         said,
         refreshed: Refreshed::default(),

@@ -59,21 +59,17 @@ pub(super) struct WebSettings {
 
 /// The web side before it is started: its port is taken, and orders can be waited for.
 pub(super) struct Web {
-    listener: Option<TcpListener>,
+    settings: WebSettings,
     carrier: Option<Carrier>,
     secure: Option<Secure>,
     orders: mpsc::UnboundedSender<Order>,
     ordered: Option<mpsc::UnboundedReceiver<Order>>,
     limits: WebLimits,
-    proxies: TrustedProxies,
     feed: Feed,
     totals: Arc<Totals>,
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     rtsp_port: u16,
-    /// How uploads are converted.
-    ingest: IngestOptions,
-    folders: Vec<PathBuf>,
     live: Option<Arc<LiveTitles>>,
 }
 
@@ -85,46 +81,25 @@ impl Web {
         rtsp: SocketAddr,
         tls: Option<&mut Tls>,
     ) -> anyhow::Result<Self> {
-        let WebSettings {
-            http: listener,
-            connections_per_address,
-            proxies,
-            memory: chosen,
-            uploads,
-            ingest,
-            folders,
-        } = settings;
         let secure = tls.map(Tls::https).transpose()?.flatten();
         let (orders, ordered) = mpsc::unbounded_channel();
-        let ordered = Some(ordered).filter(|_| listener.is_some() || secure.is_some());
-        let (upload_bytes, upload_rate) = (uploads.max_upload.0, uploads.upload_rate.0);
-        let memory = memory(chosen, cache);
-        let limits =
-            WebLimits { connections_per_address, memory, upload_bytes, upload_rate, ..WebLimits::default() };
+        let ordered = Some(ordered).filter(|_| settings.http.is_some() || secure.is_some());
+        let limits = WebLimits {
+            connections_per_address: settings.connections_per_address,
+            memory: memory(settings.memory, cache),
+            upload_bytes: settings.uploads.max_upload.0,
+            upload_rate: settings.uploads.upload_rate.0,
+            ..WebLimits::default()
+        };
         let (feed, totals) = (Feed::default(), Arc::default());
-        let (carrier, loops) = (None, Vec::new());
+        let (carrier, loops, live) = (None, Vec::new(), None);
         let rtsp_port = rtsp.port();
-        Ok(Self {
-            listener,
-            carrier,
-            secure,
-            orders,
-            ordered,
-            limits,
-            proxies,
-            feed,
-            totals,
-            loops,
-            rtsp_port,
-            ingest,
-            folders,
-            live: None,
-        })
+        Ok(Self { settings, carrier, secure, orders, ordered, limits, feed, totals, loops, rtsp_port, live })
     }
 
     /// The port of HTTP at the offload engine too: that of the kernel's, unless --http names an address that is not the engine's.
     pub(super) fn offload_port(&self, http: Option<ListenChoice>, tcp: &TcpArgs) -> Option<u16> {
-        let port = self.listener.as_ref()?.local_addr().ok()?.port();
+        let port = self.settings.http.as_ref()?.local_addr().ok()?.port();
         let is_there_only = |ip: IpAddr| !ip.is_unspecified() && !tcp.has(ip);
         match http {
             Some(ListenChoice::At(at)) if is_there_only(at.ip()) => None,
@@ -149,7 +124,7 @@ impl Web {
 
     /// Returns the addresses that it will listen on.
     pub(super) fn addresses(&self) -> Vec<Listening> {
-        let plain = self.listener.iter().map(|listener| ("HTTP", listener));
+        let plain = self.settings.http.iter().map(|listener| ("HTTP", listener));
         let by_tls =
             self.secure.iter().flat_map(|secure| &secure.listeners).map(|listener| ("HTTPS", listener));
         plain.chain(by_tls).filter_map(|(name, listener)| Some((name, listener.local_addr().ok()?))).collect()
@@ -176,23 +151,10 @@ impl Web {
         gate: Arc<Gate>,
         hosts: &Hosts,
     ) -> anyhow::Result<Option<WebHandle>> {
-        let Self {
-            listener,
-            carrier,
-            secure,
-            orders,
-            limits,
-            proxies,
-            feed,
-            totals,
-            loops,
-            rtsp_port,
-            ingest,
-            folders,
-            live,
-            ..
-        } = self;
-        let listeners: Vec<_> = listener.into_iter().collect();
+        let Self { settings, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, live, .. } =
+            self;
+        let WebSettings { http, proxies, ingest, folders, .. } = settings;
+        let listeners: Vec<_> = http.into_iter().collect();
         let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
         let plain = listeners.iter().map(|listener| ("http", host, listener));
         let by_tls = secure.iter().flat_map(|secure| &secure.listeners);

@@ -14,6 +14,7 @@ use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::seam::Clock;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, SenderReport, write_sender_report};
 use millrace_core::wire::rtp::RtpHeader;
+use millrace_offload::UdpPair;
 use millrace_offload::bell::EventBell;
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::command::{Command, Dest, Event, StopReason};
@@ -22,9 +23,7 @@ use millrace_server::limits::ADMISSION_LOOK_NS;
 use millrace_web::Order;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use millrace_server::control::{
-    ControlConfig, ControlHandle, ControlPlane, EnginePort, Snapshot, Sockets, UdpSockets,
-};
+use millrace_server::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Snapshot, Sockets};
 
 use crate::rtsp_support::{Answer, FakeEngine, SECOND, SharedTitles};
 
@@ -309,7 +308,7 @@ impl Live {
         let sockets = Sockets {
             listeners: vec![listener],
             secure: None,
-            udp: vec![UdpSockets { rtp, rtcp }],
+            udp: vec![UdpPair { rtp, rtcp }],
             offload: None,
             orders: Some(ordered),
         };

@@ -376,7 +376,7 @@ impl World {
 
     /// Nothing is left: no sessions, streams, titles, reserved rate.
     pub fn assert_empty(&self) {
-        assert_eq!(self.service.stream_count(), 0, "sessions");
+        assert_eq!(self.service.streams().len(), 0, "sessions");
         assert_eq!(self.service.place_count(), 0, "streams");
         assert_eq!(self.service.reserved_rate(), 0, "rate");
         assert_eq!(self.engine.streams.len(), 0, "streams in the engine");

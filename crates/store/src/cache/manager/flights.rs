@@ -24,7 +24,7 @@ use super::super::handle::ReadFailure;
 use super::super::health::HUNG_NS;
 use super::super::order::{Built, Effort, LeftOut, MAX_SPANS, MemberView, Order, SpanOrder, SpanResult};
 use super::super::policy::ReadOrder;
-use super::super::source::OpenTitle;
+use super::super::source::{OpenTitle, OrderResults};
 use super::super::stats::Trouble;
 use super::{Manager, forget_cached};
 use crate::limits::MAX_ASIDE_BYTES;
@@ -251,8 +251,9 @@ impl Manager {
             flight.read.title.refuse_direct();
             return self.order_read(now, place, flight);
         }
-        let (extent, title) = (flight.read.fill.bytes_mut(), (flight.read.key.title, &*flight.read.title));
-        let built = self.builder.assemble(title, &flight.order, &results, extent);
+        let (reference, title, order) = (flight.read.key.title, &*flight.read.title, &flight.order);
+        let read = OrderResults { reference, title, order, spans: &results };
+        let built = self.builder.assemble(read, flight.read.fill.bytes_mut());
         let wrong = match built {
             Built::Done(filled) | Built::Damaged { filled, .. } => filled.wrong,
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,

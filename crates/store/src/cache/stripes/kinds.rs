@@ -1,13 +1,13 @@
 //! The two kinds of titles that lie on members: media in stripes, and the parity tracks of such media.
 
-use millrace_core::ids::TitleRef;
-
 use super::{media, needs, track};
 use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
 use crate::cache::member_files::FileTable;
-use crate::cache::order::{Built, MemberView, Order, SpanResult};
-use crate::cache::source::{OpenTitle, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource};
+use crate::cache::order::{Built, ExtentQuery, Order};
+use crate::cache::source::{
+    OpenTitle, OrderResults, ParitySource, StripedSource, TitleKind, TitleMembers, TitleSource,
+};
 use crate::stripes::StripeLayout;
 
 /// Media.
@@ -35,27 +35,12 @@ impl TitleKind for Striped {
         &*self.source
     }
 
-    fn order(
-        &self,
-        title: &OpenTitle,
-        extent_and_spare: (u32, u8),
-        view: MemberView,
-        thorough: bool,
-    ) -> Result<Order, ReadFailure> {
-        needs::media(title, self.title_members(), extent_and_spare, view, thorough)
+    fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure> {
+        needs::media(title, self.title_members(), query)
     }
 
-    fn assemble(
-        &self,
-        builder: &mut Builder,
-        (reference, title): (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        let title = (reference, title, (self.stripes, &*self.source as _));
-        let Builder { metas, crcs, decoder, .. } = builder;
-        media::assemble(decoder, (metas, crcs), title, order, results, extent)
+    fn assemble(&self, builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        media::assemble(builder, read, (self.stripes, &*self.source as _), extent)
     }
 
     fn members(&self) -> Option<TitleMembers<'_>> {
@@ -89,26 +74,12 @@ impl TitleKind for ParityTrack {
         &*self.source
     }
 
-    fn order(
-        &self,
-        title: &OpenTitle,
-        extent_and_spare: (u32, u8),
-        view: MemberView,
-        thorough: bool,
-    ) -> Result<Order, ReadFailure> {
-        needs::track(title, (self.title_members(), self.number), extent_and_spare, view, thorough)
+    fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure> {
+        needs::track(title, self.title_members(), self.number, query)
     }
 
-    fn assemble(
-        &self,
-        _builder: &mut Builder,
-        (reference, title): (TitleRef, &OpenTitle),
-        order: &Order,
-        results: &[SpanResult<'_>],
-        extent: &mut [u8],
-    ) -> Built {
-        let source = (&*self.source, self.stripes, self.number);
-        track::assemble((reference, title, source), order, results, extent)
+    fn assemble(&self, _builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
+        track::assemble((&*self.source, self.stripes, self.number), read, extent)
     }
 
     fn members(&self) -> Option<TitleMembers<'_>> {

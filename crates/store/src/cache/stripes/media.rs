@@ -10,15 +10,16 @@ use millrace_core::pool::ExtentContent;
 use millrace_core::wire::checksum::{add, copy_sum16};
 
 use super::spare::demanded;
+use crate::cache::builder::Builder;
 use crate::cache::crcs::{Crcs, Walk};
-use crate::cache::decode::decoder::{Decoded, Decoder};
+use crate::cache::decode::decoder::Decoded;
 use crate::cache::decode::records::best_blocks;
 use crate::cache::decode::results::Results;
 use crate::cache::fill::{read_each, write_header};
 use crate::cache::handle::ReadFailure;
 use crate::cache::member_files::MemberFiles;
 use crate::cache::order::{Built, Filled, LeftOut, Order, Role};
-use crate::cache::source::{Geometry, OpenTitle};
+use crate::cache::source::{Geometry, OpenTitle, OrderResults};
 use crate::member_set::{MemberSet, PositionSet};
 use crate::meta::MetaBlocks;
 use crate::stripes::StripeLayout;
@@ -78,15 +79,13 @@ fn gather<'a>(stripes: &StripeLayout, bytes: &Range<u64>, results: Results<'a>) 
 
 /// Builds an extent of media of a title with member files.
 pub(super) fn assemble(
-    decoder: &mut Decoder,
-    (metas, crcs): (&mut Vec<PacketMeta>, &mut Crcs),
-    (reference, title, (stripes, files)): (TitleRef, &OpenTitle, (StripeLayout, &dyn MemberFiles)),
-    order: &Order,
-    results: &[crate::cache::order::SpanResult<'_>],
+    Builder { metas, crcs, decoder, .. }: &mut Builder,
+    OrderResults { reference, title, order, spans }: OrderResults<'_>,
+    (stripes, files): (StripeLayout, &dyn MemberFiles),
     extent: &mut [u8],
 ) -> Built {
     let Some(geometry) = title.geometry(order.extent) else { return Built::failed(ReadFailure::OutOfRange) };
-    let results = Results::new(order, results);
+    let results = Results::new(order, spans);
     let (recorded, wrong, geometry) = (Vec::new(), MemberSet::EMPTY, &geometry);
     let mut maker = Maker { title, files, stripes, order, geometry, results, recorded, wrong };
     if !maker.records(metas) {

@@ -9,7 +9,7 @@ use millrace_core::time::Instant;
 use super::spare::{Missing, demanded};
 use crate::cache::handle::ReadFailure;
 use crate::cache::member_files::{FileTable, MemberFiles, OpenFile, TitleFile, first_copy, is_exhaustion};
-use crate::cache::order::{MemberView, Order, Role, SpanFile, SpanOrder};
+use crate::cache::order::{ExtentQuery, MemberView, Order, Role, SpanFile, SpanOrder};
 use crate::cache::source::{Geometry, OpenTitle, TitleMembers};
 use crate::limits::cache::GAP_BYTES;
 use crate::member_set::PositionSet;
@@ -43,12 +43,10 @@ struct Maker<'a> {
 pub(super) fn media(
     title: &OpenTitle,
     members: TitleMembers<'_>,
-    extent_and_spare: (u32, u8),
-    view: MemberView,
-    thorough: bool,
+    query: ExtentQuery,
 ) -> Result<Order, ReadFailure> {
-    order(title, members, extent_and_spare, view, thorough, |maker| {
-        maker.look_at_members(view, true);
+    order(title, members, query, |maker| {
+        maker.look_at_members(query.view, true);
         maker.media()
     })
 }
@@ -56,13 +54,12 @@ pub(super) fn media(
 /// What to read for an extent of the parity track with this number.
 pub(super) fn track(
     title: &OpenTitle,
-    (members, number): (TitleMembers<'_>, u8),
-    extent_and_spare: (u32, u8),
-    view: MemberView,
-    thorough: bool,
+    members: TitleMembers<'_>,
+    number: u8,
+    query: ExtentQuery,
 ) -> Result<Order, ReadFailure> {
-    order(title, members, extent_and_spare, view, thorough, |maker| {
-        maker.look_at_members(view, false);
+    order(title, members, query, |maker| {
+        maker.look_at_members(query.view, false);
         maker.track(number)
     })
 }
@@ -70,9 +67,7 @@ pub(super) fn track(
 fn order<'a>(
     title: &'a OpenTitle,
     TitleMembers { stripes, files, table }: TitleMembers<'a>,
-    (extent, spare): (u32, u8),
-    view: MemberView,
-    thorough: bool,
+    ExtentQuery { extent, spare, view, thorough }: ExtentQuery,
     make: impl FnOnce(&mut Maker<'a>) -> Result<(), ReadFailure>,
 ) -> Result<Order, ReadFailure> {
     let direct = title.may_direct();

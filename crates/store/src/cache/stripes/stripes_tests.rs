@@ -9,7 +9,7 @@ use super::sample::{StripeSample, StripeSource, geometry};
 use crate::cache::builder::Builder;
 use crate::cache::handle::ReadFailure;
 use crate::cache::order::{Built, Filled, MAX_SPANS, MemberView, Order, Role};
-use crate::cache::source::OpenTitle;
+use crate::cache::source::{OpenTitle, OrderResults};
 use crate::member_set::{MemberSet, PositionSet};
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ impl Bench {
     pub(super) fn build(&mut self, order: &Order, read: &Read) -> Built {
         let results: Vec<_> = read.iter().map(|r| r.as_deref().map_err(|errno| *errno)).collect();
         self.bytes.fill(0xee);
-        self.builder.assemble((TitleRef(1), &self.title), order, &results, &mut self.bytes)
+        let read = OrderResults { reference: TitleRef(1), title: &self.title, order, spans: &results };
+        self.builder.assemble(read, &mut self.bytes)
     }
 
     /// Reads as often as it takes, as a reader does.

@@ -11,7 +11,6 @@
 
 use millrace_core::fec::field::mul;
 use millrace_core::fec::{Code, FecPlace, Spread};
-use millrace_core::ids::TitleRef;
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, FEC_HEADER_BYTES, RTP_HEADER_BYTES};
 use millrace_core::packet::PacketMeta;
 use millrace_core::pool::ExtentContent;
@@ -26,8 +25,8 @@ use crate::cache::crcs::Crcs;
 use crate::cache::decode::records::{Records, load_crcs};
 use crate::cache::decode::results::Results;
 use crate::cache::handle::ReadFailure;
-use crate::cache::order::{Built, Filled, Order, Role, SpanResult};
-use crate::cache::source::{OpenTitle, ParitySource};
+use crate::cache::order::{Built, Filled, Order, Role};
+use crate::cache::source::{OrderResults, ParitySource};
 use crate::member_set::MemberSet;
 use crate::stripes::StripeLayout;
 
@@ -130,9 +129,8 @@ type Numbered<'a> = (&'a dyn ParitySource, StripeLayout, u8);
 /// Builds an extent of a parity track. Packets that are missing or do not match their sum are
 /// marked, never computed.
 pub(super) fn assemble(
-    (reference, title, (source, stripes, track)): (TitleRef, &OpenTitle, Numbered<'_>),
-    order: &Order,
-    results: &[SpanResult<'_>],
+    (source, stripes, track): Numbered<'_>,
+    OrderResults { reference, title, order, spans }: OrderResults<'_>,
     extent: &mut [u8],
 ) -> Built {
     let (Some(packets), Some(code)) = (title.packets_of(order.extent), Code::new(stripes.k(), stripes.m()))
@@ -140,7 +138,7 @@ pub(super) fn assemble(
         return Built::failed(ReadFailure::OutOfRange);
     };
     let touched = stripes.track_stripes(track, &packets);
-    let results = Results::new(order, results);
+    let results = Results::new(order, spans);
     let (mut media, mut parity) = (Records::default(), Records::default());
     let of_media = stripes.media_records(&(touched.start..touched.end + 1));
     let mut is_whole = media.read(of_media, results, Role::StripeMeta);

@@ -12,7 +12,7 @@ use crate::access::SeenBy;
 use crate::answer::{Answer, Body};
 use crate::cmaf::{CmafPlan, CmafTrack, PlanError, boxes};
 use crate::conditions::Version;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::elementary::audio::Coding;
 use crate::elementary::{Colour, Config};
 use crate::failures::{not_made, not_planned, not_sent};
@@ -22,7 +22,7 @@ use crate::hls::master::{self, Still, StreamAttributes, Variant};
 use crate::hls::playlist::{self as media, PlaylistContents, target_s};
 use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
-use crate::request::{Method, Request, RequestSource};
+use crate::request::Method;
 use crate::route::RouteMatch;
 use crate::session;
 use crate::site::{OrderedSegment, SiteError};
@@ -200,30 +200,22 @@ fn track_of(plan: &CmafPlan, found: &RouteMatch) -> Result<usize, Answer> {
 
 /// `/titles/NAME/cmaf/TRACK.m3u8`, and `/titles/NAME/cmaf/TRACK/stills.m3u8` of pictures that stand alone.
 pub(crate) async fn media_playlist(
-    shared: &Arc<ServerContext>,
-    request: &Request,
+    routed: RoutedRequest<'_>,
     title: &TitleInfo,
-    found: &RouteMatch,
     link: &str,
     are_stills: bool,
-) -> Answer {
-    let plan = match usable(shared, title).await {
-        Ok(plan) => plan,
-        Err(answer) => return answer,
-    };
-    let track = match track_of(&plan, found) {
-        Ok(track) => track,
-        Err(answer) => return answer,
-    };
+) -> Result<Answer, Answer> {
+    let plan = usable(routed.shared, title).await?;
+    let track = track_of(&plan, routed.found)?;
     if are_stills && !matches!(plan.tracks[track].config, Config::Video(_)) {
-        return Answer::error(404, "only pictures have a playlist of those that stand alone");
+        return Err(Answer::error(404, "only pictures have a playlist of those that stand alone"));
     }
     let write = || Text::with_link(list(&plan, title, track, link, are_stills), link);
     let text = match link.is_empty() {
         true => plan.playlists[track][usize::from(are_stills)].get_or_init(write).clone(),
         false => write(), // for its holder alone
     };
-    text.answer(request)
+    Ok(text.answer(routed.request))
 }
 
 /// The text of a media playlist.
@@ -263,29 +255,21 @@ pub(crate) enum TrackFile {
 
 /// `/titles/NAME/cmaf/VERSION/TRACK/...`
 pub(crate) async fn piece(
-    shared: &Arc<ServerContext>,
-    request: &Request,
+    routed: RoutedRequest<'_>,
     title: &TitleInfo,
-    found: &RouteMatch,
     piece: TrackFile,
     seen: &SeenBy,
-    source: RequestSource,
-) -> Answer {
+) -> Result<Answer, Answer> {
+    let RoutedRequest { shared, request, found, source } = routed;
     if found.version != version_of(title, rules()) {
-        return Answer::error(404, "the title has other segments now: read its playlist again");
+        return Err(Answer::error(404, "the title has other segments now: read its playlist again"));
     }
-    let plan = match usable(shared, title).await {
-        Ok(plan) => plan,
-        Err(answer) => return answer,
-    };
-    let track = match track_of(&plan, found) {
-        Ok(track) => track,
-        Err(answer) => return answer,
-    };
+    let plan = usable(shared, title).await?;
+    let track = track_of(&plan, found)?;
     let number = found.number;
     let count = if piece == TrackFile::Init { plan.parts.len() } else { plan.segments.len() };
     if number as usize >= count {
-        return Answer::error(404, "the title has no such segment");
+        return Err(Answer::error(404, "the title has no such segment"));
     }
     let mut sending = None;
     if piece == TrackFile::Segment && request.method == Method::Get {
@@ -295,10 +279,8 @@ pub(crate) async fn piece(
         let segment = OrderedSegment { conn: source.id.conn, number, at, length, session };
         // The first track is the pictures, or the only sound.
         let sound = (track > 0).then(|| plan.tracks[track].rate);
-        match shared.may_fetch(request, title, seen, source, segment, sound).await {
-            Ok(counted) => sending = Some(counted),
-            Err(why) => return not_sent(&why),
-        }
+        let counted = routed.may_fetch(title, seen, segment, sound).await;
+        sending = Some(counted.map_err(|why| not_sent(&why))?);
     }
     let bytes = match piece {
         TrackFile::Init => {
@@ -313,23 +295,15 @@ pub(crate) async fn piece(
         TrackFile::Still if track == 0 => made::still(shared, &title.name, &plan, number).await,
         TrackFile::Still => Ok(None),
     };
-    match bytes {
-        Ok(Some(bytes)) => {
-            let answer = answer_with(request, title, found, piece, &plan.tracks[track].config, &bytes);
-            match sending {
-                Some(sending) => sending.with(answer),
-                None => answer,
-            }
-        }
-        Ok(None) => Answer::error(404, "the track has no such segment"),
-        Err(why) => not_made(&why),
-    }
+    let bytes = bytes.map_err(|why| not_made(&why))?;
+    let bytes = bytes.ok_or_else(|| Answer::error(404, "the track has no such segment"))?;
+    let answer = answer_with(routed, title, piece, &plan.tracks[track].config, &bytes);
+    Ok(sending.into_iter().fold(answer, |answer, sending| sending.with(answer)))
 }
 
 fn answer_with(
-    request: &Request,
+    RoutedRequest { request, found, .. }: RoutedRequest<'_>,
     title: &TitleInfo,
-    found: &RouteMatch,
     piece: TrackFile,
     config: &Config,
     bytes: &Bytes,

@@ -10,7 +10,7 @@ use super::cues::{page_cues, subtitled, text_cues};
 use crate::answer::{Answer, Body};
 use crate::cmaf::CmafPlan;
 use crate::conditions::Version;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::failures::{failed, not_made};
 use crate::file::{content_tag, ranged, version_of};
 use crate::hls::language;
@@ -18,8 +18,7 @@ use crate::hls::master::Subtitles;
 use crate::hls::playlist::{self as media, PlaylistContents, target_s};
 use crate::hls::segments::{CUTS, MediaSegment};
 use crate::hls::text::Text;
-use crate::request::Request;
-use crate::route::{ResourceKind, RouteMatch};
+use crate::route::ResourceKind;
 use crate::site::SiteError;
 use crate::subtitles::text;
 use crate::subtitles::title::{SubtitlePage, Subtitled};
@@ -109,42 +108,31 @@ impl Form {
 
 /// Answers for any of them.
 pub(crate) async fn answer(
-    shared: &Arc<ServerContext>,
-    request: &Request,
+    routed: RoutedRequest<'_>,
     title: &TitleInfo,
-    found: &RouteMatch,
     link: &str,
-) -> Answer {
+) -> Result<Answer, Answer> {
+    let RoutedRequest { shared, request, found, .. } = routed;
     let owner = text::owner(&*shared.site, title);
-    let of = match subtitled(shared, title, !owner.subtitles.is_empty()).await {
-        Ok(Some(of)) => of,
-        Ok(None) => return Answer::error(404, "the title has no subtitles"),
-        Err(error) => return failed(&error),
-    };
+    let of = subtitled(shared, title, !owner.subtitles.is_empty()).await.map_err(|error| failed(&error))?;
+    let of = of.ok_or_else(|| Answer::error(404, "the title has no subtitles"))?;
     let page = of.tracks.iter().position(|track| track.number == found.track);
     let text = || text::tracks(&owner).find(|(number, _)| *number == found.track);
-    let Some(track) = page.map(Chosen::Page).or_else(|| text().map(|(_, track)| Chosen::Text(&owner, track)))
-    else {
-        return Answer::error(404, "the title has no such subtitles");
-    };
+    let track = page.map(Chosen::Page).or_else(|| text().map(|(_, track)| Chosen::Text(&owner, track)));
+    let track = track.ok_or_else(|| Answer::error(404, "the title has no such subtitles"))?;
     let kind = found.route.kind;
     let is_made = matches!(kind, ResourceKind::CmafSubtitles | ResourceKind::CmafSubtitleSegment);
-    let form = match Form::of(shared, title, is_made).await {
-        Ok(mut form) => {
-            if let Chosen::Text(_, track) = &track {
-                // The text can be replaced, and its segments then change.
-                form.rules = format!("{}.{}", form.rules, text::version_of(track));
-            }
-            form
-        }
-        Err(answer) => return answer,
-    };
+    let mut form = Form::of(shared, title, is_made).await?;
+    if let Chosen::Text(_, track) = &track {
+        // The text can be replaced, and its segments then change.
+        form.rules = format!("{}.{}", form.rules, text::version_of(track));
+    }
     match kind {
         ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
             let text = list(title, &form.segments(&of), found.track, &form.rules, link);
-            Text::with_link(text, link).answer(request)
+            Ok(Text::with_link(text, link).answer(request))
         }
-        _ => segment(shared, request, title, &of, track, &form, found).await,
+        _ => segment(routed, title, &of, track, &form).await,
     }
 }
 
@@ -165,21 +153,19 @@ fn list(title: &TitleInfo, segments: &[MediaSegment], track: u16, rules: &str, l
 }
 
 async fn segment(
-    shared: &Arc<ServerContext>,
-    request: &Request,
+    RoutedRequest { shared, request, found, .. }: RoutedRequest<'_>,
     title: &TitleInfo,
     of: &Arc<Subtitled>,
     track: Chosen<'_>,
     form: &Form,
-    found: &RouteMatch,
-) -> Answer {
+) -> Result<Answer, Answer> {
     let rules = &form.rules;
     if found.version != version_of(title, rules) {
-        return Answer::error(404, "the title has other segments now: read its playlist again");
+        return Err(Answer::error(404, "the title has other segments now: read its playlist again"));
     }
     let number = found.number as usize;
     if number >= of.segments.len() {
-        return Answer::error(404, "the title has no such segment");
+        return Err(Answer::error(404, "the title has no such segment"));
     }
     // When the segment is shown, how much later its content is than among time stamps, and the
     // mapping between the two.
@@ -201,10 +187,7 @@ async fn segment(
         }
         Chosen::Text(owner, track) => text_cues(shared, owner, track, period).await,
     };
-    let text = match cues {
-        Ok(cues) => Bytes::from(vtt::write(&cues, later, origin)),
-        Err(why) => return not_made(&why),
-    };
+    let text = Bytes::from(vtt::write(&cues.map_err(|why| not_made(&why))?, later, origin));
     let headers = vec![
         ("Content-Type", vtt::VTT.to_owned()),
         // The address names the content, so that this is so for ever.
@@ -213,8 +196,8 @@ async fn segment(
     let form = if form.made.is_some() { "cmaf" } else { "ts" };
     let tag = format!("\"{}-{rules}-{form}-subtitles-{}-{number}\"", content_tag(title), found.track);
     let version = Version { tag, made_unix_s: Some(title.added_unix_s) };
-    ranged(request, &version, text.len() as u64, headers, |part| {
+    Ok(ranged(request, &version, text.len() as u64, headers, |part| {
         // Within the bytes in memory.
         Body::Bytes(text.slice(part.start as usize..part.end as usize))
-    })
+    }))
 }

@@ -1,8 +1,8 @@
 //! Subtitles as files: `/titles/NAME/subtitles/LABEL.vtt`. GET reads the whole file, PUT uploads
 //! it, DELETE removes it.
 
+use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,9 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::conditions;
-use crate::context::ServerContext;
+use crate::context::{RoutedRequest, ServerContext};
 use crate::failures::{failed, no_title};
 use crate::limits::RETRY_AFTER_S;
-use crate::request::Request;
 use crate::route::RouteMatch;
 use crate::site::{NotTaken, SiteError};
 use crate::subtitles::text;
@@ -49,12 +48,8 @@ fn label_of(found: &RouteMatch) -> Result<(SubtitleLabel, bool), Answer> {
 }
 
 /// Returns the whole WebVTT of a track.
-pub(crate) async fn whole(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    title: &TitleInfo,
-    found: &RouteMatch,
-) -> Answer {
+pub(crate) async fn whole(routed: RoutedRequest<'_>, title: &TitleInfo) -> Answer {
+    let RoutedRequest { shared, request, found, .. } = routed;
     let owner = text::owner(&*shared.site, title);
     let label = match label_of(found) {
         Ok((label, true)) => label,
@@ -73,46 +68,36 @@ pub(crate) async fn whole(
 }
 
 /// Answers PUT. The body is not read before the upload is allowed.
-pub(crate) async fn put<B>(
-    shared: &Arc<ServerContext>,
-    request: &Request,
-    found: &RouteMatch,
-    peer: SocketAddr,
-    body: &mut B,
+pub(crate) async fn put(
+    routed: RoutedRequest<'_>,
+    body: &mut (impl HttpBody<Data = Bytes, Error: Display> + Unpin),
     beat: &(dyn Fn() + Sync),
-) -> Answer
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let answer = async {
-        shared.let_in(request, found, peer).await?;
-        let (label, _) = label_of(found)?;
-        if request.fields.content_range.is_some() {
-            return Err(Answer::error(400, "subtitles are uploaded whole: send no Content-Range"));
-        }
-        if shared.limits.upload_bytes == 0 {
-            return Err(Answer::error(403, "this server takes no uploads"));
-        }
-        if shared.site.title(&found.name).is_none() {
-            return Err(no_title());
-        }
-        let busy = || {
-            Answer::error(503, "other subtitles are being uploaded")
-                .with("Retry-After", RETRY_AFTER_S.to_string())
-        };
-        let _place = shared.subtitles.uploads.try_acquire().map_err(|_| busy())?;
-        let bytes = collect(shared, body, beat).await?;
-        let (name, of) = (found.name.clone(), label.clone());
-        let taking = Arc::clone(shared);
-        let done = tokio::task::spawn_blocking(move || taking.site.put_subtitles(&name, &of, &bytes)).await;
-        let unknown = |_| Err(NotTaken::Unavailable("the subtitles cannot be stored now".to_owned()));
-        let is_replaced = done.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
-        let status = if is_replaced { 204 } else { 201 };
-        Ok(Answer::empty(status).with("Location", address(&found.name, &label)))
+) -> Result<Answer, Answer> {
+    routed.let_in().await?;
+    let RoutedRequest { shared, request, found, .. } = routed;
+    let (label, _) = label_of(found)?;
+    if request.fields.content_range.is_some() {
+        return Err(Answer::error(400, "subtitles are uploaded whole: send no Content-Range"));
+    }
+    if shared.limits.upload_bytes == 0 {
+        return Err(Answer::error(403, "this server takes no uploads"));
+    }
+    if shared.site.title(&found.name).is_none() {
+        return Err(no_title());
+    }
+    let busy = || {
+        Answer::error(503, "other subtitles are being uploaded")
+            .with("Retry-After", RETRY_AFTER_S.to_string())
     };
-    let answer = answer.await.unwrap_or_else(|answer: Answer| answer);
-    answer.with("X-Content-Type-Options", "nosniff")
+    let _place = shared.subtitles.uploads.try_acquire().map_err(|_| busy())?;
+    let bytes = collect(shared, body, beat).await?;
+    let (name, of) = (found.name.clone(), label.clone());
+    let taking = Arc::clone(shared);
+    let done = tokio::task::spawn_blocking(move || taking.site.put_subtitles(&name, &of, &bytes)).await;
+    let unknown = |_| Err(NotTaken::Unavailable("the subtitles cannot be stored now".to_owned()));
+    let is_replaced = done.unwrap_or_else(unknown).map_err(|why| refusal(&why))?;
+    let status = if is_replaced { 204 } else { 201 };
+    Ok(Answer::empty(status).with("Location", address(&found.name, &label)))
 }
 
 /// Answers DELETE. The caller has checked the right to delete.
@@ -134,11 +119,11 @@ pub(crate) async fn remove(shared: &Arc<ServerContext>, found: &RouteMatch) -> A
 }
 
 /// Reads the whole body.
-async fn collect<B>(shared: &ServerContext, body: &mut B, beat: &(dyn Fn() + Sync)) -> Result<Vec<u8>, Answer>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
+async fn collect(
+    shared: &ServerContext,
+    body: &mut (impl HttpBody<Data = Bytes, Error: Display> + Unpin),
+    beat: &(dyn Fn() + Sync),
+) -> Result<Vec<u8>, Answer> {
     let most = MAX_SUBTITLE_SOURCE_BYTES;
     let too_long =
         || Answer::error(413, &format!("a file of subtitles may have {} at most", ByteLen(most as u64)));
