@@ -33,7 +33,7 @@ pub struct Spent {
     /// it included.
     pub processes_s: f64,
     /// Time in which the cores were not idle. It is the rest of the time between the looks: the
-    /// kernel samples what a busy core does by its clock, so it misses short work that the clock
+    /// kernel samples the work of a busy core by its clock, so it misses short work that the clock
     /// wakes, and counts short work in step with it in full, while idle time is measured.
     pub cores_s: f64,
     /// Time in which they were idle.

@@ -99,7 +99,7 @@ impl Chains {
         body: &[&[u8]],
     ) -> Result<(), Unchained> {
         self.copy(chain, frames, head, false)?;
-        // Whether the last descriptor is a frame of ours, which takes what follows too.
+        // Whether the last descriptor is a frame of ours, which takes the following bytes too.
         let mut is_open = true;
         for piece in body.iter().filter(|piece| !piece.is_empty()) {
             let Some(at) = self.place_of(piece) else {
@@ -146,7 +146,7 @@ impl Chains {
         (at + bytes.len() as u64 <= self.media_bytes && !bytes.is_empty()).then_some(at)
     }
 
-    /// Gives back what a frame has that is not sent.
+    /// Gives back the leases of a frame that is not sent.
     pub(super) fn undo(&mut self, frames: &mut Frames, chain: &Chain) {
         for desc in chain.descriptors() {
             self.complete(frames, desc.address);

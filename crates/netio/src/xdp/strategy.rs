@@ -70,7 +70,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// What the kernel reports about a device; nothing of one that it does not know. `huge_pages`: whether the arena lies on such.
+    /// The kernel's report about a device, empty for one that it does not know. `huge_pages`: whether the arena lies on such.
     pub fn of(features: Option<&DeviceFeatures>, huge_pages: bool) -> Self {
         Self {
             zero_copy: features.and_then(|f| f.xdp_features).map(|f| f.is_zero_copy()),

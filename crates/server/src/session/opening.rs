@@ -5,9 +5,9 @@
 use millrace_core::time::Instant;
 
 use super::refusal::refusal_reply;
-use super::requests::ReceivedRequest;
 use super::rights::AccessStage;
 use super::server::RtspFace;
+use super::state::ReceivedRequest;
 use crate::rtsp::RtspRequest;
 use crate::service::{ConnKey, Refusal};
 

@@ -3,9 +3,8 @@
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
-use super::requests::ReceivedRequest;
 use super::server::{RtspFace, header};
-use super::state::{PendingPlay, RequestedSpeeds};
+use super::state::{PendingPlay, ReceivedRequest, RequestedSpeeds};
 use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;

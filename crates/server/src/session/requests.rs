@@ -8,18 +8,10 @@ use rtsp_types::{Method, Version};
 
 use super::rights::{AccessStage, LetIn};
 use super::server::{RtspFace, header};
-use super::state::SessionState;
+use super::state::{ReceivedRequest, SessionState};
 use crate::rtsp::reply::{PUBLIC as METHODS, ReplyHead};
 use crate::rtsp::{FrameError, Reply, RtspRequest};
 use crate::service::{ConnKey, ServiceEvent, StreamKey};
-
-/// A request on its connection.
-#[derive(Clone, Copy)]
-pub(super) struct ReceivedRequest<'r> {
-    pub(super) now: Instant,
-    pub(super) conn: ConnKey,
-    pub(super) request: &'r RtspRequest,
-}
 
 impl RtspFace<'_> {
     /// Handles data that is not RTSP: one reply, then the connection is closed.

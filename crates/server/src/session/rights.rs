@@ -12,8 +12,8 @@ use millrace_rights::{
 use rtsp_types::headers::{AUTHORIZATION, RETRY_AFTER};
 use rtsp_types::{Method, Url};
 
-use super::requests::ReceivedRequest;
 use super::server::{Output, RtspFace, header};
+use super::state::ReceivedRequest;
 use crate::rtsp::{Reply, RtspRequest, target};
 use crate::service::{ConnKey, StreamKey};
 

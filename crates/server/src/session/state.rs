@@ -17,12 +17,20 @@
 //! Played backwards to its beginning, a title stands there: Ready.
 
 use millrace_core::scale::Scale;
-use millrace_core::time::MediaTicks;
+use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{SCALE, SPEED};
 
 use crate::rtsp::reply::ReplyHead;
-use crate::rtsp::{Reply, speeds};
+use crate::rtsp::{Reply, RtspRequest, speeds};
 use crate::service::{ConnKey, PlaybackStream, Speed};
+
+/// A request on its connection.
+#[derive(Clone, Copy)]
+pub(super) struct ReceivedRequest<'r> {
+    pub(super) now: Instant,
+    pub(super) conn: ConnKey,
+    pub(super) request: &'r RtspRequest,
+}
 
 /// The states of RFC 2326 appendix A.2. Init has no session, so no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

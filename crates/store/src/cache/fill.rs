@@ -90,7 +90,7 @@ pub(super) fn write_header(room: &mut [u8], timeline: &Timeline, packet: u32, ti
 }
 
 impl Builder {
-    /// Builds the extent of an order from what became of its spans.
+    /// Builds the extent of an order from the results of its spans.
     pub(super) fn assemble(&mut self, read: OrderResults<'_>, extent: &mut [u8]) -> Built {
         read.title.kind().assemble(self, read, extent)
     }

@@ -170,7 +170,7 @@ impl SpanOrder {
 /// bytes than ordered are those at its beginning.
 pub(super) type SpanResult<'a> = Result<&'a [u8], i32>;
 
-/// Which extent is wanted, for whom, and what is known of its members.
+/// An extent that is wanted, its reader, and the known state of its members.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExtentQuery {
     pub(super) extent: u32,

@@ -179,7 +179,7 @@ pub(super) struct TitleMembers<'a> {
     pub(super) table: &'a FileTable,
 }
 
-/// What a read has brought: one result for each span of its order.
+/// The results of a read: one for each span of its order.
 #[derive(Clone, Copy)]
 pub(super) struct OrderResults<'a> {
     pub(super) reference: TitleRef,
@@ -199,7 +199,7 @@ pub(super) trait TitleKind: Send + Sync {
     /// [`ReadFailure::OutOfRange`]; [`ReadFailure::MembersLost`] if too few members may be asked.
     fn order(&self, title: &OpenTitle, query: ExtentQuery) -> Result<Order, ReadFailure>;
 
-    /// Builds the extent of the order in `extent` from what became of its spans.
+    /// Builds the extent of the order in `extent` from the results of its spans.
     fn assemble(&self, builder: &mut Builder, read: OrderResults<'_>, extent: &mut [u8]) -> Built;
 
     /// Its members; `None`: its files are all that there is of it.

@@ -73,7 +73,7 @@ impl ChainedRig {
         Self { rig, end, nic, guard, arena, out: Vec::new() }
     }
 
-    /// A turn of side 0 that can read no payload. What it has sent arrives.
+    /// A turn of side 0 that can read no payload. Its packets arrive.
     fn turn_unread(&mut self) {
         let payload = 0..EXTENT_BYTES - PAGE_BYTES;
         self.rig.now = self.rig.now.plus_ns(STEP_NS);

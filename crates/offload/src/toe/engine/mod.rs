@@ -377,7 +377,7 @@ impl Core {
         Ok(())
     }
 
-    /// What of the stack is in use, and how the device gets at it.
+    /// Parts of the stack in use, and how the device gets at them.
     fn gauge(&mut self, access: DeviceAccess) {
         let Self { stack, counters, .. } = self;
         (counters.packets_chained, counters.zero_copy) = (access.chained, access.is_zero_copy.into());

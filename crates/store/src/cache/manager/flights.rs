@@ -251,15 +251,14 @@ impl Manager {
             flight.read.title.refuse_direct();
             return self.order_read(now, place, flight);
         }
-        let (reference, title, order) = (flight.read.key.title, &*flight.read.title, &flight.order);
-        let read = OrderResults { reference, title, order, spans: &results };
+        let (title, order) = (flight.read.key.title, &flight.order);
+        let read = OrderResults { reference: title, title: &flight.read.title, order, spans: &results };
         let built = self.builder.assemble(read, flight.read.fill.bytes_mut());
         let wrong = match built {
             Built::Done(filled) | Built::Damaged { filled, .. } => filled.wrong,
             Built::More { wrong } | Built::Failed { wrong, .. } => wrong,
         };
-        let (title, blame) = (flight.read.key.title, (wrong, flight.late));
-        let failed = self.monitor.note(now, title, &flight.order, &results, blame);
+        let failed = self.monitor.note(now, title, order, &results, (wrong, flight.late));
         if !self.policy.is_open(title) {
             self.monitor.forget_title(title); // It was closed while it was read.
         }
