@@ -18,9 +18,9 @@ enum PartOutcome {
 struct CiPart {
     word: &'static str,
     help: &'static str,
-    /// The part beside which it runs if both are chosen: it mostly compiles, with options of its own, and that part leaves a
-    /// third of the processors or more unused.
-    beside: Option<&'static str>,
+    /// Mostly compiles, with options of its own. The tests leave a third of the processors unused, so it runs beside them if
+    /// they are chosen too.
+    is_beside_tests: bool,
     run: PartRun,
 }
 
@@ -29,11 +29,11 @@ type PartRun = fn(&mut Vec<String>) -> PartOutcome;
 
 impl CiPart {
     const fn new(word: &'static str, help: &'static str, run: PartRun) -> Self {
-        Self { word, help, beside: None, run }
+        Self { word, help, is_beside_tests: false, run }
     }
 
-    const fn beside(self, host: &'static str) -> Self {
-        Self { beside: Some(host), ..self }
+    const fn beside_tests(self) -> Self {
+        Self { is_beside_tests: true, ..self }
     }
 }
 
@@ -44,26 +44,24 @@ struct PartReport {
     took: Duration,
 }
 
-/// The parts beside which others run.
+/// The part beside which others run.
 const TEST: &str = "test";
-const INTEROP: &str = "interop";
 
 /// In this order: quick parts that often fail come first.
 const PARTS: &[CiPart] = &[
     CiPart::new("fmt", "cargo fmt --check", |_| fmt()),
     CiPart::new("house", "house rules, crate edges, quotes of RFCs", |_| house()),
     CiPart::new("scripts", "shell and Python helpers parse, units are restricted", |_| scripts()),
-    CiPart::new("clippy", "clippy on all targets, no warnings", |_| clippy()).beside(TEST),
+    CiPart::new("clippy", "clippy on all targets, no warnings", |_| clippy()).beside_tests(),
     CiPart::new(TEST, "all tests of the workspace", |skips| tests(&[], &mut Vec::new(), skips)),
-    CiPart::new("loom", "what core shares without locks, in every order of threads", |_| loom()).beside(TEST),
+    CiPart::new("loom", "what core shares without locks, in every order of threads", |_| loom())
+        .beside_tests(),
     CiPart::new("miri", "unsafe code of core, every access to memory checked (needs nightly miri)", |_| {
         miri()
     }),
-    CiPart::new("doc", "documentation builds, no broken links", |_| doc()).beside(INTEROP),
+    CiPart::new("doc", "documentation builds, no broken links", |_| doc()).beside_tests(),
     CiPart::new("deny", "licences and sources of dependencies (needs cargo-deny)", |_| deny()),
-    CiPart::new(INTEROP, "real players against the built program", |skips| {
-        interop(&[], &mut Vec::new(), skips)
-    }),
+    CiPart::new("interop", "real players against the built program", interop),
 ];
 
 /// `cargo xtask ci [--list] [PART...]`
@@ -86,32 +84,22 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn run_parts(parts: &[&'static CiPart], skips: &mut Vec<String>) -> Vec<PartReport> {
+    let with_tests = parts.iter().any(|part| part.word == TEST);
+    let (beside, in_turn): (Vec<_>, Vec<_>) =
+        parts.iter().copied().partition(|part| with_tests && part.is_beside_tests);
     let mut report = Vec::new();
-    for part in parts.iter().copied().filter(|part| host_of(part, parts).is_none()) {
+    for part in in_turn {
         println!("\n== {}: {}", part.word, part.help);
-        let guests: Vec<_> =
-            parts.iter().copied().filter(|guest| host_of(guest, parts) == Some(part.word)).collect();
-        if !guests.is_empty() {
-            let words: Vec<_> = guests.iter().map(|guest| guest.word).collect();
-            println!("beside it, once it has been built: {}", words.join(", "));
-        }
-        let (start, mut beside) = (Instant::now(), Vec::new());
+        let start = Instant::now();
+        let mut beside_tests = Vec::new();
         let outcome = match part.word {
-            TEST => tests(&guests, &mut beside, skips),
-            INTEROP => interop(&guests, &mut beside, skips),
+            TEST => tests(&beside, &mut beside_tests, skips),
             _ => (part.run)(skips),
         };
         report.push(PartReport { part, outcome, took: start.elapsed() });
-        // None has run yet beside what could not be built.
-        beside.extend(guests[beside.len()..].iter().map(|guest| quietly(guest)));
-        report.append(&mut beside);
+        report.append(&mut beside_tests);
     }
     report
-}
-
-/// Returns the chosen part beside which `part` runs.
-fn host_of(part: &CiPart, parts: &[&CiPart]) -> Option<&'static str> {
-    part.beside.filter(|host| parts.iter().any(|one| one.word == *host))
 }
 
 fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
@@ -169,8 +157,14 @@ fn clippy() -> PartOutcome {
 
 /// Runs all tests, and beside them the parts `beside`, which go to `report`.
 fn tests(beside: &[&'static CiPart], report: &mut Vec<PartReport>, skips: &mut Vec<String>) -> PartOutcome {
+    if !beside.is_empty() {
+        let words: Vec<_> = beside.iter().map(|part| part.word).collect();
+        println!("beside the tests, when they have been built: {}", words.join(", "));
+    }
     let outcome =
         crate::suite::run_beside(&[], skips, || report.extend(beside.iter().map(|part| quietly(part))));
+    // Nothing ran beside tests that could not be built.
+    report.extend(beside[report.len()..].iter().map(|part| quietly(part)));
     // It has named each failure with its command.
     outcome.map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
@@ -212,11 +206,8 @@ fn miri() -> PartOutcome {
     crate::miri::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-/// With the examples, so that cargo chooses the features of all dependencies as for clippy: those are not checked again.
 fn doc() -> PartOutcome {
-    let targets = ["--lib", "--bins", "--examples"];
-    let args = ["doc", "--workspace", "--no-deps", "--locked"];
-    step(cargo().args(args).args(targets).env("RUSTDOCFLAGS", "-D warnings"))
+    step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
@@ -275,29 +266,25 @@ fn command(program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// As a program of its own, so that it ends by itself whatever happens in it. Beside it the parts `beside`, which go to
-/// `report`: its players wait for films most of the time.
-fn interop(beside: &[&'static CiPart], report: &mut Vec<PartReport>, skips: &mut Vec<String>) -> PartOutcome {
+/// As a program of its own, so that it ends by itself whatever happens in it.
+fn interop(skips: &mut Vec<String>) -> PartOutcome {
     let millrace = match crate::suite::built_program("millrace") {
         Ok(path) => path,
         Err(e) => return PartOutcome::Failed(e),
     };
-    let (program, verdicts) = match (std::env::current_exe(), target_dir()) {
+    let (program, report) = match (std::env::current_exe(), target_dir()) {
         (Ok(program), Ok(target)) => (program, target.join("interop.json")),
         (Err(e), _) => return PartOutcome::Failed(format!("xtask does not know its own path: {e}")),
         (_, Err(e)) => return PartOutcome::Failed(e),
     };
     let mut command = Command::new(program);
-    command.arg("interop").arg("--millrace").arg(millrace).arg("--json").arg(&verdicts).current_dir(root());
-    let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| report.extend(beside.iter().map(|part| quietly(part))));
-        step(&mut command)
-    });
-    match std::fs::read(&verdicts).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
+    command.arg("interop").arg("--millrace").arg(millrace).arg("--json").arg(&report).current_dir(root());
+    let outcome = step(&mut command);
+    match std::fs::read(&report).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
         Ok(lines) => skips.extend(lines),
         // Without a report it has failed, and has reported why.
         Err(_) if matches!(outcome, PartOutcome::Failed(_)) => {}
-        Err(e) => return PartOutcome::Failed(format!("{}: {e}", verdicts.display())),
+        Err(e) => return PartOutcome::Failed(format!("{}: {e}", report.display())),
     }
     outcome
 }
@@ -325,21 +312,6 @@ mod tests {
         assert_eq!(words(chosen(&["doc".into(), "fmt".into()]).unwrap()), ["doc", "fmt"]);
         assert_eq!(words(chosen(&[]).unwrap()).len(), PARTS.len());
         assert_eq!(chosen(&["docs".into()]).err().unwrap(), "there is no part 'docs'; --list names them");
-    }
-
-    #[test]
-    fn part_runs_beside_its_host_only_if_both_are_chosen() {
-        let host = |words: &[&str], word: &str| {
-            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-            let parts = chosen(&words).unwrap();
-            host_of(parts.iter().find(|part| part.word == word).unwrap(), &parts)
-        };
-        assert_eq!(host(&[], "clippy"), Some(TEST));
-        assert_eq!(host(&[], "doc"), Some(INTEROP));
-        assert_eq!(host(&["doc", TEST], "doc"), None);
-        // A host that ran beside another would never begin.
-        let hosts = PARTS.iter().filter(|part| PARTS.iter().any(|guest| guest.beside == Some(part.word)));
-        assert!(hosts.clone().count() == 2 && hosts.clone().all(|part| part.beside.is_none()));
     }
 
     #[test]
