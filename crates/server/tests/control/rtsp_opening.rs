@@ -234,7 +234,7 @@ fn media_and_parity_of_a_setup_are_opened_together() {
     assert_eq!(parts(&w), [MEDIA, XOR, RS]);
     w.opened(Ok(()));
     w.opened(Ok(()));
-    assert!(answers(&mut w, a).is_empty() && w.service.streams().len() == 0);
+    assert!(answers(&mut w, a).is_empty() && w.service.streams().is_empty());
     w.opened(Ok(()));
     let [set_up] = <[Answer; 1]>::try_from(answers(&mut w, a)).unwrap();
     assert!(set_up.status == 200 && set_up.get("x-millrace-fec").starts_with("all;"), "{set_up:?}");

@@ -22,7 +22,7 @@ pub(crate) type Fresh = (String, u16, PathBuf);
 /// Whether a file was made as it was ingested; if not, why.
 pub(crate) type Made = Result<(), String>;
 
-/// A file that is to be made.
+/// A file that a repair makes.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) entry: &'a FileEntry,
