@@ -206,11 +206,8 @@ fn miri() -> PartOutcome {
     crate::miri::run(&[]).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
-/// With the examples, so that cargo chooses the features of all dependencies as for clippy: those are not checked again.
 fn doc() -> PartOutcome {
-    let targets = ["--lib", "--bins", "--examples"];
-    let args = ["doc", "--workspace", "--no-deps", "--locked"];
-    step(cargo().args(args).args(targets).env("RUSTDOCFLAGS", "-D warnings"))
+    step(cargo().args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Without the advisories: they change from day to day, so they say nothing about a change of ours (`make deny`
