@@ -7,11 +7,11 @@ use millrace_core::time::Instant;
 
 use crate::titles::StoredTitle;
 
-/// Distance of its port from that of the media.
+/// Distance from the media port to the FEC port.
 pub const FEC_PORT_OFFSET: u16 = 2;
 /// Length of a FEC header.
 const FEC_HEADER_BYTES: usize = 16;
-/// The media that tells which packets it protects comes within this time.
+/// A FEC packet waits this long for the media packets that it protects.
 const MATCH_NS: u64 = 2_000_000_000;
 
 /// The FEC packets of a session.
@@ -49,7 +49,7 @@ impl FecReception {
         Ok(())
     }
 
-    /// Nothing is compared: what a damaged volume gives is not known here.
+    /// FEC packets are not compared: on a damaged volume their payload is unknown here.
     pub fn forget(&mut self) {
         self.waiting.clear();
     }

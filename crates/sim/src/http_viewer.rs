@@ -42,7 +42,7 @@ enum HttpPhase {
     Over(ViewerEnd),
 }
 
-/// What a viewer has received.
+/// Answers and bytes that a viewer has received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReceivedAmount {
     /// Bytes of titles in answers that were sent by an engine and came whole.
@@ -63,7 +63,7 @@ pub struct HttpViewer {
     pub number: u32,
     /// Its address.
     pub address: SocketAddr,
-    /// What it has received.
+    /// Its answers and bytes so far.
     pub received: ReceivedAmount,
     /// Reasons of its own for the end of its connection.
     pub faults_of_its_own: Vec<&'static str>,
@@ -140,7 +140,7 @@ impl HttpViewer {
         self.faults_of_its_own.push("the server was killed");
     }
 
-    /// Reads what has arrived, and carries out due actions.
+    /// Reads all bytes that have arrived, and carries out due actions.
     ///
     /// # Errors
     /// If the server broke an invariant.
@@ -382,7 +382,7 @@ fn request_of(action: HttpAction, world: &ViewerWorld<'_>) -> (String, ExpectedA
     }
 }
 
-/// Byte of a null packet at a place of a title, which stand in for what cannot be read.
+/// Byte at a place of a title where a null packet replaces unreadable data.
 pub fn null_byte(place: u64) -> u8 {
     match place % TS_PACKET_BYTES as u64 {
         0 => 0x47,

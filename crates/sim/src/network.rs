@@ -211,7 +211,7 @@ impl SimNetwork {
         }
     }
 
-    /// Whether bytes have arrived at the server, or the end of what the viewer sends.
+    /// Whether bytes or the end of the stream have arrived at the server.
     pub fn is_readable(&self, conn: u32) -> bool {
         let now = self.clock.now();
         self.conns.get(&conn).is_some_and(|conn| match conn.up.front() {
@@ -308,7 +308,7 @@ impl SimNetwork {
         let now = self.clock.now();
         let conns = self.conns.iter().flat_map(|(&id, conn)| {
             let down = conn.down.front().filter(|_| reads(id));
-            // What has arrived is the server's: it may leave it unread.
+            // The server may leave the bytes that have arrived unread.
             let up = conn.up.front().filter(|(at, _)| *at > now);
             [down.map(|(at, _)| *at), up.map(|(at, _)| *at)]
         });

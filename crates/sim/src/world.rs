@@ -87,7 +87,7 @@ struct SimWorld<'a> {
     http: Vec<HttpViewer>,
     /// Plans whose viewer has not come yet.
     waiting: Vec<(Instant, Arrival)>,
-    /// What the service counts for the orders of each viewer by HTTP.
+    /// The counters of the service for the orders of each viewer by HTTP.
     delivered: BTreeMap<u32, u64>,
     next_number: u32,
     next_fault: usize,
@@ -550,7 +550,7 @@ impl<'a> SimWorld<'a> {
         }
     }
 
-    /// The counters of service and web side are what the viewers have seen.
+    /// The counters of service and web side equal the viewers' own.
     fn check_web(&self) -> Result<(), String> {
         for viewer in self.http.iter().filter(|_| self.starts == 0) {
             let sent = self.network.lock().sent.get(&MediaAddress::Bytes(viewer.number)).copied();

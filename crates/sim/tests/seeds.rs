@@ -23,7 +23,7 @@ fn some_hundred_seeds_hold() {
     }
 }
 
-/// Files and segments on a volume with a lost disk: packets of that disk were left out instead of decoded from parity.
+/// These seeds fetch files and segments from a volume with a lost disk, whose packets must be decoded from parity.
 #[test]
 fn seeds_that_failed_once_hold() {
     let stores = Stores::write();
