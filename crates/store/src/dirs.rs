@@ -27,6 +27,8 @@ pub(crate) const PICTURES_DIR: &str = "pictures";
 pub const LOCK_FILE: &str = "lock";
 /// Ends the name of a title below `tmp` that is being removed.
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
+/// Extension of the note on a recording below `tmp`.
+pub(crate) const RECORDING_EXTENSION: &str = "recording";
 /// Below `tmp`: the data encoded for a ladder, kept for a while if the encoding is interrupted.
 pub(crate) const LADDER_SUFFIX: &str = ".ladder";
 

@@ -98,7 +98,11 @@ impl Film {
 
     /// Writes data and metadata; the caller commits.
     pub fn write(&self, volume: &Volume, sizes: &[u16]) -> Result<TitleWriter, StoreError> {
-        let mut writer = TitleWriter::begin(volume, sizes)?;
+        self.write_into(TitleWriter::begin(volume, sizes)?, sizes)
+    }
+
+    /// Writes data and metadata into a title that has begun.
+    pub fn write_into(&self, mut writer: TitleWriter, sizes: &[u16]) -> Result<TitleWriter, StoreError> {
         // Odd portions, so that no portion ends where a packet or a write ends.
         for portion in self.bytes.chunks(37 * TS_PACKET_BYTES) {
             writer.write_data(portion)?;

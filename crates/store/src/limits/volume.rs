@@ -30,6 +30,8 @@ pub const MAX_LOCKS_BYTES: u64 = 1 << 20;
 pub const MTIME_STEP: Duration = Duration::from_secs(2);
 /// A manifest that is replaced does not show in the modification time of `titles`: all are looked at this often.
 pub const LIST_AGAIN: Duration = Duration::from_secs(30);
+/// Longest note on a recording: two names, each of at most 4 KiB.
+pub const MAX_RECORDING_NOTE_BYTES: u64 = 64 << 10;
 /// Longest list of members: a member's line is a path of at most 4 KiB, which may be written byte by byte as numbers.
 pub const MAX_MEMBERS_FILE_BYTES: u64 = 64 * 1024 * MAX_MEMBERS as u64;
 

@@ -19,7 +19,7 @@ use crate::limits::volume::MAX_ROUNDS;
 use crate::members::MemberState;
 use crate::volume::lock::StoreLock;
 use crate::volume::manifest_io::{read_manifest, read_manifest_file};
-use crate::volume::recover::{TmpEntry, look_at_tmp};
+use crate::volume::recover::{TmpEntry, look_at_tmp, remove_stale};
 use crate::volume::{Volume, make_subdirectories};
 
 /// How a repair is done.
@@ -324,7 +324,7 @@ fn clean(volume: &Volume, slot: usize, titles: &[TitleSet]) -> Result<(), StoreE
     let _store = StoreLock::take(&dirs)?;
     for entry in look_at_tmp(&dirs)? {
         if let TmpEntry::Stale(path) = entry {
-            remove_tree(&dirs.disk, &path)?;
+            remove_stale(&dirs, &path)?;
         }
     }
     Ok(())

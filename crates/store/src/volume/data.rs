@@ -84,13 +84,18 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Writes the rest and makes all of it durable.
-    pub(crate) fn finish(mut self) -> Result<Finished, StoreError> {
+    /// Makes durable what has come until now.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.hash();
         self.write()?;
         self.file
             .sync_all()
-            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))?;
+            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))
+    }
+
+    /// Writes the rest and makes all of it durable.
+    pub(crate) fn finish(mut self) -> Result<Finished, StoreError> {
+        self.flush()?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
 }

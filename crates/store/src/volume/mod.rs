@@ -16,6 +16,7 @@
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
 //! | `publish` | makes written data visible: one title, or a title with its renditions |
+//! | `recording` | titles written for hours, and what an interrupted one left |
 //! | `data` | the one pass over its bytes |
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
@@ -55,6 +56,7 @@ mod on_use;
 mod open;
 mod parity_crcs;
 mod publish;
+mod recording;
 pub(crate) mod recover;
 mod remove;
 mod resize;
@@ -105,6 +107,7 @@ pub use name::{UploadNames, is_usable, slug};
 pub use on_use::reserve;
 pub use open::ParityFiles;
 pub use publish::Naming;
+pub use recording::{InterruptedRecording, RecordedMedia, RecordingNote};
 pub use sources::{KnownSource, SourceMatch, Sources};
 pub use state::Volume;
 pub use subtitles::NewSubtitles;

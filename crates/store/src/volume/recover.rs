@@ -7,6 +7,7 @@
 //! | `titles/<id>` on some, `tmp/<id>` with its manifest on others | it is renamed there too |
 //! | `tmp/<id>` without a manifest, `titles/<id>` on others | left: a repair goes on with it |
 //! | `tmp/<id>` of a title that is nowhere visible | removed, unless a member that may have it is missing |
+//! | the same with `tmp/<id>.recording` | left: a title is made of it ([`super::recording`]) |
 //! | `tmp/<key>.ladder`, encoded for a ladder that was interrupted | kept for a week |
 //! | a new manifest of a title in `tmp`, and the same in place on some | put in place on the others, with its files |
 
@@ -21,8 +22,9 @@ use millrace_core::ids::TitleId;
 use super::lock::{StoreLock, is_held};
 use super::manifest_io::{drop_unnamed, read_manifest};
 use super::members_io::leave_missing_behind;
+use super::recording::note_path;
 use crate::dirs::{
-    Dirs, LADDER_SUFFIX, LOCK_FILE, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
+    Dirs, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
     unix_s,
 };
 use crate::disk::Disk;
@@ -41,6 +43,8 @@ pub(crate) enum TmpEntry {
     Stale(PathBuf),
     /// Encoded for a ladder that was interrupted: the next try goes on with it.
     Kept(PathBuf),
+    /// A recording whose program died: a title is made of it.
+    Recording(PathBuf),
     /// Nothing that Millrace makes.
     Foreign(PathBuf),
 }
@@ -62,12 +66,19 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
             });
             continue;
         }
+        if path.extension().is_some_and(|extension| extension == RECORDING_EXTENSION) {
+            let is_needed = path.with_extension("").is_dir();
+            entries.push(if is_needed { TmpEntry::Kept(path) } else { TmpEntry::Stale(path) });
+            continue;
+        }
         entries.push(if removed.is_some_and(|name| id_of_name(OsStr::new(name)).is_some()) {
             TmpEntry::Stale(path)
         } else if id_of_name(&name).is_none() {
             TmpEntry::Foreign(path)
         } else if is_held(&path.join(LOCK_FILE))? {
             TmpEntry::Live(path)
+        } else if path.with_extension(RECORDING_EXTENSION).exists() {
+            TmpEntry::Recording(path)
         } else {
             TmpEntry::Stale(path)
         });
@@ -92,10 +103,18 @@ fn is_young(path: &Path) -> bool {
 pub(crate) fn sweep(dirs: &Dirs, _store: &StoreLock) -> Result<(), StoreError> {
     for entry in look_at_tmp(dirs)? {
         if let TmpEntry::Stale(path) = entry {
-            remove_tree(&dirs.disk, &path)?;
+            remove_stale(dirs, &path)?;
         }
     }
     Ok(())
+}
+
+/// Removes what a dead process left: a directory, or the note on a recording.
+pub(crate) fn remove_stale(dirs: &Dirs, path: &Path) -> Result<(), StoreError> {
+    if path.is_dir() {
+        return remove_tree(&dirs.disk, path);
+    }
+    dirs.disk.remove_file(path).map_err(StoreError::io("remove", path))
 }
 
 /// Puts all members that are there in order.
@@ -126,10 +145,15 @@ pub(super) fn recover(
     let mut left = Vec::new();
     for dirs in usable {
         for entry in look_at_tmp(dirs)? {
-            if let TmpEntry::Stale(path) = entry {
-                let fate = RecoveryAction::of(dirs, &path, members, usable);
-                left.push((dirs, path, fate));
-            }
+            let (TmpEntry::Stale(path) | TmpEntry::Recording(path)) = entry else { continue };
+            // The power may have been cut before all members had the note.
+            let id = path.file_name().and_then(id_of_name);
+            let is_recording = id.is_some_and(|id| usable.iter().any(|dirs| note_path(dirs, id).exists()));
+            let fate = match RecoveryAction::of(dirs, &path, members, usable) {
+                RecoveryAction::Remove if is_recording => RecoveryAction::Leave,
+                fate => fate,
+            };
+            left.push((dirs, path, fate));
         }
     }
     left.into_iter().try_for_each(|(dirs, path, fate)| fate.carry_out(dirs, &path))
@@ -175,7 +199,8 @@ enum RecoveryAction {
 
 impl RecoveryAction {
     fn of(dirs: &Dirs, path: &Path, members: &Members, usable: &[Dirs]) -> Self {
-        if path.file_name().is_some_and(is_ladder) {
+        let is_note = path.extension().is_some_and(|extension| extension == RECORDING_EXTENSION);
+        if is_note || path.file_name().is_some_and(is_ladder) {
             return Self::Remove;
         }
         let Some(id) = path.file_name().and_then(id_of_name) else { return Self::Leave };
@@ -204,7 +229,7 @@ impl RecoveryAction {
         let disk = &dirs.disk;
         match self {
             Self::Leave => Ok(()),
-            Self::Remove => remove_tree(disk, path),
+            Self::Remove => remove_stale(dirs, path),
             Self::Show(id) => {
                 if path.join(LOCK_FILE).exists() {
                     disk.remove_file(&path.join(LOCK_FILE)).map_err(StoreError::io("remove", path))?;

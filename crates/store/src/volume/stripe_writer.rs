@@ -173,6 +173,11 @@ impl StripeWriter {
         Ok(())
     }
 
+    /// Makes the media of full stripes durable.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        self.members.iter_mut().filter_map(|member| member.data.as_mut()).try_for_each(UnitsWriter::flush)
+    }
+
     /// Writes the rest and makes all of it durable.
     pub(super) fn finish(mut self, title: TitleId) -> Result<StripesDone, StoreError> {
         if self.filled > 0 {
@@ -267,11 +272,15 @@ impl UnitsWriter {
         write_out(&mut self.file, &mut self.buffer, &mut self.written)
     }
 
-    fn finish(mut self) -> Result<Finished, StoreError> {
+    fn flush(&mut self) -> Result<(), StoreError> {
         self.write()?;
         self.file
             .sync_all()
-            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))?;
+            .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))
+    }
+
+    fn finish(mut self) -> Result<Finished, StoreError> {
+        self.flush()?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
 }

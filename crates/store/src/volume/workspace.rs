@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 
 use super::lock::{StoreLock, lock};
-use crate::dirs::{Dirs, LOCK_FILE, random, remove_tree};
+use crate::dirs::{Dirs, LOCK_FILE, RECORDING_EXTENSION, random, remove_tree};
 use crate::disk::Disk;
 use crate::error::StoreError;
 
@@ -17,6 +17,8 @@ pub(crate) struct Workspace {
     id: TitleId,
     parts: Vec<WorkspaceDir>,
     gone: bool,
+    /// A recording is made in it: without an order nothing of it is removed.
+    is_kept: bool,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Workspace {
 
     /// The same under an id that is given. An error if another process has a workspace with this id.
     pub(crate) fn create_as(members: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
-        let mut workspace = Self { id, parts: Vec::new(), gone: false };
+        let mut workspace = Self { id, parts: Vec::new(), gone: false, is_kept: false };
         for dirs in members {
             let part = WorkspaceDir::create(dirs, workspace.id)?;
             workspace.parts.push(part);
@@ -79,14 +81,37 @@ impl Workspace {
         Ok(())
     }
 
+    /// What is in it stays, whatever happens, until it is a title or [discarded](Self::discard).
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Removes it although it was to be kept.
+    pub(super) fn discard(&mut self) {
+        if std::mem::take(&mut self.is_kept) {
+            self.remove_notes();
+            self.remove();
+        }
+    }
+
     /// They have been renamed: nothing is left to remove.
     pub(crate) fn forget(mut self) {
         self.gone = true;
+        if self.is_kept {
+            self.remove_notes();
+        }
     }
 
-    /// Removes them now; nothing in them can be used any more.
+    fn remove_notes(&self) {
+        for part in &self.parts {
+            // A note without its directory is swept when the store is opened next.
+            let _ = part.disk.remove_file(&part.path.with_extension(RECORDING_EXTENSION));
+        }
+    }
+
+    /// Removes them now; nothing in them can be used any more. What is to be kept stays.
     pub(crate) fn remove(&mut self) {
-        if !std::mem::replace(&mut self.gone, true) {
+        if !std::mem::replace(&mut self.gone, true) && !self.is_kept {
             for part in &self.parts {
                 // An error here has no caller to go to; the remains are swept when the store is
                 // opened next.

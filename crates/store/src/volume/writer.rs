@@ -40,9 +40,9 @@ pub struct TitleWriter {
     volume: Arc<VolumeInner>,
     /// Members that the title is written on, by position, and the generation of the member list
     /// they come from.
-    homes: Vec<Dirs>,
+    pub(super) homes: Vec<Dirs>,
     generation: u64,
-    workspace: Workspace,
+    pub(super) workspace: Workspace,
     /// `None` after an error: open files would keep their space on the disk.
     files: Option<Files>,
     subtitles: Vec<NewSubtitles>,
@@ -169,6 +169,17 @@ impl TitleWriter {
     /// May come before or after the packet's data; media time may not run back.
     pub fn push_meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
         self.or_give_up(|id, files| files.push_meta(id, packet_bytes, meta))
+    }
+
+    /// Makes the media durable that has come until now; of a title on several members, that of full stripes.
+    ///
+    /// # Errors
+    /// If a disk refuses.
+    pub fn flush(&mut self) -> Result<(), StoreError> {
+        self.or_give_up(|_, files| {
+            files.data.as_mut().map_or(Ok(()), DataWriter::flush)?;
+            files.stripes.as_mut().map_or(Ok(()), StripeWriter::flush)
+        })
     }
 
     /// After an error, closes and removes the files at once, so that half-written media on a full

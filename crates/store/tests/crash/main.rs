@@ -3,6 +3,7 @@
 mod crash_import;
 mod crash_ladder;
 mod crash_members;
+mod crash_recording;
 mod crash_replace;
 mod crash_single;
 mod crash_subtitles;

@@ -7,6 +7,7 @@ mod members_lost;
 mod members_stripes;
 #[path = "../support/members_support.rs"]
 mod members_support;
+mod recordings;
 mod renditions;
 mod repair;
 mod repair_check;
