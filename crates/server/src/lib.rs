@@ -12,6 +12,7 @@
 //! | [`library`] | the titles that can be asked for, in step with folders and store |
 //! | [`cast`] | titles in a row, sent to UDP addresses or fed to a live title |
 //! | [`live`] | live sources, and the titles that are made of them while they are sent |
+//! | [`date`] | dates in texts |
 //! | [`cmds`] | the subcommands |
 //!
 //! ## Where to read on
@@ -43,6 +44,7 @@ pub mod admission;
 pub mod cast;
 pub mod cmds;
 pub mod control;
+pub mod date;
 pub mod library;
 pub mod limits;
 pub mod live;

@@ -155,6 +155,10 @@ impl ServerContext {
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
         (Method::Put | Method::Post, _) if found.route.methods().contains(&method) => RequestedAction::Upload,
+        // Whoever may begin a recording may end it.
+        (Method::Delete, Needs::Upload) if found.route.kind == ResourceKind::LiveRecording => {
+            RequestedAction::Upload
+        }
         // Whatever it would do, it would change something.
         (Method::Put | Method::Post | Method::Delete | Method::Patch | Method::Other, _) => {
             RequestedAction::Change

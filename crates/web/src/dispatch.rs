@@ -15,7 +15,8 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, chapters, cmaf, events, hls, live, live_input, pictures, rename, status, subtitles, upload,
+    api, chapters, cmaf, events, hls, live, live_input, pictures, recordings, rename, status, subtitles,
+    upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -61,6 +62,7 @@ async fn find_answer(shared: &Arc<ServerContext>, request: &Request, source: Req
         Method::Options => cors::preflight(found.route),
         Method::Delete if found.route.methods().contains(&Method::Delete) => match routed.let_in().await {
             Ok(_) if found.route.kind == ResourceKind::SubtitleFile => subtitles::remove(shared, found).await,
+            Ok(_) if found.route.kind == ResourceKind::LiveRecording => recordings::stop(shared, found),
             Ok(_) => api::remove(shared, found.name.clone()).await,
             Err(refused) => refused,
         },
@@ -118,6 +120,7 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
         }
         ResourceKind::LiveSegment => return live::segment(request, seen, found, source.id),
         ResourceKind::LiveInput => return live::state(seen, &found.name),
+        ResourceKind::LiveRecording => return recordings::state(shared, found),
         ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,
         ResourceKind::ApiEvents => return events::answer(shared, request.method),
@@ -181,6 +184,7 @@ pub(crate) async fn take_upload(
     let answer = match routed.found.route.kind {
         ResourceKind::SubtitleFile => subtitles::put(routed, body, beat).await,
         ResourceKind::LiveInput => live_input::take(routed, body, beat).await,
+        ResourceKind::LiveRecording => recordings::start(routed, body).await,
         _ => upload::take(routed, body, beat).await,
     };
     logged(routed, answer)

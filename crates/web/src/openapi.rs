@@ -21,7 +21,7 @@ use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
-use crate::site::LiveStatus;
+use crate::site::{LiveRecording, LiveStatus, RecordingWish};
 use crate::uploads::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
@@ -43,6 +43,8 @@ fn of_change(kind: ResourceKind, method: Method) -> (&'static [u16], &'static [u
         (ResourceKind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
         (ResourceKind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
         (ResourceKind::LiveInput, _) => (&[204], &[400, 404, 408, 409, 415]),
+        (ResourceKind::LiveRecording, Method::Put) => (&[201], &[400, 404, 408, 409, 413, 507]),
+        (ResourceKind::LiveRecording, _) => (&[200], &[404]),
         _ => (&[204], &[404, 500]),
     }
 }
@@ -82,6 +84,7 @@ fn document() -> Value {
     let error = reference::<Failure>(&mut schemas);
     let title = reference::<TitleDescription>(&mut schemas);
     reference::<TitleChange>(&mut schemas);
+    reference::<RecordingWish>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
@@ -128,6 +131,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
         ResourceKind::LiveMaster | ResourceKind::LivePlaylist => of(&[M3U8], Tagged, &[404, 503]),
         ResourceKind::LiveInput => of_json(reference::<LiveStatus>(schemas), &[404]),
+        ResourceKind::LiveRecording => of_json(reference::<LiveRecording>(schemas), &[404]),
         ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
         ResourceKind::Master | ResourceKind::Media | ResourceKind::Cmaf | ResourceKind::CmafMedia => {

@@ -66,6 +66,8 @@ pub(crate) enum ResourceKind {
     LiveSegment,
     /// Where the media of a live title is brought.
     LiveInput,
+    /// A live title is recorded as long as this is there.
+    LiveRecording,
     /// All titles, as JSON.
     ApiTitles,
     /// All live titles, as JSON.
@@ -138,6 +140,12 @@ pub(crate) const ROUTES: &[Route] = &[
         ResourceKind::LiveInput,
         Needs::Watch,
         "A live title, and where its media is brought",
+    ),
+    own(
+        "/live/{name}/recording",
+        ResourceKind::LiveRecording,
+        Needs::Upload,
+        "The recording of a live title: put to begin it, and deleted to end it",
     ),
     media(
         "/live/{name}/index.m3u8",
@@ -287,7 +295,7 @@ impl Route {
             ResourceKind::ApiTitle => {
                 &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch]
             }
-            ResourceKind::SubtitleFile => {
+            ResourceKind::SubtitleFile | ResourceKind::LiveRecording => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
             }
             ResourceKind::LiveInput => {

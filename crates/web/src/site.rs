@@ -21,7 +21,7 @@ use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::status::Status;
@@ -50,6 +50,22 @@ pub trait Site: Send + Sync + 'static {
     /// Why not.
     fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
         Err(LiveRefusal::Full("this server takes no live sources".to_owned()))
+    }
+
+    /// Begins to record a live title. Reads files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn record_live(&self, _name: &str, _wish: RecordingWish) -> Result<LiveRecording, RecordingRefusal> {
+        Err(RecordingRefusal::NoSource)
+    }
+
+    /// Ends the recording of a live title: it becomes a title within moments.
+    ///
+    /// # Errors
+    /// Why not.
+    fn stop_recording(&self, _name: &str) -> Result<LiveRecording, RecordingRefusal> {
+        Err(RecordingRefusal::NotRecorded)
     }
 
     /// The renditions of a title, the best first, itself among them; empty if it is the only one. From memory.
@@ -238,11 +254,15 @@ pub struct LiveStatus {
     /// Its items, if it is a channel of stored titles; for this machine and users who manage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<PlayedChannel>,
+    /// The recording of it that is being made; for this machine and users who manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<LiveRecording>,
 }
 
 impl LiveStatus {
-    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure.
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, the recording.
     pub(crate) fn leave_details_out(&mut self) {
+        self.recording = None;
         if self.state == "failed" {
             "the source cannot be reached at the moment".clone_into(&mut self.message);
         } else if self.channel.take().is_some() {
@@ -270,6 +290,51 @@ pub struct SkippedItem {
     pub item: String,
     /// Why it could not be played.
     pub reason: String,
+}
+
+/// A recording of a live title that is being made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveRecording {
+    /// Display name of the title that it becomes.
+    pub title: String,
+    /// When it began, in seconds since 1970 (UTC).
+    pub began_unix_s: u64,
+    /// When it ends, likewise; absent: when it is stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_unix_s: Option<u64>,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Bytes that are missing because the disks did not take them in time.
+    pub lost_bytes: u64,
+}
+
+/// What a recording is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordingWish {
+    /// Display name; absent: the live title's name and the time.
+    #[serde(default)]
+    pub title: Option<String>,
+    /// Seconds after which it ends; absent: when it is stopped, or the live title ends.
+    #[serde(default)]
+    pub for_s: Option<u64>,
+}
+
+/// Why nothing is recorded, or no recording stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordingRefusal {
+    /// There is no such live title.
+    #[error("no such live title")]
+    NoSource,
+    /// It is recorded already.
+    #[error("the live title is recorded already; stop that recording first")]
+    Busy,
+    /// It is not recorded.
+    #[error("the live title is not recorded")]
+    NotRecorded,
+    /// The store takes no title; holds the reason.
+    #[error("{0}")]
+    NoRoom(String),
 }
 
 /// The part of a live title that can be fetched in segments.

@@ -25,6 +25,8 @@ pub const MAX_AUDIO_POINTS: usize = 1 << 16;
 /// Free space is looked at no more often than each time that this much was written, however little there is: a look costs
 /// a system call.
 pub const MIN_LOOK_BYTES: u64 = 256 << 10;
+/// What a recording has got is made durable this often: that much may be lost when the power is cut.
+pub const RECORDING_FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// How often a silent program's reader looks whether it should stop: people do not notice.
 pub const CHILD_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The same while it ends, which takes milliseconds.

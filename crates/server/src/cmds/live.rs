@@ -32,6 +32,13 @@ struct RemoteSource {
     message: String,
     bits_per_s: u64,
     viewers: u64,
+    recording: Option<RemoteRecording>,
+}
+
+/// What of its recording is shown.
+#[derive(Deserialize)]
+struct RemoteRecording {
+    title: String,
 }
 
 pub(super) fn run(args: &LiveArgs) -> anyhow::Result<ExitCode> {
@@ -52,8 +59,12 @@ pub(super) fn run(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let width =
         sources.iter().map(|source| source.name.chars().count()).max().unwrap_or(0).clamp(4, MAX_LIVE_CELL);
     writeln!(out, "{:width$}  {:8}  {:>10}  {:>7}  MESSAGE", "NAME", "STATE", "RATE", "VIEWERS")?;
-    for RemoteSource { name, state, message, bits_per_s, viewers } in sources {
+    for RemoteSource { name, state, message, bits_per_s, viewers, recording } in sources {
         let (name, state) = (excerpt(&name, MAX_LIVE_CELL), excerpt(&state, MAX_LIVE_CELL));
+        let message = match recording {
+            Some(recording) => format!("{message}; recorded as \"{}\"", recording.title),
+            None => message,
+        };
         let (message, rate) = (excerpt(&message, MAX_LIVE_CELL), BitRate(bits_per_s).to_string());
         writeln!(out, "{name:width$}  {state:8}  {rate:>10}  {viewers:>7}  {message}")?;
     }

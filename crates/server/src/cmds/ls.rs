@@ -25,8 +25,8 @@ use super::remote::{Remote, RemoteArgs};
 use super::serve::{DEFAULT_PORTS, invite};
 use super::terminal::name;
 use super::title_names::fits;
+use crate::date::rfc1123;
 use crate::limits::control::LS_ANSWER;
-use crate::rtsp::date::rfc1123;
 
 /// List the titles in the store
 #[derive(Args)]

@@ -57,6 +57,7 @@ mod play;
 mod prepare;
 pub(crate) mod progress;
 mod publish;
+mod record;
 mod remote;
 mod repair;
 mod rm;
@@ -108,6 +109,7 @@ enum CliCommand {
     /// Load any server with many viewers, and measure received packets, lateness and loss (by millrace-lab)
     Load(lab::LabArgs),
     Live(live::LiveArgs),
+    Record(record::RecordArgs),
     Top(top::TopArgs),
     Engine(Box<engine::EngineArgs>),
     Doctor(doctor::DoctorArgs),
@@ -324,6 +326,7 @@ pub fn main() -> ExitCode {
         CliCommand::Cast(args) => cast::run(&args),
         CliCommand::Load(args) => lab::run("load", &args),
         CliCommand::Live(args) => live::run(&args),
+        CliCommand::Record(args) => record::run(&args),
         CliCommand::Top(args) => top::run(&args),
         CliCommand::Engine(args) => engine::run(&args),
         CliCommand::Doctor(args) => doctor::run(&args),

@@ -15,8 +15,8 @@ use millrace_store::volume::Volume;
 use serde_json::json;
 
 use super::{StoreArgs, password, serve};
+use crate::date::rfc1123;
 use crate::limits::MAX_LINK_TIME;
-use crate::rtsp::date::rfc1123;
 
 /// Add and remove users, set their rights, create tokens and signed links
 ///

@@ -16,6 +16,7 @@ use millrace_offload::clock::MonotonicClock;
 
 use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
+use super::tap::RecordingTap;
 use crate::cast::ChannelReport;
 use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
@@ -91,6 +92,7 @@ pub struct LiveChannel {
     /// Its items, if its media comes from stored titles.
     channel: OnceLock<Arc<Mutex<ChannelReport>>>,
     sheet: Sheet<LiveCounters>,
+    tap: RecordingTap,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,6 +128,7 @@ impl LiveChannel {
             failure: Mutex::default(),
             channel: OnceLock::new(),
             sheet: Sheet::default(),
+            tap: RecordingTap::default(),
         }
     }
 
@@ -192,6 +195,11 @@ impl LiveChannel {
     /// Its items, if its media comes from stored titles.
     pub fn channel(&self) -> Option<ChannelReport> {
         self.channel.get().map(|report| lock(report).clone())
+    }
+
+    /// Where a recording gets its media.
+    pub(super) fn tap(&self) -> &RecordingTap {
+        &self.tap
     }
 
     /// Its counters.

@@ -188,6 +188,7 @@ impl MediaInput {
         output.counters.running =
             u64::from(matches!(watch.state(), SourceState::Running | SourceState::TooFast));
         output.channel.publish_counters(&output.counters);
+        output.channel.tap().look(now);
         change
     }
 }
@@ -201,6 +202,7 @@ fn packer_hurries(packer: &LivePacker, before: &mut u64) -> bool {
 impl LiveOutput {
     fn feed(&mut self, packet: LivePacket<'_>) {
         let number = self.feeder.next_packet();
+        self.channel.tap().take(&packet);
         let LivePacket { bytes, flags, time } = packet;
         self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
         match self.feeder.push(bytes, flags, time) {

@@ -4,7 +4,7 @@
 //!   HTTP bodies (web) ──► LivePush ─┐
 //!   ffmpeg ──► pull (threads) ──────┤
 //!   sockets ──► receive (thread) ───┴► LiveInput: RTP, TS, clock (millrace_make::live) ──► Feeder ══ cache ══► engines
-//!                                       │ state, counters, access points
+//!                                       │ state, counters, access points    └► tap ──► Recordings ──► store
 //!                                       ▼
 //!   service ──► library ──► LiveTitles: LiveChannel of each title ◄── web: /live/NAME.ts, /api/v1/live
 //! ```
@@ -21,6 +21,8 @@
 //! | [`segments`] | segments of it, for HLS |
 //! | [`state`] | the state of a source, in one sentence |
 //! | [`receive`] | the thread that receives |
+//! | [`recordings`] | live titles that become titles of the store |
+//! | `tap` | where a recording gets its media |
 //!
 //! `docs/design/0048-live-sources.md`.
 
@@ -31,12 +33,15 @@ pub mod library;
 pub mod pull;
 pub mod push;
 pub mod receive;
+pub mod recordings;
 pub mod segments;
 pub mod state;
+mod tap;
 pub mod titles;
 
 pub use address::LiveSource;
 pub use channel::{LIVE_PREFIX, LiveChannel};
 pub use library::LiveLibrary;
 pub use push::LivePush;
+pub use recordings::Recordings;
 pub use titles::LiveTitles;

@@ -45,8 +45,7 @@ impl Recordings {
     /// None yet.
     pub fn new(
         titles: Arc<LiveTitles>,
-        volume: Arc<Volume>,
-        open_titles: Arc<OpenTitles>,
+        (volume, open_titles): (Arc<Volume>, Arc<OpenTitles>),
         ingest: IngestOptions,
     ) -> Self {
         Self { titles, store: RecordingStore { volume, open_titles, ingest }, running: Mutex::default() }
@@ -66,8 +65,7 @@ impl Recordings {
         let title = title.unwrap_or_else(|| format!("{source} {}", utc_minute(began_unix_s)));
         let path = format!("live:{source}").into();
         let note = RecordingNote { name: slug(&title), title, source: path, began_unix_s };
-        let length = wish.for_s.map(Duration::from_secs);
-        reader.end_at(length.and_then(|length| Instant::now().checked_add(length)));
+        reader.end_after(wish.for_s.map(Duration::from_secs));
         let progress = Arc::clone(reader.progress());
         let ends_unix_s = wish.for_s.map(|length_s| began_unix_s.saturating_add(length_s));
         let (store, of_thread) = (self.store.clone(), note.clone());
@@ -88,7 +86,8 @@ impl Recordings {
     /// [`RecordingRefusal::NotRecorded`].
     pub fn stop(&self, source: &str) -> Result<LiveRecording, RecordingRefusal> {
         let running = self.lock();
-        let recording = running.iter().find(|recording| recording.source == source && recording.is_going_on());
+        let recording =
+            running.iter().find(|recording| recording.source == source && recording.is_going_on());
         let recording = recording.ok_or(RecordingRefusal::NotRecorded)?;
         recording.progress.stop();
         Ok(recording.report())
@@ -97,7 +96,8 @@ impl Recordings {
     /// The recording of a live title, if it is recorded.
     pub fn of(&self, source: &str) -> Option<LiveRecording> {
         let running = self.lock();
-        let recording = running.iter().find(|recording| recording.source == source && recording.is_going_on())?;
+        let recording =
+            running.iter().find(|recording| recording.source == source && recording.is_going_on())?;
         Some(recording.report())
     }
 
@@ -114,7 +114,10 @@ impl Recordings {
                 return;
             }
             let note = recording.note().clone();
-            tracing::info!("recording of \"{}\": it was interrupted; a title is made of what there is", note.title);
+            tracing::info!(
+                "recording of \"{}\": it was interrupted; a title is made of what there is",
+                note.title
+            );
             match finish_interrupted(volume, recording, ingest) {
                 Ok(Some(title)) => self.store.added(&title),
                 Ok(None) => tracing::warn!("recording of \"{}\": nothing had come", note.title),
@@ -129,7 +132,7 @@ impl Recordings {
     /// Ends all of them. Those that take longer to be written are finished by the next start.
     pub fn stop_all(&self) {
         let running = std::mem::take(&mut *self.lock());
-        running.iter().for_each(|recording| recording.progress.stop());
+        running.iter().for_each(|recording| recording.progress.cut());
         let until = Instant::now() + RECORDING_STOP;
         for RunningRecording { note, thread, .. } in running {
             while !thread.is_finished() && Instant::now() < until {
@@ -137,7 +140,9 @@ impl Recordings {
             }
             if !thread.is_finished() {
                 let title = note.title;
-                tracing::warn!("recording of \"{title}\": not written yet; the next start of the server finishes it");
+                tracing::warn!(
+                    "recording of \"{title}\": not written yet; the next start of the server finishes it"
+                );
             } else if thread.join().is_err() {
                 tracing::error!("the thread of a recording panicked");
             }
@@ -152,7 +157,7 @@ impl Recordings {
 
 impl RunningRecording {
     fn is_going_on(&self) -> bool {
-        !self.progress.is_stopped() && !self.thread.is_finished()
+        self.progress.is_going() && !self.thread.is_finished()
     }
 
     fn report(&self) -> LiveRecording {
@@ -171,7 +176,9 @@ impl RecordingStore {
     fn has_room(&self) -> Result<(), RecordingRefusal> {
         let no_room = |error: millrace_store::StoreError| {
             tracing::warn!("recordings: the store takes none: {error}");
-            RecordingRefusal::NoRoom("the server's disks cannot take it now; its operator finds more in the log".to_owned())
+            RecordingRefusal::NoRoom(
+                "the server's disks cannot take it now; its operator finds more in the log".to_owned(),
+            )
         };
         self.volume.can_take_titles().map_err(no_room)?;
         match self.volume.room().map_err(no_room)?.contains(&0) {

@@ -3,16 +3,18 @@
 //! The source never waits for a disk: what a recording does not take in time is lost to it, and counted.
 
 use std::io::{self, Read};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant as Monotonic;
+use std::time::{Duration, Instant as Monotonic};
 
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::Instant;
 use millrace_make::live::LivePacket;
 
-use crate::limits::live::{RECORD_LOOK_EVERY, RECORD_PIECE_BYTES, RECORD_PIECE_NS, RECORD_PIECES};
+use crate::limits::live::{
+    RECORD_BEGIN_WAIT, RECORD_LOOK_EVERY, RECORD_PIECE_BYTES, RECORD_PIECE_NS, RECORD_PIECES, RECORD_TAIL_NS,
+};
 
 /// The place for the recording of a live title.
 #[derive(Default)]
@@ -28,6 +30,8 @@ struct Outlet {
     /// An access point has come.
     has_begun: bool,
     sent: Instant,
+    /// Since when it has been waiting for the place where it ends.
+    ending: Option<Instant>,
 }
 
 /// What a recording has got, for whoever reports on it.
@@ -35,8 +39,16 @@ struct Outlet {
 pub(super) struct RecordingProgress {
     bytes: AtomicU64,
     lost_bytes: AtomicU64,
-    is_stopped: AtomicBool,
+    /// One of the following.
+    stage: AtomicU8,
 }
+
+/// It goes on.
+const GOING: u8 = 0;
+/// It ends where a decoder would begin next: so its last picture is whole.
+const ENDING: u8 = 1;
+/// It has ended, or has to at once.
+const OVER: u8 = 2;
 
 impl RecordingProgress {
     /// Bytes handed to the recording, and bytes that it did not take in time.
@@ -44,14 +56,23 @@ impl RecordingProgress {
         (self.bytes.load(Ordering::Relaxed), self.lost_bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether it is to end.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Relaxed)
+    /// Whether it goes on until something ends it.
+    pub(super) fn is_going(&self) -> bool {
+        self.stage() == GOING
     }
 
-    /// Ends the recording behind what has come.
+    /// Ends the recording before the next access point, or within [`RECORD_TAIL_NS`].
     pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Relaxed);
+        self.stage.fetch_max(ENDING, Ordering::Relaxed);
+    }
+
+    /// Ends it behind what has come.
+    pub(super) fn cut(&self) {
+        self.stage.store(OVER, Ordering::Relaxed);
+    }
+
+    fn stage(&self) -> u8 {
+        self.stage.load(Ordering::Relaxed)
     }
 }
 
@@ -59,16 +80,25 @@ impl RecordingTap {
     /// Opens it; `None`: another recording has it.
     pub(super) fn open(&self) -> Option<TapReader> {
         let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        if outlet.as_ref().is_some_and(|outlet| !outlet.progress.is_stopped()) {
+        if outlet.as_ref().is_some_and(|outlet| outlet.progress.is_going()) {
             return None;
         }
         let (to, pieces) = sync_channel(RECORD_PIECES);
         let progress = Arc::<RecordingProgress>::default();
         let piece = Vec::with_capacity(RECORD_PIECE_BYTES);
-        *outlet =
-            Some(Outlet { to, progress: Arc::clone(&progress), piece, has_begun: false, sent: Instant(0) });
+        let (of_reader, has_begun, sent, ending) = (Arc::clone(&progress), false, Instant(0), None);
+        *outlet = Some(Outlet { to, progress, piece, has_begun, sent, ending });
         self.is_open.store(true, Ordering::Relaxed);
-        Some(TapReader { pieces, progress, piece: Vec::new(), taken: 0, ends_at: None })
+        let (piece, taken) = (Vec::new(), 0);
+        Some(TapReader {
+            pieces,
+            progress: of_reader,
+            piece,
+            taken,
+            length: None,
+            ends_at: None,
+            ending: None,
+        })
     }
 
     /// The media has ended.
@@ -86,12 +116,18 @@ impl RecordingTap {
             return;
         }
         let mut outlet = self.outlet.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(outlet) = &mut *outlet else { return };
-        outlet.has_begun |= packet.flags & PacketMeta::RANDOM_ACCESS != 0;
-        if outlet.has_begun {
-            outlet.piece.extend_from_slice(packet.bytes);
-            if outlet.piece.len() >= RECORD_PIECE_BYTES {
-                outlet.send();
+        let Some(open) = &mut *outlet else { return };
+        let is_access = packet.flags & PacketMeta::RANDOM_ACCESS != 0;
+        if is_access && !open.progress.is_going() {
+            open.send();
+            *outlet = None;
+            return self.is_open.store(false, Ordering::Relaxed);
+        }
+        open.has_begun |= is_access;
+        if open.has_begun {
+            open.piece.extend_from_slice(packet.bytes);
+            if open.piece.len() >= RECORD_PIECE_BYTES {
+                open.send();
             }
         }
     }
@@ -107,7 +143,13 @@ impl RecordingTap {
             open.sent = now;
             open.send();
         }
-        if open.progress.is_stopped() {
+        let is_over = match open.progress.stage() {
+            GOING => false,
+            ENDING => now.ns_since(*open.ending.get_or_insert(now)) >= RECORD_TAIL_NS || !open.has_begun,
+            _ => true,
+        };
+        if is_over {
+            open.send();
             *outlet = None;
             self.is_open.store(false, Ordering::Relaxed);
         }
@@ -124,7 +166,7 @@ impl Outlet {
         let counter = match self.to.try_send(piece) {
             Ok(()) => &self.progress.bytes,
             Err(TrySendError::Full(_)) => &self.progress.lost_bytes,
-            Err(TrySendError::Disconnected(_)) => return self.progress.stop(),
+            Err(TrySendError::Disconnected(_)) => return self.progress.cut(),
         };
         counter.fetch_add(length, Ordering::Relaxed);
     }
@@ -136,7 +178,11 @@ pub(super) struct TapReader {
     progress: Arc<RecordingProgress>,
     piece: Vec<u8>,
     taken: usize,
+    length: Option<Duration>,
+    /// When it has been going on for its length.
     ends_at: Option<Monotonic>,
+    /// Since when it has been waiting for its end.
+    ending: Option<Monotonic>,
 }
 
 impl TapReader {
@@ -145,9 +191,11 @@ impl TapReader {
         &self.progress
     }
 
-    /// Ends the recording at this moment.
-    pub(super) fn end_at(&mut self, at: Option<Monotonic>) {
-        self.ends_at = at;
+    /// Ends the recording when it has been going on for so long; one that does not begin ends a minute later.
+    pub(super) fn end_after(&mut self, length: Option<Duration>) {
+        self.length = length;
+        self.ends_at =
+            length.and_then(|length| Monotonic::now().checked_add(length.saturating_add(RECORD_BEGIN_WAIT)));
     }
 
     /// The next piece; `None`: it is over.
@@ -155,14 +203,18 @@ impl TapReader {
         loop {
             match self.pieces.recv_timeout(RECORD_LOOK_EVERY) {
                 Ok(piece) => {
+                    if let Some(length) = self.length.take() {
+                        self.ends_at = Monotonic::now().checked_add(length);
+                    }
                     self.look_at_clock();
                     return Some(piece);
                 }
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {
                     self.look_at_clock();
-                    // With a source that is silent nobody else takes the outlet away.
-                    if self.progress.is_stopped() {
+                    // While the source is silent, the end of the media does not come.
+                    let is_late = |since: Monotonic| since.elapsed().as_nanos() >= u128::from(RECORD_TAIL_NS);
+                    if self.progress.stage() == OVER || self.ending.is_some_and(is_late) {
                         return None;
                     }
                 }
@@ -170,9 +222,13 @@ impl TapReader {
         }
     }
 
-    fn look_at_clock(&self) {
-        if self.ends_at.is_some_and(|at| Monotonic::now() >= at) {
+    fn look_at_clock(&mut self) {
+        let now = Monotonic::now();
+        if self.ends_at.is_some_and(|at| now >= at) {
             self.progress.stop();
+        }
+        if !self.progress.is_going() {
+            self.ending.get_or_insert(now);
         }
     }
 }
@@ -192,7 +248,7 @@ impl Read for TapReader {
 
 impl Drop for TapReader {
     fn drop(&mut self) {
-        self.progress.stop();
+        self.progress.cut();
     }
 }
 
@@ -229,15 +285,35 @@ mod tests {
     }
 
     #[test]
-    fn stopped_recording_gets_what_came_before_and_nothing_later() {
+    fn stopped_recording_ends_before_next_access_point() {
         let tap = RecordingTap::default();
         let reader = tap.open().unwrap();
-        tap.take(&packet(b"taken", PacketMeta::RANDOM_ACCESS));
+        tap.take(&packet(b"key ", PacketMeta::RANDOM_ACCESS));
         reader.progress().stop();
-        tap.look(Instant(RECORD_PIECE_NS));
-        tap.take(&packet(b"later", 0));
-        tap.look(Instant(2 * RECORD_PIECE_NS));
-        assert_eq!(all_of(reader), b"taken");
+        tap.look(Instant(1));
+        tap.take(&packet(b"the rest of it", 0));
+        tap.look(Instant(RECORD_TAIL_NS));
+        tap.take(&packet(b"next", PacketMeta::RANDOM_ACCESS));
+        assert_eq!(all_of(reader), b"key the rest of it");
+    }
+
+    #[test]
+    fn stopped_recording_ends_without_access_point_in_time_and_cut_one_at_once() {
+        for (is_cut, expected) in [(false, &b"key more"[..]), (true, b"key ")] {
+            let tap = RecordingTap::default();
+            let reader = tap.open().unwrap();
+            tap.take(&packet(b"key ", PacketMeta::RANDOM_ACCESS));
+            reader.progress().stop();
+            if is_cut {
+                reader.progress().cut();
+            }
+            tap.look(Instant(1));
+            tap.take(&packet(b"more", 0));
+            tap.look(Instant(1 + RECORD_TAIL_NS));
+            tap.take(&packet(b"too late", 0));
+            tap.look(Instant(2 + 2 * RECORD_TAIL_NS));
+            assert_eq!(all_of(reader), expected);
+        }
     }
 
     #[test]

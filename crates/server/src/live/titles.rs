@@ -104,6 +104,7 @@ impl LiveTitles {
     /// Ends a title: it cannot be asked for any more. It is closed in the cache when its last viewer has gone.
     pub fn close(&self, channel: &LiveChannel) {
         let title = channel.title();
+        channel.tap().close();
         let mut lists = self.lock();
         lists.channels.retain(|_, open| open.title() != title);
         let has_viewers = lists.viewers.contains_key(&title);

@@ -9,13 +9,11 @@
 //! | [`speeds`] | the `Scale` and `Speed` headers |
 //! | [`target`] | the title or track that a URL names |
 //! | [`tunnel`] | RTSP in HTTP |
-//! | [`date`] | the `Date` header |
 //!
 //! Messages are those of `rtsp-types`. Its typed `Transport` and `Range` headers are not used: the first panics on a
 //! `dest_addr` of one quotation mark, the second refuses times that players send (`npt=12.`).
 #![forbid(unsafe_code)]
 
-pub mod date;
 pub mod frame;
 pub mod range;
 pub mod reply;

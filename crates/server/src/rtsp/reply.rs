@@ -3,7 +3,7 @@
 use rtsp_types::headers::{CSEQ, DATE, SERVER, TIMESTAMP, WWW_AUTHENTICATE};
 use rtsp_types::{HeaderName, Response, StatusCode, Version};
 
-use super::date::rfc1123;
+use crate::date::rfc1123;
 
 /// Methods this server carries out (RFC 2326 section 10.1); players choose their keep-alive from it.
 pub const PUBLIC: &str = "OPTIONS, DESCRIBE, SETUP, PLAY, PAUSE, GET_PARAMETER, SET_PARAMETER, TEARDOWN";

@@ -765,3 +765,15 @@ fn live_title_plays_by_hls_and_its_playlist_moves_on() {
     let before = sequence(&now);
     site.until("the playlist moves on", |site| list(site).is_some_and(|list| sequence(&list) > before));
 }
+
+/// ffmpeg waits for no answer: it closes its connection behind the last byte, which the server has not come to yet.
+#[test]
+fn live_title_ends_with_body_whose_client_does_not_wait() {
+    let mut site = Site::without_source();
+    let media = std::fs::read(site.film(5)).unwrap();
+    let mut client = begin_input(&site, "POST");
+    media.chunks(32 << 10).for_each(|piece| send_chunk(&mut client, piece));
+    client.write_all(b"0\r\n\r\n").unwrap();
+    drop(client);
+    site.server.wait_for("ended by its sender", TIMEOUT);
+}

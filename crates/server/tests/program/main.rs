@@ -32,6 +32,7 @@ mod e2e_pictures;
 mod e2e_process;
 mod e2e_proxied;
 mod e2e_real_disks;
+mod e2e_recordings;
 mod e2e_rendition;
 mod e2e_rights;
 mod e2e_scale;

@@ -19,7 +19,9 @@ use super::publish::INGEST;
 use super::recover::{TmpEntry, look_at_tmp};
 use super::state::{Volume, VolumeInner};
 use super::writer::TitleWriter;
-use crate::dirs::{Dirs, LOCK_FILE, RECORDING_EXTENSION, id_of_name, read_whole, remove_tree, sync_dir, write_new};
+use crate::dirs::{
+    Dirs, LOCK_FILE, RECORDING_EXTENSION, id_of_name, read_whole, remove_tree, sync_dir, write_new,
+};
 use crate::error::StoreError;
 use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE};
 use crate::limits::volume::MAX_RECORDING_NOTE_BYTES;
@@ -117,7 +119,12 @@ impl Volume {
     }
 
     /// Locks a recording; `None`: another process was faster. A note that the power cut damaged is replaced by one that says little.
-    fn claim(&self, dirs: &Dirs, id: TitleId, path: &Path) -> Result<Option<InterruptedRecording>, StoreError> {
+    fn claim(
+        &self,
+        dirs: &Dirs,
+        id: TitleId,
+        path: &Path,
+    ) -> Result<Option<InterruptedRecording>, StoreError> {
         let bytes = read_whole(&note_path(dirs, id), MAX_RECORDING_NOTE_BYTES).unwrap_or_default();
         let note = serde_json::from_slice(&bytes).unwrap_or_else(|_| RecordingNote {
             name: "recording".to_owned(),
@@ -150,7 +157,10 @@ impl InterruptedRecording {
         let homes = self.volume.all_members(INGEST)?;
         let layout = match homes.len() {
             1 => None,
-            _ => StripeLayout::new(&self.volume.members.geometry(), MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64),
+            _ => StripeLayout::new(
+                &self.volume.members.geometry(),
+                MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64,
+            ),
         };
         let name = if layout.is_some() { DATA_UNITS_FILE } else { DATA_FILE };
         let open = |dirs: &Dirs| {
@@ -203,7 +213,8 @@ impl RecordedMedia {
             None => lengths.first().copied().unwrap_or(0),
             Some(layout) => {
                 let unit_bytes = layout.unit_bytes() as u64;
-                let units = (0..layout.stripes()).flat_map(|stripe| (0..layout.k()).map(move |unit| (stripe, unit)));
+                let units =
+                    (0..layout.stripes()).flat_map(|stripe| (0..layout.k()).map(move |unit| (stripe, unit)));
                 let mut end = 0;
                 for (stripe, unit) in units {
                     let there = lengths[layout.position_of(stripe, unit)]

@@ -24,8 +24,8 @@ use super::manifest_io::{drop_unnamed, read_manifest};
 use super::members_io::leave_missing_behind;
 use super::recording::note_path;
 use crate::dirs::{
-    Dirs, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree, rename, sync_dir,
-    unix_s,
+    Dirs, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree,
+    rename, sync_dir, unix_s,
 };
 use crate::disk::Disk;
 use crate::error::StoreError;

@@ -46,7 +46,8 @@ fn power_cut_while_recording_leaves_all_that_was_flushed() {
         let geometry = Geometry::choose(members, parity, 0).unwrap();
         drop(Volume::create(&roots, geometry).unwrap());
         let film = Film::new(TS_PACKETS, 3);
-        let stripe = geometry.stripes(1).max(1) as usize * usize::from(geometry.k) * geometry.unit_packets as usize;
+        let stripe =
+            geometry.stripes(1).max(1) as usize * usize::from(geometry.k) * geometry.unit_packets as usize;
         let unflushed = if members == 1 { 0 } else { stripe * usize::from(SIZE) };
         let sim = Sim::new(&roots.iter().map(PathBuf::as_path).collect::<Vec<&Path>>()).unwrap();
         let volume = Volume::open_members_on(&roots, sim.disk()).unwrap();

@@ -15,6 +15,7 @@
 //! | `subtitles` | the same for subtitles; subtitles as files |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `upload` | uploads of titles |
+//! | `recordings` | live titles that are recorded |
 //! | `rename` | changes of display names |
 
 pub(crate) mod api;
@@ -26,6 +27,7 @@ pub(crate) mod live;
 pub(crate) mod live_input;
 pub(crate) mod master;
 pub(crate) mod pictures;
+pub(crate) mod recordings;
 pub(crate) mod rename;
 pub(crate) mod status;
 pub(crate) mod subtitles;

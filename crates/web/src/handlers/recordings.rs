@@ -19,13 +19,14 @@ pub(crate) async fn start(
     }
     let wish = wish(&read_change(body).await?)?;
     let name = source_of(routed.found);
-    let started = routed.shared.reading(move |shared| shared.site.record_live(&name, wish)).await;
+    let started = routed.shared.reading(move |shared| Ok(shared.site.record_live(&name, wish))).await;
+    let started = started.map_err(|error| Answer::error(500, &error.to_string()))?;
     let recording = started.map_err(|why| refusal(&why))?;
     Ok(Answer { status: 201, ..Answer::json(&recording) })
 }
 
 /// `DELETE`: the recording ends, and becomes a title.
-pub(crate) async fn stop(shared: &ServerContext, found: &RouteMatch) -> Answer {
+pub(crate) fn stop(shared: &ServerContext, found: &RouteMatch) -> Answer {
     match shared.site.stop_recording(&source_of(found)) {
         Ok(recording) => Answer::json(&recording),
         Err(why) => refusal(&why),
@@ -77,7 +78,8 @@ mod tests {
         assert_eq!(wish(b"").unwrap(), RecordingWish::default());
         let full = wish(br#"{"title": "News", "for_s": 90}"#).unwrap();
         assert_eq!(full, RecordingWish { title: Some("News".to_owned()), for_s: Some(90) });
-        for bad in ["{", "[]", r#"{"for_s": -1}"#, r#"{"for_s": 0}"#, r#"{"seconds": 5}"#, r#"{"title": 7}"#] {
+        for bad in ["{", "[]", r#"{"for_s": -1}"#, r#"{"for_s": 0}"#, r#"{"seconds": 5}"#, r#"{"title": 7}"#]
+        {
             assert_eq!(wish(bad.as_bytes()).unwrap_err().status, 400, "{bad}");
         }
     }

@@ -28,8 +28,7 @@ pub(crate) async fn take(
     body: impl Body<Data = Bytes> + Unpin,
 ) -> Result<Answer, Answer> {
     let visitor = routed.let_in().await?;
-    let late = |_| Answer::error(408, "the change does not come; send it again");
-    let bytes = timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)??;
+    let bytes = read_change(body).await?;
     let title = new_title(&bytes)?;
     let name = routed.found.name.clone();
     let renamed = routed.shared.reading(move |shared| shared.site.rename(&name, &title)).await;
@@ -48,6 +47,12 @@ fn new_title(bytes: &[u8]) -> Result<String, Answer> {
         title if title.is_empty() => Err(bad("the title is empty")),
         title => Ok(title),
     }
+}
+
+/// Reads the body of a change, which has to come whole within some seconds.
+pub(crate) async fn read_change(body: impl Body<Data = Bytes> + Unpin) -> Result<Vec<u8>, Answer> {
+    let late = |_| Answer::error(408, "the change does not come; send it again");
+    timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)?
 }
 
 /// Reads a body, up to the longest allowed.

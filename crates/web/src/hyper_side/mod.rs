@@ -89,8 +89,8 @@ pub(crate) async fn serve_one(
         .max_headers(MAX_REQUEST_HEADERS)
         .max_header_size(MAX_REQUEST_HEAD_BYTES)
         .keep_alive(keeps)
-        // That no more comes is not the end of the viewer.
-        .half_close(is_whole)
+        // That no more comes is not the end of the viewer, and a client that has brought a whole body need not wait for its answer.
+        .half_close(true)
         .serve_connection(io, service);
     let served = tokio::select! {
         biased;

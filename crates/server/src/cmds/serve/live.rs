@@ -14,16 +14,18 @@ use super::web::Web;
 use super::worker::Worker;
 use crate::cast::ItemOpener;
 use crate::cast::channel_feed::ChannelFeed;
+use crate::library::open_titles::OpenTitles;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
 use crate::live::address::LiveReception;
 use crate::live::pull::LivePuller;
 use crate::live::receive::{self, Receiver};
-use crate::live::{LiveLibrary, LiveTitles};
+use crate::live::{LiveLibrary, LiveTitles, Recordings};
 
 /// The live titles, and the threads that receive them.
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
+    recordings: Arc<Recordings>,
     /// One for all datagrams, one for each source that is fetched, and one for each channel.
     workers: Vec<Worker>,
     /// Ends all that fetch at once: each has a program to end.
@@ -35,13 +37,15 @@ impl Live {
     pub(super) fn start(
         args: &ServeArgs,
         (cache, arena): (&Arc<Cache>, &ExtentArena),
-        volume: &Arc<Volume>,
+        (volume, open_titles): (&Arc<Volume>, &Arc<OpenTitles>),
         web: &mut Web,
     ) -> anyhow::Result<Self> {
         let count = args.live.len() + args.channels.len();
         let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count);
         let titles = Arc::new(titles);
-        web.show_live(&titles);
+        let store = (Arc::clone(volume), Arc::clone(open_titles));
+        let recordings = Arc::new(Recordings::new(Arc::clone(&titles), store, web.ingest()));
+        web.show_live(&titles, &recordings);
         let (mut receivers, mut pullers) = (Vec::new(), Vec::new());
         let program = args.ffmpeg.live_pull();
         for source in &args.live {
@@ -54,7 +58,10 @@ impl Live {
                 }
             }
         }
-        let mut live = Self { titles: Arc::clone(&titles), workers: Vec::new(), stop: Arc::default() };
+        let of_worker = Arc::clone(&recordings);
+        let mut live =
+            Self { titles: Arc::clone(&titles), recordings, workers: Vec::new(), stop: Arc::default() };
+        live.run("recordings", move |stop| of_worker.finish_interrupted(stop))?;
         for spec in &args.channels {
             let volume = Arc::clone(volume);
             let feed = ChannelFeed::open(spec, &titles, ItemOpener::new(move || Ok(Arc::clone(&volume))))?;
@@ -97,6 +104,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.recordings.stop_all();
         self.workers.drain(..).for_each(|worker| worker.stop(LIVE_STOP));
     }
 }

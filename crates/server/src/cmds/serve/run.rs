@@ -87,7 +87,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut injector = Injector::new(args.inject.as_deref());
     let (cache, handles, arena) =
         start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
-    let live = Live::start(args, (&cache, &arena), &volume, &mut web)?;
+    let live = Live::start(args, (&cache, &arena), (&volume, &open_titles), &mut web)?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
     let supervisor = Devices::start(&egress, device_sides, arena, engine.streams, ports)?;

@@ -83,6 +83,7 @@ pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
             skipped: report.skipped.into_iter().map(|(item, reason)| SkippedItem { item, reason }).collect(),
             to: report.to,
         }),
+        recording: None,
         bits_per_s: mean_rate.0,
         viewers: viewers as u64,
         file: format!("/{LIVE_PREFIX}{name}.ts"),

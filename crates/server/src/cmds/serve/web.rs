@@ -22,9 +22,9 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
-    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
-    WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order,
+    PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError, Status, TitleBytes, Totals,
+    TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
@@ -39,7 +39,7 @@ use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
-use crate::live::{LivePush, LiveTitles};
+use crate::live::{LiveChannel, LivePush, LiveTitles, Recordings};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -70,7 +70,7 @@ pub(super) struct Web {
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     rtsp_port: u16,
-    live: Option<Arc<LiveTitles>>,
+    live: Option<(Arc<LiveTitles>, Arc<Recordings>)>,
 }
 
 impl Web {
@@ -112,9 +112,14 @@ impl Web {
         self.carrier = carrier;
     }
 
-    /// Shows these titles, and takes media for more of them.
-    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>) {
-        self.live = Some(Arc::clone(titles));
+    /// How media is taken in.
+    pub(super) fn ingest(&self) -> IngestOptions {
+        self.settings.ingest.clone()
+    }
+
+    /// Shows these titles, takes media for more of them, and has them recorded.
+    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>, recordings: &Arc<Recordings>) {
+        self.live = Some((Arc::clone(titles), Arc::clone(recordings)));
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -174,12 +179,14 @@ impl Web {
             loops,
             ingest,
         };
+        let (live, recordings) = live.context("web side: no live titles")?;
         let site = ServerSite {
             intake,
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
-            live: live.context("web side: no live titles")?,
+            live,
+            recordings,
             orders,
             control,
             cache: Arc::clone(cache),
@@ -223,6 +230,7 @@ struct ServerSite {
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     live: Arc<LiveTitles>,
+    recordings: Arc<Recordings>,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
     cache: Arc<Cache>,
@@ -259,7 +267,19 @@ impl Site for ServerSite {
     }
 
     fn live(&self) -> Vec<LiveStatus> {
-        self.live.all().iter().map(|channel| status::live(channel, self.live.viewers(channel))).collect()
+        let status = |channel: &Arc<LiveChannel>| LiveStatus {
+            recording: self.recordings.of(channel.name()),
+            ..status::live(channel, self.live.viewers(channel))
+        };
+        self.live.all().iter().map(status).collect()
+    }
+
+    fn record_live(&self, name: &str, wish: RecordingWish) -> Result<LiveRecording, RecordingRefusal> {
+        self.recordings.start(name, wish)
+    }
+
+    fn stop_recording(&self, name: &str) -> Result<LiveRecording, RecordingRefusal> {
+        self.recordings.stop(name)
     }
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {

@@ -1,4 +1,4 @@
-//! The `Date` header (RFC 2326 section 12.18): the fixed-length form of RFC 1123.
+//! Dates in texts: the fixed-length form of RFC 1123, which the `Date` header has (RFC 2326 section 12.18), and one for names.
 
 /// Unix seconds as `Sat, 21 Nov 2026 22:09:00 GMT`.
 pub fn rfc1123(unix_s: u64) -> String {
@@ -15,6 +15,13 @@ pub fn rfc1123(unix_s: u64) -> String {
         s / 60 % 60,
         s % 60
     )
+}
+
+/// Unix seconds as `2026-11-21 22:09 UTC`, for names.
+pub fn utc_minute(unix_s: u64) -> String {
+    let (year, month, day) = civil(unix_s / 86_400);
+    let (hour, minute) = (unix_s / 3600 % 24, unix_s / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 /// Days since 1970 to year, month 1..=12, day 1..=31 of the Gregorian calendar, by counting from 1 March of year 0:
@@ -41,6 +48,7 @@ mod tests {
         assert_eq!(rfc1123(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT"); // the example of RFC 1123 dates in HTTP
         assert_eq!(rfc1123(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
         assert_eq!(rfc1123(1_795_298_940), "Sat, 21 Nov 2026 22:09:00 GMT");
+        assert_eq!(utc_minute(1_795_298_940), "2026-11-21 22:09 UTC");
         assert_eq!(rfc1123(4_107_542_400), "Mon, 01 Mar 2100 00:00:00 GMT"); // 2100 has no 29 February
     }
 }
