@@ -155,7 +155,7 @@ impl ServerContext {
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
         (Method::Put | Method::Post, _) if found.route.methods().contains(&method) => RequestedAction::Upload,
-        // Whoever may begin a recording may end it.
+        // The right to begin a recording is enough to end it.
         (Method::Delete, Needs::Upload) if found.route.kind == ResourceKind::LiveRecording => {
             RequestedAction::Upload
         }

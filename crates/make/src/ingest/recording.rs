@@ -1,10 +1,10 @@
 //! Recordings: transport streams that come for hours, from a source that cannot be asked again.
 
 use std::io::Read;
-use std::time::Instant;
 
 use millrace_core::packet::PacketMeta;
-use millrace_core::time::NS_PER_S;
+use millrace_core::seam::Clock;
+use millrace_core::time::{Instant, NS_PER_S};
 use millrace_store::StoreError;
 use millrace_store::volume::{
     InterruptedRecording, Naming, RecordingNote, SourceIdentity, TitleInfo, TitleWriter, Volume, unix_s,
@@ -15,22 +15,23 @@ use super::framing::Framing;
 use super::pass::{self, IndexOptions, Passed};
 use super::sink::IndexSink;
 use super::{IngestOptions, UncommittedTitle, check_packet_sizes, stream_error};
-use crate::limits::ingest::RECORDING_FLUSH_EVERY;
+use crate::limits::ingest::RECORDING_FLUSH_NS;
 
-/// Makes a title of the transport stream that `reader` returns until its end. What came is on the disks a second later, and stays there
-/// whatever happens to the program: [`finish_interrupted`] makes a title of it.
+/// Makes a title of the transport stream that `reader` returns until its end. The media is on the disks a second after it came, and stays
+/// there even if the program dies: [`finish_interrupted`] makes a title of it.
 ///
 /// # Errors
-/// [`IngestError`]: nothing came, or the store fails. What was written until then is kept for [`finish_interrupted`].
+/// [`IngestError`]: nothing came, or the store fails. The media written until then is kept for [`finish_interrupted`].
 pub fn record(
     volume: &Volume,
     note: &RecordingNote,
     options: &IngestOptions,
+    clock: &dyn Clock,
     reader: &mut dyn Read,
 ) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
     let writer = TitleWriter::begin_recording(volume, &options.packet_sizes, note)?;
-    let mut sink = FlushingSink { writer, flushed: Instant::now() };
+    let mut sink = FlushingSink { writer, clock, flushed: clock.now() };
     let passed = pass::index_only(reader, &how(options), &mut sink);
     match passed {
         Ok(passed) => commit(sink.writer, passed, note, Vec::new()),
@@ -89,20 +90,22 @@ fn commit(
     Ok(UncommittedTitle::new(writer, passed, notes).commit(note.name.clone(), identity, None, naming)?)
 }
 
-/// Brings what came to the disks every now and then.
-struct FlushingSink {
+/// Makes the media durable every now and then.
+struct FlushingSink<'a> {
     writer: TitleWriter,
+    clock: &'a dyn Clock,
     flushed: Instant,
 }
 
-impl IndexSink for FlushingSink {
+impl IndexSink for FlushingSink<'_> {
     const SUMS: bool = TitleWriter::SUMS;
 
     fn data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
         self.writer.data(ts)?;
-        if self.flushed.elapsed() >= RECORDING_FLUSH_EVERY {
+        let now = self.clock.now();
+        if now.ns_since(self.flushed) >= RECORDING_FLUSH_NS {
             self.writer.flush()?;
-            self.flushed = Instant::now();
+            self.flushed = now;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_core::time::MEDIA_HZ;
+use millrace_core::time::{MEDIA_HZ, NS_PER_S};
 use millrace_media::ts_packet::SYSTEM_HZ;
 
 /// Most bytes of an access unit that are searched for its first picture; the data before it
@@ -25,8 +25,8 @@ pub const MAX_AUDIO_POINTS: usize = 1 << 16;
 /// Free space is looked at no more often than each time that this much was written, however little there is: a look costs
 /// a system call.
 pub const MIN_LOOK_BYTES: u64 = 256 << 10;
-/// What a recording has got is made durable this often: that much may be lost when the power is cut.
-pub const RECORDING_FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// The media of a recording is made durable this often: that much may be lost when the power is cut.
+pub const RECORDING_FLUSH_NS: u64 = NS_PER_S;
 /// How often a silent program's reader looks whether it should stop: people do not notice.
 pub const CHILD_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The same while it ends, which takes milliseconds.

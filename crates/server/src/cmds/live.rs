@@ -35,7 +35,7 @@ struct RemoteSource {
     recording: Option<RemoteRecording>,
 }
 
-/// What of its recording is shown.
+/// The part of its recording that is shown.
 #[derive(Deserialize)]
 struct RemoteRecording {
     title: String,

@@ -63,9 +63,9 @@ pub const MAX_PULL_PAUSE: Duration = Duration::from_secs(30);
 /// A source that was fetched for this long has not failed to start: the next pause is the shortest one again.
 pub const PULL_STEADY: Duration = Duration::from_secs(30);
 
-/// What a recording gets at once at most: 65 ms of 8 Mb/s.
+/// Most media that a recording gets at once: 65 ms of 8 Mb/s.
 pub const RECORD_PIECE_BYTES: usize = 64 << 10;
-/// What came is handed to a recording after this time, however little it is.
+/// Media is handed to a recording after this time, however little it is.
 pub const RECORD_PIECE_NS: u64 = 250_000_000;
 /// Pieces that wait for the disks: 8 MiB of a recording, eight seconds of 8 Mb/s. A disk that hangs for longer costs media.
 pub const RECORD_PIECES: usize = 128;
@@ -77,7 +77,9 @@ pub const RECORD_BEGIN_WAIT: Duration = Duration::from_secs(60);
 pub const RECORD_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Media that is recorded between two looks at the free space of the disks.
 pub const RECORD_SPACE_LOOK_BYTES: u64 = 4 << 20;
-/// How long the server waits at its end until recordings are titles. What takes longer is finished at the next start.
+/// Longest time that the server waits at its end until recordings are titles. Others are finished at the next start.
 pub const RECORDING_STOP: Duration = Duration::from_secs(5);
+/// Interval at which it looks whether they are.
+pub const RECORDING_STOP_LOOK: Duration = Duration::from_millis(5);
 
 const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

@@ -4,9 +4,10 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_make::ingest::{IngestError, IngestOptions, finish_interrupted, record};
+use millrace_offload::clock::MonotonicClock;
 use millrace_offload::thread_priority::yield_to_all;
 use millrace_store::volume::{RecordingNote, TitleInfo, Volume, slug, title_text, unix_s};
 use millrace_web::{LiveRecording, RecordingRefusal, RecordingWish};
@@ -15,7 +16,7 @@ use super::tap::{RecordingProgress, TapReader};
 use super::titles::LiveTitles;
 use crate::date::utc_minute;
 use crate::library::open_titles::OpenTitles;
-use crate::limits::live::{RECORD_SPACE_LOOK_BYTES, RECORDING_STOP};
+use crate::limits::live::{RECORD_SPACE_LOOK_BYTES, RECORDING_STOP, RECORDING_STOP_LOOK};
 
 struct RunningRecording {
     /// Name of the live title.
@@ -133,10 +134,11 @@ impl Recordings {
     pub fn stop_all(&self) {
         let running = std::mem::take(&mut *self.lock());
         running.iter().for_each(|recording| recording.progress.cut());
-        let until = Instant::now() + RECORDING_STOP;
+        let mut looks = RECORDING_STOP.as_millis() / RECORDING_STOP_LOOK.as_millis();
         for RunningRecording { note, thread, .. } in running {
-            while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(5));
+            while !thread.is_finished() && looks > 0 {
+                std::thread::sleep(RECORDING_STOP_LOOK);
+                looks -= 1;
             }
             if !thread.is_finished() {
                 let title = note.title;
@@ -193,7 +195,7 @@ impl RecordingStore {
     fn record(&self, note: &RecordingNote, reader: TapReader) {
         let progress = Arc::clone(reader.progress());
         let mut reader = WhileThereIsRoom { reader, store: self, taken: 0, looked: 0 };
-        match record(&self.volume, note, &self.ingest, &mut reader) {
+        match record(&self.volume, note, &self.ingest, &MonotonicClock, &mut reader) {
             Ok(title) => self.added(&title),
             Err(IngestError::Empty { .. }) => {
                 tracing::warn!("recording of \"{}\": nothing came that a title can begin with", note.title);
@@ -220,7 +222,7 @@ impl RecordingStore {
     }
 }
 
-/// Ends a recording before a disk is full, so that what came becomes a title.
+/// Ends a recording before a disk is full, so that its media becomes a title.
 struct WhileThereIsRoom<'a> {
     reader: TapReader,
     store: &'a RecordingStore,

@@ -1,16 +1,18 @@
 //! A recording's way to the media of a live title, beside the way to the cache.
 //!
-//! The source never waits for a disk: what a recording does not take in time is lost to it, and counted.
+//! The source never waits for a disk: media that a recording does not take in time is lost to it, and counted.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant as Monotonic};
+use std::time::Duration;
 
 use millrace_core::packet::PacketMeta;
+use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
 use millrace_make::live::LivePacket;
+use millrace_offload::clock::MonotonicClock;
 
 use crate::limits::live::{
     RECORD_BEGIN_WAIT, RECORD_LOOK_EVERY, RECORD_PIECE_BYTES, RECORD_PIECE_NS, RECORD_PIECES, RECORD_TAIL_NS,
@@ -34,7 +36,7 @@ struct Outlet {
     ending: Option<Instant>,
 }
 
-/// What a recording has got, for whoever reports on it.
+/// Progress of a recording, for those who report on it.
 #[derive(Debug, Default)]
 pub(super) struct RecordingProgress {
     bytes: AtomicU64,
@@ -66,7 +68,7 @@ impl RecordingProgress {
         self.stage.fetch_max(ENDING, Ordering::Relaxed);
     }
 
-    /// Ends it behind what has come.
+    /// Ends it at once.
     pub(super) fn cut(&self) {
         self.stage.store(OVER, Ordering::Relaxed);
     }
@@ -132,7 +134,7 @@ impl RecordingTap {
         }
     }
 
-    /// Passes on what came, if that is not just now.
+    /// Passes on the media that waits, if the last piece went long enough ago; ends a recording that is stopped.
     pub(super) fn look(&self, now: Instant) {
         if !self.is_open.load(Ordering::Relaxed) {
             return;
@@ -179,23 +181,22 @@ pub(super) struct TapReader {
     piece: Vec<u8>,
     taken: usize,
     length: Option<Duration>,
-    /// When it has been going on for its length.
-    ends_at: Option<Monotonic>,
+    /// When it has its length.
+    ends_at: Option<Instant>,
     /// Since when it has been waiting for its end.
-    ending: Option<Monotonic>,
+    ending: Option<Instant>,
 }
 
 impl TapReader {
-    /// What has come by.
+    /// Its progress.
     pub(super) fn progress(&self) -> &Arc<RecordingProgress> {
         &self.progress
     }
 
-    /// Ends the recording when it has been going on for so long; one that does not begin ends a minute later.
+    /// Ends the recording when it has this length; one that does not begin ends a minute later.
     pub(super) fn end_after(&mut self, length: Option<Duration>) {
         self.length = length;
-        self.ends_at =
-            length.and_then(|length| Monotonic::now().checked_add(length.saturating_add(RECORD_BEGIN_WAIT)));
+        self.ends_at = length.map(|length| moment_after(length.saturating_add(RECORD_BEGIN_WAIT)));
     }
 
     /// The next piece; `None`: it is over.
@@ -204,7 +205,7 @@ impl TapReader {
             match self.pieces.recv_timeout(RECORD_LOOK_EVERY) {
                 Ok(piece) => {
                     if let Some(length) = self.length.take() {
-                        self.ends_at = Monotonic::now().checked_add(length);
+                        self.ends_at = Some(moment_after(length));
                     }
                     self.look_at_clock();
                     return Some(piece);
@@ -213,7 +214,7 @@ impl TapReader {
                 Err(RecvTimeoutError::Timeout) => {
                     self.look_at_clock();
                     // While the source is silent, the end of the media does not come.
-                    let is_late = |since: Monotonic| since.elapsed().as_nanos() >= u128::from(RECORD_TAIL_NS);
+                    let is_late = |since| MonotonicClock.now().ns_since(since) >= RECORD_TAIL_NS;
                     if self.progress.stage() == OVER || self.ending.is_some_and(is_late) {
                         return None;
                     }
@@ -223,7 +224,7 @@ impl TapReader {
     }
 
     fn look_at_clock(&mut self) {
-        let now = Monotonic::now();
+        let now = MonotonicClock.now();
         if self.ends_at.is_some_and(|at| now >= at) {
             self.progress.stop();
         }
@@ -244,6 +245,11 @@ impl Read for TapReader {
         self.taken += length;
         Ok(length)
     }
+}
+
+/// The moment when this time from now on is over.
+fn moment_after(time: Duration) -> Instant {
+    MonotonicClock.now().plus_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2).min(u64::MAX / 2))
 }
 
 impl Drop for TapReader {

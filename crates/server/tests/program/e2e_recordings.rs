@@ -26,11 +26,16 @@ impl Site {
         Self { dir, server }
     }
 
-    /// The same store with another server; this one ends as it is told, or is killed.
+    /// The same store with another server; this one ends after a signal, or is killed.
     fn restarted(self, is_killed: bool) -> Self {
         let Self { dir, mut server } = self;
         if !is_killed {
             assert!(server.interrupt(), "it ends well");
+            assert_eq!(
+                std::fs::read_dir(dir.path().join("store/tmp")).unwrap().count(),
+                0,
+                "nothing is left to do"
+            );
         }
         drop(server);
         let server = Server::start(&dir.path().join("store"), &[]);
@@ -100,7 +105,7 @@ impl Encoder {
         Self::times(site, "-1")
     }
 
-    /// After the first time so many times more.
+    /// The film once, and this often again.
     fn times(site: &Site, more: &str) -> Self {
         let film = film(site.dir.path(), "film.ts", 6);
         let mut ffmpeg = Command::new("ffmpeg");
@@ -211,7 +216,7 @@ fn recording_of_a_killed_server_is_a_title_after_the_next_start() {
     let site = site.restarted(true);
     drop(encoder);
     let bytes = site.recorded("News");
-    // What came within the last second before the kill may be missing: 250 KB.
+    // The media of the last second before the kill may be missing: 250 KB.
     assert!(bytes.len() >= 600_000, "{}", bytes.len());
     assert_whole(&bytes);
     let store = site.dir.path().join("store/tmp");

@@ -84,7 +84,7 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Makes durable what has come until now.
+    /// Makes the bytes durable that have come until now.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.hash();
         self.write()?;

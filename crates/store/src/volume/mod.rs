@@ -16,7 +16,7 @@
 //! | `create` | makes a volume; adds and replaces members |
 //! | `writer` | writes a title |
 //! | `publish` | makes written data visible: one title, or a title with its renditions |
-//! | `recording` | titles written for hours, and what an interrupted one left |
+//! | `recording` | titles written for hours, and the remains of interrupted ones |
 //! | `data` | the one pass over its bytes |
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |

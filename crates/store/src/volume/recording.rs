@@ -1,8 +1,8 @@
-//! Recordings: titles that are written for as long as a source sends. When their program dies, the next one makes a title of what there is.
+//! Recordings: titles that are written for as long as a source sends. If their program dies, the next one makes a title of the media.
 //!
 //! Beside its directory `tmp/<id>`, a recording has a file `tmp/<id>.recording` on each member, which keeps the directory from being swept. It
-//! goes when the title is visible. Whoever finds it without a living process ([`Volume::interrupted_recordings`]) reads the media again and
-//! makes a title of it.
+//! goes when the title is visible. A program that finds it without a living process ([`Volume::interrupted_recordings`]) reads the
+//! media again and makes a title of it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,14 +27,14 @@ use crate::format::manifest::{DATA_FILE, DATA_UNITS_FILE};
 use crate::limits::volume::MAX_RECORDING_NOTE_BYTES;
 use crate::stripes::StripeLayout;
 
-/// What must be known to make a title of an interrupted recording.
+/// Facts needed to make a title of an interrupted recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordingNote {
     /// Wished name of the title.
     pub name: String,
     /// Its display name.
     pub title: String,
-    /// What is recorded, as the path of its source.
+    /// The recorded source, as a path.
     pub source: PathBuf,
     /// When it began, in seconds since 1970 (UTC).
     pub began_unix_s: u64,
@@ -57,8 +57,8 @@ pub(super) fn note_path(dirs: &Dirs, id: TitleId) -> PathBuf {
 }
 
 impl TitleWriter {
-    /// Begins a title as [`TitleWriter::begin`] does, of which nothing is removed unless it is asked for: neither when this is dropped or has
-    /// failed, nor when the program dies.
+    /// Begins a title as [`TitleWriter::begin`] does. Its media is kept when this is dropped, when it has failed, and when the program dies,
+    /// unless it is [discarded](Self::discard).
     ///
     /// # Errors
     /// As [`TitleWriter::begin`].
@@ -118,7 +118,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Locks a recording; `None`: another process was faster. A note that the power cut damaged is replaced by one that says little.
+    /// Locks a recording; `None`: another process was faster. A note that a power cut damaged is replaced by a general one.
     fn claim(
         &self,
         dirs: &Dirs,
@@ -144,7 +144,7 @@ impl Volume {
 }
 
 impl InterruptedRecording {
-    /// What it is to become.
+    /// The title that it will become.
     pub fn note(&self) -> &RecordingNote {
         &self.note
     }
@@ -193,7 +193,7 @@ fn remove_note(dirs: &Dirs, id: TitleId) -> Result<(), StoreError> {
 }
 
 /// The media of an interrupted recording, from its first byte to the last one of a whole TS packet. After a power cut there may be zeros
-/// behind what was flushed.
+/// behind the flushed bytes.
 #[derive(Debug)]
 pub struct RecordedMedia {
     /// By position.
@@ -205,7 +205,7 @@ pub struct RecordedMedia {
 }
 
 impl RecordedMedia {
-    /// Where the first byte is that is missing: what was written behind it, on other members, belongs to nothing.
+    /// Place of the first missing byte: bytes written behind it, on other members, belong to nothing.
     fn find_end(&self) -> io::Result<u64> {
         let lengths: Vec<u64> =
             self.files.iter().map(|file| file.metadata().map(|data| data.len())).collect::<Result<_, _>>()?;

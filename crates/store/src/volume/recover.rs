@@ -109,7 +109,7 @@ pub(crate) fn sweep(dirs: &Dirs, _store: &StoreLock) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes what a dead process left: a directory, or the note on a recording.
+/// Removes the remains of a dead process: a directory, or the note on a recording.
 pub(crate) fn remove_stale(dirs: &Dirs, path: &Path) -> Result<(), StoreError> {
     if path.is_dir() {
         return remove_tree(&dirs.disk, path);

@@ -17,7 +17,7 @@ pub(crate) struct Workspace {
     id: TitleId,
     parts: Vec<WorkspaceDir>,
     gone: bool,
-    /// A recording is made in it: without an order nothing of it is removed.
+    /// A recording is made in it, which is kept.
     is_kept: bool,
 }
 
@@ -81,12 +81,12 @@ impl Workspace {
         Ok(())
     }
 
-    /// What is in it stays, whatever happens, until it is a title or [discarded](Self::discard).
+    /// Its files stay until they are a title or [discarded](Self::discard).
     pub(super) fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// Removes it although it was to be kept.
+    /// Removes a recording.
     pub(super) fn discard(&mut self) {
         if std::mem::take(&mut self.is_kept) {
             self.remove_notes();
@@ -109,7 +109,7 @@ impl Workspace {
         }
     }
 
-    /// Removes them now; nothing in them can be used any more. What is to be kept stays.
+    /// Removes them now; nothing in them can be used any more. Those of a recording stay.
     pub(crate) fn remove(&mut self) {
         if !std::mem::replace(&mut self.gone, true) && !self.is_kept {
             for part in &self.parts {

@@ -1,4 +1,4 @@
-//! Power cuts while a recording is written and becomes a title: in every state, what was flushed is in the title or can be read to
+//! Power cuts while a recording is written and becomes a title: in every state, the flushed media is in the title or can be read to
 //! make one of it.
 
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! Recordings: what was written is kept when their program dies, and only then.
+//! Recordings: written media is kept when their program dies, and only then.
 
 use std::fs;
 use std::io::Read;

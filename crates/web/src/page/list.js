@@ -12,9 +12,9 @@ function prepared(title) {
 }
 
 // A live title as one of the list: it has no length, and is the newest of all.
-function preparedLive({ name, message, bits_per_s, file, hls }) {
+function preparedLive({ name, message, bits_per_s, file, hls, recording }) {
   const own = 'live/' + name;
-  return prepared({ id: own, name: own, title: name, isLive: true, message, file, hls, streams: [],
+  return prepared({ id: own, name: own, title: name, isLive: true, message, recording, file, hls, streams: [],
     mean_bits_per_s: bits_per_s, duration_s: Infinity, added_unix_s: Infinity });
 }
 
@@ -35,12 +35,15 @@ async function watchLive() {
     const known = liveNames;
     const live = document.hidden ? [] : await loadLive();
     if (liveNames !== known) await load();
-    for (const { name, message } of live) {
+    for (const { name, message, recording } of live) {
       const title = titles.find((title) => title.name === name);
       const button = tileOf(name);
       if (title) title.message = message;
       if (button) button.querySelector('.words').lastElementChild.textContent = message;
-      if (playing.title && playing.title.name === name) at('about').textContent = about({ ...playing.title, message });
+      if (playing.title && playing.title.name === name) {
+        at('about').textContent = about({ ...playing.title, message });
+        if (Boolean(playing.title.recording) !== Boolean(recording)) offerRecording(Object.assign(playing.title, { recording }));
+      }
     }
   } catch {
     // The list stays as it is until the server answers again.

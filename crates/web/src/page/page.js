@@ -285,6 +285,7 @@ async function start(title) {
   at('lines').replaceChildren(...linesOf(title).flatMap((way) => line(...way)));
   offerMark(title);
   offerManagement(title);
+  offerRecording(title);
   at('player').scrollIntoView({ block: 'start' });
   video.focus({ preventScroll: true });
   const isNative = video.canPlayType(HLS_TYPE) !== '';

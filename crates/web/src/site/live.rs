@@ -1,0 +1,170 @@
+//! Live titles, as the web side sees them.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::NotTaken;
+
+/// A title that is sent while its source sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveStatus {
+    /// Unique among live titles.
+    pub name: String,
+    /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
+    pub state: &'static str,
+    /// The same in a sentence; with the cause, for this machine and users who manage.
+    pub message: String,
+    /// Over the last ten seconds in which anything came; 0: nothing has come yet.
+    pub bits_per_s: u64,
+    /// Streams of it.
+    pub viewers: u64,
+    /// Its address by HTTP, from the root of this server.
+    pub file: String,
+    /// Address of its playlist.
+    pub hls: String,
+    /// The path of its RTSP address.
+    pub rtsp: String,
+    /// Its items, if it is a channel of stored titles; for this machine and users who manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<PlayedChannel>,
+    /// The recording of it that is being made; for this machine and users who manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recording: Option<LiveRecording>,
+}
+
+impl LiveStatus {
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, the recording.
+    pub(crate) fn leave_details_out(&mut self) {
+        self.recording = None;
+        if self.state == "failed" {
+            "the source cannot be reached at the moment".clone_into(&mut self.message);
+        } else if self.channel.take().is_some() {
+            self.state.clone_into(&mut self.message);
+        }
+    }
+}
+
+/// The items of a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PlayedChannel {
+    /// The item that plays now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    /// Items that could not be played the last time.
+    pub skipped: Vec<SkippedItem>,
+    /// Addresses that it is sent to without a viewer.
+    pub to: Vec<String>,
+}
+
+/// An item that a channel skips.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SkippedItem {
+    /// As it is written in the playlist.
+    pub item: String,
+    /// Why it could not be played.
+    pub reason: String,
+}
+
+/// A recording of a live title that is being made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveRecording {
+    /// Display name of the title that it becomes.
+    pub title: String,
+    /// When it began, in seconds since 1970 (UTC).
+    pub began_unix_s: u64,
+    /// When it ends, likewise; absent: when it is stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends_unix_s: Option<u64>,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// Bytes that are missing because the disks did not take them in time.
+    pub lost_bytes: u64,
+}
+
+/// Wishes for a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordingWish {
+    /// Display name; absent: the live title's name and the time.
+    #[serde(default)]
+    pub title: Option<String>,
+    /// Seconds after which it ends; absent: when it is stopped, or the live title ends.
+    #[serde(default)]
+    pub for_s: Option<u64>,
+}
+
+/// Why nothing is recorded, or no recording stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordingRefusal {
+    /// There is no such live title.
+    #[error("no such live title")]
+    NoSource,
+    /// It is recorded already.
+    #[error("the live title is recorded already; stop that recording first")]
+    Busy,
+    /// It is not recorded.
+    #[error("the live title is not recorded")]
+    NotRecorded,
+    /// The store takes no title; holds the reason.
+    #[error("{0}")]
+    NoRoom(String),
+}
+
+/// The part of a live title that can be fetched in segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// Distinguishes the title from an earlier one of the same name.
+    pub version: String,
+    /// The mean bit rate that admission counts for a viewer.
+    pub mean_rate: BitRate,
+    /// Its highest second.
+    pub peak_rate: BitRate,
+    /// Interruptions before the first segment.
+    pub breaks_before: u32,
+    /// The segments, the oldest first.
+    pub pieces: Vec<LivePiece>,
+}
+
+/// A segment of a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePiece {
+    /// Counted from the title's first one.
+    pub number: u32,
+    /// Its bytes.
+    pub bytes: Range<u64>,
+    /// Its media time.
+    pub length: MediaTicks,
+    /// The source was interrupted before it.
+    pub is_discontinuous: bool,
+}
+
+/// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
+pub trait LiveFeed: Send {
+    /// Takes the next bytes; returns how long to wait before more are read.
+    ///
+    /// # Errors
+    /// They are not MPEG-TS.
+    fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken>;
+
+    /// To be called every now and then while nothing comes.
+    fn look(&mut self);
+
+    /// The client has ended the title.
+    fn finish(self: Box<Self>);
+}
+
+/// Why a client cannot feed a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveRefusal {
+    /// The name is not valid for a live title; holds the reason.
+    Name(String),
+    /// Another source feeds it.
+    InUse,
+    /// There is no room; names the resource.
+    Full(String),
+}
