@@ -157,7 +157,7 @@ pub const LEAST_SOUND_RATE: u64 = 64_000;
 /// Bytes a second that a viewer must take of a reply that is in memory: slower than that no title plays.
 pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 
-/// Segments of a live title in its playlist: players begin three before the last one (RFC 8216 section 6.3.3), and one that was late finds
+/// Fewest segments of a live title in its playlist: players begin three before the last one (RFC 8216 section 6.3.3), and one that was late finds
 /// where it was.
 pub const LISTED_LIVE_SEGMENTS: usize = 6;
 /// How often a connection that brings live media is looked after while nothing comes: its silence is reported after seconds.

@@ -8,6 +8,7 @@
 import { start } from './browsers.mjs';
 import { browser, check, figures, helpers, NUMBER_BITS, pageUrl, part, PATIENCE_MS, playwright } from './common.mjs';
 import { checkFolders } from './folders.mjs';
+import { checkLive } from './live.mjs';
 import { checkPage, WIDE } from './page.mjs';
 import { checkCodecs, checkJoined, checkLevels, checkSounds, checkSubtitles } from './titles.mjs';
 import { checkTroubles } from './troubles.mjs';
@@ -15,6 +16,7 @@ import { checkTroubles } from './troubles.mjs';
 const PARTS = {
   page: checkPage, // search, click, seek, quality, keys, a narrow window, an upload
   folders: checkFolders, // folders of the list
+  live: checkLive, // a live title, rewound and recorded
   troubles: checkTroubles, // what the page says when something is wrong
   levels: checkLevels, // hls.js plays every rendition
   sounds: checkSounds, // of a title with two sounds, each can be chosen

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use millrace_core::limits::{FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
+use millrace_core::limits::{EXTENT_BYTES, FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::time::MEDIA_HZ;
 
-/// Largest window of a live title, in extents: 32 MiB, half a minute of 8 Mb/s. Viewers that lag by more are ended.
-pub const LIVE_EXTENTS: usize = 128;
+/// Usual window of a live title: half a minute of 8 Mb/s. Viewers that lag by more are ended.
+pub const DEFAULT_LIVE_BYTES: u64 = 32 << 20;
 /// Extents at the end of the window at which no viewer joins: those in the feeder's hands, the oldest one, which is about to go, and one
 /// for the time until the viewer's first request.
 pub const LIVE_EXTENTS_APART: usize = FEEDER_EXTENTS + 2;
@@ -53,8 +53,8 @@ pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
 /// Shortest segment of a live title: two seconds, less the inaccuracy of packet times. Players of HLS start three segments behind the
 /// newest one.
 pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ - MEDIA_HZ / 10;
-/// Most segments kept of a live title: two minutes. Its window is usually shorter.
-pub const MAX_LIVE_SEGMENTS: usize = 60;
+/// Most segments kept of a live title: half an hour. Half of them are in its playlist, which then has 27 KB.
+pub const MAX_LIVE_SEGMENTS: usize = 900;
 /// Pause before a source that has ended is fetched again: cameras that restart are back within seconds.
 pub const MIN_PULL_PAUSE: Duration = Duration::from_secs(1);
 /// The pause doubles with each failure up to this: a camera that is switched on again is seen within half a minute, and one that is
@@ -82,4 +82,5 @@ pub const RECORDING_STOP: Duration = Duration::from_secs(5);
 /// Interval at which it looks whether they are.
 pub const RECORDING_STOP_LOOK: Duration = Duration::from_millis(5);
 
-const _: () = assert!(LIVE_EXTENTS >= MIN_LIVE_EXTENTS && MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);
+const _: () = assert!(DEFAULT_LIVE_BYTES >= (MIN_LIVE_EXTENTS * EXTENT_BYTES) as u64);
+const _: () = assert!(MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);

@@ -18,7 +18,7 @@ use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
 use super::tap::RecordingTap;
 use crate::cast::ChannelReport;
-use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS};
+use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS, MAX_LIVE_SEGMENTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 
 /// Where the names of live titles begin, in addresses and rights: a stored title's name has no slash.
@@ -242,16 +242,20 @@ impl LiveChannel {
         lock(&self.points).segments.break_before(packet, time);
     }
 
-    /// The segments that viewers can fetch, the oldest first, and the breaks before them.
-    pub fn segments(&self) -> (Vec<LiveSegment>, u32) {
+    /// The segments that viewers can fetch, the oldest first, the breaks before them, and how many of the newest may be listed. These are in the
+    /// newer half of the window: one that is listed no longer can be fetched for as long as its playlist lasts (RFC 8216 section 6.2.2).
+    pub fn segments(&self) -> (Vec<LiveSegment>, u32, usize) {
         let (mut segments, mut breaks) = lock(&self.points).segments.held();
-        let first = self.edge.load(Ordering::Acquire).saturating_sub(self.window);
+        let edge = self.edge.load(Ordering::Acquire);
+        let first = edge.saturating_sub(self.window);
+        let first_listed = edge.saturating_sub(self.window / 2);
         segments.retain(|segment| {
             let is_held = segment.packets.start >= first;
             breaks += u32::from(!is_held && segment.is_discontinuous);
             is_held
         });
-        (segments, breaks)
+        let listed = segments.iter().filter(|segment| segment.packets.start >= first_listed).count();
+        (segments, breaks, listed.min(MAX_LIVE_SEGMENTS / 2))
     }
 
     /// Distinguishes this title from an earlier one of the same name.
@@ -329,11 +333,28 @@ mod tests {
         channel.add_point(point(50, 12));
         let numbers = |held: &[LiveSegment]| held.iter().map(|segment| segment.number).collect::<Vec<_>>();
         channel.publish_edge(130, MediaTicks(20 * MEDIA_HZ));
-        let (held, breaks) = channel.segments();
+        let (held, breaks, _) = channel.segments();
         assert_eq!((numbers(&held), breaks), (vec![2], 0));
         channel.publish_edge(131, MediaTicks(20 * MEDIA_HZ));
-        let (held, breaks) = channel.segments();
+        let (held, breaks, _) = channel.segments();
         assert_eq!((numbers(&held), breaks), (vec![], 1));
+    }
+
+    #[test]
+    fn segments_in_the_newer_half_of_the_window_are_listed() {
+        let channel = channel(100);
+        for n in 0..10 {
+            channel.add_point(AccessPoint { packet: 10 * n, time: MediaTicks(u64::from(n) * 2 * MEDIA_HZ) });
+        }
+        let listed = |edge| {
+            channel.publish_edge(edge, MediaTicks(20 * MEDIA_HZ));
+            let (held, _, listed) = channel.segments();
+            (held.len(), listed)
+        };
+        // The last point has begun a segment that is not there yet.
+        assert_eq!(listed(50), (9, 9), "nothing is about to go");
+        assert_eq!(listed(100), (9, 4));
+        assert_eq!(listed(101), (8, 3), "one has gone, and one more will soon");
     }
 
     #[test]

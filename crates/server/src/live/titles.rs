@@ -5,10 +5,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::limits::{DEFAULT_PACKET_BYTES, MIN_LIVE_EXTENTS};
+use millrace_core::limits::{DEFAULT_PACKET_BYTES, EXTENT_BYTES, MAX_LIVE_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::packet::WireLayout;
 use millrace_core::seam::Doorbell;
 use millrace_core::time::Instant;
+use millrace_core::units::ByteLen;
 use millrace_core::wire::rtp::Timeline;
 use millrace_store::cache::{Cache, CacheError, Feeder, Keep, LiveTitle};
 
@@ -16,7 +17,7 @@ use super::address::LiveTransport;
 use super::channel::LiveChannel;
 use super::input::LiveInput;
 use super::receive::{BY_HTTP, report};
-use crate::limits::live::{LIVE_EXTENTS, LIVE_EXTENTS_APART, LIVE_LINGER_NS, MAX_LIVE_TITLES};
+use crate::limits::live::{DEFAULT_LIVE_BYTES, LIVE_EXTENTS_APART, LIVE_LINGER_NS, MAX_LIVE_TITLES};
 
 /// Why a live title cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +60,18 @@ impl Doorbell for NoBell {
 }
 
 impl LiveTitles {
-    /// For `count` sources that are known, in a cache of `extents`. Half of it is for live titles at most; a share is left for one
-    /// source more.
-    pub fn new(cache: Arc<Cache>, extents: usize, count: usize) -> Self {
+    /// For `count` sources that are known, in a cache of `extents`, with windows of `wanted` bytes. Half of the cache is for live titles at
+    /// most; a share is left for one source more.
+    pub fn new(cache: Arc<Cache>, extents: usize, count: usize, wanted: ByteLen) -> Self {
+        let wanted_extents = wanted.0.div_ceil(EXTENT_BYTES as u64).min(MAX_LIVE_EXTENTS as u64) as usize;
         let share = extents / 2 / (count + 1);
-        let extents = share.clamp(MIN_LIVE_EXTENTS, LIVE_EXTENTS);
+        let extents = share.min(wanted_extents).max(MIN_LIVE_EXTENTS);
+        let bytes = ByteLen((extents * EXTENT_BYTES) as u64);
+        if bytes.0 < wanted.0 && wanted.0 > DEFAULT_LIVE_BYTES {
+            tracing::warn!(
+                "live titles keep {bytes} each, not {wanted}: half of the cache is for all of them; raise --cache"
+            );
+        }
         Self { cache, extents, lists: Mutex::default(), parked: Mutex::default() }
     }
 

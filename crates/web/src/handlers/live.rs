@@ -61,11 +61,11 @@ fn master_text(window: &LiveWindow, link: &str) -> String {
     )
 }
 
-/// The newest segments. The list never ends: a source that is silent may resume.
+/// The newest segments, through which a player can rewind. The list never ends: a source that is silent may resume.
 fn media_text(window: LiveWindow, link: &str) -> String {
-    let LiveWindow { version, mut breaks_before, mut pieces, .. } = window;
+    let LiveWindow { version, mut breaks_before, mut pieces, listed, .. } = window;
     // Those that are not listed any more can be fetched as long as they are held.
-    let hidden = pieces.len().saturating_sub(LISTED_LIVE_SEGMENTS);
+    let hidden = pieces.len().saturating_sub(listed.max(LISTED_LIVE_SEGMENTS));
     breaks_before += pieces.drain(..hidden).map(|piece| u32::from(piece.is_discontinuous)).sum::<u32>();
     let first = pieces.first().map_or(0, |piece| piece.number);
     let longest = pieces
@@ -143,4 +143,26 @@ pub(crate) fn stream(seen: &SeenBy, title: &str) -> Answer {
     });
     let headers = vec![("Content-Type", MPEG_TS.to_owned()), ("Cache-Control", "no-store".to_owned())];
     Answer { status: 200, headers, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn playlist_of_live_title_lists_what_will_be_there_and_six_segments_at_least() {
+        let piece = |number| LivePiece {
+            number,
+            bytes: 0..1316,
+            length: MediaTicks(2 * MEDIA_HZ),
+            is_discontinuous: number % 4 == 1,
+        };
+        for (listed, first, breaks) in [(0, 14, 4), (6, 14, 4), (9, 11, 3), (20, 0, 0)] {
+            let window = LiveWindow { listed, pieces: (0..20).map(piece).collect(), ..LiveWindow::default() };
+            let text = media_text(window, "");
+            assert!(text.contains(&format!("#EXT-X-MEDIA-SEQUENCE:{first}\n")), "{listed}: {text}");
+            assert!(text.contains(&format!("#EXT-X-DISCONTINUITY-SEQUENCE:{breaks}\n")), "{listed}: {text}");
+            assert_eq!(text.matches(".ts").count(), 20 - first, "{listed}: {text}");
+        }
+    }
 }

@@ -276,8 +276,9 @@ async function start(title) {
   const source = sourceOf(title);
   playing.title = title;
   showSeeking(title.isLive ? null : title);
-  // A live title plays at its own speed, and where it is.
+  // A live title plays at its own speed; whether it can be rewound is seen later.
   for (const id of ['of-seek', 'seek-time', 'of-speed']) at(id).hidden = Boolean(title.isLive);
+  at('to-edge').hidden = true;
   at('playing').textContent = title.title;
   document.title = title.title + ' - Millrace';
   at('about').textContent = about(title);

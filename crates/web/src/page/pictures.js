@@ -40,6 +40,7 @@ async function showSeeking(title) {
   at('thumb').hidden = true;
   showChapters(title);
   if (!title) return;
+  at('seek').min = 0;
   at('seek').max = title.duration_s;
   showPlace(0);
   if (!title.sprites) return;
@@ -61,9 +62,37 @@ async function showSeeking(title) {
 function showPlace(time) {
   at('seek').value = time;
   const { title } = seeking;
-  at('seek-time').textContent = title ? seconds(time) + ' / ' + seconds(title.duration_s) : '';
-  at('seek').setAttribute('aria-valuetext', seconds(time));
+  const isLive = playing.title && playing.title.isLive;
+  const place = isLive ? behind(time) : seconds(time);
+  at('seek-time').textContent = isLive ? place : title ? place + ' / ' + seconds(title.duration_s) : '';
+  at('seek').setAttribute('aria-valuetext', place);
 }
+
+// The newest place of a live title that plays without a pause.
+function edge() {
+  const { seekable } = at('video');
+  const end = seekable.length ? seekable.end(seekable.length - 1) : 0;
+  return playing.hls && playing.hls.liveSyncPosition || end;
+}
+
+const NEAR_S = 10;
+const behind = (time) => (edge() - time < NEAR_S ? 'Live' : '−' + seconds(edge() - time));
+
+// A live title can be rewound as far as the server has it; the bar is shown where that is worth it.
+function showRewind() {
+  const { seekable, currentTime } = at('video');
+  if (!playing.title || !playing.title.isLive) return;
+  const start = seekable.length ? seekable.start(0) : 0;
+  for (const id of ['of-seek', 'seek-time']) at(id).hidden = edge() - start < 2 * NEAR_S;
+  at('to-edge').hidden = edge() - currentTime < NEAR_S;
+  at('seek').min = start;
+  at('seek').max = edge();
+}
+
+at('to-edge').addEventListener('click', () => {
+  at('video').currentTime = edge();
+  at('video').play().catch(() => {});
+});
 
 function showThumb(time) {
   const { cues, sheet } = seeking;
@@ -80,7 +109,8 @@ function showThumb(time) {
 // Where it is pointed at.
 function pointedAt(event) {
   const { left, width } = at('seek').getBoundingClientRect();
-  return Math.max(0, Math.min(1, (event.clientX - left) / width)) * Number(at('seek').max);
+  const [min, max] = [Number(at('seek').min), Number(at('seek').max)];
+  return min + Math.max(0, Math.min(1, (event.clientX - left) / width)) * (max - min);
 }
 
 // A bar that is being moved shows where it leads, and does not follow the film meanwhile.
@@ -103,9 +133,12 @@ at('seek').addEventListener('keydown', (event) => {
   const step = { ArrowLeft: -5, ArrowRight: 5, ArrowDown: -5, ArrowUp: 5, PageDown: -60, PageUp: 60 }[event.key];
   if (!step) return;
   event.preventDefault();
-  const time = Math.max(0, Math.min(Number(at('seek').max), Number(at('seek').value) + step));
+  const time = Math.max(Number(at('seek').min), Math.min(Number(at('seek').max), Number(at('seek').value) + step));
   showPlace(time);
   showThumb(time);
   at('video').currentTime = time;
 });
-at('video').addEventListener('timeupdate', () => { if (!isMoved) showPlace(at('video').currentTime); });
+at('video').addEventListener('timeupdate', () => {
+  showRewind();
+  if (!isMoved) showPlace(at('video').currentTime);
+});

@@ -126,6 +126,8 @@ pub struct LiveWindow {
     pub peak_rate: BitRate,
     /// Interruptions before the first segment.
     pub breaks_before: u32,
+    /// Number of the newest segments that will be there for long enough to be listed.
+    pub listed: usize,
     /// The segments, the oldest first.
     pub pieces: Vec<LivePiece>,
 }

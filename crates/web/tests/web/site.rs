@@ -306,6 +306,7 @@ impl Site for MadeUp {
                 skipped: vec![SkippedItem { item: "b".to_owned(), reason: "/srv/b: gone".to_owned() }],
                 to: vec!["udp://10.0.0.9:5000".to_owned()],
             }),
+            recording: None,
         });
         let other = film.clone().map(|film| LiveStatus {
             name: "camera".to_owned(),
@@ -330,6 +331,7 @@ impl Site for MadeUp {
             mean_rate: BitRate(1_000_000),
             peak_rate: BitRate(2_000_000),
             breaks_before: 7,
+            listed: 0,
             pieces,
         })
     }

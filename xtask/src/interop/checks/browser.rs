@@ -23,7 +23,7 @@ const FIREFOX: &str = "firefox-esr";
 
 /// The parts with their films, and the browsers used for each in the short form: all parts with
 /// both would take too long.
-const PARTS: [(&str, &str, &[&str]); 10] = [
+const PARTS: [(&str, &str, &[&str]); 11] = [
     ("page", RUNGS, &[CHROMIUM, FIREFOX]),
     ("sounds", TWO_SOUNDS, &[CHROMIUM, FIREFOX]),
     ("codecs", AC3_BESIDE_AAC, &[CHROMIUM, FIREFOX]),
@@ -33,6 +33,7 @@ const PARTS: [(&str, &str, &[&str]); 10] = [
     ("joined", SUBTITLED, &[CHROMIUM]),
     ("folders", RUNGS, &[CHROMIUM]),
     ("troubles", RUNGS, &[CHROMIUM]),
+    ("live", RUNGS, &[CHROMIUM]),
     ("levels", RUNGS, &[]),
 ];
 

@@ -41,7 +41,7 @@ impl Live {
         web: &mut Web,
     ) -> anyhow::Result<Self> {
         let count = args.live.len() + args.channels.len();
-        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count);
+        let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count, args.live_memory);
         let titles = Arc::new(titles);
         let store = (Arc::clone(volume), Arc::clone(open_titles));
         let recordings = Arc::new(Recordings::new(Arc::clone(&titles), store, web.ingest()));

@@ -200,6 +200,10 @@ pub(crate) struct ServeArgs {
     /// ?source=IP and ?interface=NAME; or a URL that ffmpeg fetches, such as rtsp://, http:// or https://. Viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
     #[arg(long = "live", value_name = "NAME=URL", value_delimiter = ',', help_heading = "Live sources")]
     pub(crate) live: Vec<LiveSource>,
+    /// Memory that each live title keeps of its newest media, 32 MiB being half a minute of 8 Mb/s: players by HLS can rewind through half of
+    /// it, and a viewer by TCP who lags by all of it is ended. Live titles together have half of --cache
+    #[arg(long, value_name = "SIZE", default_value_t = ByteLen(crate::limits::live::DEFAULT_LIVE_BYTES), help_heading = "Live sources")]
+    pub(crate) live_memory: ByteLen,
     /// Channel: NAME=PLAYLIST.m3u, titles of the store or files that are played in a loop as the live title NAME; in the configuration
     /// file also a table [[channel]] with name, items or playlist, and to (udp:// or rtp:// addresses). Repeat it for each. See also:
     /// docs/guide/channels.md

@@ -94,7 +94,7 @@ pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
 
 /// The segments of a live title.
 pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
-    let (segments, breaks_before) = channel.segments();
+    let (segments, breaks_before, listed) = channel.segments();
     let bytes = channel.packet_bytes();
     let piece = |segment: LiveSegment| LivePiece {
         number: segment.number,
@@ -108,6 +108,7 @@ pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
         peak_rate,
         version: channel.version(),
         breaks_before,
+        listed,
         pieces: segments.into_iter().map(piece).collect(),
     }
 }

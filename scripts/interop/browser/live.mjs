@@ -1,0 +1,48 @@
+// A live title: it is watched, recorded, rewound, and left for its newest place again.
+import { check, figures, pageUrl, PATIENCE_MS, title, video } from './common.mjs';
+
+// Rewinding is offered from twenty seconds on, behind the three segments that players keep away from the newest one.
+const REWIND_MS = 60_000;
+
+// Brings a film in a row as live media: the server takes it no faster than it plays.
+async function bring(context) {
+  const film = await (await context.request.get(new URL(`titles/${title}.ts`, pageUrl).href)).body();
+  const media = Buffer.concat([film, film, film, film]);
+  return fetch(new URL('live/studio', pageUrl), { method: 'PUT', body: media });
+}
+
+export async function checkLive(page) {
+  let isOver = false;
+  const brought = bring(page.context()).finally(() => { isOver = true; });
+  const playlist = () => page.context().request.get(new URL('live/studio/index.m3u8', pageUrl).href);
+  for (const end = Date.now() + PATIENCE_MS; !(await playlist()).ok();) {
+    check(Date.now() < end, 'the live title has no segment');
+    await page.waitForTimeout(100);
+  }
+  await page.goto(pageUrl);
+  await page.locator('#titles button[data-name="live/studio"]').click();
+  await page.waitForFunction(() => document.querySelector('video').currentTime > 0 && !document.querySelector('video').paused);
+  await page.getByRole('button', { name: 'Record' }).click();
+  await page.getByRole('button', { name: 'Stop recording' }).waitFor();
+  await page.locator('#of-seek').waitFor({ state: 'visible', timeout: REWIND_MS });
+  const back = page.getByRole('button', { name: 'Back to live' });
+  // A player that began late on a busy machine stays as late as it was.
+  if (await back.isVisible()) await back.click();
+  await back.waitFor({ state: 'hidden' });
+  const before = await video(page, 'currentTime');
+  await page.locator('#seek').focus();
+  for (let step = 0; step < 3; step++) await page.keyboard.press('ArrowLeft');
+  await back.waitFor();
+  const rewound = await video(page, 'currentTime');
+  check(rewound < before - 10, `three steps back lead from ${before} to ${rewound} s`);
+  await page.waitForFunction((from) => document.querySelector('video').currentTime > from + 1, rewound);
+  await back.click();
+  await back.waitFor({ state: 'hidden' });
+  await page.waitForFunction((from) => document.querySelector('video').currentTime > from, before);
+  check(!isOver, 'the live title ended too soon');
+  await page.getByRole('button', { name: 'Stop recording' }).click();
+  await page.getByText('The recording is a title within moments.').waitFor();
+  await page.locator('#titles button', { hasText: /studio 20\d\d-/ }).waitFor({ timeout: REWIND_MS });
+  check((await brought).status === 204, 'the media was not taken to its end');
+  figures.push(`rewound from ${before.toFixed(1)} to ${rewound.toFixed(1)} s and back, and recorded`);
+}
