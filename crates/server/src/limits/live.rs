@@ -76,7 +76,9 @@ pub const RECORD_BEGIN_WAIT: Duration = Duration::from_secs(60);
 /// Interval at which a recording whose source is silent checks whether it should end.
 pub const RECORD_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Media that is recorded between two looks at the free space of the disks.
-pub const RECORD_SPACE_LOOK_BYTES: u64 = 4 << 20;
+pub const RECORD_SPACE_LOOK_BYTES: u64 = 256 << 10;
+/// A recording ends when a disk has less room than this beyond its reserve: a writer holds a mebibyte, and index and sums come at the end.
+pub const RECORD_ROOM_BYTES: u64 = 2 << 20;
 /// Longest time that the server waits at its end until recordings are titles. Others are finished at the next start.
 pub const RECORDING_STOP: Duration = Duration::from_secs(5);
 /// Interval at which it looks whether they are.

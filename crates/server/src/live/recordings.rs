@@ -16,7 +16,7 @@ use super::tap::{RecordingProgress, TapReader};
 use super::titles::LiveTitles;
 use crate::date::utc_minute;
 use crate::library::open_titles::OpenTitles;
-use crate::limits::live::{RECORD_SPACE_LOOK_BYTES, RECORDING_STOP, RECORDING_STOP_LOOK};
+use crate::limits::live::{RECORD_ROOM_BYTES, RECORD_SPACE_LOOK_BYTES, RECORDING_STOP, RECORDING_STOP_LOOK};
 
 struct RunningRecording {
     /// Name of the live title.
@@ -183,7 +183,7 @@ impl RecordingStore {
             )
         };
         self.volume.can_take_titles().map_err(no_room)?;
-        match self.volume.room().map_err(no_room)?.contains(&0) {
+        match is_full(&self.volume.room().map_err(no_room)?) {
             true => Err(RecordingRefusal::NoRoom(
                 "the server's disks are full; remove a title, or free some space".to_owned(),
             )),
@@ -222,6 +222,11 @@ impl RecordingStore {
     }
 }
 
+/// Whether a disk has too little room for a recording.
+fn is_full(room: &[u64]) -> bool {
+    room.iter().any(|&bytes| bytes < RECORD_ROOM_BYTES)
+}
+
 /// Ends a recording before a disk is full, so that its media becomes a title.
 struct WhileThereIsRoom<'a> {
     reader: TapReader,
@@ -234,7 +239,7 @@ impl Read for WhileThereIsRoom<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.taken - self.looked >= RECORD_SPACE_LOOK_BYTES {
             self.looked = self.taken;
-            if self.store.volume.room().is_ok_and(|room| room.contains(&0)) {
+            if self.store.volume.room().is_ok_and(|room| is_full(&room)) {
                 tracing::warn!("a recording ends: the disks are full; remove a title, or free some space");
                 return Ok(0);
             }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::http::get;
+use crate::support::real_disks::{Tmpfs, missing};
 use crate::support::{Server, film};
 
 /// For things that must happen on their own within seconds, on a machine that has other things to do.
@@ -15,20 +16,23 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server, and a film that ffmpeg brings it as the live title `news` in its own time.
 struct Site {
-    dir: tempfile::TempDir,
     server: Server,
+    dir: tempfile::TempDir,
 }
 
 impl Site {
     fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::on(tempfile::tempdir().unwrap())
+    }
+
+    fn on(dir: tempfile::TempDir) -> Self {
         let server = Server::start(&dir.path().join("store"), &[]);
-        Self { dir, server }
+        Self { server, dir }
     }
 
     /// The same store with another server; this one ends after a signal, or is killed.
     fn restarted(self, is_killed: bool) -> Self {
-        let Self { dir, mut server } = self;
+        let Self { mut server, dir } = self;
         if !is_killed {
             assert!(server.interrupt(), "it ends well");
             assert_eq!(
@@ -39,7 +43,7 @@ impl Site {
         }
         drop(server);
         let server = Server::start(&dir.path().join("store"), &[]);
-        Self { dir, server }
+        Self { server, dir }
     }
 
     fn api(&self, path: &str) -> Value {
@@ -233,4 +237,26 @@ fn recording_that_runs_when_the_server_ends_is_a_title() {
     let bytes = site.recorded("News");
     assert!(bytes.len() >= 300_000, "{}", bytes.len());
     assert_whole(&bytes);
+}
+
+#[test]
+fn recording_that_fills_its_disk_ends_as_a_title_and_the_live_title_goes_on() {
+    if let Some(why) = missing(&["mount", "umount"]) {
+        eprintln!("skipped: mounting a tmpfs needs root: {why}");
+        return;
+    }
+    let outside = tempfile::tempdir().unwrap();
+    let disk = Tmpfs::mount(&outside.path().join("disk"), "16m");
+    let site = Site::on(tempfile::tempdir_in(&disk.at).unwrap());
+    let _encoder = Encoder::start(&site);
+    // The film has 1.5 MB, the reserve is a twentieth, and a recording leaves 2 MiB beside it: a mebibyte is left.
+    std::fs::write(disk.at.join("filler"), vec![7; (10 << 20) + (512 << 10)]).unwrap();
+    assert_eq!(site.ask("PUT", "/live/news/recording", &json!({ "title": "News" }).to_string()).0, 201);
+    let bytes = site.recorded("News");
+    assert!((256 << 10..4 << 20).contains(&bytes.len()), "{}", bytes.len());
+    assert_whole(&bytes);
+    assert_eq!(site.api("/api/v1/live")["live"][0]["state"], "running");
+    let (status, answer) = site.ask("PUT", "/live/news/recording", "");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 507 && why.contains("disks are full"), "{status} {why}");
 }
