@@ -14,6 +14,8 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::index::{ClockPiece, PidRole, PidUse, RandomAccessPoint, TitleIndex};
 use millrace_store::volume::{ElementaryStream, FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 
+use crate::users::StoredUsers;
+
 /// Ticks that a TS packet lasts: 95 media packets a second, 1 Mb/s, so that seconds of media cost
 /// little time to simulate.
 const TICKS_PER_TS_PACKET: u64 = 135;
@@ -28,6 +30,8 @@ const TITLES_SEED: u64 = 20_261_129;
 const NUMBER_AT: usize = TS_PACKET_BYTES - 8;
 const PLACE_AT: usize = TS_PACKET_BYTES - 4;
 const PMT_PID: u16 = 0x1000;
+/// Bits a second of each title, as admission counts them.
+pub const MEAN_RATE: u64 = 1_003_000;
 /// Program association: one program, its map on `PMT_PID`.
 const PAT: [u8; 12] = [0, 0xb0, 13, 0, 1, 0xc1, 0, 0, 0, 1, 0xf0, 0];
 /// Program map: H.264 on PID 256, which has the clock too.
@@ -172,8 +176,8 @@ impl StoredTitle {
                 modified_unix_ns: 1,
             },
             duration: self.duration(),
-            mean_rate: BitRate(1_003_000),
-            peak_rate: BitRate(1_003_000),
+            mean_rate: BitRate(MEAN_RATE),
+            peak_rate: BitRate(MEAN_RATE),
             constant_rate: true,
             streams: vec![stream],
             index: self.index(),
@@ -213,6 +217,8 @@ pub struct Stores {
     _dir: tempfile::TempDir,
     /// Volumes of one member and of several.
     pub volumes: Vec<StoredVolume>,
+    /// Users.
+    pub users: StoredUsers,
 }
 
 impl Stores {
@@ -224,6 +230,7 @@ impl Stores {
         let dir = dir.expect("there is room for a few megabytes of titles");
         millrace_store::sim::enter(TITLES_SEED);
         let volumes = vec![StoredVolume::new(dir.path(), 1, 0), StoredVolume::new(dir.path(), 4, 1)];
-        Self { _dir: dir, volumes }
+        let users = StoredUsers::write(dir.path());
+        Self { _dir: dir, volumes, users }
     }
 }

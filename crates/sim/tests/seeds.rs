@@ -13,6 +13,8 @@ fn some_hundred_seeds_hold() {
         SearchOutcome::Held(all) => {
             assert!(all.sessions > SEEDS && all.packets > 500 * SEEDS, "they do little: {all:?}");
             assert!(all.failed > 0 && all.refused > 0, "faults and limits are never met: {all:?}");
+            assert!(all.refused_users > 0 && all.denied > 0, "users are never turned away: {all:?}");
+            assert!(all.late_leases > 0, "no lease comes late: {all:?}");
             assert!(all.http_answers > SEEDS && all.fec_packets > SEEDS, "HTTP or FEC is rare: {all:?}");
         }
         SearchOutcome::Failed { seed, violation } => panic!(
