@@ -18,12 +18,12 @@ const MATCH_NS: u64 = 2_000_000_000;
 #[derive(Default)]
 pub struct FecReception {
     waiting: VecDeque<(Instant, Vec<u8>)>,
+    /// The service has granted it.
+    pub is_granted: bool,
     /// FEC packets that were compared.
     pub packets: u64,
     /// Media packets that these protect.
     protected: BTreeSet<usize>,
-    /// Most packets of a matrix.
-    matrix_packets: usize,
 }
 
 impl FecReception {
@@ -42,7 +42,6 @@ impl FecReception {
         for (came, datagram) in self.waiting.drain(..) {
             if let Some(column) = shifts.iter().find_map(|shift| column_of(title, &datagram, *shift)) {
                 self.packets += 1;
-                self.matrix_packets = self.matrix_packets.max(column.count * column.offset);
                 self.protected.extend(column.packets());
             } else if now.ns_since(came) > MATCH_NS {
                 let header = datagram.get(..RTP_HEADER_BYTES + FEC_HEADER_BYTES);
@@ -55,16 +54,16 @@ impl FecReception {
         Ok(())
     }
 
-    /// Looks whether each packet of the title is protected, from the first matrix behind `start` on:
-    /// all of them have come.
+    /// Looks whether each packet of the title is protected, from the first row of stripes behind
+    /// `start` on: all of them have come.
     ///
     /// # Errors
     /// FEC packets are missing.
-    pub fn check_whole(&self, title: &StoredTitle, start: u32) -> Result<(), String> {
-        if self.packets == 0 {
+    pub fn check_whole(&self, title: &StoredTitle, start: u32, row_packets: usize) -> Result<(), String> {
+        if !self.is_granted {
             return Ok(());
         }
-        let first = (start as usize).next_multiple_of(self.matrix_packets);
+        let first = (start as usize).next_multiple_of(row_packets);
         let missing = (first..title.packets() as usize).find(|packet| !self.protected.contains(packet));
         missing.map_or(Ok(()), |packet| Err(format!("no FEC packet protects packet {packet}")))
     }

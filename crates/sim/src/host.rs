@@ -52,7 +52,7 @@ pub const SESSION_TIMEOUT_NS: u64 = 10_000_000_000;
 pub const SESSION_SLACK_NS: u64 = 1_000_000_000;
 /// The system gives the processor of an engine to others now and then: at each moment with this
 /// chance in a million, and for up to this long. Commands and leases meet in its rings meanwhile.
-const KEPT_PPM: u32 = 10_000;
+const KEPT_PPM: u32 = 30_000;
 const MOST_KEPT_NS: u64 = 20_000_000;
 /// Tasks that wake each other get this many turns before it is looked whether any of them has read,
 /// written or ordered something. If so, they get more.

@@ -286,7 +286,7 @@ impl Scenario {
         for viewer in scenario.viewers.iter_mut().filter(|viewer| !viewer.by_tcp) {
             viewer.fec = chance(&mut random, 40);
         }
-        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25]);
+        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25, 12]);
         for viewer in &mut scenario.http {
             viewer.shares_address = chance(&mut random, 40);
             viewer.has_name = chance(&mut random, 60);

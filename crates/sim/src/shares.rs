@@ -58,6 +58,11 @@ impl Shares {
         Ok(())
     }
 
+    /// The address of the viewer of a session.
+    pub fn peer_of(&self, session: &str) -> Option<SocketAddr> {
+        self.begun.get(&("session", session.to_owned())).copied()
+    }
+
     fn begin(&mut self, (kind, name): (&'static str, &str), peer: SocketAddr) {
         self.begun.insert((kind, name.to_owned()), peer);
     }

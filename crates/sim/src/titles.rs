@@ -196,6 +196,8 @@ pub struct StoredVolume {
     pub dirs: Vec<PathBuf>,
     /// Members that may be lost.
     pub tolerance: usize,
+    /// Packets of a row of stripes, which FEC protects together.
+    pub row_packets: usize,
     /// Its titles.
     pub titles: Vec<StoredTitle>,
 }
@@ -208,7 +210,8 @@ impl StoredVolume {
         let titles: Vec<_> =
             (1..).zip(LENGTHS).map(|(number, packets)| StoredTitle::new(number, packets)).collect();
         titles.iter().for_each(|title| title.add_to(&volume));
-        Self { dirs, tolerance, titles }
+        let row_packets = usize::from(geometry.k) * geometry.unit_packets as usize;
+        Self { dirs, tolerance, row_packets, titles }
     }
 }
 

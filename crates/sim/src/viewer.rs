@@ -94,6 +94,8 @@ pub struct ViewerWorld<'a> {
     pub network: &'a SharedNetwork,
     /// The title that it watches.
     pub title: &'a StoredTitle,
+    /// Packets of a row of stripes.
+    pub row_packets: usize,
     /// What excuses the server now.
     pub excuses: Excuses,
 }
@@ -310,7 +312,7 @@ impl SimViewer {
             return Ok(());
         }
         self.fec.check(world.now, world.title, self.reception.shifts())?;
-        self.fec.check_whole(world.title, self.reception.start())
+        self.fec.check_whole(world.title, self.reception.start(), world.row_packets)
     }
 
     fn take_events(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {

@@ -275,6 +275,7 @@ impl<'a> SimWorld<'a> {
             now: self.now,
             network: &self.network,
             title: self.title_of(self.viewers[index].plan.title),
+            row_packets: self.stored.row_packets,
             excuses: self.excuses(),
         };
         let viewer = &mut self.viewers[index];
@@ -299,6 +300,7 @@ impl<'a> SimWorld<'a> {
             now: self.now,
             network: &self.network,
             title: self.title_of(self.http[index].plan.title),
+            row_packets: self.stored.row_packets,
             excuses: self.excuses(),
         };
         let viewer = &mut self.http[index];
@@ -423,7 +425,9 @@ impl<'a> SimWorld<'a> {
             let peer = viewer.peer();
             self.shares.arrive(peer, viewer.plan.sign_in);
             if self.host.accept(number, peer) {
-                let world = ViewerWorld { now, network: &self.network, title, excuses: Excuses::default() };
+                let (network, row_packets) = (&self.network, self.stored.row_packets);
+                let world =
+                    ViewerWorld { now, network, title, row_packets, excuses: Excuses::default() };
                 viewer.start(&world);
                 self.viewers.push(viewer);
             }

@@ -17,7 +17,8 @@ impl SimWorld<'_> {
             self.shares.take(&event)?;
             match event {
                 ServiceEvent::Started { .. } => self.summary.sessions += 1,
-                ServiceEvent::Fec { change, .. } => self.has_less_fec |= change != FecChange::Granted,
+                ServiceEvent::Fec { session, change: FecChange::Granted, .. } => self.grant_fec(&session),
+                ServiceEvent::Fec { .. } => self.has_less_fec = true,
                 ServiceEvent::Playing(Playing { without_fec: Some(_), .. }) => self.has_less_fec = true,
                 ServiceEvent::Sent { packets, .. } => self.reported_packets += packets,
                 ServiceEvent::Closed { session, peer, reason, totals, .. } => {
@@ -33,6 +34,13 @@ impl SimWorld<'_> {
             }
         }
         Ok(())
+    }
+
+    fn grant_fec(&mut self, session: &str) {
+        let peer = self.shares.peer_of(session);
+        if let Some(viewer) = self.viewers.iter_mut().find(|viewer| Some(viewer.peer()) == peer) {
+            viewer.fec.is_granted = true;
+        }
     }
 
     /// Compares what viewers are receiving with their limits. Those that what was lost has ended may
