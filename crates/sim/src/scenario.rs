@@ -4,7 +4,7 @@
 use millrace_core::random::SplitMix;
 use millrace_store::disk::ReadFault;
 
-use crate::titles::{MEAN_RATE, Stores};
+use crate::titles::{LONGEST_TITLE, MEAN_RATE, Stores};
 use crate::users::MOST_USERS;
 
 const MS: u64 = 1_000_000;
@@ -294,7 +294,22 @@ impl Scenario {
         if chance(&mut random, 35) {
             scenario.add_users(&mut random);
         }
+        if chance(&mut random, 10) {
+            scenario.crowd_address();
+        }
         scenario
+    }
+
+    /// All viewers by HTTP fetch the longest title from one address: most other answers are sent
+    /// ahead at once, and never under way together.
+    fn crowd_address(&mut self) {
+        for viewer in &mut self.http {
+            viewer.title = LONGEST_TITLE;
+            viewer.shares_address = viewer.sign_in != SignIn::Wrong;
+            if let Some(step) = viewer.steps.first_mut() {
+                step.action = HttpAction::File { from_permille: 0, bytes: None };
+            }
+        }
     }
 
     /// Draws users, and who signs in as which.

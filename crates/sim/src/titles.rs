@@ -38,6 +38,8 @@ const PAT: [u8; 12] = [0, 0xb0, 13, 0, 1, 0xc1, 0, 0, 0, 1, 0xf0, 0];
 const PMT: [u8; 17] = [2, 0xb0, 18, 0, 1, 0xc1, 0, 0, 0xe1, 0, 0xf0, 0, 27, 0xe1, 0, 0xf0, 0];
 /// Media packets of each title: extents that are full and not, 4 to 25 s.
 const LENGTHS: [u32; 4] = [400, 784, 1_301, 2_350];
+/// Place of the longest of them.
+pub const LONGEST_TITLE: usize = 3;
 
 /// A TS packet with one table.
 fn write_table(packet: &mut [u8], pid: u16, count: u8, section: &[u8]) {
