@@ -4,7 +4,7 @@ use millrace_sim::scenario::Scenario;
 use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds};
 use millrace_sim::titles::Stores;
 
-/// Takes some 15 seconds of processor time in the debug build.
+/// Takes some 20 seconds of processor time in the debug build.
 const SEEDS: u64 = 300;
 
 #[test]
