@@ -1,9 +1,11 @@
 //! One simulation: the clock goes from event to event, and after each the invariants are checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 
 use millrace_core::time::Instant;
 use millrace_rights::RightsSnapshot;
+use millrace_server::service::ConnKey;
 use millrace_store::disk::{ReadFault, ReadFaults};
 
 use crate::host::{HeldResources, SimHost};
@@ -106,6 +108,8 @@ struct SimWorld<'a> {
     next_look: Instant,
     starts: u64,
     shares: Shares,
+    /// Viewers of the connections by RTSP.
+    conns: HashMap<ConnKey, SocketAddr>,
     /// FEC was switched off or left out.
     has_less_fec: bool,
     /// Media packets of the runs that the service has reported.
@@ -155,6 +159,7 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
         next_look: BEGIN,
         starts: 0,
         shares: Shares::default(),
+        conns: HashMap::new(),
         has_less_fec: false,
         reported_packets: 0,
         summary: Summary::default(),
@@ -426,8 +431,7 @@ impl<'a> SimWorld<'a> {
             self.shares.arrive(peer, viewer.plan.sign_in);
             if self.host.accept(number, peer) {
                 let (network, row_packets) = (&self.network, self.stored.row_packets);
-                let world =
-                    ViewerWorld { now, network, title, row_packets, excuses: Excuses::default() };
+                let world = ViewerWorld { now, network, title, row_packets, excuses: Excuses::default() };
                 viewer.start(&world);
                 self.viewers.push(viewer);
             }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use millrace_offload::command::FailReason;
-use millrace_server::service::{EndReason, FecChange, Playing, ServiceEvent};
+use millrace_server::service::{ConnKey, EndReason, FecChange, Playing, ServiceEvent};
 
 use super::SimWorld;
 use crate::http_viewer::ReceivedAmount;
@@ -16,6 +16,10 @@ impl SimWorld<'_> {
             self.note_event(&event);
             self.shares.take(&event)?;
             match event {
+                ServiceEvent::ConnectionOpened { conn, peer } => _ = self.conns.insert(conn, peer),
+                ServiceEvent::Ended { conn: Some(conn), reason: EndReason::TablesFull, .. } => {
+                    self.excuse_idle(conn);
+                }
                 ServiceEvent::Started { .. } => self.summary.sessions += 1,
                 ServiceEvent::Fec { session, change: FecChange::Granted, .. } => self.grant_fec(&session),
                 ServiceEvent::Fec { .. } => self.has_less_fec = true,
@@ -34,6 +38,16 @@ impl SimWorld<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Full tables have ended a session. `Closed` follows when its engine has had a turn, which may
+    /// be after the answer to the next request.
+    fn excuse_idle(&mut self, conn: ConnKey) {
+        let peer = self.conns.get(&conn).copied();
+        let is_idle = |viewer: &&mut SimViewer| Some(viewer.peer()) == peer && !viewer.plays();
+        if let Some(viewer) = self.viewers.iter_mut().find(is_idle) {
+            viewer.faults_of_its_own.push("did not play while others came");
+        }
     }
 
     fn grant_fec(&mut self, session: &str) {
