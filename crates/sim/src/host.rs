@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use millrace_core::limits::{MAX_BURST_NS, RING_RECORDS};
 use millrace_core::pool::{ExtentArena, HeapRegion};
+use millrace_core::random::SplitMix;
 use millrace_core::seam::{Clock, Doorbell};
 use millrace_core::time::Instant;
 use millrace_engine::{Engine, EngineConfig};
@@ -20,7 +21,7 @@ use millrace_offload::command::{Command, Event};
 use millrace_offload::core_loop::CoreLoop;
 use millrace_offload::idle::IdlePolicy;
 use millrace_offload::load::{LoadMeter, LoopSheets};
-use millrace_rights::{Gate, Policy, RightsSnapshot};
+use millrace_rights::{Gate, Policy, RightsSnapshot, TrustHere, Watching};
 use millrace_server::admission::AdmissionConfig;
 use millrace_server::control::simulated::{SimulatedControl, SimulatedParts};
 use millrace_server::control::{ControlClock, ControlConfig, EnginePort};
@@ -49,12 +50,16 @@ const PORTS: (u16, u16) = (50_000, 50_001);
 pub const SESSION_TIMEOUT_NS: u64 = 10_000_000_000;
 /// And how much longer it is kept.
 pub const SESSION_SLACK_NS: u64 = 1_000_000_000;
+/// The system gives the processor of an engine to others now and then: at each moment with this
+/// chance in a million, and for up to this long. Commands and leases meet in its rings meanwhile.
+const KEPT_PPM: u32 = 30_000;
+const MOST_KEPT_NS: u64 = 20_000_000;
 /// Tasks that wake each other get this many turns before it is looked whether any of them has read,
 /// written or ordered something. If so, they get more.
 const TASK_TURNS: usize = 12;
 
 /// Session names that are the same for the same seed.
-struct SeededEntropy(millrace_core::random::SplitMix);
+struct SeededEntropy(SplitMix);
 
 impl Entropy for SeededEntropy {
     fn bytes16(&mut self) -> Option<[u8; 16]> {
@@ -124,6 +129,10 @@ pub struct SimHost {
     web: SimulatedWeb,
     totals: Arc<Totals>,
     loops: Vec<CoreLoop<SimClock, SimTx>>,
+    /// Until when each of them is kept from its turn.
+    kept_until: Vec<Instant>,
+    /// When they are kept, and for how long.
+    keeps: SplitMix,
     /// The titles and the cache.
     pub library: SimLibrary,
     /// The cache's memory.
@@ -136,7 +145,7 @@ pub struct SimHost {
     runtime: Runtime,
 }
 
-fn server_config(plan: &ServerPlan) -> ServerConfig {
+fn server_config(plan: &ServerPlan, gate: Arc<Gate>) -> ServerConfig {
     let service = ServiceConfig {
         engines: plan.engines,
         streams_per_engine: plan.streams_per_engine,
@@ -155,8 +164,14 @@ fn server_config(plan: &ServerPlan) -> ServerConfig {
         session_slack_ns: SESSION_SLACK_NS,
         ports_v4: Some(PORTS),
         route_source,
+        gate: Some(gate),
         ..ServerConfig::default()
     }
+}
+
+fn cache_config(plan: &ServerPlan) -> CacheConfig {
+    let &ServerPlan { reads_in_flight, prefetch_ns, .. } = plan;
+    CacheConfig { reads_in_flight, prefetch_ns, ..CacheConfig::default() }
 }
 
 /// An engine's loop, and the port to it.
@@ -197,17 +212,25 @@ fn start_loop(
 fn start_web(
     library: &SimLibrary,
     control: &SimulatedControl,
-) -> Result<(SimulatedWeb, Arc<Totals>), String> {
+    gate: Arc<Gate>,
+) -> (SimulatedWeb, Arc<Totals>) {
     let (volume, titles) = library.stored();
     let site = SimSite::new(volume, titles, control.orders(), control.asker());
-    let gate = Gate::new(Policy::default(), RightsSnapshot::default()).map_err(|error| error.to_string())?;
     let totals = Arc::<Totals>::default();
-    let web = SimulatedWeb::new(WebLimits::default(), Arc::new(gate), Arc::clone(&totals), Arc::new(site));
-    Ok((web, totals))
+    let web = SimulatedWeb::new(WebLimits::default(), gate, Arc::clone(&totals), Arc::new(site));
+    (web, totals)
+}
+
+/// The gate of a server; without users all viewers may watch.
+fn open_gate(known: Option<RightsSnapshot>) -> Result<Arc<Gate>, String> {
+    let watching = if known.is_some() { Watching::ByRights } else { Watching::Open };
+    let policy = Policy { watching, trust_here: TrustHere::Never, ..Policy::default() };
+    let gate = Gate::new(policy, known.unwrap_or_default());
+    gate.map(Arc::new).map_err(|error| error.to_string())
 }
 
 impl SimHost {
-    /// Starts the server on a volume.
+    /// Starts the server on a volume. `known` are its users.
     ///
     /// # Errors
     /// If the volume cannot be read.
@@ -216,6 +239,7 @@ impl SimHost {
         plan: &ServerPlan,
         stored: &StoredVolume,
         (faults, seed): (ReadFaults, u64),
+        known: Option<RightsSnapshot>,
     ) -> Result<Self, String> {
         let said = |error: &dyn std::fmt::Display| error.to_string();
         let volume = Volume::open_members(&stored.dirs).map_err(|error| said(&error))?;
@@ -224,15 +248,10 @@ impl SimHost {
         let bells: Vec<_> = (0..plan.engines)
             .map(|_| EventBell::new().map(Arc::new).map_err(|error| said(&error)))
             .collect::<Result<_, _>>()?;
-        let config = CacheConfig {
-            reads_in_flight: plan.reads_in_flight,
-            prefetch_ns: plan.prefetch_ns,
-            ..CacheConfig::default()
-        };
         let doorbells = bells.iter().map(|bell| Arc::clone(bell) as Arc<dyn Doorbell>).collect();
         let cache_clock = Arc::new(clock.clone());
         let (cache, handles) =
-            SteppedCache::new(config, Arc::clone(&arena), cache_clock, doorbells, (faults, seed))
+            SteppedCache::new(cache_config(plan), Arc::clone(&arena), cache_clock, doorbells, (faults, seed))
                 .map_err(|error| said(&error))?;
         let library = SimLibrary::new(clock.clone(), volume, cache, seed)?;
         let (mut loops, mut engines) = (Vec::new(), Vec::new());
@@ -251,16 +270,18 @@ impl SimHost {
         let parts = SimulatedParts {
             clock: Box::new(HostClock { clock: clock.clone(), wall_offset_ns: Rc::clone(&wall_offset_ns) }),
             library: Box::new(library.clone()),
-            entropy: Box::new(SeededEntropy(millrace_core::random::SplitMix::numbered(seed, 3))),
+            entropy: Box::new(SeededEntropy(SplitMix::numbered(seed, 3))),
             engines,
             observer: Box::new(move |event| heard.borrow_mut().push(event.clone())),
         };
-        let config = ControlConfig { session: server_config(plan), ..ControlConfig::default() };
+        let gate = open_gate(known)?;
+        let config =
+            ControlConfig { session: server_config(plan, Arc::clone(&gate)), ..ControlConfig::default() };
         let control = {
             let _entered = tasks.enter();
             SimulatedControl::start(config, parts)
         };
-        let (web, totals) = start_web(&library, &control)?;
+        let (web, totals) = start_web(&library, &control, gate);
         Ok(Self {
             tasks,
             clock,
@@ -268,6 +289,8 @@ impl SimHost {
             control,
             web,
             totals,
+            kept_until: vec![now; loops.len()],
+            keeps: SplitMix::numbered(seed, 4),
             loops,
             library,
             arena,
@@ -307,6 +330,11 @@ impl SimHost {
         self.happened.take()
     }
 
+    /// Leases that came for runs that were over.
+    pub fn late_leases(&self) -> u64 {
+        self.loops.iter().map(|core| core.engine.counters().leases_unwanted).sum()
+    }
+
     /// The counters of the web side.
     pub fn web_counters(&self) -> WebCounters {
         self.totals.read()
@@ -318,6 +346,11 @@ impl SimHost {
         if now >= self.next_tick {
             self.next_tick = now.plus_ns(CONTROL_TICK.as_nanos() as u64);
             self.control.tick();
+        }
+        for until in self.kept_until.iter_mut().filter(|until| **until <= now) {
+            if self.keeps.hits(KEPT_PPM) {
+                *until = now.plus_ns(self.keeps.below(MOST_KEPT_NS));
+            }
         }
         // A few rounds are enough; the bound finds a server that never comes to rest.
         for _ in 0..10_000 {
@@ -337,7 +370,9 @@ impl SimHost {
         }
         self.run_tasks(now);
         for (engine, core) in self.loops.iter_mut().enumerate() {
-            work += core.turn().1;
+            if self.kept_until[engine] <= now {
+                work += core.turn().1;
+            }
             self.control.look_at_engine(engine);
         }
         work += self.library.turn_cache(now);
@@ -365,7 +400,13 @@ impl SimHost {
 
     /// When it has something to do although nothing arrives.
     pub fn poll_at(&self) -> Instant {
-        let loops = self.loops.iter().filter_map(|core| core.engine.poll_at());
+        let now = self.clock.now();
+        let kept = self.kept_until.iter().copied();
+        let loops = self.loops.iter().zip(kept.clone()).filter_map(|(core, kept)| {
+            let due = core.engine.poll_at()?;
+            Some(due.max(kept))
+        });
+        let loops = loops.chain(kept.filter(|until| *until > now));
         loops.chain(self.library.poll_at()).fold(self.next_tick, Instant::min)
     }
 

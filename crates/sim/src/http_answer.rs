@@ -184,6 +184,16 @@ impl ReceivedAnswer {
         self.start.is_some()
     }
 
+    /// Whether it is a segment.
+    pub fn is_segment(&self) -> bool {
+        matches!(self.expected, ExpectedAnswer::Segment { .. })
+    }
+
+    /// Whether some of it has come, and not all.
+    pub fn is_under_way(&self) -> bool {
+        (1..self.length).contains(&self.got)
+    }
+
     /// The title's bytes in it.
     pub fn media_bytes(&self) -> u64 {
         self.length - self.before

@@ -9,6 +9,7 @@ use millrace_core::time::Instant;
 
 use crate::http_answer::{AnswerHead, ExpectedAnswer, Playlist, ReceivedAnswer};
 use crate::scenario::{HttpAction, HttpPlan};
+use crate::users::ViewerAccess;
 use crate::viewer::{ViewerEnd, ViewerWorld};
 
 /// An answer makes progress this often: a file is paced, and a burst is an extent at most.
@@ -53,6 +54,8 @@ pub struct ReceivedAmount {
     pub cut: u64,
     /// Requests that were refused because everything was in use.
     pub refused: u64,
+    /// Requests that its user has no right to.
+    pub denied: u64,
 }
 
 /// One viewer with one connection.
@@ -67,6 +70,7 @@ pub struct HttpViewer {
     pub received: ReceivedAmount,
     /// Reasons of its own for the end of its connection.
     pub faults_of_its_own: Vec<&'static str>,
+    access: ViewerAccess,
     phase: HttpPhase,
     next_step: usize,
     next_step_at: Option<Instant>,
@@ -84,7 +88,7 @@ pub struct HttpViewer {
 
 impl HttpViewer {
     /// A viewer that has just connected.
-    pub fn new(plan: HttpPlan, number: u32, now: Instant) -> Self {
+    pub fn new(plan: HttpPlan, number: u32, now: Instant, access: ViewerAccess) -> Self {
         let [high, low] = (number as u16).to_be_bytes();
         let ip = if plan.shares_address { [10, 2, 0, 1] } else { [10, 1, high, low] };
         let address = SocketAddr::from((ip, FIRST_PORT + number as u16));
@@ -93,6 +97,7 @@ impl HttpViewer {
             plan,
             number,
             address,
+            access,
             received: ReceivedAmount::default(),
             faults_of_its_own: Vec::new(),
             phase: HttpPhase::Active,
@@ -111,6 +116,16 @@ impl HttpViewer {
     /// Whether the server must have nothing for it any more.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, HttpPhase::Over(_))
+    }
+
+    /// Whether the server must hold a stream for it. Those of one program at an address may count as
+    /// one when they fetch segments.
+    pub fn receives(&self) -> bool {
+        let is_well = self.reads() && self.faults_of_its_own.is_empty();
+        let counts = |answer: &ReceivedAnswer| {
+            answer.is_media() && answer.is_under_way() && (self.plan.has_name || !answer.is_segment())
+        };
+        is_well && self.answer.as_ref().is_some_and(counts)
     }
 
     /// How it ended, if it has.
@@ -205,15 +220,27 @@ impl HttpViewer {
             HttpAction::Segments { first, count } => {
                 if self.playlist.is_none() {
                     let text = get(&format!("/titles/{}/media.m3u8", world.title.name), "");
-                    self.planned.push_back(PlannedRequest::Known(text, ExpectedAnswer::Playlist));
+                    self.ask(text, ExpectedAnswer::Playlist, self.access.denial);
                 }
                 self.planned.push_back(PlannedRequest::Segments { first, count });
             }
             action => {
                 let (text, expected) = request_of(action, world);
-                self.planned.push_back(PlannedRequest::Known(text, expected));
+                let is_elsewhere = action == HttpAction::Missing;
+                let denial = if is_elsewhere { self.access.denial_elsewhere } else { self.access.denial };
+                self.ask(text, expected, denial);
             }
         }
+    }
+
+    /// Plans a request: `denial` is the status that it gets if it may not be answered.
+    fn ask(&mut self, text: String, expected: ExpectedAnswer, denial: Option<u16>) {
+        let request = match denial.filter(|_| !matches!(expected, ExpectedAnswer::Bad(_))) {
+            // To be denied, HEAD is GET: its answer has a body.
+            Some(status) => (text.replacen("HEAD", "GET", 1), ExpectedAnswer::Status(status)),
+            None => (text, expected),
+        };
+        self.planned.push_back(PlannedRequest::Known(request.0, request.1));
     }
 
     /// Sends the requests whose turn it is: the next one when all are answered, or all at once.
@@ -233,6 +260,11 @@ impl HttpViewer {
                         self.progress_at = world.now;
                     }
                     self.expected.push_back(expected);
+                    let text = self.access.sign(&text, "Host: 192.0.2.1\r\n");
+                    let text = match self.plan.has_name {
+                        true => text.replace(AGENT, &format!("{AGENT}-{}", self.number)),
+                        false => text,
+                    };
                     world.network.lock().write_up(self.number, text.into_bytes());
                 }
                 PlannedRequest::Segments { first, count } => {
@@ -277,6 +309,8 @@ impl HttpViewer {
     fn finish(&mut self, answer: ReceivedAnswer, world: &ViewerWorld<'_>) -> Result<(), String> {
         if answer.status() == 503 {
             self.received.refused += 1;
+        } else if matches!(answer.status(), 401 | 403) {
+            self.received.denied += 1;
         } else if answer.is_media() {
             self.received.media_bytes += answer.media_bytes();
             self.received.media_answers += 1;
@@ -336,8 +370,11 @@ impl HttpViewer {
     }
 }
 
+/// Name of the program of viewers.
+const AGENT: &str = "simulated";
+
 fn get(path: &str, lines: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: simulated\r\n{lines}\r\n")
+    format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.1\r\nUser-Agent: {AGENT}\r\n{lines}\r\n")
 }
 
 /// The text of a request, and its answer.

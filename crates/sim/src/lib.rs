@@ -12,6 +12,8 @@
 //! | [`viewer`], [`reception`] | a viewer by RTSP: the client's dialogue, and its media, packet by packet |
 //! | [`fec`] | the FEC beside that media |
 //! | [`http_viewer`], [`http_answer`] | a viewer by HTTP: its requests, and the answers, byte by byte |
+//! | [`users`] | users, their grants and quotas |
+//! | [`shares`] | limits of all viewers, of an address and of a user |
 //! | [`search`] | many seeds, and the least of a scenario that still fails |
 //!
 //! `docs/design/0047-simulator.md` lists its real parts and its checks.
@@ -26,9 +28,11 @@ pub mod network;
 pub mod reception;
 pub mod scenario;
 pub mod search;
+pub mod shares;
 pub mod site;
 pub mod sockets;
 pub mod titles;
 pub mod transmit;
+pub mod users;
 pub mod viewer;
 pub mod world;

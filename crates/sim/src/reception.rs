@@ -26,6 +26,8 @@ pub struct Excuses {
     /// At some time more members were at fault than parity makes up for. What could not be read then
     /// may be missing later.
     pub was_lost: bool,
+    /// A member was at fault, or the service has left FEC out: some of it may be missing.
+    pub may_lack_fec: bool,
 }
 
 /// The answer to a PLAY.
@@ -55,6 +57,8 @@ struct Jump {
 /// The media of one session.
 pub struct Reception {
     last: Option<(u16, u32)>,
+    /// The packet of the last jump.
+    start: u32,
     /// It has asked for FEC.
     has_fec: bool,
     /// Differences of its sequence numbers from those of the title.
@@ -79,6 +83,7 @@ impl Reception {
     pub fn new(has_fec: bool) -> Self {
         Self {
             last: None,
+            start: 0,
             has_fec,
             shifts: Vec::new(),
             packets: 0,
@@ -98,9 +103,19 @@ impl Reception {
         self.ended_at.is_some() && self.has_bye
     }
 
+    /// Whether its last packet has come.
+    pub fn is_at_end(&self) -> bool {
+        self.ended_at.is_some()
+    }
+
     /// The differences that its sequence numbers have had from those of the title.
     pub fn shifts(&self) -> &[u16] {
         &self.shifts
+    }
+
+    /// The packet from which on it has followed the title without a jump.
+    pub fn start(&self) -> u32 {
+        self.start
     }
 
     /// The packet behind the last one.
@@ -163,6 +178,7 @@ impl Reception {
         let is_behind_end = is_excused || self.next_packet() == Some(title.packets());
         self.jumps.push_back(Jump { at: now, sequence, packet, is_behind_end, is_excused });
         (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
+        self.start = packet;
         self.take_packet((now, title), (sequence, packet), excuses)
     }
 

@@ -4,7 +4,8 @@
 use millrace_core::random::SplitMix;
 use millrace_store::disk::ReadFault;
 
-use crate::titles::Stores;
+use crate::titles::{LONGEST_TITLE, MEAN_RATE, Stores};
+use crate::users::MOST_USERS;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -32,6 +33,28 @@ pub struct ServerPlan {
     pub is_smooth: bool,
     /// Streams share wake-ups.
     pub shares_wakes: bool,
+}
+
+/// A user.
+#[derive(Clone, Copy, Debug)]
+pub struct UserPlan {
+    /// Streams at once.
+    pub streams: Option<u32>,
+    /// Bits a second of these together.
+    pub bits_per_s: Option<u64>,
+    /// Place of the only title that it may watch; `None`: it may watch all.
+    pub only_title: Option<usize>,
+}
+
+/// How a viewer signs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignIn {
+    /// It does not.
+    Not,
+    /// With a token that the server does not know.
+    Wrong,
+    /// With the token of this user.
+    As(usize),
 }
 
 /// A viewer's action.
@@ -96,6 +119,8 @@ pub struct ViewerPlan {
     pub loss_ppm: u32,
     /// It connects again after the server was killed.
     pub comes_back: bool,
+    /// How it signs in.
+    pub sign_in: SignIn,
     /// Its actions while it plays.
     pub steps: Vec<ViewerStep>,
 }
@@ -163,6 +188,10 @@ pub struct HttpPlan {
     pub title: usize,
     /// Others are at its address.
     pub shares_address: bool,
+    /// Its program has a name of its own.
+    pub has_name: bool,
+    /// How it signs in.
+    pub sign_in: SignIn,
     /// It sends requests without waiting for answers.
     pub pipelines: bool,
     /// Its actions. A request that does not pipeline waits until those before are answered.
@@ -210,6 +239,8 @@ pub struct Scenario {
     pub capacity_bytes: usize,
     /// The server.
     pub server: ServerPlan,
+    /// The users; without any, viewers need not sign in.
+    pub users: Vec<UserPlan>,
     /// The viewers by RTSP.
     pub viewers: Vec<ViewerPlan>,
     /// The viewers by HTTP.
@@ -238,6 +269,7 @@ impl Scenario {
             volume,
             capacity_bytes: pick(&mut random, &[64, 256, 1024]) << 10,
             server,
+            users: Vec::new(),
             viewers,
             http: Vec::new(),
             faults: Vec::new(),
@@ -254,11 +286,47 @@ impl Scenario {
         for viewer in scenario.viewers.iter_mut().filter(|viewer| !viewer.by_tcp) {
             viewer.fec = chance(&mut random, 40);
         }
-        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25]);
+        scenario.server.address_share_percent = pick(&mut random, &[100, 100, 50, 25, 12]);
         for viewer in &mut scenario.http {
             viewer.shares_address = chance(&mut random, 40);
+            viewer.has_name = chance(&mut random, 60);
+        }
+        if chance(&mut random, 35) {
+            scenario.add_users(&mut random);
+        }
+        if chance(&mut random, 10) {
+            scenario.crowd_address();
         }
         scenario
+    }
+
+    /// All viewers by HTTP fetch the longest title from one address: most other answers are sent
+    /// ahead at once, and never under way together.
+    fn crowd_address(&mut self) {
+        for viewer in &mut self.http {
+            viewer.title = LONGEST_TITLE;
+            viewer.shares_address = viewer.sign_in != SignIn::Wrong;
+            if let Some(step) = viewer.steps.first_mut() {
+                step.action = HttpAction::File { from_permille: 0, bytes: None };
+            }
+        }
+    }
+
+    /// Draws users, and who signs in as which.
+    fn add_users(&mut self, random: &mut SplitMix) {
+        let users = 2 + random.below(MOST_USERS as u64 - 1) as usize;
+        self.users = (0..users).map(|_| user_plan(random)).collect();
+        let mut sign_in = || match random.below(100) {
+            0..8 => SignIn::Wrong,
+            8..14 => SignIn::Not,
+            _ => SignIn::As(random.below(users as u64) as usize),
+        };
+        self.viewers.iter_mut().for_each(|viewer| viewer.sign_in = sign_in());
+        for viewer in &mut self.http {
+            viewer.sign_in = sign_in();
+            // After ten wrong tokens an address has to wait, in time that is not simulated.
+            viewer.shares_address &= viewer.sign_in != SignIn::Wrong;
+        }
     }
 }
 
@@ -277,6 +345,14 @@ fn server_plan(random: &mut SplitMix) -> ServerPlan {
     }
 }
 
+fn user_plan(random: &mut SplitMix) -> UserPlan {
+    let streams = pick(random, &[None, Some(1), Some(1), Some(2), Some(3)]);
+    let rates = pick(random, &[0, 0, 0, 1, 2]);
+    let bits_per_s = (rates > 0).then(|| rates * MEAN_RATE + random.below(MEAN_RATE));
+    let only_title = chance(random, 25).then(|| random.below(4) as usize);
+    UserPlan { streams, bits_per_s, only_title }
+}
+
 fn viewer_plan(random: &mut SplitMix) -> ViewerPlan {
     let start_ns = random.below(3_000) * MS;
     let title = random.below(4) as usize;
@@ -285,7 +361,8 @@ fn viewer_plan(random: &mut SplitMix) -> ViewerPlan {
     let loss_ppm = pick(random, &[0, 0, 0, 5_000, 50_000]);
     let comes_back = chance(random, 50);
     let steps = (0..random.below(6)).map(|_| viewer_step(random)).collect();
-    ViewerPlan { start_ns, title, by_tcp, fec: false, from_ms, loss_ppm, comes_back, steps }
+    let (fec, sign_in) = (false, SignIn::Not);
+    ViewerPlan { start_ns, title, by_tcp, fec, from_ms, loss_ppm, comes_back, sign_in, steps }
 }
 
 fn viewer_step(random: &mut SplitMix) -> ViewerStep {
@@ -314,7 +391,8 @@ fn http_plan(random: &mut SplitMix) -> HttpPlan {
     let title = random.below(4) as usize;
     let pipelines = chance(random, 30);
     let steps = (0..1 + random.below(6)).map(|_| http_step(random)).collect();
-    HttpPlan { start_ns, title, shares_address: false, pipelines, steps }
+    let (shares_address, has_name, sign_in) = (false, false, SignIn::Not);
+    HttpPlan { start_ns, title, shares_address, has_name, sign_in, pipelines, steps }
 }
 
 fn http_step(random: &mut SplitMix) -> HttpStep {

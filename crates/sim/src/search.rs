@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, SignIn};
 use crate::titles::Stores;
 use crate::world::{Summary, Violation, simulate};
 
@@ -97,6 +97,21 @@ fn smaller_than(scenario: &Scenario) -> Vec<Scenario> {
             with(&|less| less.http[viewer].pipelines = false);
         }
     }
+    if !scenario.users.is_empty() {
+        with(&|less| {
+            less.users.clear();
+            less.viewers.iter_mut().for_each(|viewer| viewer.sign_in = SignIn::Not);
+            less.http.iter_mut().for_each(|viewer| viewer.sign_in = SignIn::Not);
+        });
+        for (user, plan) in scenario.users.iter().enumerate() {
+            if plan.bits_per_s.is_some() {
+                with(&|less| less.users[user].bits_per_s = None);
+            }
+            if plan.streams.is_some() {
+                with(&|less| less.users[user].streams = None);
+            }
+        }
+    }
     if scenario.server.address_share_percent < 100 {
         with(&|less| less.server.address_share_percent = 100);
     }
@@ -136,6 +151,9 @@ pub fn search_seeds(
                 all.sessions += summary.sessions;
                 all.failed += summary.failed;
                 all.refused += summary.refused;
+                all.refused_users += summary.refused_users;
+                all.denied += summary.denied;
+                all.late_leases += summary.late_leases;
                 all.fec_packets += summary.fec_packets;
                 all.http_bytes += summary.http_bytes;
                 all.http_answers += summary.http_answers;

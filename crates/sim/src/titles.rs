@@ -14,6 +14,8 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::index::{ClockPiece, PidRole, PidUse, RandomAccessPoint, TitleIndex};
 use millrace_store::volume::{ElementaryStream, FinishTitle, Naming, SourceIdentity, TitleWriter, Volume};
 
+use crate::users::StoredUsers;
+
 /// Ticks that a TS packet lasts: 95 media packets a second, 1 Mb/s, so that seconds of media cost
 /// little time to simulate.
 const TICKS_PER_TS_PACKET: u64 = 135;
@@ -28,12 +30,16 @@ const TITLES_SEED: u64 = 20_261_129;
 const NUMBER_AT: usize = TS_PACKET_BYTES - 8;
 const PLACE_AT: usize = TS_PACKET_BYTES - 4;
 const PMT_PID: u16 = 0x1000;
+/// Bits a second of each title, as admission counts them.
+pub const MEAN_RATE: u64 = 1_003_000;
 /// Program association: one program, its map on `PMT_PID`.
 const PAT: [u8; 12] = [0, 0xb0, 13, 0, 1, 0xc1, 0, 0, 0, 1, 0xf0, 0];
 /// Program map: H.264 on PID 256, which has the clock too.
 const PMT: [u8; 17] = [2, 0xb0, 18, 0, 1, 0xc1, 0, 0, 0xe1, 0, 0xf0, 0, 27, 0xe1, 0, 0xf0, 0];
 /// Media packets of each title: extents that are full and not, 4 to 25 s.
 const LENGTHS: [u32; 4] = [400, 784, 1_301, 2_350];
+/// Place of the longest of them.
+pub const LONGEST_TITLE: usize = 3;
 
 /// A TS packet with one table.
 fn write_table(packet: &mut [u8], pid: u16, count: u8, section: &[u8]) {
@@ -172,8 +178,8 @@ impl StoredTitle {
                 modified_unix_ns: 1,
             },
             duration: self.duration(),
-            mean_rate: BitRate(1_003_000),
-            peak_rate: BitRate(1_003_000),
+            mean_rate: BitRate(MEAN_RATE),
+            peak_rate: BitRate(MEAN_RATE),
             constant_rate: true,
             streams: vec![stream],
             index: self.index(),
@@ -192,6 +198,8 @@ pub struct StoredVolume {
     pub dirs: Vec<PathBuf>,
     /// Members that may be lost.
     pub tolerance: usize,
+    /// Packets of a row of stripes, which FEC protects together.
+    pub row_packets: usize,
     /// Its titles.
     pub titles: Vec<StoredTitle>,
 }
@@ -204,7 +212,8 @@ impl StoredVolume {
         let titles: Vec<_> =
             (1..).zip(LENGTHS).map(|(number, packets)| StoredTitle::new(number, packets)).collect();
         titles.iter().for_each(|title| title.add_to(&volume));
-        Self { dirs, tolerance, titles }
+        let row_packets = usize::from(geometry.k) * geometry.unit_packets as usize;
+        Self { dirs, tolerance, row_packets, titles }
     }
 }
 
@@ -213,6 +222,8 @@ pub struct Stores {
     _dir: tempfile::TempDir,
     /// Volumes of one member and of several.
     pub volumes: Vec<StoredVolume>,
+    /// Users.
+    pub users: StoredUsers,
 }
 
 impl Stores {
@@ -224,6 +235,7 @@ impl Stores {
         let dir = dir.expect("there is room for a few megabytes of titles");
         millrace_store::sim::enter(TITLES_SEED);
         let volumes = vec![StoredVolume::new(dir.path(), 1, 0), StoredVolume::new(dir.path(), 4, 1)];
-        Self { _dir: dir, volumes }
+        let users = StoredUsers::write(dir.path());
+        Self { _dir: dir, volumes, users }
     }
 }

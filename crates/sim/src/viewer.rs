@@ -17,11 +17,14 @@ use millrace_core::wire::rtcp::{RtcpPacket, parse};
 use crate::fec::{FEC_PORT_OFFSET, FecReception};
 use crate::network::{MediaAddress, SharedNetwork};
 use crate::reception::{Excuses, PlayAnswer, Reception};
-use crate::scenario::{ViewerAction, ViewerPlan};
+use crate::scenario::{ViewerAction, ViewerPlan, ViewerStep};
 use crate::titles::StoredTitle;
+use crate::users::ViewerAccess;
 
 /// Where each viewer takes media by UDP.
 const PORTS: (u16, u16) = (5_000, 5_001);
+/// Its end of its RTSP connection.
+const RTSP_PORT: u16 = 40_000;
 /// And FEC.
 pub const FEC_PORT: u16 = PORTS.0 + FEC_PORT_OFFSET;
 /// A reply takes no longer, even if disks do.
@@ -64,6 +67,7 @@ pub struct SimViewer {
     pub number: u32,
     /// Its address.
     pub ip: IpAddr,
+    access: ViewerAccess,
     dialogue: Dialogue,
     unparsed: Vec<u8>,
     /// The media.
@@ -90,6 +94,8 @@ pub struct ViewerWorld<'a> {
     pub network: &'a SharedNetwork,
     /// The title that it watches.
     pub title: &'a StoredTitle,
+    /// Packets of a row of stripes.
+    pub row_packets: usize,
     /// What excuses the server now.
     pub excuses: Excuses,
 }
@@ -109,12 +115,13 @@ fn dialogue_config(fec: bool) -> DialogueConfig {
 
 impl SimViewer {
     /// A viewer that has just connected.
-    pub fn new(plan: ViewerPlan, number: u32, title: &StoredTitle) -> Self {
+    pub fn new(plan: ViewerPlan, number: u32, title: &StoredTitle, access: ViewerAccess) -> Self {
         let url = format!("rtsp://192.0.2.1/{}", title.name);
         let url = RtspUrl::parse(&url).expect("names of titles fit into URLs");
         let [high, low] = (number as u16).to_be_bytes();
         Self {
             number,
+            access,
             ip: IpAddr::from([10, 0, high, low]),
             dialogue: Dialogue::new(dialogue_config(plan.fec), &url),
             fec: FecReception::default(),
@@ -158,6 +165,17 @@ impl SimViewer {
     /// Whether media was promised to it.
     pub fn plays(&self) -> bool {
         self.dialogue.phase() == DialoguePhase::Playing
+    }
+
+    /// Where the server sees it.
+    pub fn peer(&self) -> SocketAddr {
+        SocketAddr::new(self.ip, RTSP_PORT)
+    }
+
+    /// Whether the server must hold a stream for it: media comes, or is about to.
+    pub fn receives(&self) -> bool {
+        let is_well = self.reads() && self.faults_of_its_own.is_empty() && !self.has_left_server;
+        is_well && self.plays() && !self.dialogue.is_busy() && !self.reception.is_at_end()
     }
 
     /// How it ended, if it has.
@@ -224,7 +242,7 @@ impl SimViewer {
                         Item::Frame { channel: 0, bytes } => {
                             self.reception.take((world.now, world.title), bytes, world.excuses)?;
                         }
-                        Item::Frame { bytes, .. } => self.take_rtcp(world, bytes),
+                        Item::Frame { bytes, .. } => self.take_rtcp(world, bytes)?,
                         Item::Message(message) => {
                             self.dialogue.handle_message(world.now, *message);
                             self.take_events(world)?;
@@ -265,26 +283,45 @@ impl SimViewer {
                 if is_lost && is_bye(bytes) {
                     self.reception.take_bye();
                 } else if !is_lost {
-                    self.take_rtcp(world, bytes);
+                    self.take_rtcp(world, bytes)?;
                 }
                 Ok(())
             }
         }
     }
 
-    fn take_rtcp(&mut self, world: &ViewerWorld<'_>, bytes: &[u8]) {
+    fn take_rtcp(&mut self, world: &ViewerWorld<'_>, bytes: &[u8]) -> Result<(), String> {
         if is_bye(bytes) {
             self.reception.take_bye();
             if self.next_step >= self.plan.steps.len() {
                 self.next_step_at = Some(world.now.plus_ns(LEAVE_NS));
             }
+            self.check_fec(world)?;
         }
+        Ok(())
+    }
+
+    /// At the end of the title all FEC of its last stretch has come, if nothing has changed that.
+    fn check_fec(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {
+        let changes =
+            |step: &ViewerStep| matches!(step.action, ViewerAction::Pause | ViewerAction::Speed { .. });
+        if world.excuses.may_lack_fec
+            || self.plan.steps.iter().any(changes)
+            || self.reception.next_packet() != Some(world.title.packets())
+        {
+            return Ok(());
+        }
+        self.fec.check(world.now, world.title, self.reception.shifts())?;
+        self.fec.check_whole(world.title, self.reception.start(), world.row_packets)
     }
 
     fn take_events(&mut self, world: &ViewerWorld<'_>) -> Result<(), String> {
         while let Some(event) = self.dialogue.poll_event() {
             match event {
                 DialogueEvent::Described(_) => {
+                    if let Some(status) = self.access.denial {
+                        return Err(format!("it may watch the title, and should have got {status}"));
+                    }
                     let wanted = match self.plan.by_tcp {
                         true => TransportRequest::Tcp { rtp: 0, rtcp: 1 },
                         false => TransportRequest::Udp { rtp: PORTS.0, rtcp: PORTS.1 },
@@ -318,7 +355,11 @@ impl SimViewer {
         let is_full = matches!(failure, RtspFailure::Status { status: 453, .. });
         // A time behind the end of the title.
         let is_range = matches!(failure, RtspFailure::Status { status: 457, .. });
-        is_full || is_range || world.excuses.is_lost || !self.faults_of_its_own.is_empty()
+        let is_denied = match failure {
+            RtspFailure::Status { status, .. } => self.access.denial == Some(*status),
+            _ => false,
+        };
+        is_full || is_range || is_denied || world.excuses.is_lost || !self.faults_of_its_own.is_empty()
     }
 
     fn play(&mut self, now: Instant, from_ms: Option<u64>, permille: u16) {
@@ -414,6 +455,8 @@ impl SimViewer {
         let mut bytes = Vec::new();
         self.dialogue.take_output(&mut bytes);
         if !bytes.is_empty() {
+            let requests = String::from_utf8_lossy(&bytes);
+            let bytes = self.access.sign(&requests, " RTSP/1.0\r\n").into_bytes();
             world.network.lock().write_up(self.number, bytes);
         }
     }

@@ -1,20 +1,24 @@
 //! One simulation: the clock goes from event to event, and after each the invariants are checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use millrace_core::time::Instant;
-use millrace_offload::command::FailReason;
-use millrace_server::service::{EndReason, ServiceEvent};
+use millrace_rights::RightsSnapshot;
+use millrace_server::service::ConnKey;
 use millrace_store::disk::{ReadFault, ReadFaults};
 
 use crate::host::{HeldResources, SimHost};
-use crate::http_viewer::{HttpViewer, ReceivedAmount};
-use crate::network::{MediaAddress, SharedNetwork, SimClock};
+use crate::http_viewer::HttpViewer;
+use crate::network::{SharedNetwork, SimClock};
 use crate::reception::Excuses;
-use crate::scenario::{FaultKind, Scenario};
+use crate::scenario::{FaultKind, Scenario, SignIn};
+use crate::shares::Shares;
 use crate::titles::{StoredTitle, StoredVolume, Stores};
-use crate::viewer::{FEC_PORT, SimViewer, ViewerEnd, ViewerWorld};
+use crate::users::ViewerAccess;
+use crate::viewer::{SimViewer, ViewerEnd, ViewerWorld};
+
+mod checks;
 
 /// The clock begins here: at zero, earlier times would be hidden.
 const BEGIN: Instant = Instant(100_000_000_000);
@@ -49,8 +53,14 @@ pub struct Summary {
     pub failed: u64,
     /// Requests that were refused because everything was in use.
     pub refused: u64,
+    /// Of these, because of the quota of a user.
+    pub refused_users: u64,
+    /// Requests that a user had no right to.
+    pub denied: u64,
     /// FEC packets that were compared.
     pub fec_packets: u64,
+    /// Leases that came for runs that were over.
+    pub late_leases: u64,
     /// Bytes of titles in whole answers by HTTP.
     pub http_bytes: u64,
     /// Whole answers by HTTP that engines sent.
@@ -77,6 +87,7 @@ enum Arrival {
 
 struct SimWorld<'a> {
     scenario: &'a Scenario,
+    stores: &'a Stores,
     stored: &'a StoredVolume,
     clock: SimClock,
     network: SharedNetwork,
@@ -96,6 +107,11 @@ struct SimWorld<'a> {
     at_fault: BTreeMap<u16, Instant>,
     next_look: Instant,
     starts: u64,
+    shares: Shares,
+    /// Viewers of the connections by RTSP.
+    conns: HashMap<ConnKey, SocketAddr>,
+    /// FEC was switched off or left out.
+    has_less_fec: bool,
     /// Media packets of the runs that the service has reported.
     reported_packets: u64,
     summary: Summary,
@@ -115,7 +131,9 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
     let faults = ReadFaults::settable();
     let at = |what| Violation { at_ns: 0, what };
     let ends = (clock.clone(), network.clone());
-    let host = SimHost::start(ends, &scenario.server, stored, (faults.clone(), scenario.seed)).map_err(at)?;
+    let known = known_users(stores, scenario);
+    let host = SimHost::start(ends, &scenario.server, stored, (faults.clone(), scenario.seed), known);
+    let host = host.map_err(at)?;
     let at_start = |start_ns, arrival| (BEGIN.plus_ns(start_ns), arrival);
     let by_rtsp = scenario.viewers.iter().enumerate();
     let by_rtsp = by_rtsp.map(|(index, plan)| at_start(plan.start_ns, Arrival::Rtsp(index)));
@@ -126,6 +144,7 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
         http: Vec::new(),
         delivered: BTreeMap::new(),
         scenario,
+        stores,
         stored,
         clock,
         network,
@@ -139,6 +158,9 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
         at_fault: BTreeMap::new(),
         next_look: BEGIN,
         starts: 0,
+        shares: Shares::default(),
+        conns: HashMap::new(),
+        has_less_fec: false,
         reported_packets: 0,
         summary: Summary::default(),
         is_verbose,
@@ -146,6 +168,12 @@ pub fn simulate(stores: &Stores, scenario: &Scenario, is_verbose: bool) -> Resul
     let outcome = world.run();
     let at_ns = world.now.ns_since(BEGIN);
     outcome.map_err(|what| Violation { at_ns, what }).map(|()| world.summary)
+}
+
+/// The users of the server; `None`: all viewers may watch.
+fn known_users(stores: &Stores, scenario: &Scenario) -> Option<RightsSnapshot> {
+    let titles = &stores.volumes[scenario.volume].titles;
+    (!scenario.users.is_empty()).then(|| stores.users.known(&scenario.users, titles))
 }
 
 impl<'a> SimWorld<'a> {
@@ -199,6 +227,7 @@ impl<'a> SimWorld<'a> {
         reports.iter().for_each(|(from, bytes)| self.host.receive_report(*from, bytes));
         self.host.run();
         self.take_events()?;
+        self.check_shares()?;
         if self.now >= self.next_look {
             self.next_look = self.now.plus_ns(LOOK_NS);
             for index in 0..self.viewers.len() {
@@ -238,7 +267,8 @@ impl<'a> SimWorld<'a> {
         let recent = self.at_fault.values().filter(|last| self.now.ns_since(**last) < AFTERMATH_NS).count();
         let is_lost = recent > self.stored.tolerance;
         let was_lost = self.at_fault.len() > self.stored.tolerance;
-        Excuses { is_degraded: recent > 0 && !is_lost, is_lost, was_lost }
+        let may_lack_fec = self.has_less_fec || !self.at_fault.is_empty();
+        Excuses { is_degraded: recent > 0 && !is_lost, is_lost, was_lost, may_lack_fec }
     }
 
     fn with_viewer(
@@ -250,6 +280,7 @@ impl<'a> SimWorld<'a> {
             now: self.now,
             network: &self.network,
             title: self.title_of(self.viewers[index].plan.title),
+            row_packets: self.stored.row_packets,
             excuses: self.excuses(),
         };
         let viewer = &mut self.viewers[index];
@@ -258,7 +289,9 @@ impl<'a> SimWorld<'a> {
         act(viewer, &world).map_err(|what| format!("viewer {number}: {what}"))?;
         if let Some(end) = viewer.end().filter(|_| !was_over).cloned() {
             self.say(|| format!("viewer {number} is over: {end:?}"));
-            self.summary.refused += u64::from(matches!(&end, ViewerEnd::Ended(why) if why.contains("453")));
+            let has_status = |status| matches!(&end, ViewerEnd::Ended(why) if why.contains(status));
+            self.summary.refused += u64::from(has_status("453"));
+            self.summary.denied += u64::from(has_status(" 401 ") || has_status(" 403 "));
         }
         Ok(())
     }
@@ -272,6 +305,7 @@ impl<'a> SimWorld<'a> {
             now: self.now,
             network: &self.network,
             title: self.title_of(self.http[index].plan.title),
+            row_packets: self.stored.row_packets,
             excuses: self.excuses(),
         };
         let viewer = &mut self.http[index];
@@ -281,6 +315,7 @@ impl<'a> SimWorld<'a> {
         if let Some(end) = viewer.end().filter(|_| !was_over).cloned() {
             let received = viewer.received;
             self.summary.refused += received.refused;
+            self.summary.denied += received.denied;
             self.summary.http_bytes += received.media_bytes;
             self.summary.http_answers += received.media_answers;
             self.summary.http_cut += received.cut;
@@ -337,10 +372,12 @@ impl<'a> SimWorld<'a> {
         }
         self.http.iter_mut().filter(|viewer| !viewer.is_over()).for_each(HttpViewer::server_killed);
         self.starts += 1;
+        self.shares.forget();
         let seed = self.scenario.seed.wrapping_add(self.starts << 32);
         let ends = (self.clock.clone(), self.network.clone());
         let plan = &self.scenario.server;
-        let host = SimHost::start(ends, plan, self.stored, (self.faults.clone(), seed))?;
+        let known = known_users(self.stores, self.scenario);
+        let host = SimHost::start(ends, plan, self.stored, (self.faults.clone(), seed), known)?;
         let dead = std::mem::replace(&mut self.host, host);
         let arena = std::sync::Arc::clone(&dead.arena);
         drop(dead);
@@ -358,6 +395,12 @@ impl<'a> SimWorld<'a> {
         lost.map_or(Ok(()), |title| Err(format!("durable title {} is lost; there are {names:?}", title.name)))
     }
 
+    /// The credentials of a viewer, and the answers that it must get.
+    fn access(&self, sign_in: SignIn, plan_title: usize) -> ViewerAccess {
+        let title = plan_title % self.stored.titles.len();
+        self.stores.users.access(&self.scenario.users, sign_in, title)
+    }
+
     fn admit_viewers(&mut self) {
         let (now, due) = (self.now, |at: &Instant| *at <= self.now);
         let coming: Vec<_> = self.waiting.iter().filter(|(at, _)| due(at)).map(|(_, plan)| *plan).collect();
@@ -371,7 +414,9 @@ impl<'a> SimWorld<'a> {
                     let plan = self.scenario.http[plan].clone();
                     let title = self.title_of(plan.title);
                     self.say(|| format!("viewer {number} comes by HTTP for {}: {plan:?}", title.name));
-                    let viewer = HttpViewer::new(plan, number, now);
+                    let access = self.access(plan.sign_in, plan.title);
+                    let viewer = HttpViewer::new(plan, number, now, access);
+                    self.shares.arrive(viewer.address, viewer.plan.sign_in);
                     self.host.accept_http(number, viewer.address);
                     self.http.push(viewer);
                     continue;
@@ -379,11 +424,14 @@ impl<'a> SimWorld<'a> {
             };
             let title = self.title_of(plan.title);
             self.say(|| format!("viewer {number} comes for {}: {plan:?}", title.name));
-            let mut viewer = SimViewer::new(plan, number, title);
+            let access = self.access(plan.sign_in, plan.title);
+            let mut viewer = SimViewer::new(plan, number, title, access);
             self.network.lock().loss_ppm.insert(viewer.ip, viewer.plan.loss_ppm);
-            let peer = SocketAddr::new(viewer.ip, 40_000);
+            let peer = viewer.peer();
+            self.shares.arrive(peer, viewer.plan.sign_in);
             if self.host.accept(number, peer) {
-                let world = ViewerWorld { now, network: &self.network, title, excuses: Excuses::default() };
+                let (network, row_packets) = (&self.network, self.stored.row_packets);
+                let world = ViewerWorld { now, network, title, row_packets, excuses: Excuses::default() };
                 viewer.start(&world);
                 self.viewers.push(viewer);
             }
@@ -418,173 +466,5 @@ impl<'a> SimWorld<'a> {
             self.with_http(index, |viewer, world| viewer.run(world))?;
         }
         Ok(())
-    }
-
-    fn take_events(&mut self) -> Result<(), String> {
-        for event in self.host.take_happened() {
-            self.note_event(&event);
-            match event {
-                ServiceEvent::Started { .. } => self.summary.sessions += 1,
-                ServiceEvent::Sent { packets, .. } => self.reported_packets += packets,
-                ServiceEvent::Closed { session, peer, reason, totals, .. } => {
-                    self.check_closed(&session, peer, reason)?;
-                    if let Some(totals) = totals {
-                        self.check_totals(peer, totals.packets, totals.bytes)?;
-                    }
-                }
-                ServiceEvent::Delivered { peer, totals: Some(totals), .. } => {
-                    self.check_delivered(peer, totals.bytes)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares the server's count for the orders of a viewer with the bytes that were sent: the next
-    /// order may be under way when the engine forgets the one before.
-    fn check_delivered(&mut self, peer: SocketAddr, bytes: u64) -> Result<(), String> {
-        let Some(viewer) = self.http.iter().find(|viewer| viewer.address == peer) else {
-            return Err(format!("an order of {peer}, where no viewer is"));
-        };
-        let number = viewer.number;
-        let delivered = self.delivered.entry(number).or_default();
-        *delivered += bytes;
-        let sent = self.network.lock().sent.get(&MediaAddress::Bytes(number)).copied().unwrap_or_default();
-        if *delivered > sent.bytes {
-            return Err(format!(
-                "viewer {number} by HTTP: the server counts {delivered} bytes, and sent {sent:?}"
-            ));
-        }
-        Ok(())
-    }
-
-    fn note_event(&mut self, event: &ServiceEvent) {
-        self.say(|| format!("{event:?}"));
-        let text = format!("{} {event:?}", self.now.0);
-        for byte in text.bytes() {
-            // FNV-1a.
-            self.summary.digest = (self.summary.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    /// Checks the reason for which a session has ended.
-    fn check_closed(&mut self, session: &str, peer: SocketAddr, reason: EndReason) -> Result<(), String> {
-        let is_lost = self.excuses().is_lost;
-        let Some(viewer) = self.viewers.iter_mut().find(|viewer| viewer.ip == peer.ip()) else {
-            return Err(format!("session {session} of {peer}, where no viewer is"));
-        };
-        let own = !viewer.faults_of_its_own.is_empty();
-        let is_allowed = match reason {
-            EndReason::TornDown => viewer.is_over() || own || viewer.session.is_some(),
-            EndReason::Expired => own || is_lost || viewer.is_over(),
-            EndReason::Disconnected => own || is_lost || viewer.is_over(),
-            EndReason::Failed(FailReason::ReadError(_)) => is_lost,
-            EndReason::Failed(FailReason::SlowReader) => own || is_lost,
-            EndReason::Failed(FailReason::ConnectionClosed(_)) => own || viewer.is_over(),
-            EndReason::TablesFull => {
-                viewer.faults_of_its_own.push("did not play while others came");
-                !viewer.plays()
-            }
-            _ => false,
-        };
-        self.summary.failed += u64::from(matches!(reason, EndReason::Failed(_)));
-        match is_allowed {
-            true => Ok(()),
-            false => Err(format!(
-                "session {session} of viewer {} ended without a reason: {reason}; it {:?}",
-                viewer.number, viewer.faults_of_its_own
-            )),
-        }
-    }
-
-    /// Compares the server's count for a session with the packets that were sent.
-    fn check_totals(&self, peer: SocketAddr, packets: u64, bytes: u64) -> Result<(), String> {
-        let Some(viewer) = self.viewers.iter().find(|viewer| viewer.ip == peer.ip()) else { return Ok(()) };
-        let sent = self.network.lock().sent.get(&viewer.media_address()).copied().unwrap_or_default();
-        // One that went over to another engine is counted in its last place.
-        let is_whole = self.scenario.server.engines == 1;
-        if (is_whole && (sent.packets, sent.bytes) != (packets, bytes)) || packets > sent.packets {
-            return Err(format!(
-                "viewer {}: the server counts {packets} packets, {bytes} bytes, and sent {sent:?}",
-                viewer.number
-            ));
-        }
-        Ok(())
-    }
-
-    /// Nothing is left, and everything adds up.
-    fn check_end(&mut self) -> Result<(), String> {
-        let arena = &self.host.arena;
-        let leased: Vec<_> = (0..arena.extents()).filter(|&extent| arena.leases(extent) > 0).collect();
-        if !leased.is_empty() {
-            return Err(format!("extents {leased:?} are leased, and no viewer is left"));
-        }
-        self.check_durable()?;
-        self.check_web()?;
-        let is_media = |address: &MediaAddress| !matches!(address, MediaAddress::Udp(_, FEC_PORT));
-        let network = self.network.lock();
-        let sent = network.sent.iter().filter(|(address, _)| is_media(address));
-        let sent = sent.map(|(_, sent)| sent.packets).sum();
-        drop(network);
-        self.summary.fec_packets = self.viewers.iter().map(|viewer| viewer.fec.packets).sum();
-        self.check_refusals()?;
-        self.summary.packets = sent;
-        // A server that is killed takes with it the count of its last runs.
-        if self.starts == 0 && self.reported_packets != sent {
-            return Err(format!("{sent} packets were sent, and {} reported", self.reported_packets));
-        }
-        Ok(())
-    }
-
-    /// Nothing is refused where everybody has room.
-    fn check_refusals(&self) -> Result<(), String> {
-        let server = &self.scenario.server;
-        // FEC has a place beside its media, and a viewer of segments has one that it keeps for a while.
-        let viewers = self.scenario.viewers.len() * 2 + self.scenario.http.len() * 2;
-        let places = server.max_streams.min(server.streams_per_engine);
-        let has_room = viewers <= places && server.address_share_percent == 100 && self.starts == 0;
-        match self.summary.refused {
-            refused @ 1.. if has_room => Err(format!("{refused} requests were refused, and there was room")),
-            _ => Ok(()),
-        }
-    }
-
-    /// The counters of service and web side equal the viewers' own.
-    fn check_web(&self) -> Result<(), String> {
-        for viewer in self.http.iter().filter(|_| self.starts == 0) {
-            let sent = self.network.lock().sent.get(&MediaAddress::Bytes(viewer.number)).copied();
-            let (sent, delivered) = (sent.unwrap_or_default(), self.delivered.get(&viewer.number));
-            if delivered.copied().unwrap_or_default() != sent.bytes {
-                let number = viewer.number;
-                return Err(format!(
-                    "viewer {number} by HTTP: {delivered:?} bytes are counted, and {sent:?} sent"
-                ));
-            }
-        }
-        let counted = self.host.web_counters();
-        let mut seen = ReceivedAmount::default();
-        for viewer in &self.http {
-            seen.media_bytes += viewer.received.media_bytes;
-            seen.media_answers += viewer.received.media_answers;
-            seen.cut += viewer.received.cut;
-        }
-        let sent = counted.media_orders - counted.media_refused - counted.media_broken;
-        // Bytes on their way to a viewer that goes are counted and not seen, and a server that is
-        // killed takes its counters with it.
-        let is_exact = self.http.iter().all(|viewer| viewer.faults_of_its_own.is_empty());
-        let is_right = match (is_exact, self.starts) {
-            (true, 0) => {
-                (counted.media_bytes, sent, counted.media_broken)
-                    == (seen.media_bytes, seen.media_answers, seen.cut)
-            }
-            (false, 0) => counted.media_bytes >= seen.media_bytes && sent >= seen.media_answers,
-            _ => true,
-        };
-        if is_right {
-            Ok(())
-        } else {
-            Err(format!("the web side counts {counted:?}, and viewers saw {seen:?}"))
-        }
     }
 }

@@ -4,7 +4,7 @@ use millrace_sim::scenario::Scenario;
 use millrace_sim::search::{SearchOutcome, run_scenario, search_seeds};
 use millrace_sim::titles::Stores;
 
-/// Takes some 15 seconds of processor time in the debug build.
+/// Takes some 20 seconds of processor time in the debug build.
 const SEEDS: u64 = 300;
 
 #[test]
@@ -13,6 +13,8 @@ fn some_hundred_seeds_hold() {
         SearchOutcome::Held(all) => {
             assert!(all.sessions > SEEDS && all.packets > 500 * SEEDS, "they do little: {all:?}");
             assert!(all.failed > 0 && all.refused > 0, "faults and limits are never met: {all:?}");
+            assert!(all.refused_users > 0 && all.denied > 0, "users are never turned away: {all:?}");
+            assert!(all.late_leases > 0, "no lease comes late: {all:?}");
             assert!(all.http_answers > SEEDS && all.fec_packets > SEEDS, "HTTP or FEC is rare: {all:?}");
         }
         SearchOutcome::Failed { seed, violation } => panic!(
