@@ -20,10 +20,11 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
-use schemars::JsonSchema;
-use serde::Serialize;
 use tokio::sync::oneshot;
 
+pub use crate::live::{
+    LivePiece, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel, SkippedItem,
+};
 use crate::status::Status;
 
 /// The server, as the web side sees it. Called from the web side's threads.
@@ -42,6 +43,22 @@ pub trait Site: Send + Sync + 'static {
     /// The segments of the live title of this name. From memory.
     fn live_window(&self, _name: &str) -> Option<LiveWindow> {
         None
+    }
+
+    /// Adds a source for a live title, and keeps it for the next start. Opens sockets and writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn add_live(&self, _source: NewLiveSource) -> Result<(), LiveRefusal> {
+        Err(LiveRefusal::Full("this server takes no live sources".to_owned()))
+    }
+
+    /// Removes a source that was added, and ends its title. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn remove_live(&self, _name: &str) -> Result<(), LiveRefusal> {
+        Err(LiveRefusal::NoTitle)
     }
 
     /// Starts or resumes the input of a live title from a client.
@@ -216,90 +233,6 @@ pub trait Site: Send + Sync + 'static {
     fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>));
 }
 
-/// A title that is sent while its source sends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct LiveStatus {
-    /// Unique among live titles.
-    pub name: String,
-    /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
-    pub state: &'static str,
-    /// The same in a sentence; with the cause, for this machine and users who manage.
-    pub message: String,
-    /// Over the last ten seconds in which anything came; 0: nothing has come yet.
-    pub bits_per_s: u64,
-    /// Streams of it.
-    pub viewers: u64,
-    /// Its address by HTTP, from the root of this server.
-    pub file: String,
-    /// Address of its playlist.
-    pub hls: String,
-    /// The path of its RTSP address.
-    pub rtsp: String,
-    /// Its items, if it is a channel of stored titles; for this machine and users who manage.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub channel: Option<PlayedChannel>,
-}
-
-impl LiveStatus {
-    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure.
-    pub(crate) fn leave_details_out(&mut self) {
-        if self.state == "failed" {
-            "the source cannot be reached at the moment".clone_into(&mut self.message);
-        } else if self.channel.take().is_some() {
-            self.state.clone_into(&mut self.message);
-        }
-    }
-}
-
-/// The items of a channel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct PlayedChannel {
-    /// The item that plays now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub item: Option<String>,
-    /// Items that could not be played the last time.
-    pub skipped: Vec<SkippedItem>,
-    /// Addresses that it is sent to without a viewer.
-    pub to: Vec<String>,
-}
-
-/// An item that a channel skips.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct SkippedItem {
-    /// As it is written in the playlist.
-    pub item: String,
-    /// Why it could not be played.
-    pub reason: String,
-}
-
-/// The part of a live title that can be fetched in segments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LiveWindow {
-    /// Distinguishes the title from an earlier one of the same name.
-    pub version: String,
-    /// The mean bit rate that admission counts for a viewer.
-    pub mean_rate: BitRate,
-    /// Its highest second.
-    pub peak_rate: BitRate,
-    /// Interruptions before the first segment.
-    pub breaks_before: u32,
-    /// The segments, the oldest first.
-    pub pieces: Vec<LivePiece>,
-}
-
-/// A segment of a live title.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LivePiece {
-    /// Counted from the title's first one.
-    pub number: u32,
-    /// Its bytes.
-    pub bytes: Range<u64>,
-    /// Its media time.
-    pub length: MediaTicks,
-    /// The source was interrupted before it.
-    pub is_discontinuous: bool,
-}
-
 /// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
 pub trait LiveFeed: Send {
     /// Takes the next bytes; returns how long to wait before more are read.
@@ -313,17 +246,6 @@ pub trait LiveFeed: Send {
 
     /// The client has ended the title.
     fn finish(self: Box<Self>);
-}
-
-/// Why a client cannot feed a live title.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LiveRefusal {
-    /// The name is not valid for a live title; holds the reason.
-    Name(String),
-    /// Another source feeds it.
-    InUse,
-    /// There is no room; names the resource.
-    Full(String),
 }
 
 /// Bytes of a title, in the order in which they are asked for.

@@ -220,15 +220,16 @@ impl Remote {
         ))
     }
 
-    /// Changes the resource at this address and returns its new state.
-    pub(super) fn change<T: DeserializeOwned>(
+    /// Changes the resource at this address (PATCH), or adds one there (POST), and returns its new state.
+    pub(super) fn send<T: DeserializeOwned>(
         &self,
+        method: &str,
         path: &str,
         change: &serde_json::Value,
     ) -> anyhow::Result<T> {
         let place = || format!("{}{path}", self.place());
         let body = change.to_string();
-        let head = self.head("PATCH", path, "1.0");
+        let head = self.head(method, path, "1.0");
         let request =
             format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let text = self.accepted(path, self.exchange(&request).with_context(place)?)?.text()?;

@@ -15,7 +15,7 @@ use millrace_store::cache::{Cache, CacheError, Feeder, Keep, LiveTitle};
 use super::address::LiveTransport;
 use super::channel::LiveChannel;
 use super::input::LiveInput;
-use super::receive::{BY_HTTP, report};
+use super::state::{BY_HTTP, report};
 use crate::limits::live::{LIVE_EXTENTS, LIVE_EXTENTS_APART, LIVE_LINGER_NS, MAX_LIVE_TITLES};
 
 /// Why a live title cannot be opened.
@@ -35,8 +35,10 @@ pub enum OpenLiveError {
 /// All live titles, by name.
 pub struct LiveTitles {
     cache: Arc<Cache>,
-    /// Extents of the window of each.
-    extents: usize,
+    /// Extents for all of them.
+    most: usize,
+    /// Titles that are known at the start, and extents of the window of each.
+    known: (usize, usize),
     lists: Mutex<LiveLists>,
     /// Titles whose client has lost its connection, and since when.
     parked: Mutex<Vec<(LiveInput, Instant)>>,
@@ -49,6 +51,8 @@ struct LiveLists {
     /// Streams of each title in the cache, also of those that have ended: these are closed with the last one.
     viewers: HashMap<TitleRef, usize>,
     ended: Vec<TitleRef>,
+    /// Extents of each title that is not closed.
+    extents: HashMap<TitleRef, usize>,
 }
 
 /// No thread waits for room: data that does not fit is lost.
@@ -59,12 +63,12 @@ impl Doorbell for NoBell {
 }
 
 impl LiveTitles {
-    /// For `count` sources that are known, in a cache of `extents`. Half of it is for live titles at most; a share is left for one
-    /// source more.
+    /// For `count` sources that are known, in a cache of `extents`. Half of it is for live titles at most; a share is left for sources
+    /// that come later.
     pub fn new(cache: Arc<Cache>, extents: usize, count: usize) -> Self {
-        let share = extents / 2 / (count + 1);
-        let extents = share.clamp(MIN_LIVE_EXTENTS, LIVE_EXTENTS);
-        Self { cache, extents, lists: Mutex::default(), parked: Mutex::default() }
+        let most = extents / 2;
+        let share = (most / (count + 1)).clamp(MIN_LIVE_EXTENTS, LIVE_EXTENTS);
+        Self { cache, most, known: (count, share), lists: Mutex::default(), parked: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, LiveLists> {
@@ -77,13 +81,15 @@ impl LiveTitles {
     /// # Errors
     /// [`OpenLiveError`].
     pub fn open(&self, name: &str) -> Result<(Arc<LiveChannel>, Feeder), OpenLiveError> {
-        let channels = &mut self.lock().channels;
+        let mut lists = self.lock();
+        let LiveLists { channels, extents: sizes, .. } = &mut *lists;
         if channels.contains_key(name) {
             return Err(OpenLiveError::InUse);
         }
         if channels.len() >= MAX_LIVE_TITLES {
             return Err(OpenLiveError::TooMany);
         }
+        let extents = window_extents(self.known, channels.len(), self.most, sizes.values().sum());
         let random = RandomState::new();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&random.hash_one(0).to_le_bytes());
@@ -93,9 +99,10 @@ impl LiveTitles {
         // The default size is one of those that a layout has.
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).ok_or(CacheError::NoMemory)?;
         let id = TitleId(id);
-        let title = LiveTitle { id, layout, timeline, extents: self.extents, keep: Keep::Newest };
+        let title = LiveTitle { id, layout, timeline, extents, keep: Keep::Newest };
         let (title, feeder) = self.cache.open_live(title, Arc::new(NoBell))?;
-        let window = (self.extents - LIVE_EXTENTS_APART) as u32 * layout.packets_per_extent();
+        sizes.insert(title, extents);
+        let window = (extents - LIVE_EXTENTS_APART) as u32 * layout.packets_per_extent();
         let channel = Arc::new(LiveChannel::new(name, title, id, timeline, layout, window));
         channels.insert(name.to_owned(), Arc::clone(&channel));
         Ok((channel, feeder))
@@ -112,8 +119,15 @@ impl LiveTitles {
         }
         drop(lists);
         if !has_viewers {
-            self.cache.close_title(title);
+            self.forget(title);
         }
+    }
+
+    /// Closes a title in the cache.
+    fn forget(&self, title: TitleRef) {
+        // First: another title may have this name in the cache from then on.
+        self.lock().extents.remove(&title);
+        self.cache.close_title(title);
     }
 
     /// One viewer more; `None`: there is no such title.
@@ -137,7 +151,7 @@ impl LiveTitles {
         lists.ended.retain(|ended| *ended != title);
         drop(lists);
         if is_over {
-            self.cache.close_title(title);
+            self.forget(title);
         }
         true
     }
@@ -208,5 +222,31 @@ impl LiveTitles {
     /// All of them, by name.
     pub fn all(&self) -> Vec<Arc<LiveChannel>> {
         self.lock().channels.values().cloned().collect()
+    }
+}
+
+/// Extents of the window of another title: the share of those that are `known`; a later one has a quarter of the rest, so that
+/// the next ones find some too.
+fn window_extents((known, share): (usize, usize), open: usize, most: usize, used: usize) -> usize {
+    if open < known {
+        return share;
+    }
+    (most.saturating_sub(used) / 4).clamp(MIN_LIVE_EXTENTS, LIVE_EXTENTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_that_come_later_leave_room_for_others() {
+        let (most, mut sizes) = (512, vec![102; 4]);
+        while sizes.iter().sum::<usize>() + MIN_LIVE_EXTENTS <= most {
+            sizes.push(window_extents((4, 102), sizes.len(), most, sizes.iter().sum()));
+        }
+        assert_eq!(sizes[4..7], [26, 19, 14]);
+        assert!(sizes.len() > 10 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+        assert_eq!(window_extents((4, 102), 0, most, 0), 102);
+        assert_eq!(window_extents((0, 128), 0, 2048, 0), LIVE_EXTENTS);
     }
 }

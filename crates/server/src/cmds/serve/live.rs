@@ -1,7 +1,7 @@
 //! Live titles of the server: opened at the start, received until the end.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 use millrace_core::counters::Registry;
@@ -10,24 +10,22 @@ use millrace_store::cache::Cache;
 use millrace_store::volume::Volume;
 
 use super::ServeArgs;
+use super::live_sources::{LiveSources, kept_dirs};
 use super::web::Web;
 use super::worker::Worker;
 use crate::cast::ItemOpener;
 use crate::cast::channel_feed::ChannelFeed;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
-use crate::live::address::LiveReception;
-use crate::live::pull::LivePuller;
-use crate::live::receive::{self, Receiver};
-use crate::live::{LiveLibrary, LiveTitles};
+use crate::live::kept::KeptSources;
+use crate::live::{LiveLibrary, LiveTitles, SourcePair, receive};
 
 /// The live titles, and the threads that receive them.
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
-    /// One for all datagrams, one for each source that is fetched, and one for each channel.
+    sources: Arc<LiveSources>,
+    /// One for all datagrams, and one for each channel.
     workers: Vec<Worker>,
-    /// Ends all that fetch at once: each has a program to end.
-    stop: Arc<AtomicBool>,
 }
 
 impl Live {
@@ -38,33 +36,26 @@ impl Live {
         volume: &Arc<Volume>,
         web: &mut Web,
     ) -> anyhow::Result<Self> {
-        let count = args.live.len() + args.channels.len();
+        let pairs = SourcePair::all(&args.live)?;
+        let kept = KeptSources::read(&kept_dirs(volume));
+        let count = pairs.len() + args.channels.len() + kept.sources().len();
         let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count);
         let titles = Arc::new(titles);
-        web.show_live(&titles);
-        let (mut receivers, mut pullers) = (Vec::new(), Vec::new());
-        let program = args.ffmpeg.live_pull();
-        for source in &args.live {
-            match source.reception.clone() {
-                LiveReception::Datagrams(transport, address) => {
-                    receivers.push(Receiver::open(source.clone(), transport, &address, &titles)?);
-                }
-                LiveReception::Program(url) => {
-                    pullers.push(LivePuller::open(source.clone(), url, program.clone(), &titles)?);
-                }
-            }
+        let (receivers, new) = mpsc::channel();
+        let sources = LiveSources::new(&titles, volume, args.ffmpeg.live_pull(), receivers, kept);
+        let sources = Arc::new(sources);
+        web.show_live(&titles, &sources);
+        let mut live = Self { titles: Arc::clone(&titles), sources, workers: Vec::new() };
+        for pair in pairs {
+            live.sources.open_set(pair)?;
         }
-        let mut live = Self { titles: Arc::clone(&titles), workers: Vec::new(), stop: Arc::default() };
         for spec in &args.channels {
             let volume = Arc::clone(volume);
             let feed = ChannelFeed::open(spec, &titles, ItemOpener::new(move || Ok(Arc::clone(&volume))))?;
             live.run("channel", move |stop| feed.run(stop))?;
         }
-        live.run("live", move |stop| receive::run(receivers, &titles, stop))?;
-        for puller in pullers {
-            let stop = Arc::clone(&live.stop);
-            live.run("live-pull", move |_| puller.run(&stop))?;
-        }
+        live.sources.open_kept();
+        live.run("live", move |stop| receive::run(&new, &titles, stop))?;
         Ok(live)
     }
 
@@ -96,7 +87,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.sources.stop();
         self.workers.drain(..).for_each(|worker| worker.stop(LIVE_STOP));
     }
 }

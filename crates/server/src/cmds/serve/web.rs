@@ -22,14 +22,15 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, PicturesState,
-    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
-    WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
+    PicturesState, Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn,
+    ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
 use super::access::Listening;
 use super::listen::ListenChoice;
+use super::live_sources::LiveSources;
 use super::pictures::Album;
 use super::tcp::TcpArgs;
 use super::tls::Tls;
@@ -70,7 +71,7 @@ pub(super) struct Web {
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     rtsp_port: u16,
-    live: Option<Arc<LiveTitles>>,
+    live: Option<(Arc<LiveTitles>, Arc<LiveSources>)>,
 }
 
 impl Web {
@@ -112,9 +113,9 @@ impl Web {
         self.carrier = carrier;
     }
 
-    /// Shows these titles, and takes media for more of them.
-    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>) {
-        self.live = Some(Arc::clone(titles));
+    /// Shows these titles, and takes media and sources for more of them.
+    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>, sources: &Arc<LiveSources>) {
+        self.live = Some((Arc::clone(titles), Arc::clone(sources)));
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -174,12 +175,14 @@ impl Web {
             loops,
             ingest,
         };
+        let (live, live_sources) = live.context("web side: no live titles")?;
         let site = ServerSite {
             intake,
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
-            live: live.context("web side: no live titles")?,
+            live,
+            live_sources,
             orders,
             control,
             cache: Arc::clone(cache),
@@ -223,6 +226,7 @@ struct ServerSite {
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
     live: Arc<LiveTitles>,
+    live_sources: Arc<LiveSources>,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
     cache: Arc<Cache>,
@@ -268,6 +272,14 @@ impl Site for ServerSite {
 
     fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
         Ok(Box::new(LivePush::begin(&self.live, name)?))
+    }
+
+    fn add_live(&self, source: NewLiveSource) -> Result<(), LiveRefusal> {
+        self.live_sources.add(source)
+    }
+
+    fn remove_live(&self, name: &str) -> Result<(), LiveRefusal> {
+        self.live_sources.remove(name)
     }
 
     fn rtsp_port(&self) -> Option<u16> {

@@ -1,0 +1,125 @@
+//! Live titles and their sources, as the server reports and takes them.
+
+use std::ops::Range;
+
+use millrace_core::time::MediaTicks;
+use millrace_core::units::BitRate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A title that is sent while its source sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveStatus {
+    /// Unique among live titles.
+    pub name: String,
+    /// `waiting`, `running`, `silent`, `not-ts`, `too-fast` or `failed`.
+    pub state: &'static str,
+    /// The same in a sentence; with the cause, for this machine and users who manage.
+    pub message: String,
+    /// `first` or `backup`, if it has a backup: the source that viewers get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_air: Option<&'static str>,
+    /// Over the last ten seconds in which anything came; 0: nothing has come yet.
+    pub bits_per_s: u64,
+    /// Streams of it.
+    pub viewers: u64,
+    /// Its address by HTTP, from the root of this server.
+    pub file: String,
+    /// Address of its playlist.
+    pub hls: String,
+    /// The path of its RTSP address.
+    pub rtsp: String,
+    /// Its items, if it is a channel of stored titles; for this machine and users who manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<PlayedChannel>,
+}
+
+impl LiveStatus {
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, also of a backup's.
+    pub(crate) fn leave_details_out(&mut self) {
+        if self.state == "failed" {
+            "the source cannot be reached at the moment".clone_into(&mut self.message);
+        } else if self.channel.take().is_some() || self.on_air.is_some() {
+            self.state.clone_into(&mut self.message);
+        }
+    }
+}
+
+/// A source to be added for a live title. There is no `Debug`: the addresses may have passwords.
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewLiveSource {
+    /// The title's name.
+    pub name: String,
+    /// Where it comes from.
+    pub url: String,
+    /// The source that stands in for it while it does not come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
+}
+
+/// The items of a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PlayedChannel {
+    /// The item that plays now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    /// Items that could not be played the last time.
+    pub skipped: Vec<SkippedItem>,
+    /// Addresses that it is sent to without a viewer.
+    pub to: Vec<String>,
+}
+
+/// An item that a channel skips.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SkippedItem {
+    /// As it is written in the playlist.
+    pub item: String,
+    /// Why it could not be played.
+    pub reason: String,
+}
+
+/// The part of a live title that can be fetched in segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// Distinguishes the title from an earlier one of the same name.
+    pub version: String,
+    /// The mean bit rate that admission counts for a viewer.
+    pub mean_rate: BitRate,
+    /// Its highest second.
+    pub peak_rate: BitRate,
+    /// Interruptions before the first segment.
+    pub breaks_before: u32,
+    /// The segments, the oldest first.
+    pub pieces: Vec<LivePiece>,
+}
+
+/// A segment of a live title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePiece {
+    /// Counted from the title's first one.
+    pub number: u32,
+    /// Its bytes.
+    pub bytes: Range<u64>,
+    /// Its media time.
+    pub length: MediaTicks,
+    /// The source was interrupted before it.
+    pub is_discontinuous: bool,
+}
+
+/// Why a client cannot feed a live title, or a source cannot be added or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveRefusal {
+    /// The name is not valid for a live title; holds the reason.
+    Name(String),
+    /// Another source feeds it.
+    InUse,
+    /// There is no such source.
+    NoTitle,
+    /// It is not possible as things are; names the reason and the remedy.
+    Conflict(String),
+    /// It has failed, for this reason.
+    Failed(String),
+    /// There is no room; names the resource.
+    Full(String),
+}
