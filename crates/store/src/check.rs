@@ -40,6 +40,9 @@ use crate::volume::{
 /// SQLite beside it, and `rights.recorded`.
 const RIGHTS: &str = "rights.";
 
+/// The same for live sources that were added while the server ran: `live.json`, and what stays of one that was damaged.
+const LIVE: &str = "live.json";
+
 /// Checks the volume that the store in `dir` is a member of; `tell` hears how far it is. Findings come in the order of the
 /// promises, those of members one after the other. `Err` only if `dir` cannot be looked at at all. Other processes may work
 /// with the volume meanwhile.
@@ -225,6 +228,7 @@ fn store_holds_only_its_files(dirs: &Dirs, report: &mut CheckReport<'_>) -> Resu
             &*name,
             VOLUME_FILE | MEMBERS_FILE | DAMAGED_FILE | TMP_DIR | TITLES_DIR | PICTURES_DIR
         ) && !name.starts_with(RIGHTS)
+            && !name.starts_with(LIVE)
             && !matches!(catalogue, Some("" | "-journal" | "-wal" | "-shm"))
         {
             report.warning(promise, &path, "is not part of a store", "move it elsewhere");

@@ -15,8 +15,8 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, chapters, cmaf, events, hls, live, live_input, pictures, recordings, rename, status, subtitles,
-    upload,
+    api, chapters, cmaf, events, hls, live, live_input, live_sources, pictures, recordings, rename, status,
+    subtitles, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -63,6 +63,9 @@ async fn find_answer(shared: &Arc<ServerContext>, request: &Request, source: Req
         Method::Delete if found.route.methods().contains(&Method::Delete) => match routed.let_in().await {
             Ok(_) if found.route.kind == ResourceKind::SubtitleFile => subtitles::remove(shared, found).await,
             Ok(_) if found.route.kind == ResourceKind::LiveRecording => recordings::stop(shared, found),
+            Ok(_) if found.route.kind == ResourceKind::ApiLiveTitle => {
+                live_sources::remove(shared, &found.name).await
+            }
             Ok(_) => api::remove(shared, found.name.clone()).await,
             Err(refused) => refused,
         },
@@ -119,7 +122,7 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
             return live::playlist(routed, seen).await.unwrap_or_else(|refused| refused);
         }
         ResourceKind::LiveSegment => return live::segment(request, seen, found, source.id),
-        ResourceKind::LiveInput => return live::state(seen, &found.name),
+        ResourceKind::LiveInput | ResourceKind::ApiLiveTitle => return live::state(seen, &found.name),
         ResourceKind::LiveRecording => return recordings::state(shared, found),
         ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,
@@ -190,12 +193,16 @@ pub(crate) async fn take_upload(
     logged(routed, answer)
 }
 
-/// Answers a change to a title's description.
+/// Answers a change to a title's description, or a source for a live title.
 pub(crate) async fn take_change(
     routed: RoutedRequest<'_>,
     body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Answer {
-    logged(routed, rename::take(routed, body).await)
+    let answer = match routed.found.route.kind {
+        ResourceKind::ApiLive => live_sources::add(routed, body).await,
+        _ => rename::take(routed, body).await,
+    };
+    logged(routed, answer)
 }
 
 /// The answer to a request with a body, whether that was taken or refused.

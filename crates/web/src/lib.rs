@@ -74,6 +74,7 @@ mod handlers;
 mod hls;
 mod hyper_side;
 pub mod limits;
+mod live;
 mod making;
 mod memory;
 mod metrics;
@@ -122,9 +123,9 @@ pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveFeed, LivePiece, LiveRecording,
-    LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
-    PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Site, SiteError, SkippedItem, TitleBytes,
-    TunnelConn, ViewerAdmission,
+    LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia,
+    OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Site, SiteError,
+    SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::Status;
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -21,7 +21,7 @@ use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
-use crate::site::{LiveRecording, LiveStatus, RecordingWish};
+use crate::site::{LiveRecording, LiveStatus, NewLiveSource, RecordingWish};
 use crate::uploads::{Listed, Upload};
 
 /// Addresses of schemas begin with this.
@@ -37,11 +37,15 @@ const OF_UPLOADS: [u16; 9] = [400, 404, 408, 409, 412, 413, 415, 422, 507];
 /// Error statuses of changes to a title.
 const OF_CHANGES: [u16; 5] = [400, 404, 408, 413, 500];
 
+/// Error statuses of live sources that were not added.
+const OF_NEW_SOURCES: [u16; 6] = [400, 408, 409, 413, 415, 500];
+
 /// Success and error statuses of subtitle changes and of title deletions.
 fn of_change(kind: ResourceKind, method: Method) -> (&'static [u16], &'static [u16]) {
     match (kind, method) {
         (ResourceKind::SubtitleFile, Method::Put) => (&[201, 204], &[400, 404, 408, 413, 507]),
         (ResourceKind::SubtitleFile, _) => (&[204], &[400, 404, 500]),
+        (ResourceKind::ApiLiveTitle, _) => (&[204], &[404, 409, 500]),
         (ResourceKind::LiveInput, _) => (&[204], &[400, 404, 408, 409, 415]),
         (ResourceKind::LiveRecording, Method::Put) => (&[201], &[400, 404, 408, 409, 413, 507]),
         (ResourceKind::LiveRecording, _) => (&[200], &[404]),
@@ -85,6 +89,7 @@ fn document() -> Value {
     let title = reference::<TitleDescription>(&mut schemas);
     reference::<TitleChange>(&mut schemas);
     reference::<RecordingWish>(&mut schemas);
+    reference::<NewLiveSource>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
@@ -130,7 +135,9 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     match kind {
         ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
         ResourceKind::LiveMaster | ResourceKind::LivePlaylist => of(&[M3U8], Tagged, &[404, 503]),
-        ResourceKind::LiveInput => of_json(reference::<LiveStatus>(schemas), &[404]),
+        ResourceKind::LiveInput | ResourceKind::ApiLiveTitle => {
+            of_json(reference::<LiveStatus>(schemas), &[404])
+        }
         ResourceKind::LiveRecording => of_json(reference::<LiveRecording>(schemas), &[404]),
         ResourceKind::ApiLive => of_json(reference::<LiveList>(schemas), &[]),
         ResourceKind::File | ResourceKind::Segment => of(&["video/mp2t"], Ranged, &[404, 500, 503]),
@@ -219,6 +226,9 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         let (done, errors) = of_change(route.kind, method);
         done.iter().for_each(|&status| respond(status, None));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
+    } else if method == Method::Post {
+        respond(201, Some(json_of("LiveStatus")));
+        OF_NEW_SOURCES.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Put {
         respond(201, has_body.then(|| json!({ "application/json": { "schema": title } })));
         respond(202, None);
@@ -247,10 +257,7 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
     }
     let of_query = |name: &&str| parameter("query", name, json!({ "type": "string" }));
     parameters.extend(query_of(route, method).iter().map(of_query));
-    let mut operation = described(route, method, responses);
-    if !parameters.is_empty() {
-        operation["parameters"] = parameters.into();
-    }
+    let mut operation = described(route, method, responses, parameters);
     if route.needs != Needs::Nothing && method != Method::Options {
         // Also without any: the operator decides which clients need none.
         operation["security"] = json!([{}, { "basic": [] }, { "bearer": [] }]);
@@ -258,10 +265,13 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
     operation
 }
 
-/// An operation: its name, its responses and its request body.
-fn described(route: &Route, method: Method, responses: Map<String, Value>) -> Value {
+/// An operation: its name, its responses, its parameters and its request body.
+fn described(route: &Route, method: Method, responses: Map<String, Value>, parameters: Vec<Value>) -> Value {
     let id = format!("{}{:?}", method.name().to_ascii_lowercase(), route.kind);
     let mut operation = json!({ "operationId": id, "responses": responses });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
     if let Some(body) = request_body(route, method) {
         operation["requestBody"] = body;
     }
@@ -274,13 +284,21 @@ fn request_body(route: &Route, method: Method) -> Option<Value> {
         Method::Put if route.kind == ResourceKind::SubtitleFile => {
             Some(json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }))
         }
+        Method::Post if route.kind == ResourceKind::ApiLive => Some(json_body("NewLiveSource")),
         Method::Put | Method::Post => Some(json!({ "content": { "video/mp2t": {} } })),
-        Method::Patch => {
-            let schema = json!({ "$ref": format!("#{SCHEMAS}/TitleChange") });
-            Some(json!({ "required": true, "content": { "application/json": { "schema": schema } } }))
-        }
+        Method::Patch => Some(json_body("TitleChange")),
         _ => None,
     }
+}
+
+/// A request body of this schema.
+fn json_body(schema: &str) -> Value {
+    json!({ "required": true, "content": json_of(schema) })
+}
+
+/// The content of this schema.
+fn json_of(schema: &str) -> Value {
+    json!({ "application/json": { "schema": { "$ref": format!("#{SCHEMAS}/{schema}") } } })
 }
 
 /// What stands for something in a path.

@@ -16,7 +16,7 @@ pub(crate) enum Method {
     Patch,
     /// Creates a title from the body.
     Put,
-    /// As PUT, for live titles: encoders use either.
+    /// As PUT, for live titles: encoders use either. Adds a live source.
     Post,
     /// Nothing that is done here.
     Other,
@@ -103,6 +103,7 @@ pub(crate) struct Fields {
     pub(crate) content_range: Option<String>,
     pub(crate) content_disposition: Option<String>,
     pub(crate) accept_encoding: Option<String>,
+    pub(crate) content_type: Option<String>,
     /// The clients that proxies name. Anybody can write these fields, so they count for trusted proxies only
     /// ([`TrustedProxies::client_of`](crate::forwarded::TrustedProxies::client_of)).
     pub(crate) forwarded: Option<String>,
@@ -160,6 +161,7 @@ impl Fields {
             ("content-range", &mut self.content_range),
             ("content-disposition", &mut self.content_disposition),
             ("accept-encoding", &mut self.accept_encoding),
+            ("content-type", &mut self.content_type),
             ("forwarded", &mut self.forwarded),
             ("x-forwarded-for", &mut self.forwarded_for),
         ];
@@ -179,6 +181,12 @@ impl Fields {
             }
             None => *field = Some(value.to_owned()),
         }
+    }
+
+    /// Whether the body is announced as JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        let kind = self.content_type.as_deref().and_then(|kind| kind.split(';').next());
+        kind.is_some_and(|kind| kind.trim_end().eq_ignore_ascii_case("application/json"))
     }
 
     /// Returns the name that the viewer's program gives itself, fit for a log.

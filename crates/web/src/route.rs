@@ -70,8 +70,10 @@ pub(crate) enum ResourceKind {
     LiveRecording,
     /// All titles, as JSON.
     ApiTitles,
-    /// All live titles, as JSON.
+    /// All live titles, as JSON; takes sources of more of them.
     ApiLive,
+    /// One of them, as JSON.
+    ApiLiveTitle,
     /// One title, as JSON.
     ApiTitle,
     /// The viewers, and the load of the server.
@@ -248,6 +250,10 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { is_shared: true, ..own("/api/v1/live", ResourceKind::ApiLive, Needs::List, "All live titles") },
     Route {
         is_shared: true,
+        ..own("/api/v1/live/{name}", ResourceKind::ApiLiveTitle, Needs::Watch, "One live title")
+    },
+    Route {
+        is_shared: true,
         ..own("/api/v1/titles/{name}", ResourceKind::ApiTitle, Needs::Watch, "One title")
     },
     own(
@@ -295,6 +301,8 @@ impl Route {
             ResourceKind::ApiTitle => {
                 &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch]
             }
+            ResourceKind::ApiLive => &[Method::Get, Method::Head, Method::Options, Method::Post],
+            ResourceKind::ApiLiveTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
             ResourceKind::SubtitleFile | ResourceKind::LiveRecording => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
             }
@@ -349,7 +357,7 @@ pub(crate) fn find(path: &str) -> Option<RouteMatch> {
 
 impl RouteMatch {
     fn into_live(mut self) -> Self {
-        if self.route.path.starts_with("/live/") {
+        if self.route.path.starts_with("/live/") || self.route.kind == ResourceKind::ApiLiveTitle {
             self.name.insert_str(0, LIVE_PREFIX);
         }
         self

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_core::counters::CounterSample;
 use millrace_core::ids::ViewerSession;
@@ -21,14 +22,11 @@ use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
 use tokio::sync::oneshot;
 
-pub use self::live::{
-    LiveFeed, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, PlayedChannel, RecordingRefusal,
-    RecordingWish, SkippedItem,
+pub use crate::live::{
+    LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
+    RecordingRefusal, RecordingWish, SkippedItem,
 };
-
 use crate::status::Status;
-
-mod live;
 
 /// The server, as the web side sees it. Called from the web side's threads.
 pub trait Site: Send + Sync + 'static {
@@ -46,6 +44,22 @@ pub trait Site: Send + Sync + 'static {
     /// The segments of the live title of this name. From memory.
     fn live_window(&self, _name: &str) -> Option<LiveWindow> {
         None
+    }
+
+    /// Adds a source for a live title, and keeps it for the next start. Opens sockets and writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn add_live(&self, _source: NewLiveSource) -> Result<(), LiveRefusal> {
+        Err(LiveRefusal::Full("this server takes no live sources".to_owned()))
+    }
+
+    /// Removes a source that was added, and ends its title. Writes files: call it where waiting is allowed.
+    ///
+    /// # Errors
+    /// Why not.
+    fn remove_live(&self, _name: &str) -> Result<(), LiveRefusal> {
+        Err(LiveRefusal::NoTitle)
     }
 
     /// Starts or resumes the input of a live title from a client.
@@ -234,6 +248,21 @@ pub trait Site: Send + Sync + 'static {
 
     /// All counters of the server, one after the other.
     fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>));
+}
+
+/// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
+pub trait LiveFeed: Send {
+    /// Takes the next bytes; returns how long to wait before more are read.
+    ///
+    /// # Errors
+    /// They are not MPEG-TS.
+    fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken>;
+
+    /// To be called every now and then while nothing comes.
+    fn look(&mut self);
+
+    /// The client has ended the title.
+    fn finish(self: Box<Self>);
 }
 
 /// Bytes of a title, in the order in which they are asked for.

@@ -36,6 +36,9 @@ pub const OTHER_FORMAT_BYTES: u64 = 64 << 10;
 pub const STREAM_BUFFER_BYTES: usize = 64 << 10;
 /// Access points closer than this are not marked: each costs up to eight TS packets for tables and padding.
 pub const MIN_ACCESS_GAP_TICKS: u64 = SYSTEM_HZ / 4;
+/// A source that takes over begins at an access point, if one comes within this time: encoders send key pictures every few seconds, and
+/// some streams have none that can be found.
+pub const MAX_ACCESS_WAIT_NS: u64 = 5 * NS_PER_S;
 /// Silence after which a stream goes on with a marked discontinuity: a packet or more of every PID is missing.
 pub const DISCONTINUITY_AFTER_NS: u64 = NS_PER_S;
 /// A source that ffmpeg fetches and that sends nothing for this long is ended and fetched again. Segments of HLS last up to 10 s, and

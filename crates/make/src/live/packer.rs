@@ -21,7 +21,7 @@ use super::clock::{LiveClock, system_ticks};
 use crate::ingest::access::{PictureAccess, PictureLook};
 use crate::ingest::program::Programs;
 use crate::limits::live::{
-    DISCONTINUITY_AFTER_NS, FLUSH_AFTER_NS, MAX_HELD_TS_PACKETS, MIN_ACCESS_GAP_TICKS,
+    DISCONTINUITY_AFTER_NS, FLUSH_AFTER_NS, MAX_ACCESS_WAIT_NS, MAX_HELD_TS_PACKETS, MIN_ACCESS_GAP_TICKS,
 };
 
 type TsBytes = [u8; TS_PACKET_BYTES];
@@ -61,6 +61,15 @@ struct FollowedStreams {
     audio: u16,
 }
 
+/// Whether packets are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PackerOutput {
+    Given,
+    Withheld,
+    /// From the next access point on; since when it is waited for.
+    FromAccess(Instant),
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct LivePacker {
@@ -82,6 +91,7 @@ pub struct LivePacker {
     is_broken: bool,
     last_input: Instant,
     discontinuities: u64,
+    output: PackerOutput,
 }
 
 impl LivePacker {
@@ -104,7 +114,26 @@ impl LivePacker {
             is_broken: false,
             last_input: origin,
             discontinuities: 0,
+            output: PackerOutput::Given,
         }
+    }
+
+    /// Gives nothing out any more, and follows the source.
+    pub fn withhold(&mut self) {
+        self.output = PackerOutput::Withheld;
+    }
+
+    /// Gives packets out again, from the next access point on, which is marked as a break. A stream without access points
+    /// begins after [`MAX_ACCESS_WAIT_NS`].
+    pub fn resume(&mut self, now: Instant) {
+        if self.output == PackerOutput::Withheld {
+            self.output = PackerOutput::FromAccess(now);
+        }
+    }
+
+    /// Whether packets are given out.
+    pub fn gives(&self) -> bool {
+        self.output == PackerOutput::Given
     }
 
     /// Times that the source's clock jumped, or that it was silent.
@@ -143,6 +172,11 @@ impl LivePacker {
             self.note_break();
         }
         self.last_input = arrival;
+        if let PackerOutput::FromAccess(since) = self.output
+            && arrival.ns_since(since) >= MAX_ACCESS_WAIT_NS
+        {
+            self.begin_output(arrival, out);
+        }
         for packet in packets {
             self.take(arrival, packet, out);
         }
@@ -298,11 +332,22 @@ impl LivePacker {
         }
         self.last_access = Some(now);
         self.pad(arrival, out);
+        if let PackerOutput::FromAccess(_) = self.output {
+            self.begin_output(arrival, out);
+        }
         if let (Some(pat), Some(pmt)) = (self.pat, self.pmt) {
             self.put(arrival, &pat, out);
             self.put(arrival, &pmt, out);
         }
         self.flags |= PacketMeta::RANDOM_ACCESS;
+    }
+
+    /// Begins to give packets out: viewers get another stream than before.
+    fn begin_output(&mut self, arrival: Instant, out: LiveSink<'_>) {
+        self.pad(arrival, out);
+        self.output = PackerOutput::Given;
+        self.is_broken = false;
+        self.note_break();
     }
 
     /// Fills the packet that is begun.
@@ -328,7 +373,9 @@ impl LivePacker {
         if self.filled == DEFAULT_PACKET_BYTES {
             let (flags, time) = (std::mem::take(&mut self.flags), self.time);
             self.filled = 0;
-            out(LivePacket { bytes: &self.part, flags, time });
+            if self.gives() {
+                out(LivePacket { bytes: &self.part, flags, time });
+            }
         }
     }
 }

@@ -99,6 +99,38 @@ fn clock_that_jumps_after_silence_is_marked_once_and_time_goes_on() {
 }
 
 #[test]
+fn withheld_packer_begins_with_a_marked_access_point() {
+    let (ts, mut packer) = (usual_film(), LivePacker::new(Instant(0)));
+    packer.withhold();
+    let (before, after) = ts.split_at(ts.len() / 188 / 7 / 3 * 188 * 7);
+    let half_ms = before.len() as u64 / 188;
+    assert_eq!(packed(&mut packer, before, 7, 0), [], "nothing is given out");
+    packer.resume(Instant(half_ms * MS));
+    assert!(!packer.gives());
+    let out = packed(&mut packer, after, 7, half_ms);
+    assert!(packer.gives());
+    assert_eq!(out[0].flags, PacketMeta::RANDOM_ACCESS | PacketMeta::DISCONTINUITY);
+    assert_eq!(pids(&out[0].bytes)[..3], [PID_PAT, PMT, VIDEO]);
+    let is_marked = |bytes: &&TsBytes| TsPacket(bytes).adaptation().is_some_and(|f| f.is_discontinuity());
+    let marked = |packet: &Packed| packet.bytes.as_chunks().0.iter().filter(is_marked).count();
+    assert_eq!(out.iter().map(marked).sum::<usize>(), 1, "one mark");
+    assert!(out[0].time / 90 >= half_ms, "in the time of its origin");
+}
+
+#[test]
+fn stream_without_access_points_begins_after_a_while() {
+    let mut packer = LivePacker::new(Instant(0));
+    packer.withhold();
+    packer.resume(Instant(0));
+    let mut mux = Mux::new();
+    (0..700).for_each(|_| mux.more(VIDEO));
+    let out = packed(&mut packer, &mux.out[..188 * 350], 7, MAX_ACCESS_WAIT_NS / MS - 350);
+    assert_eq!(out, []);
+    let out = packed(&mut packer, &mux.out[188 * 350..], 7, MAX_ACCESS_WAIT_NS / MS);
+    assert_eq!((out.len(), out[0].flags), (50, PacketMeta::DISCONTINUITY));
+}
+
+#[test]
 fn silence_is_marked_although_the_clock_went_on() {
     let mut packer = LivePacker::new(Instant(0));
     packed(&mut packer, &usual_film(), 7, 0);

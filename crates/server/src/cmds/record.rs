@@ -58,10 +58,10 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     remote.sign_in()?;
     let path = format!("live/{}/recording", args.name);
     let answer: serde_json::Value = if args.stop {
-        remote.change("DELETE", &path, None)?
+        remote.send("DELETE", &path, None)?
     } else {
         let wish = RecordingWish { title: args.title.clone(), for_s };
-        remote.change("PUT", &path, Some(&serde_json::to_value(wish)?))?
+        remote.send("PUT", &path, Some(&serde_json::to_value(wish)?))?
     };
     if args.json {
         super::print_json(&answer)?;

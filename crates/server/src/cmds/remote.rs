@@ -220,8 +220,8 @@ impl Remote {
         ))
     }
 
-    /// Changes the resource at this address and returns its new state.
-    pub(super) fn change<T: DeserializeOwned>(
+    /// Changes the resource at this address (PATCH), or adds one there (POST), and returns its new state.
+    pub(super) fn send<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &str,

@@ -35,7 +35,7 @@ fn run_remote(args: &TitleArgs, remote: &Remote) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(is_name(&args.name), "{}: no such title; see: millrace ls --server", args.name);
     let path = format!("api/v1/titles/{}", args.name);
     let title: serde_json::Value = match &args.title {
-        Some(title) => remote.change("PATCH", &path, Some(&serde_json::json!({ "title": title })))?,
+        Some(title) => remote.send("PATCH", &path, Some(&serde_json::json!({ "title": title })))?,
         None => remote.get(&path)?,
     };
     let text = title["title"].as_str().context("the server's answer has no title")?;

@@ -12,6 +12,9 @@ pub const DEFAULT_LIVE_BYTES: u64 = 32 << 20;
 pub const LIVE_EXTENTS_APART: usize = FEEDER_EXTENTS + 2;
 /// Live titles at once, half of the feeders that a cache has: the others are left to buffers and titles that are about to end.
 pub const MAX_LIVE_TITLES: usize = 32;
+/// Longest file of sources that were added while the server ran: as many as there may be titles, with two addresses of 8 KiB each, would
+/// be half of it.
+pub const MAX_KEPT_LIVE_BYTES: u64 = 1 << 20;
 /// Longest name of a live title: it stands in addresses and log lines.
 pub const MAX_LIVE_NAME_BYTES: usize = 64;
 /// Access points kept of a live title: four a second, which is the most that there are, for four minutes.
@@ -26,12 +29,16 @@ pub const LIVE_BATCHES_PER_TURN: usize = 16;
 pub const LIVE_RECEIVE_BUFFER_BYTES: usize = 2 << 20;
 /// Interval at which the receiving thread checks silent sources, and whether it should end.
 pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Longest text of a source in a line of `millrace live`: the error of a program has a line of usual length.
-pub const MAX_LIVE_CELL: usize = 200;
+/// Longest text of a source in a line of `millrace live`: the errors of two programs have a line of usual length
+/// each.
+pub const MAX_LIVE_CELL: usize = 400;
 /// The thread ends within this time.
 pub const LIVE_STOP: Duration = Duration::from_secs(1);
 /// A source without a packet for this long is reported as silent. Encoders send some every 100 ms for the clock alone.
 pub const LIVE_SILENT_NS: u64 = 3_000_000_000;
+/// A first source that has come back is on the air again when it has run for this long: one that comes and goes must not interrupt viewers
+/// each time.
+pub const FIRST_STEADY_NS: u64 = 10_000_000_000;
 /// Datagrams without MPEG-TS, and not one with it, within this time are no damage but another format.
 pub const LIVE_OTHER_FORMAT_NS: u64 = 1_000_000_000;
 /// A source that was a second of media too fast this many times within [`LIVE_HURRY_NS`] is reported: one burst is not worth a line.

@@ -8,6 +8,7 @@ use millrace_make::live::pull::{PULL_SCHEMES, without_secrets};
 use millrace_offload::IngestAddress;
 use url::Url;
 
+use super::choice::SourceRank;
 use crate::limits::live::MAX_LIVE_NAME_BYTES;
 
 /// Content of the datagrams.
@@ -59,6 +60,50 @@ pub enum LiveSourceError {
     /// A parameter of the URL.
     #[error("URL parameter \"{0}\": write source=IP or interface=NAME, for a multicast group")]
     Parameter(String),
+    /// There are more sources of one name than a title can have.
+    #[error("live source {0}: got more than 2 URLs; give one, and at most one more as its backup")]
+    TooMany(String),
+}
+
+/// The source of a live title, and perhaps one that stands in for it. Both have the title's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcePair {
+    /// The one that viewers get if it runs.
+    pub first: LiveSource,
+    /// The other one.
+    pub backup: Option<LiveSource>,
+}
+
+impl SourcePair {
+    /// Sources in the order in which they were written: the second one of a name is the backup of the first.
+    ///
+    /// # Errors
+    /// [`LiveSourceError::TooMany`].
+    pub fn all(sources: &[LiveSource]) -> Result<Vec<Self>, LiveSourceError> {
+        let mut pairs = Vec::<Self>::new();
+        for source in sources.iter().cloned() {
+            match pairs.iter_mut().find(|pair| pair.first.name == source.name) {
+                None => pairs.push(Self { first: source, backup: None }),
+                Some(pair) if pair.backup.is_none() => pair.backup = Some(source),
+                Some(_) => return Err(LiveSourceError::TooMany(source.name)),
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// The source of this rank; without a backup the first one.
+    pub fn get(&self, rank: SourceRank) -> &LiveSource {
+        match (rank, &self.backup) {
+            (SourceRank::Backup, Some(backup)) => backup,
+            _ => &self.first,
+        }
+    }
+
+    /// Its sources.
+    pub fn ranks(&self) -> &'static [SourceRank] {
+        let count = 1 + usize::from(self.backup.is_some());
+        &[SourceRank::First, SourceRank::Backup][..count]
+    }
 }
 
 /// Checks the name of a live title.
@@ -89,6 +134,24 @@ impl FromStr for LiveSource {
 
     fn from_str(text: &str) -> Result<Self, LiveSourceError> {
         let (name, url) = text.split_once('=').ok_or_else(|| LiveSourceError::Form(without_secrets(text)))?;
+        Self::new(name, url)
+    }
+}
+
+impl LiveSource {
+    /// Content of its datagrams; a fetched source has no RTP here.
+    pub fn transport(&self) -> LiveTransport {
+        match self.reception {
+            LiveReception::Datagrams(transport, _) => transport,
+            LiveReception::Program(_) => LiveTransport::Udp,
+        }
+    }
+
+    /// The source of this name that comes from `url`.
+    ///
+    /// # Errors
+    /// [`LiveSourceError`].
+    pub fn new(name: &str, url: &str) -> Result<Self, LiveSourceError> {
         check_live_name(name)?;
         if let Some(fetched) = PullUrl::new(url) {
             let (name, url) = (name.to_owned(), fetched.to_string());
@@ -151,6 +214,18 @@ mod tests {
         assert!(!format!("{source:?}").contains("secret"), "{source:?}");
         let error = "cam=rtsp://user:secret@".parse::<LiveSource>().unwrap_err().to_string();
         assert!(error.contains("rtsp, rtsps, http") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn second_source_of_a_name_is_the_backup_and_a_third_is_refused() {
+        let source = |text: &str| text.parse::<LiveSource>().unwrap();
+        let all = ["a=udp://1.2.3.4:1", "b=udp://1.2.3.4:2", "a=rtp://1.2.3.4:3"].map(source);
+        let pairs = SourcePair::all(&all).unwrap();
+        let [a, b] = &pairs[..] else { panic!("{pairs:?}") };
+        assert_eq!((&a.first, a.backup.as_ref(), a.ranks().len()), (&all[0], Some(&all[2]), 2));
+        assert_eq!((&b.first, &b.backup, b.ranks().len()), (&all[1], &None, 1));
+        let third = [&all[..], &[source("a=udp://1.2.3.4:4")]].concat();
+        assert!(SourcePair::all(&third).unwrap_err().to_string().contains("live source a: got more than 2"));
     }
 
     #[test]

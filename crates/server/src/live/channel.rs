@@ -14,6 +14,7 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::clock::MonotonicClock;
 
+use super::choice::SourceRank;
 use super::segments::{LiveSegment, Segmenter};
 use super::state::SourceState;
 use super::tap::RecordingTap;
@@ -51,6 +52,10 @@ millrace_core::counters! {
         gauge bits_per_s,
         /// 1 while media comes.
         gauge running,
+        /// Times that the backup took over, or the first source again.
+        sum takeovers,
+        /// 1 while the backup is on the air.
+        gauge on_backup,
     }
 }
 
@@ -63,6 +68,41 @@ pub struct SourceReport {
     pub message: String,
     /// Mean bit rate over the last seconds; 0: nothing is known.
     pub mean_rate: BitRate,
+    /// Which source is on the air, if there are two.
+    pub on_air: Option<SourceRank>,
+}
+
+/// The two sources of a title, beside the state of the one that is on the air.
+#[derive(Clone, Debug)]
+pub(super) struct PairReport {
+    pub(super) on_air: SourceRank,
+    /// State of the other one.
+    pub(super) standby: SourceState,
+    /// Why that one cannot be fetched.
+    pub(super) failure: String,
+}
+
+/// A state in a sentence; `failure` stands for [`SourceState::Failed`].
+fn sentence(state: SourceState, failure: &str) -> String {
+    match state {
+        SourceState::Failed => failure.to_owned(),
+        SourceState::Silent(since) => {
+            let silent_s = MonotonicClock.now().ns_since(since) / NS_PER_S;
+            format!("silent for {silent_s} s; check the encoder and the network")
+        }
+        other => other.to_string(),
+    }
+}
+
+impl PairReport {
+    /// The sentence of the source that is on the air, with the other one.
+    fn with_standby(&self, message: &str) -> String {
+        let standby = sentence(self.standby, &self.failure);
+        match self.on_air {
+            SourceRank::First => format!("{message}; backup: {standby}"),
+            SourceRank::Backup => format!("on the backup: {message}; first source: {standby}"),
+        }
+    }
 }
 
 /// Where decoders can start.
@@ -89,6 +129,8 @@ pub struct LiveChannel {
     state: Mutex<SourceState>,
     /// Why it cannot be fetched; empty: it can, or has never been tried.
     failure: Mutex<String>,
+    /// Its two sources, if it has two.
+    pair: Mutex<Option<PairReport>>,
     /// Its items, if its media comes from stored titles.
     channel: OnceLock<Arc<Mutex<ChannelReport>>>,
     sheet: Sheet<LiveCounters>,
@@ -126,6 +168,7 @@ impl LiveChannel {
             peak_rate: AtomicU64::new(0),
             state: Mutex::new(SourceState::Waiting),
             failure: Mutex::default(),
+            pair: Mutex::default(),
             channel: OnceLock::new(),
             sheet: Sheet::default(),
             tap: RecordingTap::default(),
@@ -175,15 +218,11 @@ impl LiveChannel {
     pub fn report(&self) -> SourceReport {
         let mean_rate = BitRate(self.mean_rate.load(Ordering::Relaxed));
         let state = *lock(&self.state);
-        let message = match state {
-            SourceState::Failed => lock(&self.failure).clone(),
-            SourceState::Silent(since) => {
-                let silent_s = MonotonicClock.now().ns_since(since) / NS_PER_S;
-                format!("silent for {silent_s} s; check the encoder and the network")
-            }
-            other => other.to_string(),
-        };
-        SourceReport { state, message, mean_rate }
+        let message = sentence(state, &lock(&self.failure));
+        let pair = lock(&self.pair).clone();
+        let on_air = pair.as_ref().map(|pair| pair.on_air);
+        let message = pair.map_or_else(|| message.clone(), |pair| pair.with_standby(&message));
+        SourceReport { state, message, mean_rate, on_air }
     }
 
     /// Its media comes from stored titles, and `report` names them.
@@ -211,9 +250,13 @@ impl LiveChannel {
         *lock(&self.state) = state;
     }
 
-    /// The sentence that stands for [`SourceState::Failed`].
-    pub(super) fn publish_failure(&self, why: String) {
-        *lock(&self.failure) = why;
+    /// The sentence that stands for [`SourceState::Failed`]; returns the one before.
+    pub(super) fn publish_failure(&self, why: String) -> String {
+        std::mem::replace(&mut *lock(&self.failure), why)
+    }
+
+    pub(super) fn publish_pair(&self, pair: PairReport) {
+        *lock(&self.pair) = Some(pair);
     }
 
     pub(super) fn publish_counters(&self, counters: &LiveCounters) {

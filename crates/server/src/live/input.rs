@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
-use millrace_make::live::{LivePacker, LivePacket, NotTs, RtpReorder};
+use millrace_make::live::{LivePacker, LivePacket, NotTs, RtpCounts, RtpReorder};
 use millrace_store::cache::{FeedError, Feeder};
 
 use super::address::LiveTransport;
 use super::channel::{LiveChannel, LiveCounters};
+use super::standby::Standby;
 use super::state::{SourceState, SourceWatch};
 use super::titles::{LiveTitles, OpenLiveError};
 use crate::limits::live::LIVE_RATE_SECONDS;
@@ -18,6 +19,8 @@ use crate::service::AccessPoint;
 /// The input of one live title.
 pub struct LiveInput {
     reorder: Option<RtpReorder>,
+    /// Counts of RTP before this source was on the air, less its own until then.
+    counted: RtpCounts,
     media: MediaInput,
 }
 
@@ -47,6 +50,7 @@ impl LiveInput {
         let (newest, counters) = (MediaTicks(0), LiveCounters::default());
         Self {
             reorder: (transport == LiveTransport::Rtp).then(RtpReorder::default),
+            counted: RtpCounts::default(),
             media: MediaInput {
                 packer: LivePacker::new(origin),
                 output: LiveOutput { channel, feeder, newest, counters, is_full: false },
@@ -94,7 +98,7 @@ impl LiveInput {
 
     /// Takes a datagram that came at `arrival`. Nothing of it can be seen before [`LiveInput::publish`].
     pub fn datagram(&mut self, arrival: Instant, bytes: &[u8]) {
-        let Self { reorder, media } = self;
+        let Self { reorder, media, .. } = self;
         media.now = media.now.max(arrival);
         media.output.counters.datagrams += 1;
         media.output.counters.bytes += bytes.len() as u64;
@@ -110,13 +114,15 @@ impl LiveInput {
 
     /// Releases packets that were held for long enough. Returns the source's state if it has changed.
     pub fn look(&mut self, now: Instant, dropped: u64) -> Option<SourceState> {
-        let Self { reorder, media } = self;
+        let Self { reorder, counted, media } = self;
         media.now = media.now.max(now);
         if let Some(reorder) = reorder {
             reorder.expire(now, &mut |payload| media.take(now, payload));
             let counts = reorder.counts();
             let counters = &mut media.output.counters;
-            (counters.lost, counters.reordered, counters.late) = (counts.lost, counts.reordered, counts.late);
+            counters.lost = counted.lost.wrapping_add(counts.lost);
+            counters.reordered = counted.reordered.wrapping_add(counts.reordered);
+            counters.late = counted.late.wrapping_add(counts.late);
         }
         media.output.counters.dropped = dropped;
         media.look(now)
@@ -126,11 +132,38 @@ impl LiveInput {
     pub fn fail(&mut self, now: Instant, why: String) -> bool {
         let MediaInput { watch, output, .. } = &mut self.media;
         watch.failed();
-        let report = output.channel.report();
-        let is_news = report.state != SourceState::Failed || report.message != why;
-        output.channel.publish_failure(why);
+        let has_failed = watch.state() == SourceState::Failed;
+        let is_other = output.channel.publish_failure(why.clone()) != why;
         self.media.look(now);
-        is_news
+        !has_failed || is_other
+    }
+
+    /// The state of the source that was reported last.
+    pub fn state(&self) -> SourceState {
+        self.media.watch.state()
+    }
+
+    /// Takes a packet of the source that is about to take over.
+    pub(super) fn feed(&mut self, packet: LivePacket<'_>) {
+        self.media.output.feed(packet);
+    }
+
+    /// Makes the standby the source of this title, and its source the standby.
+    pub(super) fn change_over(&mut self, standby: &mut Standby) {
+        let Self { reorder, counted, media } = self;
+        std::mem::swap(reorder, &mut standby.reorder);
+        std::mem::swap(&mut media.packer, &mut standby.packer);
+        std::mem::swap(&mut media.watch, &mut standby.watch);
+        std::mem::swap(&mut media.hurries, &mut standby.hurries);
+        let LiveOutput { channel, counters, .. } = &mut media.output;
+        standby.failure = channel.publish_failure(std::mem::take(&mut standby.failure));
+        channel.publish_state(media.watch.state());
+        let own = reorder.as_ref().map(RtpReorder::counts).unwrap_or_default();
+        counted.lost = counters.lost.wrapping_sub(own.lost);
+        counted.reordered = counters.reordered.wrapping_sub(own.reordered);
+        counted.late = counters.late.wrapping_sub(own.late);
+        counters.takeovers += 1;
+        counters.on_backup ^= 1;
     }
 
     /// When [`LiveInput::look`] has to be called at the latest.
@@ -184,9 +217,7 @@ impl MediaInput {
         if let Some(state) = change {
             output.channel.publish_state(state);
         }
-        output.counters.discontinuities = packer.discontinuities();
-        output.counters.running =
-            u64::from(matches!(watch.state(), SourceState::Running | SourceState::TooFast));
+        output.counters.running = u64::from(watch.state().is_media());
         output.channel.publish_counters(&output.counters);
         output.channel.tap().look(now);
         change
@@ -204,11 +235,14 @@ impl LiveOutput {
         let number = self.feeder.next_packet();
         self.channel.tap().take(&packet);
         let LivePacket { bytes, flags, time } = packet;
+        // The clocks of two sources differ by a little.
+        let time = time.max(self.newest);
         self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
         match self.feeder.push(bytes, flags, time) {
             Ok(()) => {
                 self.counters.packets += 1;
                 if flags & PacketMeta::DISCONTINUITY != 0 {
+                    self.counters.discontinuities += 1;
                     self.channel.add_break(number, self.newest);
                 }
                 self.newest = time;

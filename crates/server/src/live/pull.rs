@@ -17,10 +17,9 @@ use millrace_core::units::HumanDuration;
 use millrace_make::live::{LivePull, PullEvent, PullUrl, TsStream};
 use millrace_offload::clock::MonotonicClock;
 
-use super::address::{LiveSource, LiveTransport};
-use super::input::LiveInput;
-use super::receive::{StartLiveError, input, report};
-use super::titles::LiveTitles;
+use super::address::LiveSource;
+use super::choice::SourceRank;
+use super::pair::TitleSources;
 use crate::limits::live::{
     LIVE_AHEAD_NS, LIVE_BYTES_PER_PAUSE, LIVE_LOOK_EVERY, LIVE_PAUSE, MAX_PULL_PAUSE, MIN_PULL_PAUSE,
     PULL_STEADY,
@@ -29,28 +28,24 @@ use crate::limits::live::{
 /// One source that is fetched.
 pub struct LivePuller {
     source: LiveSource,
+    rank: SourceRank,
     url: PullUrl,
     program: LivePull,
-    titles: Arc<LiveTitles>,
-    input: LiveInput,
+    title: Arc<TitleSources>,
     /// Bytes since the last pause.
     bytes: usize,
 }
 
 impl LivePuller {
-    /// Opens the source's title.
-    ///
-    /// # Errors
-    /// [`StartLiveError::Title`].
-    pub fn open(
+    /// Fetches the source of this rank for its title.
+    pub fn new(
         source: LiveSource,
+        rank: SourceRank,
         url: PullUrl,
         program: LivePull,
-        titles: &Arc<LiveTitles>,
-    ) -> Result<Self, StartLiveError> {
-        let input = input(&source.name, LiveTransport::Udp, titles)
-            .map_err(|cause| StartLiveError::Title { name: source.name.clone(), cause })?;
-        Ok(Self { source, url, program, titles: Arc::clone(titles), input, bytes: 0 })
+        title: &Arc<TitleSources>,
+    ) -> Self {
+        Self { source, rank, url, program, title: Arc::clone(title), bytes: 0 }
     }
 
     /// Fetches until `stop` is set.
@@ -74,13 +69,16 @@ impl LivePuller {
     }
 
     fn take(&mut self, stream: &mut TsStream, event: PullEvent<'_>, stop: &AtomicBool) {
-        let now = MonotonicClock.now();
-        if let PullEvent::Bytes(bytes) = event {
-            stream.push(bytes, &mut |run| self.input.datagram(now, run));
-            self.bytes += bytes.len();
-        }
-        self.look(now);
-        let too_early = Duration::from_nanos(self.input.ahead_ns(now).saturating_sub(LIVE_AHEAD_NS));
+        let (now, rank) = (MonotonicClock.now(), self.rank);
+        let ahead = self.title.with(|title| {
+            if let PullEvent::Bytes(bytes) = event {
+                stream.push(bytes, &mut |run| title.datagram(rank, now, run));
+                self.bytes += bytes.len();
+            }
+            title.look(now);
+            title.ahead_ns(rank, now)
+        });
+        let too_early = Duration::from_nanos(ahead.unwrap_or(0).saturating_sub(LIVE_AHEAD_NS));
         if too_early > Duration::ZERO {
             self.wait(too_early, stop);
         } else if self.bytes >= LIVE_BYTES_PER_PAUSE {
@@ -91,7 +89,7 @@ impl LivePuller {
     }
 
     /// Waits, looking after the title.
-    fn wait(&mut self, pause: Duration, stop: &AtomicBool) {
+    fn wait(&self, pause: Duration, stop: &AtomicBool) {
         let end = MonotonicClock.now().plus_ns(pause.as_nanos() as u64);
         while !stop.load(Ordering::Relaxed) {
             let left = end.ns_since(MonotonicClock.now());
@@ -103,22 +101,14 @@ impl LivePuller {
         }
     }
 
-    fn look(&mut self, now: Instant) {
-        if let Some(state) = self.input.look(now, 0) {
-            report(&self.source.name, &self.source.url, state);
-        }
-        self.input.publish();
-        if self.input.is_full() {
-            let LiveSource { name, .. } = &self.source;
-            let open = || input(name, LiveTransport::Udp, &self.titles);
-            self.input.renew(&self.titles, &format!("live source {name}"), open);
-        }
+    fn look(&self, now: Instant) {
+        self.title.with(|title| title.look(now));
     }
 
     /// Reports a failure once, and again when the reason changes.
-    fn fail(&mut self, now: Instant, why: String, pause: Duration) {
+    fn fail(&self, now: Instant, why: String, pause: Duration) {
         let pause = HumanDuration(pause);
-        if self.input.fail(now, why.clone()) {
+        if self.title.with(|title| title.fail(self.rank, now, why.clone())) == Some(true) {
             let LiveSource { name, url, .. } = &self.source;
             tracing::warn!("live source {name} ({url}): {why}; trying again in {pause}");
         }

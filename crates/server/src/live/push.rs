@@ -10,7 +10,7 @@ use millrace_web::{LiveFeed, LiveRefusal, NotTaken};
 
 use super::address::check_live_name;
 use super::input::LiveInput;
-use super::receive::{BY_HTTP, report};
+use super::state::{BY_HTTP, report};
 use super::titles::{LiveTitles, OpenLiveError};
 use crate::limits::live::{LIVE_AHEAD_NS, LIVE_BYTES_PER_PAUSE, LIVE_PAUSE};
 

@@ -37,6 +37,11 @@ impl SourceState {
         }
     }
 
+    /// Whether media comes.
+    pub fn is_media(self) -> bool {
+        matches!(self, Self::Running | Self::TooFast)
+    }
+
     /// Whether an operator should look at it.
     pub fn is_trouble(self) -> bool {
         !matches!(self, Self::Waiting | Self::Running)
@@ -60,6 +65,18 @@ impl fmt::Display for SourceState {
             }
             Self::Failed => "cannot be fetched; trying again",
         })
+    }
+}
+
+/// Name of this transport in log lines.
+pub(super) const BY_HTTP: &str = "HTTP";
+
+/// One line for each change.
+pub(super) fn report(name: &str, from: &str, state: SourceState) {
+    if state.is_trouble() {
+        tracing::warn!("live source {name} ({from}): {state}");
+    } else {
+        tracing::info!("live source {name} ({from}): {state}");
     }
 }
 

@@ -16,7 +16,7 @@ use millrace_store::cache::{Cache, CacheError, Feeder, Keep, LiveTitle};
 use super::address::LiveTransport;
 use super::channel::LiveChannel;
 use super::input::LiveInput;
-use super::receive::{BY_HTTP, report};
+use super::state::{BY_HTTP, report};
 use crate::limits::live::{DEFAULT_LIVE_BYTES, LIVE_EXTENTS_APART, LIVE_LINGER_NS, MAX_LIVE_TITLES};
 
 /// Why a live title cannot be opened.
@@ -36,8 +36,7 @@ pub enum OpenLiveError {
 /// All live titles, by name.
 pub struct LiveTitles {
     cache: Arc<Cache>,
-    /// Extents of the window of each.
-    extents: usize,
+    plan: WindowPlan,
     lists: Mutex<LiveLists>,
     /// Titles whose client has lost its connection, and since when.
     parked: Mutex<Vec<(LiveInput, Instant)>>,
@@ -50,6 +49,8 @@ struct LiveLists {
     /// Streams of each title in the cache, also of those that have ended: these are closed with the last one.
     viewers: HashMap<TitleRef, usize>,
     ended: Vec<TitleRef>,
+    /// Extents of each title that is not closed.
+    extents: HashMap<TitleRef, usize>,
 }
 
 /// No thread waits for room: data that does not fit is lost.
@@ -61,18 +62,17 @@ impl Doorbell for NoBell {
 
 impl LiveTitles {
     /// For `count` sources that are known, in a cache of `extents`, with windows of `wanted` bytes. Half of the cache is for live titles at
-    /// most; a share is left for one source more.
+    /// most; a share is left for sources that come later.
     pub fn new(cache: Arc<Cache>, extents: usize, count: usize, wanted: ByteLen) -> Self {
-        let wanted_extents = wanted.0.div_ceil(EXTENT_BYTES as u64).min(MAX_LIVE_EXTENTS as u64) as usize;
-        let share = extents / 2 / (count + 1);
-        let extents = share.min(wanted_extents).max(MIN_LIVE_EXTENTS);
-        let bytes = ByteLen((extents * EXTENT_BYTES) as u64);
+        let wanted_extents = usize::try_from(wanted.0 / EXTENT_BYTES as u64).unwrap_or(usize::MAX);
+        let plan = WindowPlan::new(extents / 2, wanted_extents, count);
+        let bytes = ByteLen((plan.window(0, 0) * EXTENT_BYTES) as u64);
         if bytes.0 < wanted.0 && wanted.0 > DEFAULT_LIVE_BYTES {
             tracing::warn!(
                 "live titles keep {bytes} each, not {wanted}: half of the cache is for all of them; raise --cache"
             );
         }
-        Self { cache, extents, lists: Mutex::default(), parked: Mutex::default() }
+        Self { cache, plan, lists: Mutex::default(), parked: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, LiveLists> {
@@ -85,13 +85,15 @@ impl LiveTitles {
     /// # Errors
     /// [`OpenLiveError`].
     pub fn open(&self, name: &str) -> Result<(Arc<LiveChannel>, Feeder), OpenLiveError> {
-        let channels = &mut self.lock().channels;
+        let mut lists = self.lock();
+        let LiveLists { channels, extents: sizes, .. } = &mut *lists;
         if channels.contains_key(name) {
             return Err(OpenLiveError::InUse);
         }
         if channels.len() >= MAX_LIVE_TITLES {
             return Err(OpenLiveError::TooMany);
         }
+        let extents = self.plan.window(channels.len(), sizes.values().sum());
         let random = RandomState::new();
         let mut id = [0; 16];
         id[..8].copy_from_slice(&random.hash_one(0).to_le_bytes());
@@ -101,9 +103,10 @@ impl LiveTitles {
         // The default size is one of those that a layout has.
         let layout = WireLayout::new(DEFAULT_PACKET_BYTES).ok_or(CacheError::NoMemory)?;
         let id = TitleId(id);
-        let title = LiveTitle { id, layout, timeline, extents: self.extents, keep: Keep::Newest };
+        let title = LiveTitle { id, layout, timeline, extents, keep: Keep::Newest };
         let (title, feeder) = self.cache.open_live(title, Arc::new(NoBell))?;
-        let window = (self.extents - LIVE_EXTENTS_APART) as u32 * layout.packets_per_extent();
+        sizes.insert(title, extents);
+        let window = (extents - LIVE_EXTENTS_APART) as u32 * layout.packets_per_extent();
         let channel = Arc::new(LiveChannel::new(name, title, id, timeline, layout, window));
         channels.insert(name.to_owned(), Arc::clone(&channel));
         Ok((channel, feeder))
@@ -121,8 +124,15 @@ impl LiveTitles {
         }
         drop(lists);
         if !has_viewers {
-            self.cache.close_title(title);
+            self.forget(title);
         }
+    }
+
+    /// Closes a title in the cache.
+    fn forget(&self, title: TitleRef) {
+        // First: another title may have this name in the cache from then on.
+        self.lock().extents.remove(&title);
+        self.cache.close_title(title);
     }
 
     /// One viewer more; `None`: there is no such title.
@@ -146,7 +156,7 @@ impl LiveTitles {
         lists.ended.retain(|ended| *ended != title);
         drop(lists);
         if is_over {
-            self.cache.close_title(title);
+            self.forget(title);
         }
         true
     }
@@ -217,5 +227,51 @@ impl LiveTitles {
     /// All of them, by name.
     pub fn all(&self) -> Vec<Arc<LiveChannel>> {
         self.lock().channels.values().cloned().collect()
+    }
+}
+
+/// How the memory for live titles is divided, in extents.
+struct WindowPlan {
+    /// For all of them.
+    most: usize,
+    /// For each at most.
+    wanted: usize,
+    /// Titles that are known at the start, and the share of each.
+    known: usize,
+    share: usize,
+}
+
+impl WindowPlan {
+    fn new(most: usize, wanted: usize, known: usize) -> Self {
+        let wanted = wanted.clamp(MIN_LIVE_EXTENTS, MAX_LIVE_EXTENTS);
+        Self { most, wanted, known, share: (most / (known + 1)).clamp(MIN_LIVE_EXTENTS, wanted) }
+    }
+
+    /// The window of another title beside `open` ones, which have `used`. One that was not known has a quarter of the rest, so that
+    /// the next ones find some too.
+    fn window(&self, open: usize, used: usize) -> usize {
+        if open < self.known {
+            return self.share;
+        }
+        (self.most.saturating_sub(used) / 4).clamp(MIN_LIVE_EXTENTS, self.wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_that_come_later_leave_room_for_others() {
+        let (most, mut sizes) = (512, vec![102; 4]);
+        let plan = WindowPlan::new(most, 128, 4);
+        while sizes.iter().sum::<usize>() + MIN_LIVE_EXTENTS <= most {
+            sizes.push(plan.window(sizes.len(), sizes.iter().sum()));
+        }
+        assert_eq!(sizes[4..7], [26, 19, 14]);
+        assert!(sizes.len() > 10 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+        assert_eq!(plan.window(0, 0), 102);
+        assert_eq!(WindowPlan::new(2048, 128, 0).window(0, 0), 128, "no more than is wanted");
+        assert_eq!(WindowPlan::new(2048, 600, 0).window(0, 0), 512);
     }
 }

@@ -17,20 +17,20 @@ use crate::support::http::get;
 use crate::support::{Server, film, header, read_head, read_message};
 
 /// For things that must happen on their own within seconds, on a machine that has other things to do.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bits a second of the films here, and length of a datagram.
 const RATE: u64 = 2_000_000;
-const DATAGRAM: usize = 1316;
+pub(crate) const DATAGRAM: usize = 1316;
 
 /// A server with the live source `news`, and where that has to be sent.
-struct Site {
-    dir: tempfile::TempDir,
-    server: Server,
-    to: SocketAddr,
+pub(crate) struct Site {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) server: Server,
+    pub(crate) to: SocketAddr,
 }
 
-fn free_port() -> SocketAddr {
+pub(crate) fn free_port() -> SocketAddr {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -49,7 +49,7 @@ impl Site {
     }
 
     /// Without a source of its own.
-    fn without_source() -> Self {
+    pub(crate) fn without_source() -> Self {
         let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
         let server = Server::start(&dir.path().join("store"), &[]);
         Self { dir, server, to }
@@ -61,7 +61,7 @@ impl Site {
     }
 
     /// A viewer by HTTP, behind the head of its response.
-    fn open_http(&self) -> TcpStream {
+    pub(crate) fn open_http(&self) -> TcpStream {
         let mut viewer = TcpStream::connect(self.server.page()).unwrap();
         viewer.set_read_timeout(Some(TIMEOUT)).unwrap();
         write!(viewer, "GET /live/news.ts HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -70,7 +70,7 @@ impl Site {
         viewer
     }
 
-    fn film(&self, secs: u64) -> PathBuf {
+    pub(crate) fn film(&self, secs: u64) -> PathBuf {
         film(self.dir.path(), "film.ts", secs)
     }
 
@@ -83,14 +83,14 @@ impl Site {
     }
 
     /// The source in the API.
-    fn state(&self) -> Value {
+    pub(crate) fn state(&self) -> Value {
         let mut stream = TcpStream::connect(self.server.page()).unwrap();
         let (_, body) = get(&mut stream, "/api/v1/live", "");
         serde_json::from_slice::<Value>(&body).unwrap()["live"][0].clone()
     }
 
     /// A counter of the source.
-    fn counter(&self, name: &str) -> u64 {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(self.server.page()).unwrap();
         let (_, body) = get(&mut stream, "/metrics", "");
         let text = String::from_utf8(body).unwrap();
@@ -101,7 +101,7 @@ impl Site {
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
     }
 
-    fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + TIMEOUT;
         while !is_so(self) {
             assert!(Instant::now() < end, "{what}: {}", self.state());
@@ -130,14 +130,14 @@ impl Drop for Encoder {
 }
 
 /// Sends a film in its own time; ends with its last packet, or when dropped.
-struct Sender {
+pub(crate) struct Sender {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sender {
     /// `send` makes datagrams of each piece of the film.
-    fn start(
+    pub(crate) fn start(
         film: &Path,
         to: SocketAddr,
         mut send: impl FnMut(usize, &[u8], &mut dyn FnMut(&[u8])) + Send + 'static,
@@ -163,7 +163,7 @@ impl Sender {
         Self { stop, thread: Some(thread) }
     }
 
-    fn plain(film: &Path, to: SocketAddr) -> Self {
+    pub(crate) fn plain(film: &Path, to: SocketAddr) -> Self {
         Self::start(film, to, |_, piece, send| send(piece))
     }
 }
@@ -176,7 +176,7 @@ impl Drop for Sender {
 }
 
 /// Pictures of the first `frames` of a stream that ffmpeg decodes, and its complaints.
-fn decoded(url: &str, input: &[&str], frames: usize) -> (usize, String) {
+pub(crate) fn decoded(url: &str, input: &[&str], frames: usize) -> (usize, String) {
     let mut ffmpeg = Command::new("ffmpeg");
     ffmpeg.args(["-hide_banner", "-nostdin", "-v", "error"]).args(input).args(["-i", url]);
     ffmpeg.args(["-map", "0:v", "-frames:v", &frames.to_string(), "-f", "framemd5", "-"]);
@@ -209,14 +209,14 @@ fn live_source_of_ffmpeg_plays_in_ffmpeg_by_every_transport() {
 }
 
 /// A connection for RTSP requests made by hand.
-struct Viewer {
+pub(crate) struct Viewer {
     stream: TcpStream,
     url: String,
     cseq: u32,
 }
 
 impl Viewer {
-    fn of(site: &Site) -> Self {
+    pub(crate) fn of(site: &Site) -> Self {
         let stream = TcpStream::connect(site.server.addr).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { stream, url: site.rtsp(), cseq: 0 }
@@ -234,7 +234,7 @@ impl Viewer {
     }
 
     /// Sets up interleaved channels and plays; returns the session and the reply to PLAY.
-    fn play(&mut self, range: &str) -> (String, String) {
+    pub(crate) fn play(&mut self, range: &str) -> (String, String) {
         let (head, _) = self.ask("SETUP", "/track1", "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n");
         let session = header(&head, "Session").unwrap_or_else(|| panic!("{head}"));
         let session = session.split(';').next().unwrap().to_owned();
@@ -243,22 +243,44 @@ impl Viewer {
     }
 
     /// The next RTP packet in the connection.
-    fn rtp(&mut self) -> Vec<u8> {
+    pub(crate) fn rtp(&mut self) -> Vec<u8> {
         loop {
-            let mut frame = [0; 4];
-            self.stream.read_exact(&mut frame).unwrap();
-            assert_eq!(frame[0], b'$', "a frame");
-            let mut packet = vec![0; usize::from(u16::from_be_bytes([frame[2], frame[3]]))];
-            self.stream.read_exact(&mut packet).unwrap();
-            if frame[1] == 0 {
+            let (channel, packet) = self.frame();
+            if channel == 0 {
                 return packet;
             }
         }
     }
+
+    /// Whether RTCP ends the stream; otherwise this fails at the end of the connection.
+    pub(crate) fn gets_bye(&mut self) -> bool {
+        loop {
+            let (channel, packet) = self.frame();
+            // The packets of a compound one (RFC 3550 section 6.1): each has its type and its length in words.
+            let mut rest = &packet[..];
+            while let (1, [_, kind, high, low, ..]) = (channel, rest) {
+                if *kind == 203 {
+                    return true;
+                }
+                let bytes = 4 * (usize::from(u16::from_be_bytes([*high, *low])) + 1);
+                rest = rest.get(bytes..).unwrap_or_default();
+            }
+        }
+    }
+
+    /// The next packet in the connection, and its channel.
+    fn frame(&mut self) -> (u8, Vec<u8>) {
+        let mut frame = [0; 4];
+        self.stream.read_exact(&mut frame).unwrap();
+        assert_eq!(frame[0], b'$', "a frame");
+        let mut packet = vec![0; usize::from(u16::from_be_bytes([frame[2], frame[3]]))];
+        self.stream.read_exact(&mut packet).unwrap();
+        (frame[1], packet)
+    }
 }
 
 /// PIDs of the TS packets of a payload.
-fn pids(payload: &[u8]) -> Vec<u16> {
+pub(crate) fn pids(payload: &[u8]) -> Vec<u16> {
     let pid = |ts: &[u8]| u16::from_be_bytes([ts[1] & 0x1f, ts[2]]);
     payload.chunks(188).map(pid).collect()
 }

@@ -22,6 +22,7 @@ mod e2e_lengths;
 mod e2e_library;
 mod e2e_link;
 mod e2e_live;
+mod e2e_live_sources;
 mod e2e_made_on_use;
 mod e2e_members;
 mod e2e_nginx;

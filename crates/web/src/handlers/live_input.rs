@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
 use crate::context::{RoutedRequest, ServerContext};
+use crate::failures::no_title;
 use crate::limits::{LIVE_LOOK_EVERY, RETRY_AFTER_S};
 use crate::route::LIVE_PREFIX;
 use crate::site::{LiveFeed, LiveRefusal, NotTaken};
@@ -68,12 +69,15 @@ async fn feed_all(
     }
 }
 
-fn refusal(why: &LiveRefusal) -> Answer {
+pub(crate) fn refusal(why: &LiveRefusal) -> Answer {
     match why {
         LiveRefusal::Name(why) => Answer::error(400, why),
         LiveRefusal::InUse => {
             Answer::error(409, "another source feeds this live title; stop it, or choose another name")
         }
+        LiveRefusal::NoTitle => no_title(),
+        LiveRefusal::Conflict(why) => Answer::error(409, why),
+        LiveRefusal::Failed(why) => Answer::error(500, why),
         LiveRefusal::Full(why) => Answer::error(503, why).with("Retry-After", RETRY_AFTER_S.to_string()),
     }
 }

@@ -6,6 +6,7 @@
 //! | `api` | `/api/v1`: the list of titles, and each title |
 //! | `title` | a title as the API describes it |
 //! | `live` | live titles: the list, and each as a stream |
+//! | `live_sources` | live sources that are added and removed |
 //! | `live_input` | media that clients bring for live titles |
 //! | `status` | the state of the server |
 //! | `events` | events, for as long as a client reads them |
@@ -25,6 +26,7 @@ pub(crate) mod events;
 pub(crate) mod hls;
 pub(crate) mod live;
 pub(crate) mod live_input;
+pub(crate) mod live_sources;
 pub(crate) mod master;
 pub(crate) mod pictures;
 pub(crate) mod recordings;

@@ -17,7 +17,7 @@ pub(crate) async fn start(
     if routed.shared.limits.upload_bytes == 0 {
         return Err(Answer::error(403, "this server takes no uploads, and so no recordings"));
     }
-    let wish = wish(&read_change(body).await?)?;
+    let wish = wish(&read_change(body, "a display name has at most 512 bytes").await?)?;
     let name = source_of(routed.found);
     let started = routed.shared.reading(move |shared| Ok(shared.site.record_live(&name, wish))).await;
     let started = started.map_err(|error| Answer::error(500, &error.to_string()))?;

@@ -13,13 +13,17 @@ use crate::context::RoutedRequest;
 use crate::failures::no_title;
 use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
-use crate::route::{self, RouteMatch};
+use crate::route::{self, ResourceKind, RouteMatch};
 use crate::site::SiteError;
 
 /// The route of a change, if the request is one.
 pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
-    let found = if request.method == Method::Patch { route::find(&request.path) } else { None };
-    found.filter(|found| found.route.methods().contains(&Method::Patch))
+    let changes = matches!(request.method, Method::Patch | Method::Post);
+    let found = if changes { route::find(&request.path) } else { None };
+    found.filter(|found| {
+        found.route.methods().contains(&request.method)
+            && (request.method == Method::Patch || found.route.kind == ResourceKind::ApiLive)
+    })
 }
 
 /// Answers a change. Its body is read only if the visitor may change titles.
@@ -28,7 +32,7 @@ pub(crate) async fn take(
     body: impl Body<Data = Bytes> + Unpin,
 ) -> Result<Answer, Answer> {
     let visitor = routed.let_in().await?;
-    let bytes = read_change(body).await?;
+    let bytes = read_change(body, "a display name has at most 512 bytes").await?;
     let title = new_title(&bytes)?;
     let name = routed.found.name.clone();
     let renamed = routed.shared.reading(move |shared| shared.site.rename(&name, &title)).await;
@@ -49,20 +53,23 @@ fn new_title(bytes: &[u8]) -> Result<String, Answer> {
     }
 }
 
-/// Reads the body of a change, which has to come whole within some seconds.
-pub(crate) async fn read_change(body: impl Body<Data = Bytes> + Unpin) -> Result<Vec<u8>, Answer> {
+/// Reads the body of a change. `bound` is for who sends one that is too long.
+pub(crate) async fn read_change(
+    body: impl Body<Data = Bytes> + Unpin,
+    bound: &str,
+) -> Result<Vec<u8>, Answer> {
     let late = |_| Answer::error(408, "the change does not come; send it again");
-    timeout(MAX_CHANGE_TIME, read(body)).await.map_err(late)?
+    timeout(MAX_CHANGE_TIME, read(body, bound)).await.map_err(late)?
 }
 
 /// Reads a body, up to the longest allowed.
-async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B) -> Result<Vec<u8>, Answer> {
+async fn read<B: Body<Data = Bytes> + Unpin>(mut body: B, bound: &str) -> Result<Vec<u8>, Answer> {
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         let frame = frame.map_err(|_| Answer::error(400, "the change did not come whole; send it again"))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > MAX_CHANGE_BYTES {
-            return Err(Answer::error(413, "the change is too long; a display name has at most 512 bytes"));
+            return Err(Answer::error(413, &format!("the change is too long; {bound}")));
         }
         bytes.extend_from_slice(&data);
     }

@@ -211,7 +211,7 @@ struct Came {
 /// A body that is read, and the route of its request.
 enum WantedBody {
     Upload(RouteMatch, Incoming),
-    /// A change to a title's description.
+    /// A change to a title's description, or a source for a live title.
     Change(RouteMatch, Incoming),
 }
 

@@ -1,6 +1,7 @@
 //! The page, the API, metrics; and every address of the table.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use millrace_web::WebLimits;
 
@@ -158,7 +159,8 @@ fn routes_answer_each_method_as_documented() {
         for method in ["POST", "PUT", "DELETE"] {
             // A title that is there is not replaced.
             let expected = match (method, route) {
-                ("DELETE", "/api/v1/titles/{name}") => 204,
+                ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => 204,
+                ("POST", "/api/v1/live") => 415,
                 ("PUT", "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => 409,
                 // An empty body has no cue.
                 ("PUT", "/titles/{name}/subtitles/{file}") => 400,
@@ -203,14 +205,65 @@ fn live_titles_show_paths_and_causes_to_this_machine_alone() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
     let here = Client::to(address).get("/api/v1/live");
     let here = here.text();
-    let details = ["plays /srv/a.ts", "/srv/b: gone", "udp://10.0.0.9:5000", "rtsp://10.0.0.9/: refused"];
+    let details =
+        ["plays /srv/a.ts", "/srv/b: gone", "udp://10.0.0.9:5000", "rtsp://10.0.0.9/: refused", "10.0.0.8"];
     assert!(details.iter().all(|detail| here.contains(detail)), "{here}");
     let elsewhere = Client::to(address).ask("GET", "/api/v1/live", "X-Forwarded-For: 192.0.2.1\r\n");
     let elsewhere = elsewhere.text();
-    assert!(!elsewhere.contains("/srv/") && !elsewhere.contains("10.0.0.9"), "{elsewhere}");
+    assert!(!elsewhere.contains("/srv/") && !elsewhere.contains("10.0.0."), "{elsewhere}");
     for shown in ["\"name\":\"film\"", "\"name\":\"camera\"", "the source cannot be reached at the moment"] {
         assert!(elsewhere.contains(shown), "{shown}: {elsewhere}");
     }
+}
+
+/// Posts a source, as a browser or a program would.
+fn post_source(address: SocketAddr, kind: &str, lines: &str, body: &str) -> super::client::Response {
+    let mut client = Client::to(address);
+    let length = body.len();
+    let head = format!("POST /api/v1/live HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{lines}");
+    client.send(format!("{head}Content-Length: {length}\r\n\r\n{body}"));
+    client.response(false)
+}
+
+#[test]
+fn live_source_is_added_as_json_and_its_address_is_never_quoted() {
+    let site = &films().site;
+    let (_web, address, _) = serve(site, WebLimits::default());
+    let body = r#"{"name":"yard","url":"rtsp://boss:secret@10.0.0.9/1","backup":"udp://127.0.0.1:5000"}"#;
+    let added = post_source(address, "application/json; charset=utf-8", "", body);
+    assert_eq!((added.status, added.header("Location")), (201, Some("/api/v1/live/yard")));
+    let source = (
+        "yard".to_owned(),
+        "rtsp://boss:secret@10.0.0.9/1".to_owned(),
+        Some("udp://127.0.0.1:5000".to_owned()),
+    );
+    assert_eq!(site.sources.lock().unwrap().split_off(0), [source]);
+    let taken = post_source(address, "application/json", "", r#"{"name":"film","url":"udp://127.0.0.1:1"}"#);
+    assert_eq!(taken.status, 409);
+    for bad in [
+        "",
+        "[]",
+        r#"{"name":"yard"}"#,
+        r#"{"name":"a","url":"rtsp://boss:secret@b","secret":"secret"}"#,
+        "\"secret",
+    ] {
+        let refused = post_source(address, "application/json", "", bad);
+        assert_eq!(refused.status, 400, "{bad}");
+        assert!(!refused.text().contains("secret"), "{}", refused.text());
+    }
+    // What pages of other sites can send without asking first.
+    for kind in ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"] {
+        assert_eq!(post_source(address, kind, "", body).status, 415, "{kind}");
+    }
+    let long = format!(r#"{{"name":"yard","url":"{}"}}"#, "a".repeat(9 << 10));
+    assert_eq!(post_source(address, "application/json", "", &long).status, 413);
+    let elsewhere = post_source(address, "application/json", "X-Forwarded-For: 192.0.2.1\r\n", body);
+    assert_eq!(elsewhere.status, 403, "{}", elsewhere.text());
+    for (name, status) in [("film", 204), ("camera", 409), ("none", 404)] {
+        let removed = Client::to(address).ask("DELETE", &format!("/api/v1/live/{name}"), "");
+        assert_eq!(removed.status, status, "{name}");
+    }
+    assert_eq!(site.sources.lock().unwrap().len(), 0);
 }
 
 #[test]

@@ -129,7 +129,8 @@ fn routes_without_credentials_return_401_except_health_checks() {
         for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE"] {
             // The title exists. Methods that a route lacks get the same answer for every visitor.
             let expected = match (method, route) {
-                ("DELETE", "/api/v1/titles/{name}") => [401, 403, 204],
+                ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => [401, 403, 204],
+                ("POST", "/api/v1/live") => [401, 403, 415],
                 ("PUT", "/titles/{name}" | "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => {
                     [401, 403, 409]
                 }

@@ -24,9 +24,9 @@ use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
-    LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment,
-    PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig,
-    WebHandle, WebLimits,
+    LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia,
+    OrderedSegment, PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals,
+    TrustedProxies, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -86,6 +86,8 @@ pub(crate) struct MadeUp {
     pub(crate) hidden: Mutex<(HashSet<String>, u64)>,
     /// Titles whose removal was requested.
     pub(crate) removed: Mutex<Vec<String>>,
+    /// Live sources that were added.
+    pub(crate) sources: Mutex<Vec<(String, String, Option<String>)>>,
     /// The fault of its member.
     pub(crate) trouble: Mutex<Option<String>>,
     /// The bytes uploaded; for an upload that failed, the bytes that had come.
@@ -296,6 +298,7 @@ impl Site for MadeUp {
             name: film.info.name.clone(),
             state: "running",
             message: "plays /srv/a.ts".to_owned(),
+            on_air: None,
             bits_per_s: 1,
             viewers: 0,
             file: "/live/film.ts".to_owned(),
@@ -315,7 +318,30 @@ impl Site for MadeUp {
             channel: None,
             ..film
         });
-        film.into_iter().chain(other).collect()
+        let spare = other.clone().map(|film| LiveStatus {
+            name: "spare".to_owned(),
+            state: "running",
+            message: "on the backup: media comes; first source: rtsp://10.0.0.8/: refused".to_owned(),
+            on_air: Some("backup"),
+            ..film
+        });
+        film.into_iter().chain(other).chain(spare).collect()
+    }
+
+    fn add_live(&self, source: NewLiveSource) -> Result<(), LiveRefusal> {
+        if self.live().iter().any(|live| live.name == source.name) {
+            return Err(LiveRefusal::InUse);
+        }
+        self.sources.lock().unwrap().push((source.name, source.url, source.backup));
+        Ok(())
+    }
+
+    fn remove_live(&self, name: &str) -> Result<(), LiveRefusal> {
+        match name {
+            "film" => Ok(()),
+            "camera" => Err(LiveRefusal::Conflict("it is set by --live".to_owned())),
+            _ => Err(LiveRefusal::NoTitle),
+        }
     }
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {

@@ -1,7 +1,7 @@
 //! Live titles of the server: opened at the start, received until the end.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
 
 use anyhow::Context;
 use millrace_core::counters::Registry;
@@ -10,6 +10,7 @@ use millrace_store::cache::Cache;
 use millrace_store::volume::Volume;
 
 use super::ServeArgs;
+use super::live_sources::{LiveSources, kept_dirs};
 use super::web::Web;
 use super::worker::Worker;
 use crate::cast::ItemOpener;
@@ -17,19 +18,16 @@ use crate::cast::channel_feed::ChannelFeed;
 use crate::library::open_titles::OpenTitles;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
-use crate::live::address::LiveReception;
-use crate::live::pull::LivePuller;
-use crate::live::receive::{self, Receiver};
-use crate::live::{LiveLibrary, LiveTitles, Recordings};
+use crate::live::kept::KeptSources;
+use crate::live::{LiveLibrary, LiveTitles, Recordings, SourcePair, receive};
 
 /// The live titles, and the threads that receive them.
 pub(super) struct Live {
     titles: Arc<LiveTitles>,
+    sources: Arc<LiveSources>,
     recordings: Arc<Recordings>,
-    /// One for all datagrams, one for each source that is fetched, and one for each channel.
+    /// One for all datagrams, one for each channel, and one for recordings that were interrupted.
     workers: Vec<Worker>,
-    /// Ends all that fetch at once: each has a program to end.
-    stop: Arc<AtomicBool>,
 }
 
 impl Live {
@@ -40,38 +38,30 @@ impl Live {
         (volume, open_titles): (&Arc<Volume>, &Arc<OpenTitles>),
         web: &mut Web,
     ) -> anyhow::Result<Self> {
-        let count = args.live.len() + args.channels.len();
+        let pairs = SourcePair::all(&args.live)?;
+        let kept = KeptSources::read(&kept_dirs(volume));
+        let count = pairs.len() + args.channels.len() + kept.sources().len();
         let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count, args.live_memory);
         let titles = Arc::new(titles);
         let store = (Arc::clone(volume), Arc::clone(open_titles));
         let recordings = Arc::new(Recordings::new(Arc::clone(&titles), store, web.ingest()));
-        web.show_live(&titles, &recordings);
-        let (mut receivers, mut pullers) = (Vec::new(), Vec::new());
-        let program = args.ffmpeg.live_pull();
-        for source in &args.live {
-            match source.reception.clone() {
-                LiveReception::Datagrams(transport, address) => {
-                    receivers.push(Receiver::open(source.clone(), transport, &address, &titles)?);
-                }
-                LiveReception::Program(url) => {
-                    pullers.push(LivePuller::open(source.clone(), url, program.clone(), &titles)?);
-                }
-            }
-        }
+        let (receivers, new) = mpsc::channel();
+        let sources = LiveSources::new(&titles, volume, args.ffmpeg.live_pull(), receivers, kept);
+        let sources = Arc::new(sources);
+        web.show_live(&titles, &sources, &recordings);
         let of_worker = Arc::clone(&recordings);
-        let mut live =
-            Self { titles: Arc::clone(&titles), recordings, workers: Vec::new(), stop: Arc::default() };
+        let mut live = Self { titles: Arc::clone(&titles), sources, recordings, workers: Vec::new() };
         live.run("recordings", move |stop| of_worker.finish_interrupted(stop))?;
+        for pair in pairs {
+            live.sources.open_set(pair)?;
+        }
         for spec in &args.channels {
             let volume = Arc::clone(volume);
             let feed = ChannelFeed::open(spec, &titles, ItemOpener::new(move || Ok(Arc::clone(&volume))))?;
             live.run("channel", move |stop| feed.run(stop))?;
         }
-        live.run("live", move |stop| receive::run(receivers, &titles, stop))?;
-        for puller in pullers {
-            let stop = Arc::clone(&live.stop);
-            live.run("live-pull", move |_| puller.run(&stop))?;
-        }
+        live.sources.open_kept();
+        live.run("live", move |stop| receive::run(&new, &titles, stop))?;
         Ok(live)
     }
 
@@ -103,7 +93,7 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.sources.stop();
         self.recordings.stop_all();
         self.workers.drain(..).for_each(|worker| worker.stop(LIVE_STOP));
     }

@@ -11,6 +11,7 @@ mod librarian;
 mod link;
 mod listen;
 mod live;
+mod live_sources;
 pub(crate) mod maker;
 mod members;
 mod notify;
@@ -57,7 +58,7 @@ use super::percent::Percent;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::cast::ChannelSpec;
-use crate::live::LiveSource;
+use crate::live::{LiveSource, SourcePair};
 use crate::service::PacketSizes;
 
 /// Serve folders of films over RTSP
@@ -197,7 +198,7 @@ pub(crate) struct ServeArgs {
     #[arg(long = "transform", value_name = "NAME=STEP", value_delimiter = ';', value_parser = parse_transform, help_heading = "Viewers")]
     pub(crate) transforms: Vec<String>,
     /// Live source: NAME=udp://ADDR:PORT or NAME=rtp://ADDR:PORT, MPEG-TS to an address of this machine or to a multicast group, which may have
-    /// ?source=IP and ?interface=NAME; or a URL that ffmpeg fetches, such as rtsp://, http:// or https://. Viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each
+    /// ?source=IP and ?interface=NAME; or a URL that ffmpeg fetches, such as rtsp://, http:// or https://. Viewers get it at rtsp://HOST/live/NAME and http://HOST/live/NAME.ts. Repeat it for each; a second one of a name is the backup of the first
     #[arg(long = "live", value_name = "NAME=URL", value_delimiter = ',', help_heading = "Live sources")]
     pub(crate) live: Vec<LiveSource>,
     /// Memory that each live title keeps of its newest media, 32 MiB being half a minute of 8 Mb/s: players by HLS can rewind through half of
@@ -369,6 +370,7 @@ impl ServeArgs {
         self.rights.check()?;
         self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
+        SourcePair::all(&self.live)?;
         for folder in &self.folders {
             anyhow::ensure!(
                 folder.is_dir(),

@@ -14,6 +14,7 @@ use crate::admission::InUse;
 use crate::cast::ChannelReport;
 use crate::control::{Snapshot, TurnedAway};
 use crate::live::channel::SourceReport;
+use crate::live::choice::SourceRank;
 use crate::live::segments::LiveSegment;
 use crate::live::{LIVE_PREFIX, LiveChannel};
 use crate::service::{Fetcher, TitleEntry};
@@ -71,12 +72,13 @@ fn session(info: SessionInfo) -> Session {
 
 /// A live title, with its number of viewers.
 pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
-    let SourceReport { state, message, mean_rate } = channel.report();
+    let SourceReport { state, message, mean_rate, on_air } = channel.report();
     let name = channel.name();
     let played = channel.channel();
     LiveStatus {
         name: name.to_owned(),
         state: state.name(),
+        on_air: on_air.map(SourceRank::name),
         message: played.as_ref().map_or_else(|| message, ChannelReport::message),
         channel: played.map(|report| PlayedChannel {
             item: report.item,

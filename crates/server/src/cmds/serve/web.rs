@@ -22,14 +22,15 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NotTaken, Order,
-    PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError, Status, TitleBytes, Totals,
-    TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource,
+    NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError, Status,
+    TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
 use super::access::Listening;
 use super::listen::ListenChoice;
+use super::live_sources::LiveSources;
 use super::pictures::Album;
 use super::tcp::TcpArgs;
 use super::tls::Tls;
@@ -57,6 +58,13 @@ pub(super) struct WebSettings {
     pub(super) folders: Vec<PathBuf>,
 }
 
+/// Live titles, and the parts of the server that bring and keep their media.
+struct LiveParts {
+    titles: Arc<LiveTitles>,
+    sources: Arc<LiveSources>,
+    recordings: Arc<Recordings>,
+}
+
 /// The web side before it is started: its port is taken, and orders can be waited for.
 pub(super) struct Web {
     settings: WebSettings,
@@ -70,7 +78,7 @@ pub(super) struct Web {
     /// How busy each engine is.
     loops: Vec<Arc<Sheet<LoadSnapshot>>>,
     rtsp_port: u16,
-    live: Option<(Arc<LiveTitles>, Arc<Recordings>)>,
+    live: Option<LiveParts>,
 }
 
 impl Web {
@@ -117,9 +125,15 @@ impl Web {
         self.settings.ingest.clone()
     }
 
-    /// Shows these titles, takes media for more of them, and has them recorded.
-    pub(super) fn show_live(&mut self, titles: &Arc<LiveTitles>, recordings: &Arc<Recordings>) {
-        self.live = Some((Arc::clone(titles), Arc::clone(recordings)));
+    /// Shows these titles, takes media and sources for more of them, and has them recorded.
+    pub(super) fn show_live(
+        &mut self,
+        titles: &Arc<LiveTitles>,
+        sources: &Arc<LiveSources>,
+        recordings: &Arc<Recordings>,
+    ) {
+        let (titles, sources, recordings) = (Arc::clone(titles), Arc::clone(sources), Arc::clone(recordings));
+        self.live = Some(LiveParts { titles, sources, recordings });
     }
 
     /// Where orders come from, once; `None` if there will be none.
@@ -179,14 +193,13 @@ impl Web {
             loops,
             ingest,
         };
-        let (live, recordings) = live.context("web side: no live titles")?;
+        let live = live.context("web side: no live titles")?;
         let site = ServerSite {
             intake,
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
             live,
-            recordings,
             orders,
             control,
             cache: Arc::clone(cache),
@@ -229,8 +242,7 @@ struct ServerSite {
     album: Arc<Album>,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
-    live: Arc<LiveTitles>,
-    recordings: Arc<Recordings>,
+    live: LiveParts,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
     cache: Arc<Cache>,
@@ -268,26 +280,34 @@ impl Site for ServerSite {
 
     fn live(&self) -> Vec<LiveStatus> {
         let status = |channel: &Arc<LiveChannel>| LiveStatus {
-            recording: self.recordings.of(channel.name()),
-            ..status::live(channel, self.live.viewers(channel))
+            recording: self.live.recordings.of(channel.name()),
+            ..status::live(channel, self.live.titles.viewers(channel))
         };
-        self.live.all().iter().map(status).collect()
+        self.live.titles.all().iter().map(status).collect()
     }
 
     fn record_live(&self, name: &str, wish: RecordingWish) -> Result<LiveRecording, RecordingRefusal> {
-        self.recordings.start(name, wish)
+        self.live.recordings.start(name, wish)
     }
 
     fn stop_recording(&self, name: &str) -> Result<LiveRecording, RecordingRefusal> {
-        self.recordings.stop(name)
+        self.live.recordings.stop(name)
     }
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {
-        self.live.get(name).map(|channel| status::live_window(&channel))
+        self.live.titles.get(name).map(|channel| status::live_window(&channel))
     }
 
     fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
-        Ok(Box::new(LivePush::begin(&self.live, name)?))
+        Ok(Box::new(LivePush::begin(&self.live.titles, name)?))
+    }
+
+    fn add_live(&self, source: NewLiveSource) -> Result<(), LiveRefusal> {
+        self.live.sources.add(source)
+    }
+
+    fn remove_live(&self, name: &str) -> Result<(), LiveRefusal> {
+        self.live.sources.remove(name)
     }
 
     fn rtsp_port(&self) -> Option<u16> {

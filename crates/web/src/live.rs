@@ -1,14 +1,11 @@
-//! Live titles, as the web side sees them.
+//! Live titles and their sources, as the server reports and takes them.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::NotTaken;
 
 /// A title that is sent while its source sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -19,6 +16,9 @@ pub struct LiveStatus {
     pub state: &'static str,
     /// The same in a sentence; with the cause, for this machine and users who manage.
     pub message: String,
+    /// `first` or `backup`, if it has a backup: the source that viewers get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_air: Option<&'static str>,
     /// Over the last ten seconds in which anything came; 0: nothing has come yet.
     pub bits_per_s: u64,
     /// Streams of it.
@@ -38,15 +38,28 @@ pub struct LiveStatus {
 }
 
 impl LiveStatus {
-    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, the recording.
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, also of a backup's, the recording.
     pub(crate) fn leave_details_out(&mut self) {
         self.recording = None;
         if self.state == "failed" {
             "the source cannot be reached at the moment".clone_into(&mut self.message);
-        } else if self.channel.take().is_some() {
+        } else if self.channel.take().is_some() || self.on_air.is_some() {
             self.state.clone_into(&mut self.message);
         }
     }
+}
+
+/// A source to be added for a live title. There is no `Debug`: the addresses may have passwords.
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewLiveSource {
+    /// The title's name.
+    pub name: String,
+    /// Where it comes from.
+    pub url: String,
+    /// The source that stands in for it while it does not come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<String>,
 }
 
 /// The items of a channel.
@@ -145,28 +158,19 @@ pub struct LivePiece {
     pub is_discontinuous: bool,
 }
 
-/// Input of a live title from a client. Dropping it means that the connection broke; the client may reconnect.
-pub trait LiveFeed: Send {
-    /// Takes the next bytes; returns how long to wait before more are read.
-    ///
-    /// # Errors
-    /// They are not MPEG-TS.
-    fn take(&mut self, bytes: &[u8]) -> Result<Duration, NotTaken>;
-
-    /// To be called every now and then while nothing comes.
-    fn look(&mut self);
-
-    /// The client has ended the title.
-    fn finish(self: Box<Self>);
-}
-
-/// Why a client cannot feed a live title.
+/// Why a client cannot feed a live title, or a source cannot be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveRefusal {
     /// The name is not valid for a live title; holds the reason.
     Name(String),
     /// Another source feeds it.
     InUse,
+    /// There is no such source.
+    NoTitle,
+    /// It is not possible as things are; names the reason and the remedy.
+    Conflict(String),
+    /// It has failed, for this reason.
+    Failed(String),
     /// There is no room; names the resource.
     Full(String),
 }
