@@ -58,19 +58,22 @@ struct ChainedRig {
     arena: Arc<ExtentArena>,
     /// Packets that have arrived and whose descriptors the device still has.
     out: Vec<MemoryPacket>,
+    /// Each of so many packets is lost.
+    lost_of: Option<usize>,
+    sent: usize,
 }
 
 impl ChainedRig {
-    fn new() -> Self {
+    fn new(change: impl Fn(&mut EngineSettings)) -> Self {
         let config = XdpRawConfig { frames: 64, send_frames: 256, ..XdpRawConfig::new("memory") };
         let aside = config.aside_extents();
         let (region, guard) = GuardedRegion::new((1 + aside as usize) * EXTENT_BYTES).unwrap();
         let arena = ExtentArena::with_aside(Box::new(region), aside);
         let (strategy, media) = (Some(Strategy::Chained), Some(Arc::clone(&arena)));
         let (raw, nic, ..) = XdpRaw::over_memory(&XdpRawConfig { strategy, media, ..config }).unwrap();
-        let rig = EnginePairRig::new(|_| {});
+        let rig = EnginePairRig::new(change);
         let end = ChainedEnd { queues: XdpQueues::one(raw), back: Arc::clone(&rig.ends[0].back) };
-        Self { rig, end, nic, guard, arena, out: Vec::new() }
+        Self { rig, end, nic, guard, arena, out: Vec::new(), lost_of: None, sent: 0 }
     }
 
     /// A turn of side 0 that can read no payload. Its packets arrive.
@@ -81,7 +84,10 @@ impl ChainedRig {
         self.rig.cores[0].turn(&mut self.end, self.rig.now).unwrap();
         self.guard.set_locked(payload, false).unwrap();
         while let Some(packet) = self.nic.take() {
-            self.rig.ends[0].out.lock().unwrap().push_back(packet.frame.clone());
+            self.sent += 1;
+            if self.lost_of.is_none_or(|each| !self.sent.is_multiple_of(each)) {
+                self.rig.ends[0].out.lock().unwrap().push_back(packet.frame.clone());
+            }
             self.out.push(packet);
         }
         self.rig.hosts[0].iter_mut().for_each(HostState::hear);
@@ -109,7 +115,7 @@ impl ChainedRig {
 
 #[test]
 fn extents_leave_engine_unread_and_are_held_until_acknowledged_and_completed() {
-    let mut chained = ChainedRig::new();
+    let mut chained = ChainedRig::new(|_| {});
     let (lease, payload) = filled(&chained.arena, PACKETS);
     assert!(lease.content().layout.meta_offset(0, PACKETS) >= EXTENT_BYTES - PAGE_BYTES);
     let (here, there) = chained.rig.connect(0, 0, PORT);
@@ -168,4 +174,27 @@ fn extents_leave_engine_unread_and_are_held_until_acknowledged_and_completed() {
     assert!(counters.packets_chained >= u64::from(2 * PACKETS), "{counters:?}");
     assert_eq!((counters.zero_copy, counters.rejected), (0, 0), "the kernel would copy");
     assert_eq!(chained.rig.cores[1].stack().counters().bad_checksums, 0);
+}
+
+/// The window has room for 15 packets and a part of one. The peer answers late, so that there are loss probes.
+#[test]
+fn retransmissions_and_loss_probes_leave_engine_unread() {
+    let mut chained = ChainedRig::new(|settings| settings.stack.config.receive_bytes = 20_000);
+    let (lease, payload) = filled(&chained.arena, PACKETS);
+    let (here, there) = chained.rig.connect(0, 0, PORT);
+    assert_eq!(chained.rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
+    chained.lost_of = Some(29);
+    let (mut got, mut turns) = (Vec::new(), 0);
+    while got.len() < payload.len() {
+        turns += 1;
+        assert!(turns < 200_000, "{:?}", chained.rig.cores[0].stack().counters());
+        chained.turn_unread();
+        chained.complete();
+        if turns % 100 < 20 {
+            chained.turn_peer(there, &mut got);
+        }
+    }
+    assert!(got == payload, "other bytes came than were sent");
+    let counters = chained.rig.cores[0].stack().counters();
+    assert!(counters.retransmitted > 0, "{counters:?}");
 }
