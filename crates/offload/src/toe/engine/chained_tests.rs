@@ -176,10 +176,10 @@ fn extents_leave_engine_unread_and_are_held_until_acknowledged_and_completed() {
     assert_eq!(chained.rig.cores[1].stack().counters().bad_checksums, 0);
 }
 
-/// The window has room for 15 packets and a part of one. The peer answers late, so that there are loss probes.
+/// The window has room for four packets and a part of one. The peer answers late, so that there are loss probes.
 #[test]
 fn retransmissions_and_loss_probes_leave_engine_unread() {
-    let mut chained = ChainedRig::new(|settings| settings.stack.config.receive_bytes = 20_000);
+    let mut chained = ChainedRig::new(|settings| settings.stack.config.receive_bytes = 6_000);
     let (lease, payload) = filled(&chained.arena, PACKETS);
     let (here, there) = chained.rig.connect(0, 0, PORT);
     assert_eq!(chained.rig.hosts[0][0].write_extent(here, &lease, ALL).unwrap(), Some(()));
