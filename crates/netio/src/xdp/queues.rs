@@ -43,7 +43,7 @@ impl XdpQueues {
     /// The same by one strategy.
     fn open_as(config: &XdpRawConfig, count: u32, strategy: Strategy) -> Result<Self, XdpError> {
         let each = |queue| XdpRawConfig { queue, ..config.share_of(count, queue == 0) };
-        let bytes = Self::memory_bytes(config, count);
+        let bytes = config.locked_bytes(count, strategy);
         // The error names the memory of all queues: one queue alone may have fitted.
         let of_all = |error| match error {
             XdpError::Locked { interface, source, .. } => XdpError::Locked { interface, bytes, source },
@@ -65,9 +65,9 @@ impl XdpQueues {
         Ok(this)
     }
 
-    /// Returns the bytes of memory that the kernel locks for `count` queues.
+    /// Returns the bytes of memory that the kernel locks for `count` queues whose payload is copied.
     pub fn memory_bytes(config: &XdpRawConfig, count: u32) -> usize {
-        (0..count).map(|queue| config.share_of(count, queue == 0).memory_bytes()).sum()
+        config.locked_bytes(count, Strategy::Staging)
     }
 
     fn of(queues: Box<[XdpRaw]>, strategy: Strategy) -> Self {

@@ -1,5 +1,7 @@
 //! Several queues over rings in memory.
 
+use millrace_core::pool::{ExtentArena, HeapRegion};
+
 use super::super::memory::MemoryNic;
 use super::super::ring::{Consumer, Desc, Producer};
 use super::*;
@@ -84,11 +86,14 @@ fn send_uses_first_queue_only() {
 #[test]
 fn queues_share_the_memory_of_one_device() {
     let config = XdpRawConfig::new("eth7");
-    assert_eq!(config.memory_bytes(), 8 << 20);
-    assert_eq!(config.share_of(1, true).memory_bytes(), 8 << 20);
-    let of = |count, is_first| config.share_of(count, is_first).memory_bytes();
+    assert_eq!(XdpQueues::memory_bytes(&config, 1), 8 << 20);
+    let of = |count, is_first| config.share_of(count, is_first).memory_bytes(Strategy::Staging);
     assert_eq!((of(8, true), of(8, false)), (8 << 20, (4 << 20) + (256 << 10)));
     assert_eq!((of(64, true), of(64, false)), ((4 << 20) + (512 << 10), (512 << 10) + (256 << 10)));
+    let media = ExtentArena::with_aside(Box::new(HeapRegion::new(40)), 0);
+    let with_media = XdpRawConfig { media: Some(media), ..config.clone() };
+    assert_eq!(with_media.locked_bytes(8, Strategy::Staging), (8 << 20) + 7 * of(8, false));
+    assert_eq!(with_media.locked_bytes(8, Strategy::Chained), (10 << 20) + 7 * of(8, false), "all of it");
     let error = XdpQueues::open(&config, MAX_XDP_RAW_QUEUES + 1).err().unwrap().to_string();
     assert!(error.contains("eth7") && error.contains("ethtool -L eth7"), "{error}");
 }
@@ -138,7 +143,6 @@ fn open_with_refused_zero_copy_falls_back_to_copies_and_keeps_the_reason() {
 
 #[test]
 fn candidates_end_with_copies_and_chain_only_with_media() {
-    use millrace_core::pool::{ExtentArena, HeapRegion};
     // Loopback has no zero-copy mode; whatever this kernel reports, the last one copies.
     let config = XdpRawConfig::new("lo");
     let all = config.candidates();

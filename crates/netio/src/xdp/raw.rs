@@ -101,9 +101,15 @@ impl XdpRawConfig {
         Self { frames, send_frames, media, ..self.clone() }
     }
 
-    /// Bytes of memory that the kernel locks.
-    pub(super) fn memory_bytes(&self) -> usize {
-        (extents(self.receives()) + extents(self.sends())) as usize * EXTENT_BYTES
+    /// Bytes of memory that the kernel locks for `count` queues.
+    pub(super) fn locked_bytes(&self, count: u32, strategy: Strategy) -> usize {
+        (0..count).map(|queue| self.share_of(count, queue == 0).memory_bytes(strategy)).sum()
+    }
+
+    /// The same for this queue alone: all of the media's arena, or frames of its own.
+    pub(super) fn memory_bytes(&self, strategy: Strategy) -> usize {
+        let own = (extents(self.receives()) + extents(self.sends())) as usize * EXTENT_BYTES;
+        self.chained(strategy).map_or(own, |media| media.memory().1)
     }
 
     fn receives(&self) -> u32 {
