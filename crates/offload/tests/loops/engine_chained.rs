@@ -28,7 +28,7 @@ const ENGINE: [IpAddr; 2] = [
 const PORT: u16 = 8554;
 /// Each extent this often to each peer.
 const ROUNDS: usize = 20;
-/// The peer's buffer: all that is sent, with what the kernel takes for each packet.
+/// The peer's buffer: room for all data of a connection, and for the kernel's overhead of each packet.
 const WINDOW_BYTES: usize = 64 << 20;
 
 /// The first extent of an arena, filled; its bytes without the headers.
@@ -109,7 +109,7 @@ fn engine_sends_extents_that_it_cannot_read() {
     let Some(net) = Wire::new() else { return };
     // A wire's other end fills in checksums; a veth pair's leaves them out.
     net.viewers.must("ethtool -K vb tx off tso off gso off");
-    // A window that has no room for a whole packet is probed with a part of one, which is read for its checksum. So it has room for all.
+    // A window without room for a whole packet is probed with a part of one, whose checksum requires reading it.
     let rmem = format!("net.ipv4.tcp_rmem=4096 {WINDOW_BYTES} {WINDOW_BYTES}");
     assert!(net.viewers.command_of(&["sysctl", "-qw", &rmem]).status.success(), "{rmem}");
     let config = XdpRawConfig::new("va");

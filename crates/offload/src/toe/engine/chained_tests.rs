@@ -58,7 +58,7 @@ struct ChainedRig {
     arena: Arc<ExtentArena>,
     /// Packets that have arrived and whose descriptors the device still has.
     out: Vec<MemoryPacket>,
-    /// Each of so many packets is lost.
+    /// Every nth packet is lost.
     lost_of: Option<usize>,
     sent: usize,
 }
