@@ -206,6 +206,9 @@ pub const MAX_XDP_RX_FRAMES: u32 = 2048;
 /// Default number of frames in each direction of a device for whole frames: four turns of a TCP
 /// engine.
 pub const DEFAULT_XDP_RAW_FRAMES: u32 = 1024;
+/// Descriptors of one frame that is sent in pieces: its headers, three packets of the longest frame and the bytes before each, one cut at a
+/// page's end. In copy mode the kernel takes 17 fragments, and each descriptor may lie on two pages.
+pub const XDP_CHAIN_DESCRIPTORS: usize = 8;
 /// Queues that all frames are there for; of more, each has a part, as each has a part of the traffic.
 pub const XDP_RAW_FULL_QUEUES: u32 = 8;
 

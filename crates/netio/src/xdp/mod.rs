@@ -29,6 +29,7 @@
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the egress path |
 //! | `rx` | [`XdpRx`]: the ingress path |
+//! | `chain` | frames of several descriptors, header and payload |
 //! | `raw` | [`XdpRaw`]: whole frames both ways, for a network stack of one's own |
 //! | `queues` | [`XdpQueues`]: the same by all queues of an interface |
 //! | `memory` | [`MemoryNic`]: the other end of rings in memory, for tests |
@@ -37,6 +38,7 @@
 //!
 //! Its requirements, and which strategy runs where: `docs/guide/xdp.md`.
 
+mod chain;
 mod error;
 mod memory;
 mod output;

@@ -457,10 +457,10 @@ fn is_within(lease: &Lease, start: u64, len: usize) -> bool {
 
 /// A payload as descriptors: none longer than a chunk, and none across the end of a page if the device cannot.
 #[derive(Clone)]
-struct Pieces {
-    at: u64,
-    left: u64,
-    cut_at_pages: bool,
+pub(super) struct Pieces {
+    pub(super) at: u64,
+    pub(super) left: u64,
+    pub(super) cut_at_pages: bool,
 }
 
 impl Iterator for Pieces {

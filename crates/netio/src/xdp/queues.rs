@@ -11,6 +11,7 @@ use rustix::event::epoll;
 
 use super::error::XdpError;
 use super::raw::{XdpRaw, XdpRawConfig};
+use super::strategy::Strategy;
 
 /// The queues of an interface, as one device.
 pub struct XdpQueues {
@@ -20,10 +21,14 @@ pub struct XdpQueues {
     left: usize,
     /// Readable when a frame waits in any of several queues.
     wait: Option<OwnedFd>,
+    strategy: Strategy,
+    /// Why a better strategy is not in use.
+    refusal: Option<XdpError>,
 }
 
 impl XdpQueues {
-    /// Opens the first `count` queues. Many share the frames to receive into.
+    /// Opens the first `count` queues. Many share the frames to receive into. Without a strategy in `config`, those that suit the driver are
+    /// tried, best first; a driver with a zero-copy mode may still refuse it, and memory may not be locked.
     ///
     /// # Errors
     /// Reports the failed step, the queue and the remedy; or more than [`MAX_XDP_RAW_QUEUES`]
@@ -32,15 +37,21 @@ impl XdpQueues {
         if count > MAX_XDP_RAW_QUEUES {
             return Err(XdpError::Queues { interface: config.interface.clone(), count });
         }
+        first_that_opens(config.candidates(), |strategy| Self::open_as(config, count, strategy))
+    }
+
+    /// The same by one strategy.
+    fn open_as(config: &XdpRawConfig, count: u32, strategy: Strategy) -> Result<Self, XdpError> {
         let each = |queue| XdpRawConfig { queue, ..config.share_of(count, queue == 0) };
-        let bytes = Self::memory_bytes(config, count);
+        let bytes = config.locked_bytes(count, strategy);
         // The error names the memory of all queues: one queue alone may have fitted.
         let of_all = |error| match error {
             XdpError::Locked { interface, source, .. } => XdpError::Locked { interface, bytes, source },
             other => other,
         };
-        let queues = (0..count).map(|queue| XdpRaw::open(&each(queue)).map_err(of_all));
-        let mut this = Self::of(queues.collect::<Result<_, _>>()?);
+        let by = |queue| if queue == 0 { strategy } else { strategy.staged() };
+        let queues = (0..count).map(|queue| XdpRaw::open(&each(queue), by(queue)).map_err(of_all));
+        let mut this = Self::of(queues.collect::<Result<_, _>>()?, strategy);
         if count > 1 {
             let call = |source: rustix::io::Errno| XdpError::Call {
                 interface: config.interface.clone(),
@@ -54,13 +65,34 @@ impl XdpQueues {
         Ok(this)
     }
 
-    /// Returns the bytes of memory that the kernel locks for `count` queues.
+    /// Returns the bytes of memory that the kernel locks for `count` queues whose payload is copied.
     pub fn memory_bytes(config: &XdpRawConfig, count: u32) -> usize {
-        (0..count).map(|queue| config.share_of(count, queue == 0).memory_bytes()).sum()
+        config.locked_bytes(count, Strategy::Staging)
     }
 
-    fn of(queues: Box<[XdpRaw]>) -> Self {
-        Self { queues, at: 0, left: RX_BATCH_PACKETS, wait: None }
+    fn of(queues: Box<[XdpRaw]>, strategy: Strategy) -> Self {
+        Self { queues, at: 0, left: RX_BATCH_PACKETS, wait: None, strategy, refusal: None }
+    }
+
+    /// The queue of rings in memory, as a device of one ([`XdpRaw::over_memory`]).
+    pub fn one(raw: XdpRaw) -> Self {
+        let strategy = raw.strategy();
+        Self::of([raw].into(), strategy)
+    }
+
+    /// How frames are handed over.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// Why a better strategy is not in use, if one was tried.
+    pub fn refusal(&self) -> Option<&XdpError> {
+        self.refusal.as_ref()
+    }
+
+    /// Frames sent with payload from where it lies.
+    pub fn chained(&self) -> u64 {
+        self.queues[0].counters().chained
     }
 
     fn epoll(&self) -> rustix::io::Result<OwnedFd> {
@@ -115,6 +147,35 @@ impl XdpQueues {
     /// Readable when a frame waits in any queue; `None` over memory.
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.wait.as_ref().map(AsFd::as_fd).or_else(|| self.queues[0].socket_fd())
+    }
+}
+
+/// Opens by the first candidate that works. Its error is that of the last one, unless no other could do better.
+fn first_that_opens(
+    candidates: Vec<Strategy>,
+    mut open: impl FnMut(Strategy) -> Result<XdpQueues, XdpError>,
+) -> Result<XdpQueues, XdpError> {
+    let mut refusal = None;
+    let mut left = candidates.len();
+    for strategy in candidates {
+        left -= 1;
+        match open(strategy) {
+            Ok(queues) => return Ok(XdpQueues { refusal, ..queues }),
+            Err(error) if left == 0 || is_final(&error) => return Err(error),
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    unreachable!("the last candidate has returned")
+}
+
+/// Whether no other strategy could do better.
+fn is_final(error: &XdpError) -> bool {
+    match error {
+        XdpError::NoInterface { .. } | XdpError::Queues { .. } => true,
+        XdpError::Call { source, .. } => {
+            matches!(source.raw_os_error(), Some(libc::EBUSY | libc::EPERM | libc::EAFNOSUPPORT))
+        }
+        _ => false,
     }
 }
 

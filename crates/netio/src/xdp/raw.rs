@@ -7,6 +7,9 @@
 //!
 //! One socket does both: the kernel gives a queue to one only. Frames to send and to receive lie in extents of their own, so whatever a
 //! driver completes, nothing is written that it may be receiving into. Nothing in a frame is looked at.
+//!
+//! With a chained strategy the socket has the arena of the media for its memory, and frames in extents aside: then a payload that lies in
+//! the arena is not copied ([`chain`](super::chain)).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,14 +18,19 @@ use millrace_core::limits::{EXTENT_BYTES, RX_BATCH_PACKETS, XDP_RAW_FRAME_BYTES}
 use millrace_core::pool::{ExtentArena, HeapRegion};
 use millrace_core::time::Instant;
 
+use super::chain::{Chains, Unchained};
 use super::error::XdpError;
 use super::memory::MemoryNic;
 use super::output::{Far, MemoryBell};
 use super::ring::{Consumer, Desc, Producer, Ring};
 use super::rx::OFFSET_SHIFT;
 use super::socket::{Kick, SocketConfig, XdpSocket};
-use super::umem::{CHUNK_BYTES, FrameKind, Frames};
-use crate::limits::{DEFAULT_XDP_RAW_FRAMES, MAX_XDP_RX_FRAMES, RX_LOOK_NS, XDP_RAW_FULL_QUEUES};
+use super::strategy::{Abilities, Strategy};
+use super::umem::{CHUNK_BYTES, FrameKind, Frames, is_on_huge_pages};
+use crate::features::DeviceFeatures;
+use crate::limits::{
+    DEFAULT_XDP_RAW_FRAMES, MAX_XDP_RX_FRAMES, RX_LOOK_NS, XDP_CHAIN_DESCRIPTORS, XDP_RAW_FULL_QUEUES,
+};
 
 /// The configuration of an [`XdpRaw`].
 #[derive(Clone, Debug)]
@@ -35,20 +43,53 @@ pub struct XdpRawConfig {
     pub frames: u32,
     /// The same to send from.
     pub send_frames: u32,
-    /// Whether the device is to use the memory itself; only some drivers can.
-    pub zero_copy: bool,
+    /// How frames are handed over; `None`: chosen by the driver's abilities ([`XdpQueues`](super::XdpQueues)).
+    pub strategy: Option<Strategy>,
+    /// The arena that payload is sent from where it lies, by a chained strategy; with [`XdpRawConfig::aside_extents`] set aside. The kernel
+    /// locks all of it.
+    pub media: Option<Arc<ExtentArena>>,
 }
 
 impl XdpRawConfig {
-    /// The first queue, by copies.
+    /// The first queue.
     pub fn new(interface: &str) -> Self {
         Self {
             interface: interface.to_owned(),
             queue: 0,
             frames: DEFAULT_XDP_RAW_FRAMES,
             send_frames: DEFAULT_XDP_RAW_FRAMES,
-            zero_copy: false,
+            strategy: None,
+            media: None,
         }
+    }
+
+    /// Extents that [`XdpRawConfig::media`] has to have aside for the frames of one queue.
+    pub fn aside_extents(&self) -> u32 {
+        extents(self.receives()) + extents(self.sends()) + 1
+    }
+
+    /// Strategies worth trying at an interface of the calling thread's network namespace, best first. The last one copies.
+    pub(super) fn candidates(&self) -> Vec<Strategy> {
+        if let Some(strategy) = self.strategy {
+            return vec![strategy];
+        }
+        let abilities = self.abilities();
+        let has_media = self.media.is_some();
+        let mut all: Vec<_> = abilities.candidates().filter(|one| has_media || !one.is_chained()).collect();
+        if all.last() != Some(&Strategy::Staging) {
+            all.push(Strategy::Staging);
+        }
+        all
+    }
+
+    fn abilities(&self) -> Abilities {
+        let huge_pages = self.media.as_deref().is_some_and(is_on_huge_pages);
+        Abilities::of(DeviceFeatures::of(&self.interface).ok().as_ref(), huge_pages)
+    }
+
+    /// The arena that frames are sent from without a copy.
+    fn chained(&self, strategy: Strategy) -> Option<&Arc<ExtentArena>> {
+        self.media.as_ref().filter(|_| strategy.is_chained())
     }
 
     /// Returns the share of each of `count` queues: a whole device's receive frames, or its part of
@@ -56,12 +97,19 @@ impl XdpRawConfig {
     pub(super) fn share_of(&self, count: u32, is_first: bool) -> Self {
         let send_frames = if is_first { self.send_frames } else { 0 };
         let frames = self.frames * XDP_RAW_FULL_QUEUES / count.max(XDP_RAW_FULL_QUEUES);
-        Self { frames, send_frames, ..self.clone() }
+        let media = self.media.clone().filter(|_| is_first);
+        Self { frames, send_frames, media, ..self.clone() }
     }
 
-    /// Bytes of memory that the kernel locks.
-    pub(super) fn memory_bytes(&self) -> usize {
-        (extents(self.receives()) + extents(self.sends())) as usize * EXTENT_BYTES
+    /// Bytes of memory that the kernel locks for `count` queues.
+    pub(super) fn locked_bytes(&self, count: u32, strategy: Strategy) -> usize {
+        (0..count).map(|queue| self.share_of(count, queue == 0).memory_bytes(strategy)).sum()
+    }
+
+    /// The same for this queue alone: all of the media's arena, or frames of its own.
+    pub(super) fn memory_bytes(&self, strategy: Strategy) -> usize {
+        let own = (extents(self.receives()) + extents(self.sends())) as usize * EXTENT_BYTES;
+        self.chained(strategy).map_or(own, |media| media.memory().1)
     }
 
     fn receives(&self) -> u32 {
@@ -82,6 +130,11 @@ fn whole_ring(frames: u32) -> u32 {
     frames.clamp(RX_BATCH_PACKETS as u32, MAX_XDP_RX_FRAMES).next_power_of_two()
 }
 
+/// Places in the ring that is sent from: a frame for each, or a header and a payload.
+fn tx_entries(config: &XdpRawConfig, is_chained: bool) -> u32 {
+    config.sends() << u32::from(is_chained)
+}
+
 /// Returns the number of extents that `frames` frames take.
 fn extents(frames: u32) -> u32 {
     frames.div_ceil((EXTENT_BYTES / CHUNK_BYTES) as u32)
@@ -92,6 +145,8 @@ millrace_core::counters! {
     pub struct XdpRawCounters {
         /// Frames put into the ring.
         sum sent,
+        /// Those of them with payload that is sent from where it lies.
+        sum chained,
         /// Frames that were too long or empty: not sent.
         sum unfit,
         /// Frames that found no room.
@@ -104,6 +159,8 @@ millrace_core::counters! {
         sum malformed,
         /// Addresses that came back though nothing was out there.
         sum stray_completions,
+        /// Extents that are held for the device now.
+        gauge held_extents,
     }
 }
 
@@ -117,6 +174,8 @@ pub struct XdpRaw {
     fill: Producer<u64>,
     outgoing: Frames,
     incoming: Frames,
+    /// Of a device that sends payload from where it lies.
+    chains: Option<Chains>,
     config: XdpRawConfig,
     /// Frames after which the kernel is made to look.
     chunk: u32,
@@ -128,44 +187,60 @@ pub struct XdpRaw {
     counters: XdpRawCounters,
 }
 
+/// The four rings of a device.
+type Rings = (Producer<Desc>, Consumer<u64>, Consumer<Desc>, Producer<u64>);
+
 impl XdpRaw {
-    /// Opens a device.
+    /// Opens a device that hands frames over by `strategy`; by a chained one only with [`XdpRawConfig::media`].
     ///
     /// # Errors
     /// Says which step failed and what to do about it.
-    pub fn open(config: &XdpRawConfig) -> Result<Self, XdpError> {
-        let arena = config.arena();
+    pub fn open(config: &XdpRawConfig, strategy: Strategy) -> Result<Self, XdpError> {
+        let config = &XdpRawConfig { strategy: Some(strategy), ..config.clone() };
+        let chained = config.chained(strategy);
+        let arena = chained.cloned().unwrap_or_else(|| config.arena());
         let (socket, rings) = XdpSocket::open(&SocketConfig {
             interface: config.interface.clone(),
             queue: config.queue,
             arena: Arc::clone(&arena),
-            zero_copy: config.zero_copy,
-            multi: false,
-            tx_entries: config.sends(),
+            zero_copy: strategy.is_zero_copy(),
+            multi: chained.is_some(),
+            tx_entries: tx_entries(config, chained.is_some()),
             rx_entries: config.receives(),
             tx_budget: config.sends(),
         })?;
         let Some(rx) = rings.rx else { unreachable!("the socket was made to receive") };
-        let chunk = socket.tx_budget();
+        let chunk = if socket.is_zero_copy() { config.sends() } else { socket.tx_budget() };
+        let chains = chained.map(|arena| {
+            let abilities = config.abilities();
+            let segments = abilities.zero_copy_segments.filter(|_| strategy.is_zero_copy());
+            let most = segments.map_or(XDP_CHAIN_DESCRIPTORS, |most| most as usize);
+            Chains::new(arena, strategy.is_zero_copy() && !abilities.huge_pages, most)
+        });
         let far = Far::Kernel(Box::new(socket));
-        Self::build(config, &arena, far, (rings.tx, rings.completion, rx, rings.fill), chunk)
+        Self::build(config, &arena, far, (rings.tx, rings.completion, rx, rings.fill), chunk, chains)
     }
 
-    /// The same over rings in memory: no privileges, no interface; the ends that a driver has.
+    /// The same over rings in memory: no privileges, no interface; the ends that a driver has. Without a strategy it copies.
     ///
     /// # Errors
-    /// None that a configuration can cause.
+    /// The media's arena has too few extents aside.
     pub fn over_memory(
         config: &XdpRawConfig,
     ) -> Result<(Self, MemoryNic, Producer<Desc>, Consumer<u64>), XdpError> {
-        let (arena, receives, sends) = (config.arena(), config.receives(), config.sends());
-        let (tx, driver_tx) = Ring::heap(sends);
-        let (driver_completion, completion) = Ring::heap(sends);
+        let strategy = config.strategy.unwrap_or(Strategy::Staging);
+        let chained = config.chained(strategy);
+        let arena = chained.cloned().unwrap_or_else(|| config.arena());
+        let (receives, entries) = (config.receives(), tx_entries(config, chained.is_some()));
+        let (tx, driver_tx) = Ring::heap(entries);
+        let (driver_completion, completion) = Ring::heap(entries);
         let (driver_rx, rx) = Ring::heap(receives);
         let (fill, driver_fill) = Ring::heap(receives);
         let bell = Arc::new(MemoryBell::default());
         let nic = MemoryNic::new(driver_tx, driver_completion, Arc::clone(&arena), Arc::clone(&bell));
-        let raw = Self::build(config, &arena, Far::Memory(bell), (tx, completion, rx, fill), sends)?;
+        let chains = chained.map(|arena| Chains::new(arena, strategy.is_zero_copy(), XDP_CHAIN_DESCRIPTORS));
+        let rings = (tx, completion, rx, fill);
+        let raw = Self::build(config, &arena, Far::Memory(bell), rings, config.sends(), chains)?;
         Ok((raw, nic, driver_rx, driver_fill))
     }
 
@@ -173,15 +248,17 @@ impl XdpRaw {
         config: &XdpRawConfig,
         arena: &Arc<ExtentArena>,
         far: Far,
-        (tx, completion, rx, mut fill): (Producer<Desc>, Consumer<u64>, Consumer<Desc>, Producer<u64>),
+        (tx, completion, rx, mut fill): Rings,
         chunk: u32,
+        chains: Option<Chains>,
     ) -> Result<Self, XdpError> {
-        let needed = [config.receives(), config.sends()].map(extents);
-        let [mut incoming, outgoing] =
-            needed.map(|needed| Frames::take_from(arena, needed, false, CHUNK_BYTES));
+        let headers = chains.is_some();
+        let needed = [extents(config.receives()), extents(config.sends()) + u32::from(headers)];
+        let mut incoming = Frames::take_from(arena, needed[0], false, CHUNK_BYTES);
+        let outgoing = Frames::take_from(arena, needed[1], headers, CHUNK_BYTES);
         if outgoing.extents() < needed[1] {
-            let (interface, found) = (config.interface.clone(), outgoing.extents());
-            return Err(XdpError::NoReceiveFrames { interface, needed: needed[1], found });
+            let (interface, found) = (config.interface.clone(), incoming.extents() + outgoing.extents());
+            return Err(XdpError::NoReceiveFrames { interface, needed: needed[0] + needed[1], found });
         }
         while fill.free(1) > 0
             && let Some(frame) = incoming.take(FrameKind::Full)
@@ -200,6 +277,7 @@ impl XdpRaw {
             fill,
             outgoing,
             incoming,
+            chains,
             config,
             chunk,
             waiting,
@@ -227,12 +305,12 @@ impl XdpRaw {
             self.counters.unfit += 1;
             return Ok(true);
         }
-        if !self.has_room() {
+        if !self.try_put(head, body) {
             self.push_out()?;
-        }
-        if !self.has_room() || !self.put(head, body) {
-            self.counters.refused += 1;
-            return Ok(false);
+            if !self.try_put(head, body) {
+                self.counters.refused += 1;
+                return Ok(false);
+            }
         }
         self.counters.sent += 1;
         self.waiting += 1;
@@ -242,11 +320,34 @@ impl XdpRaw {
         Ok(true)
     }
 
-    fn has_room(&mut self) -> bool {
-        self.tx.free(1) > 0 && self.outgoing.free(FrameKind::Full) > 0
+    /// A frame that fits, as the device takes it. False: there is no room.
+    fn try_put(&mut self, head: &[u8], body: &[&[u8]]) -> bool {
+        self.put_chained(head, body).unwrap_or_else(|| {
+            self.tx.free(1) > 0 && self.outgoing.free(FrameKind::Full) > 0 && self.put(head, body)
+        })
     }
 
-    /// Pieces that fit a frame.
+    /// A frame with payload that is sent from where it lies; false: there is no room. `None`: it has to be copied.
+    fn put_chained(&mut self, head: &[u8], body: &[&[u8]]) -> Option<bool> {
+        let chains = self.chains.as_mut()?;
+        let chain = match chains.build(&mut self.outgoing, head, body) {
+            Ok(chain) => chain,
+            Err(Unchained::Full) => return Some(false),
+            Err(Unchained::Unfit) => return None,
+        };
+        let count = chain.descriptors().len() as u32;
+        if self.tx.free(count) < count {
+            chains.undo(&mut self.outgoing, &chain);
+            return Some(false);
+        }
+        for desc in chain.descriptors() {
+            self.tx.push(*desc);
+        }
+        self.counters.chained += 1;
+        Some(true)
+    }
+
+    /// Copies pieces that fit a frame.
     fn put(&mut self, head: &[u8], body: &[&[u8]]) -> bool {
         let Some(address) = self.outgoing.take(FrameKind::Full) else { return false };
         let Some(frame) = self.outgoing.bytes_mut(address) else { return false };
@@ -295,10 +396,18 @@ impl XdpRaw {
 
     /// Takes back everything the device has finished with.
     fn collect(&mut self) {
-        while let Some(address) = self.completion.pop() {
-            self.counters.stray_completions += u64::from(!self.outgoing.complete(address));
+        let Self { completion, outgoing, chains, counters, .. } = self;
+        while let Some(address) = completion.pop() {
+            let is_ours = match chains {
+                Some(chains) => chains.complete(outgoing, address),
+                None => outgoing.complete(address),
+            };
+            counters.stray_completions += u64::from(!is_ours);
         }
-        self.completion.release();
+        completion.release();
+        if let Some(chains) = chains {
+            counters.held_extents = chains.held();
+        }
     }
 
     /// Lends the next frame to `take`; false: there is none now.
@@ -350,6 +459,11 @@ impl XdpRaw {
     fn gone(&self, errno: i32) -> XdpError {
         let source = std::io::Error::from_raw_os_error(errno);
         XdpError::Gone { interface: self.config.interface.clone(), queue: self.config.queue, source }
+    }
+
+    /// How frames are handed over.
+    pub fn strategy(&self) -> Strategy {
+        self.config.strategy.unwrap_or(Strategy::Staging)
     }
 
     /// Returns its counters.

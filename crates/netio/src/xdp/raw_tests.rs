@@ -1,5 +1,10 @@
 //! The device over rings in memory, with a driver that does all that a driver may do and more.
 
+use millrace_core::ids::TitleRef;
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentContent, Lease};
+
+use super::super::sys::{Guard, GuardedRegion};
 use super::*;
 
 const FRAMES: u32 = 64;
@@ -167,4 +172,111 @@ fn vanished_interface_is_reported_by_name() {
     driver.nic.answer(libc::ENETDOWN);
     let text = device.flush(Instant(1)).unwrap_err().to_string();
     assert!(text.contains("memory") && text.contains("down or gone"), "{text}");
+}
+
+/// A device that sends from an arena with two extents of media, the second one filled, and a lease on that.
+fn chained_device(strategy: Strategy) -> (XdpRaw, Driver, Lease, Guard) {
+    let config = XdpRawConfig { frames: FRAMES, send_frames: FRAMES, ..XdpRawConfig::new("memory") };
+    let aside = config.aside_extents();
+    let (region, guard) = GuardedRegion::new((2 + aside as usize) * EXTENT_BYTES).unwrap();
+    let media = ExtentArena::with_aside(Box::new(region), aside);
+    let mut fill = media.fill(1).unwrap();
+    fill.bytes_mut().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + at) as u8);
+    fill.publish();
+    let content = ExtentContent {
+        title: TitleRef(3),
+        number: 0,
+        first_packet: 0,
+        packets: 1,
+        last_packet_bytes: 1316,
+        layout: WireLayout::new(1316).unwrap(),
+        spare: 0,
+    };
+    let lease = media.lend(1, content).unwrap();
+    let config = XdpRawConfig { strategy: Some(strategy), media: Some(media), ..config };
+    let (raw, nic, rx, fill) = XdpRaw::over_memory(&config).unwrap();
+    (raw, Driver { nic, rx, fill }, lease, guard)
+}
+
+#[test]
+fn payload_in_media_is_sent_unread_and_held_until_all_its_descriptors_are_back() {
+    let (mut device, mut driver, lease, guard) = chained_device(Strategy::Chained);
+    let arena = Arc::clone(lease.arena());
+    let copy = lease.bytes().to_vec();
+    let media = EXTENT_BYTES..2 * EXTENT_BYTES;
+    let head = frame(9);
+    assert_eq!(head.len(), 77);
+    // One packet of TCP with one head; two packets with a head between them; a long one, of two pages.
+    for (round, (begin, end)) in [(12, 1328), (1340, 2656), (100, 3700)].into_iter().enumerate() {
+        let (first, second) = (&lease.bytes()[begin..end], &lease.bytes()[5..77]);
+        guard.set_locked(media.clone(), true).unwrap();
+        let body: &[&[u8]] = if round == 1 { &[&[1; 16], first, &[2; 16], second] } else { &[first, &[]] };
+        assert!(device.gather(&head, body).unwrap());
+        device.flush(Instant(round as u64)).unwrap();
+        guard.set_locked(media.clone(), false).unwrap();
+        assert_eq!((arena.leases(1), device.counters().held_extents), (2, 1), "ours and the device's");
+        let packet = driver.nic.take().unwrap();
+        let expected = match round {
+            1 => [&head[..], &[1; 16], &copy[begin..end], &[2; 16], &copy[5..77]].concat(),
+            _ => [&head[..], &copy[begin..end]].concat(),
+        };
+        assert!(packet.frame == expected, "{round}");
+        assert_eq!(packet.descriptors.len(), if round == 1 { 4 } else { 2 });
+        assert!(packet.descriptors[1].address >= EXTENT_BYTES as u64, "in the arena, where it lies");
+        for desc in &packet.descriptors {
+            assert_eq!(arena.leases(1), 2, "one of its descriptors is still out");
+            assert!(driver.nic.complete_address(desc.address));
+            device.flush(Instant(round as u64)).unwrap();
+        }
+        assert_eq!((arena.leases(1), device.counters().held_extents), (1, 0));
+    }
+    assert_eq!((device.counters().chained, device.counters().stray_completions), (3, 0));
+    // The lease of the caller may go first: the extent stays as it is.
+    assert!(device.gather(&head, &[&lease.bytes()[..900]]).unwrap());
+    drop(lease);
+    device.flush(Instant(9)).unwrap();
+    assert!(!arena.reclaim(1), "the device has it");
+    assert_eq!(driver.nic.run(), [[&head[..], &copy[..900]].concat()]);
+    device.flush(Instant(9)).unwrap();
+    assert!(arena.reclaim(1));
+}
+
+#[test]
+fn frames_of_chained_device_without_media_or_with_too_much_head_are_copied() {
+    let (mut device, mut driver, lease, _guard) = chained_device(Strategy::ZeroCopyChained);
+    let payload = &lease.bytes()[..1000];
+    let pieces: Vec<&[u8]> = lease.bytes().chunks(100).take(XDP_CHAIN_DESCRIPTORS).collect();
+    let (long, short) = ([7; 129], [8; 60]);
+    let sent: [(&[u8], &[&[u8]]); 5] =
+        [(&short, &[]), (&short, &[&[3; 500]]), (&long, &[payload]), (&short, &pieces), (&[], &[payload])];
+    for (head, body) in sent {
+        assert!(device.gather(head, body).unwrap());
+    }
+    assert_eq!((device.counters().chained, lease.arena().leases(1)), (0, 1), "nothing is held for them");
+    device.flush(Instant(1)).unwrap();
+    assert_eq!(driver.nic.run(), sent.map(|(head, body)| [&[head], body].concat().concat()));
+    // A device that cannot read across pages gets one descriptor more.
+    assert!(device.gather(&short, &[&lease.bytes()[4000..5000]]).unwrap());
+    device.flush(Instant(1)).unwrap();
+    let packet = driver.nic.take().unwrap();
+    assert_eq!(packet.descriptors.iter().map(|desc| desc.len).collect::<Vec<_>>(), [60, 96, 904]);
+    driver.nic.complete(&packet);
+    device.flush(Instant(1)).unwrap();
+    assert_eq!((device.counters().sent, lease.arena().leases(1)), (6, 1));
+}
+
+#[test]
+fn full_chained_device_refuses_and_holds_nothing_for_what_it_refused() {
+    let (mut device, mut driver, lease, _guard) = chained_device(Strategy::Chained);
+    let head = [9; 66];
+    let mut sent = 0;
+    while device.gather(&head, &[&lease.bytes()[sent * 1400..][..1400]]).unwrap() {
+        sent += 1;
+    }
+    assert_eq!((sent, device.counters().refused), (FRAMES as usize, 1), "two descriptors for each");
+    let packets = driver.nic.run();
+    assert_eq!(packets.len(), FRAMES as usize);
+    device.flush(Instant(1)).unwrap();
+    assert_eq!((device.counters().held_extents, lease.arena().leases(1)), (0, 1), "all is back");
+    assert_eq!(device.counters().stray_completions, 0);
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::features::DeviceFeatures;
+
 /// How the bytes of a datagram are handed over.
 ///
 /// | | bound with | payload | descriptors | good for |
@@ -35,6 +37,11 @@ impl Strategy {
     pub fn is_zero_copy(self) -> bool {
         matches!(self, Self::ZeroCopyStaging | Self::ZeroCopyChained)
     }
+
+    /// The same bind mode, with every payload copied into a frame.
+    pub fn staged(self) -> Self {
+        if self.is_zero_copy() { Self::ZeroCopyStaging } else { Self::Staging }
+    }
 }
 
 impl fmt::Display for Strategy {
@@ -63,6 +70,16 @@ pub struct Abilities {
 }
 
 impl Abilities {
+    /// The kernel's report about a device, empty for one that it does not know. `huge_pages`: whether the arena lies on such.
+    pub fn of(features: Option<&DeviceFeatures>, huge_pages: bool) -> Self {
+        Self {
+            zero_copy: features.and_then(|f| f.xdp_features).map(|f| f.is_zero_copy()),
+            zero_copy_segments: features.and_then(|f| f.zc_max_segs),
+            takes_pages: features.is_some_and(|f| f.is_tx_no_linear),
+            huge_pages,
+        }
+    }
+
     /// Descriptors that a chained datagram of an ordinary MTU needs in zero-copy mode: on ordinary pages a payload may
     /// lie across a page's end and is cut there.
     fn chained_segments(self) -> u32 {
@@ -109,5 +126,9 @@ mod tests {
         assert_eq!(Strategy::ALL.map(Strategy::is_zero_copy), [false, false, true, true]);
         let names: std::collections::HashSet<_> = Strategy::ALL.map(|s| s.to_string()).into();
         assert_eq!(names.len(), 4);
+        for strategy in Strategy::ALL {
+            let staged = strategy.staged();
+            assert_eq!((staged.is_chained(), staged.is_zero_copy()), (false, strategy.is_zero_copy()));
+        }
     }
 }

@@ -91,12 +91,7 @@ impl Device {
     fn of(config: &XdpConfig) -> Self {
         let features = DeviceFeatures::of(&config.interface).ok();
         let of = features.as_ref();
-        let abilities = Abilities {
-            zero_copy: of.and_then(|f| f.xdp_features).map(|f| f.is_zero_copy()),
-            zero_copy_segments: of.and_then(|f| f.zc_max_segs),
-            takes_pages: of.is_some_and(|f| f.is_tx_no_linear),
-            huge_pages: is_on_huge_pages(&config.arena),
-        };
+        let abilities = Abilities::of(of, is_on_huge_pages(&config.arena));
         let link = OwnLink { mac: of.and_then(|f| f.mac), mtu: of.map_or(USUAL_MTU, |f| f.mtu) };
         Self { abilities, link }
     }

@@ -7,8 +7,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use millrace_core::ids::TitleRef;
 use millrace_core::limits::EXTENT_BYTES;
-use millrace_core::pool::{ExtentArena, Fill, Lease};
+use millrace_core::packet::WireLayout;
+use millrace_core::pool::{ExtentArena, ExtentContent, Fill, Lease};
 use rustix::net::sockopt::set_xdp_umem_reg;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 
@@ -220,6 +222,19 @@ impl Frames {
     }
 }
 
+/// The content of a lease that only keeps an extent as it is: nothing is read through it.
+fn unread() -> ExtentContent {
+    ExtentContent {
+        title: TitleRef(0),
+        number: 0,
+        first_packet: 0,
+        packets: 0,
+        last_packet_bytes: 0,
+        layout: WireLayout::fec(),
+        spare: 0,
+    }
+}
+
 /// Leases on the extents that the device still has to send from, one each, however many datagrams are on their way.
 #[derive(Debug)]
 pub struct HeldLeases {
@@ -241,6 +256,20 @@ impl HeldLeases {
             self.now += 1;
         }
         *count += descriptors;
+    }
+
+    /// The device is given a descriptor at `address`, in memory that the caller can read: its extent is under lease, so it can be lent once
+    /// more. `false`, and nothing is held, for an extent that grows: without its layout it cannot.
+    pub fn hold_at(&mut self, arena: &Arc<ExtentArena>, address: u64) -> bool {
+        let extent = u32::try_from(address / EXTENT_BYTES as u64).unwrap_or(u32::MAX);
+        let Some((count, held)) = self.extents.get_mut(extent as usize) else { return false };
+        if held.is_none() {
+            let Some(lease) = arena.lend(extent, unread()) else { return false };
+            *held = Some(lease);
+            self.now += 1;
+        }
+        *count += 1;
+        true
     }
 
     /// The device is done with a descriptor; `false` if it had none in this extent.

@@ -9,6 +9,10 @@ millrace_core::counters! {
         sum packets_passed,
         /// Packets sent.
         sum packets_out,
+        /// Those of them whose payload the device was given where it lies in the cache's memory; that of others was copied.
+        sum packets_chained,
+        /// 1 if the device reads and writes the engine's memory itself (AF_XDP, bound without copying); 0 if the kernel copies.
+        gauge zero_copy,
         /// Records that hosts have put into their rings.
         sum requests,
         /// Those among them that could not be: nothing was done.

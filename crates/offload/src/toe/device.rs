@@ -68,6 +68,20 @@ pub trait Device: Send {
     fn due(&self) -> Option<Instant> {
         None
     }
+
+    /// How it gets at the bytes of packets, for counters.
+    fn access(&self) -> DeviceAccess {
+        DeviceAccess::default()
+    }
+}
+
+/// How a device gets at the bytes of packets. By default everything is copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceAccess {
+    /// The hardware reads and writes this process's memory; else the kernel copies.
+    pub is_zero_copy: bool,
+    /// Packets whose payload it was given where it lies.
+    pub chained: u64,
 }
 
 /// Puts a packet together; its length.
@@ -103,6 +117,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn due(&self) -> Option<Instant> {
         (**self).due()
+    }
+
+    fn access(&self) -> DeviceAccess {
+        (**self).access()
     }
 }
 

@@ -75,7 +75,7 @@ pub use millrace_tcp::send::{ExtentRange, SlotPart};
 
 pub use self::capture::{Capture, Captured};
 pub use self::counters::{GateCounters, ToeCounters};
-pub use self::device::{Device, Inbound, TunDevice};
+pub use self::device::{Device, DeviceAccess, Inbound, TunDevice};
 pub use self::egress::{EngineTx, Seat};
 #[cfg(feature = "tokio")]
 pub use self::host::tokio;

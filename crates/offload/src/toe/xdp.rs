@@ -13,14 +13,14 @@ use millrace_core::limits::XDP_RAW_FRAME_BYTES;
 use millrace_core::time::Instant;
 use millrace_core::wire::frame::{ETHERNET_HEADER_BYTES, VLAN_TAG_BYTES};
 use millrace_netio::bpf::BpfError;
-use millrace_netio::features::DeviceFeatures;
+use millrace_netio::features::{DeviceFeatures, XdpFeatures};
 use millrace_netio::xdp::steer::{SteerError, Steering};
-use millrace_netio::xdp::{XdpError, XdpQueues, XdpRawConfig};
+use millrace_netio::xdp::{Strategy, XdpError, XdpQueues, XdpRawConfig};
 use millrace_tcp::ip;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::device::{Device, Inbound};
+use super::device::{Device, DeviceAccess, Inbound};
 use super::settings::EngineSettings;
 
 /// Longest IP packet of an engine behind such a device.
@@ -49,9 +49,8 @@ impl XdpDevice {
     pub fn open(config: &XdpRawConfig, interface: &ip::Settings) -> io::Result<Self> {
         let features = DeviceFeatures::of(&config.interface).map_err(io::Error::other)?;
         check(&features, interface)?;
-        let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
+        let (queues, steering) = open_queues(config, &features, || Steering::attach(&config.interface))?;
         let groups = join(&features, interface)?;
-        let steering = Steering::attach(&config.interface).map_err(from_steering)?;
         for address in &interface.addresses {
             steering.steer_address(address.ip).map_err(from_steering)?;
         }
@@ -60,6 +59,41 @@ impl XdpDevice {
         }
         Ok(Self { _steering: steering, queues, _groups: groups })
     }
+
+    /// How frames are handed over, and why not better: for a line of the log.
+    pub fn mode(&self) -> String {
+        mode(self.queues.strategy(), self.queues.refusal())
+    }
+}
+
+/// Takes the queues of an interface and its hook. Drivers use a socket's memory without copying only while a program is at the hook. In copy mode
+/// the queues come first: the program that has them is named then.
+pub(super) fn open_queues(
+    config: &XdpRawConfig,
+    features: &DeviceFeatures,
+    attach: impl FnOnce() -> Result<Steering, SteerError>,
+) -> io::Result<(XdpQueues, Steering)> {
+    let open = || XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp);
+    if features.xdp_features.is_some_and(XdpFeatures::is_zero_copy) {
+        let steering = attach().map_err(from_steering)?;
+        return Ok((open()?, steering));
+    }
+    let queues = open()?;
+    Ok((queues, attach().map_err(from_steering)?))
+}
+
+/// How a device hands frames over, in words.
+pub(super) fn mode(strategy: Strategy, refusal: Option<&XdpError>) -> String {
+    let by = if strategy.is_zero_copy() { "zero copy" } else { "copy mode" };
+    let payload =
+        if strategy.is_chained() { "sent from the cache's memory" } else { "copied once into a frame" };
+    let why = refusal.map(|error| format!("; {error}")).unwrap_or_default();
+    format!("AF_XDP in {by}, payload {payload}{why}")
+}
+
+/// How a device gets at the bytes of packets.
+pub(super) fn access(queues: &XdpQueues) -> DeviceAccess {
+    DeviceAccess { is_zero_copy: queues.strategy().is_zero_copy(), chained: queues.chained() }
 }
 
 impl Device for XdpDevice {
@@ -81,6 +115,10 @@ impl Device for XdpDevice {
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.queues.readable()
+    }
+
+    fn access(&self) -> DeviceAccess {
+        access(&self.queues)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Loops with their engine, cache and devices: from a title on disk to the reader.
 
 mod asleep;
+mod engine_chained;
 mod loop_plays;
 mod raw_ts;
 mod reception;

@@ -159,9 +159,9 @@ impl Connection {
     }
 
     fn plan_data(&mut self, env: &mut Env<'_>) -> Planned {
-        let limit = self.snd_end().min(self.snd_una() + self.snd_wnd);
+        let (end, window) = (self.snd_end(), self.snd_una() + self.snd_wnd);
         let mss = u32::from(self.sender.mss());
-        match self.sender.next(env.records, env.now, limit) {
+        match self.sender.next(env.records, env.now, end.min(window), window.before(end)) {
             Permit::Retransmit { seq, len } => self.plan_range(env, seq, mss, u32::from(len), true),
             Permit::Probe { seq, len, is_new } => self.plan_range(env, seq, mss, u32::from(len), !is_new),
             Permit::MtuProbe { len } => self.plan_mtu_probe(env, u32::from(len)),

@@ -52,6 +52,17 @@ fn loss_probe_sends_new_data_regardless_of_cwnd() {
     assert_eq!(rig.sender.in_flight(), 4000);
 }
 
+#[test]
+fn loss_probe_with_window_for_part_of_segment_sends_last_one_again() {
+    let mut rig = tail();
+    assert_eq!(rig.fire().1, Fired::Probe);
+    let limit = rig.seq(4) + 600;
+    let clipped = rig.sender.next(&mut rig.records, rig.now, limit, true);
+    assert_eq!(clipped, Permit::Probe { seq: rig.seq(3), len: 1000, is_new: false });
+    let last = rig.sender.next(&mut rig.records, rig.now, limit, false);
+    assert_eq!(last, Permit::Probe { seq: rig.seq(4), len: 600, is_new: true }, "there is no more");
+}
+
 //= RFC 8985 section 7.3
 //= type=test
 //# After attempting to send a loss probe, regardless of whether a loss

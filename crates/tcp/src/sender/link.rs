@@ -231,9 +231,10 @@ impl SimulatedLink {
     fn pump(&mut self) {
         loop {
             let una = self.offset(self.sender.una());
-            let limit = self.seq(self.total.min(una + self.window));
+            let window = una + self.window;
+            let limit = self.seq(self.total.min(window));
             let nxt = self.sender.nxt();
-            match self.sender.next(&mut self.records, self.now, limit) {
+            match self.sender.next(&mut self.records, self.now, limit, window < self.total) {
                 Permit::Retransmit { seq, len } => self.transmit(seq, len, true),
                 Permit::Probe { seq, len, is_new } => self.transmit(seq, len, !is_new),
                 Permit::New { bytes }

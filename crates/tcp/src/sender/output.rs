@@ -16,15 +16,15 @@ use crate::seq::Seq;
 
 impl Sender {
     /// Returns the data that may be sent now. `limit`: the end of the available data that the
-    /// receiver's window takes.
-    pub fn next(&mut self, records: &mut Records, now: Instant, limit: Seq) -> Permit {
+    /// receiver's window takes; `is_clipped`: there is more than it takes.
+    pub fn next(&mut self, records: &mut Records, now: Instant, limit: Seq, is_clipped: bool) -> Permit {
         let available = limit.since(self.nxt).max(0) as u32;
         if self.board.segments == 0 && available > 0 {
             self.shrink_after_rest(now);
         }
         let has_room = self.board.has_room(records);
         if self.tlp.is_wanted()
-            && let Some(probe) = self.next_probe(records, available, has_room)
+            && let Some(probe) = self.next_probe(records, if has_room { available } else { 0 }, is_clipped)
         {
             return probe;
         }
@@ -73,14 +73,15 @@ impl Sender {
         Permit::New { bytes: room.max(mss).min(available) }
     }
 
-    /// A tail loss probe.
-    fn next_probe(&mut self, records: &Records, available: u32, has_room: bool) -> Option<Permit> {
+    /// A tail loss probe. A part of a segment that the window clips is none: it would be a silly window
+    /// (RFC 9293 section 3.8.6.2.1), and its payload would have to be read for its checksum.
+    fn next_probe(&mut self, records: &Records, available: u32, is_clipped: bool) -> Option<Permit> {
         let mss = self.mss();
         //= RFC 8985 section 7.3
         //# If both conditions are met, then the sender SHOULD transmit a
         //# previously unsent data segment, if one exists and the receive window
         //# allows, and increment the FlightSize accordingly.
-        if available > 0 && has_room {
+        if available > 0 && (available >= u32::from(mss) || !is_clipped) {
             let len = available.min(u32::from(mss)) as u16;
             return Some(Permit::Probe { seq: self.nxt, len, is_new: true });
         }

@@ -83,7 +83,7 @@ impl SenderRig {
 
     pub(crate) fn next(&mut self) -> Permit {
         let limit = self.seq(self.limit);
-        self.sender.next(&mut self.records, self.now, limit)
+        self.sender.next(&mut self.records, self.now, limit, false)
     }
 
     pub(crate) fn send(&mut self, seq: Seq, len: u16, is_again: bool) {

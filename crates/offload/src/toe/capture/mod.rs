@@ -26,7 +26,7 @@ use millrace_core::time::Instant;
 use millrace_tcp::ip::LinkLayer;
 
 use self::file::CaptureWriter;
-use super::device::{Device, Inbound};
+use super::device::{Device, DeviceAccess, Inbound};
 use crate::limits::{CAPTURE_FILE_BYTES, CAPTURE_LOOK_EVERY, CAPTURE_RING_BYTES, CAPTURE_SNAP_BYTES};
 
 /// Where a capture goes, and how much of it.
@@ -199,6 +199,10 @@ impl<D: Device, C: Clock + Send> Device for Captured<D, C> {
 
     fn due(&self) -> Option<Instant> {
         self.device.due()
+    }
+
+    fn access(&self) -> DeviceAccess {
+        self.device.access()
     }
 }
 

@@ -16,6 +16,8 @@ use crate::toe::host::{HostState, Interest, Readiness};
 use crate::toe::pair::pair;
 use crate::toe::record::{Choice, Fault, HostRequest};
 
+#[path = "chained_tests.rs"]
+mod chained;
 #[path = "listen_tests.rs"]
 mod listening;
 #[path = "send_tests.rs"]

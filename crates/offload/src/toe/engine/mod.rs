@@ -44,7 +44,7 @@ use self::remote::Leaving;
 use self::send::Descriptors;
 pub(super) use self::survey::Survey;
 use super::counters::ToeCounters;
-use super::device::{Device, Inbound};
+use super::device::{Device, DeviceAccess, Inbound};
 use super::pair::{EngineEnd, PairSettings};
 use super::record::HostEvent;
 use super::settings::EngineSettings;
@@ -373,13 +373,14 @@ impl Core {
         self.serve_all(now);
         self.hand_over_due(now);
         self.ring();
-        self.gauge();
+        self.gauge(device.access());
         Ok(())
     }
 
-    /// What of the stack is in use.
-    fn gauge(&mut self) {
+    /// Parts of the stack in use, and how the device gets at them.
+    fn gauge(&mut self, access: DeviceAccess) {
         let Self { stack, counters, .. } = self;
+        (counters.packets_chained, counters.zero_copy) = (access.chained, access.is_zero_copy.into());
         counters.connections = stack.connections().into();
         counters.handshakes = stack.requests().into();
         counters.time_waits = stack.time_waits().into();

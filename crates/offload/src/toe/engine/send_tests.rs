@@ -193,30 +193,35 @@ fn blocked_write_sends_single_request_for_space() {
 /// An arena with one extent of 20 packets; its bytes without the headers.
 fn extent() -> (Arc<ExtentArena>, Lease, Vec<u8>) {
     let arena = ExtentArena::new(Box::new(HeapRegion::new(1)));
+    let (lease, payload) = filled(&arena, 20);
+    (arena, lease, payload)
+}
+
+/// The first extent of an arena with packets in it; their bytes without the headers.
+pub(super) fn filled(arena: &Arc<ExtentArena>, packets: u32) -> (Lease, Vec<u8>) {
     let layout = WireLayout::new(1316).unwrap();
     let content = ExtentContent {
         title: TitleRef(3),
         number: 0,
         first_packet: 0,
-        packets: 20,
+        packets,
         last_packet_bytes: 1316,
         layout,
         spare: 0,
     };
     let (mut fill, mut payload) = (arena.fill(0).unwrap(), Vec::new());
     let (mut random, bytes) = (SplitMix(4), fill.bytes_mut());
-    for packet in 0..20 {
+    for packet in 0..packets {
         let at = packet as usize * layout.slot_bytes() + layout.header_bytes();
         let of_packet = &mut bytes[at..at + 1316];
         of_packet.iter_mut().for_each(|byte| *byte = random.next() as u8);
         payload.extend_from_slice(of_packet);
         let meta = PacketMeta::new(sum16(of_packet), 0, MediaTicks(0)).to_bytes();
-        let record = layout.meta_offset(packet, 20);
+        let record = layout.meta_offset(packet, packets);
         bytes[record..record + meta.len()].copy_from_slice(&meta);
     }
     fill.publish();
-    let lease = arena.lend(0, content).unwrap();
-    (arena, lease, payload)
+    (arena.lend(0, content).unwrap(), payload)
 }
 
 const ALL: ExtentRange = ExtentRange { place: 0, skip: 0, bytes: 20 * 1316, part: SlotPart::Payloads };

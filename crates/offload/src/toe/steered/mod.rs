@@ -41,9 +41,9 @@ pub use self::held::ports_given_out;
 use self::held::{PortReservation, no_connections};
 use self::stations::{Mac, Stations};
 use self::ways::{SteeredPacketKind, Ways, Where};
-use super::device::{Device, Inbound};
+use super::device::{Device, DeviceAccess, Inbound};
 use super::settings::EngineSettings;
-use super::xdp::{MAX_MTU, from_steering, from_xdp, no_ethernet, station};
+use super::xdp::{MAX_MTU, access, from_steering, mode, no_ethernet, open_queues, station};
 
 /// Room for an Ethernet header and all before the payload.
 const FRONT_BYTES: usize = 160;
@@ -82,16 +82,15 @@ impl XdpPorts {
         } else {
             Some(PortReservation::take(&addresses, ports)?)
         };
-        let queues = XdpQueues::open(config, features.rx_queues.unwrap_or(1)).map_err(from_xdp)?;
+        // Of each port of each address its segments, and the errors about them.
+        let entries = 2 * ports.count() * addresses.len() as u32;
+        let attach = || Steering::attach_with_room(&config.interface, entries.max(MAX_STEERED_PORTS));
+        let (queues, steering) = open_queues(config, &features, attach)?;
         let watch = RouteWatch::start().map_err(io::Error::other)?;
         let (hops, mtu) = (watch.table(), settings.interface.mtu);
         let stations = Stations::new(HashKey::new([(); 2].map(|()| RandomState::new().hash_one(0))));
         let longest = ETHERNET_HEADER_BYTES + usize::from(mtu);
         let ways = Ways::new(hops, Some(watch), (features.if_index, mac), stations, longest);
-        // Of each port of each address its segments, and the errors about them.
-        let entries = 2 * ports.count() * addresses.len() as u32;
-        let steering = Steering::attach_with_room(&config.interface, entries.max(MAX_STEERED_PORTS))
-            .map_err(from_steering)?;
         for &address in &addresses {
             for port in ports.iter() {
                 steering.steer_tcp(SocketAddr::new(address, port)).map_err(from_steering)?;
@@ -101,6 +100,11 @@ impl XdpPorts {
             steering.set_socket(queue, socket).map_err(from_steering)?;
         }
         Ok(Self { _steering: steering, queues, _held: held, mac, ways, now: Instant(0) })
+    }
+
+    /// How frames are handed over, and why not better: for a line of the log.
+    pub fn mode(&self) -> String {
+        mode(self.queues.strategy(), self.queues.refusal())
     }
 
     /// Sends a packet by a way that is known.
@@ -160,6 +164,10 @@ impl Device for XdpPorts {
 
     fn due(&self) -> Option<Instant> {
         self.ways.due()
+    }
+
+    fn access(&self) -> DeviceAccess {
+        access(&self.queues)
     }
 }
 

@@ -103,6 +103,17 @@ fn half_of_the_largest_window_is_worth_a_segment() {
 }
 
 #[test]
+fn loss_probe_is_no_part_of_segment_that_window_clips() {
+    let mut rig = ConnectionRig::established();
+    rig.arrives(&Segment { window: 3 * 1460 + 600, ..rig.segment(Flags::ACK) });
+    rig.write(&[1; 8000]);
+    assert_eq!(sizes(&rig.sent()), [1460; 3]);
+    let sent = rig.pass_ms(100);
+    assert_eq!((sent.len(), sent[0].head.seq), (1, ISS + 1 + 2 * 1460), "the last segment again");
+    assert_eq!(sizes(&sent), [1460]);
+}
+
+#[test]
 fn zero_window_is_probed_with_backoff_while_peer_answers() {
     //= RFC 9293 section 3.8.6
     //= type=test
