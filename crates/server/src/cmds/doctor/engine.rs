@@ -145,8 +145,10 @@ fn ethernet(device: &DeviceFeatures, rights: Rights) -> (String, Option<String>)
         Some(false) => "AF_XDP in generic mode, since the driver has no XDP",
         None => "AF_XDP, in the driver or not (Linux 6.3 can say)",
     };
+    let how =
+        if device.xdp_features.is_some_and(XdpFeatures::is_zero_copy) { "zero copy" } else { "by copies" };
     let found = format!(
-        "{mode}, by copies; {queues} of {MAX_XDP_RAW_QUEUES} receive queues, {} MiB locked, packets of up to {} bytes",
+        "{mode}, {how}; {queues} of {MAX_XDP_RAW_QUEUES} receive queues, {} MiB locked, packets of up to {} bytes",
         bytes >> 20,
         device.mtu.min(XdpDevice::LONGEST_PACKET)
     );

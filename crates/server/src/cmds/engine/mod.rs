@@ -151,6 +151,7 @@ fn start(args: &EngineArgs) -> anyhow::Result<Engine> {
         ports: args.ports.clone(),
         is_beside_listeners: false,
         mtu: args.mtu,
+        media: None,
         names: NAMES,
     };
     // The caller of this command has read about the purpose of the engine, and about the

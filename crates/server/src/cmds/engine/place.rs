@@ -4,10 +4,12 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::ensure;
 use millrace_core::limits::ip::MAX_ADDRESSES;
 use millrace_core::limits::toe::MAX_OWN_PORTS;
+use millrace_core::pool::ExtentArena;
 use millrace_offload::egress_select::measure::TargetInterface;
 use millrace_offload::features::DeviceFeatures;
 use millrace_offload::toe::{Device, EngineSettings, PortSet, TunDevice, XdpDevice, XdpPorts};
@@ -127,10 +129,21 @@ pub(crate) struct EngineBinding {
     pub(crate) is_beside_listeners: bool,
     /// Longest IP packet; `None`: the interface's.
     pub(crate) mtu: Option<u16>,
+    /// The cache's memory, which payload is sent from without a copy where the driver can.
+    pub(crate) media: Option<Arc<ExtentArena>>,
     pub(crate) names: OptionNames,
 }
 
 impl EngineBinding {
+    fn device_config(&self) -> XdpRawConfig {
+        XdpRawConfig { media: self.media.clone(), ..XdpRawConfig::new(&self.interface) }
+    }
+
+    /// Logs how the device gets at packets: a figure that was measured depends on it.
+    fn log_mode(&self, mode: &str) {
+        tracing::info!("the offload engine is at {}: {mode}", self.interface);
+    }
+
     /// Opens the device and creates the matching settings; `adjust` sets those that do not concern
     /// the place.
     ///
@@ -168,8 +181,10 @@ impl EngineBinding {
         let settings = settings.on_ethernet(name).map_err(|error| error.to_string())?;
         let longest = settings.interface.mtu;
         let settings = self.with_mtu(settings, longest)?;
-        let device = XdpDevice::open(&XdpRawConfig::new(name), &settings.interface);
-        Ok((settings, Box::new(device.map_err(|error| error.to_string())?)))
+        let device =
+            XdpDevice::open(&self.device_config(), &settings.interface).map_err(|error| error.to_string())?;
+        self.log_mode(&device.mode());
+        Ok((settings, Box::new(device)))
     }
 
     /// Whether the kernel has none of the addresses.
@@ -212,8 +227,8 @@ impl EngineBinding {
         settings.is_beside_listeners = self.is_beside_listeners;
         let longest = settings.interface.mtu;
         let settings = self.with_mtu(settings, longest)?;
-        let device =
-            XdpPorts::open(&XdpRawConfig::new(name), &settings).map_err(|error| error.to_string())?;
+        let device = XdpPorts::open(&self.device_config(), &settings).map_err(|error| error.to_string())?;
+        self.log_mode(&device.mode());
         Ok((settings, Box::new(device)))
     }
 
@@ -280,6 +295,7 @@ mod tests {
                 ports: None,
                 is_beside_listeners: false,
                 mtu,
+                media: None,
                 names,
             };
             place.open(|_| ()).err().unwrap()
@@ -321,6 +337,7 @@ mod tests {
                 ports,
                 is_beside_listeners,
                 mtu,
+                media: None,
                 names,
             }
         };

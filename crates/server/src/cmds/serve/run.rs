@@ -46,7 +46,7 @@ use super::plan::LoopSettings;
 use super::ports::ServerPorts;
 use super::reload::Reloader;
 use super::rests::Rests;
-use super::tcp::url_host;
+use super::tcp::{media_of, url_host};
 use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
@@ -85,11 +85,12 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let egress = Egress::decide(&args.egress, &figures_file(Some(&volume.present_dir())), address.ip())?;
     let (egress, ports) = one_pair_of_ports(egress, &udp)?;
     let mut injector = Injector::new(args.inject.as_deref());
-    let (cache, handles, arena) =
-        start_cache(args.cache_config(), memory, &bells, &egress, injector.faults())?;
+    let aside = [Devices::aside_extents(&egress, bells.len() as u32), args.tcp.aside_extents()];
+    let (cache, handles, arena) = start_cache(args.cache_config(), memory, &bells, aside, injector.faults())?;
     let live = Live::start(args, (&cache, &arena), (&volume, &open_titles), &mut web)?;
     let touching = Touching::start(Arc::clone(&arena)).context("thread for the cache's memory")?;
     let (loop_sides, device_sides) = (0..engine.count).map(|_| exchange()).unzip::<_, _, Vec<_>, Vec<_>>();
+    let media = (aside[1] > 0).then(|| media_of(&arena));
     let supervisor = Devices::start(&egress, device_sides, arena, engine.streams, ports)?;
     let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
@@ -99,7 +100,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         .with_transforms(transforms.clone());
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
     let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
-    let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat);
+    let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat, media);
     let (offload, carrier) = offload.unzip();
     web.carry(carrier.flatten());
     let hosts = hosts(args.host.as_deref(), offload.as_ref(), address);
@@ -336,10 +337,10 @@ fn start_cache(
     config: CacheConfig,
     plan: MemoryPlan,
     bells: &[Arc<EventBell>],
-    egress: &Egress,
+    aside: [u32; 2],
     faults: ReadFaults,
 ) -> anyhow::Result<(Arc<Cache>, Vec<CacheHandle>, Arc<ExtentArena>)> {
-    let aside = Devices::aside_extents(egress, bells.len() as u32);
+    let aside = aside.iter().sum::<u32>();
     let region = reserve(plan.cache_bytes + u64::from(aside) * EXTENT_BYTES as u64, &memory::limits())?;
     let arena = ExtentArena::with_aside(Box::new(region), aside);
     let memory = arena.describe();

@@ -6,12 +6,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use anyhow::{bail, ensure};
 use clap::{Args, ValueEnum};
 use millrace_core::limits::control::KEEPALIVE_IDLE;
+use millrace_core::pool::ExtentArena;
+use millrace_offload::features::DeviceFeatures;
 use millrace_offload::toe::{Access, Engine, EngineSettings, PortSet, Seat};
+use millrace_offload::xdp::{Abilities, XdpRawConfig};
 use millrace_web::Carrier;
 use tokio::sync::watch;
 
@@ -120,9 +123,25 @@ impl TcpArgs {
         self.tcp == TcpChoice::Engine
     }
 
+    /// Extents that the cache has to set aside for the engine's frames: none unless the driver can send payload from the cache's memory.
+    pub(super) fn aside_extents(&self) -> u32 {
+        let Some(name) = self.tcp_interface.as_deref().filter(|_| self.is_engine()) else { return 0 };
+        // An interface that is not there yet gets frames of its own when it comes. Whether the cache will be on huge pages is not known here.
+        let features = DeviceFeatures::of(name).ok();
+        let can_chain =
+            Abilities::of(features.as_ref(), true).candidates().any(|strategy| strategy.is_chained());
+        if can_chain { XdpRawConfig::new(name).aside_extents() } else { 0 }
+    }
+
     /// Starts the engine at the seat of the first loop, if one is wanted, and logs whether this
     /// works now. It takes these ports, the one for HTTP through the carrier that is also returned.
-    pub(super) fn start(&self, rtsp: u16, http: Option<u16>, seat: Option<Seat>) -> Option<Started> {
+    pub(super) fn start(
+        &self,
+        rtsp: u16,
+        http: Option<u16>,
+        seat: Option<Seat>,
+        media: Option<Arc<ExtentArena>>,
+    ) -> Option<Started> {
         let (seat, interface) = (seat?, self.tcp_interface.clone()?);
         let (addresses, gateways) = (self.tcp_addresses.clone(), self.tcp_gateways.clone());
         let (ports, is_beside_listeners) = (self.ports(rtsp, http), self.tcp_port_only);
@@ -133,6 +152,7 @@ impl TcpArgs {
             ports,
             is_beside_listeners,
             mtu: None,
+            media,
             names: NAMES,
         };
         // The control thread is a host of it, and the web side's is one.
@@ -185,6 +205,13 @@ impl OpenOffload for Opener {
     }
 }
 
+/// The memory that the engine's payload is sent from, once some of it was set aside for its frames.
+pub(super) fn media_of(arena: &Arc<ExtentArena>) -> Arc<ExtentArena> {
+    // The engine may be opened later, when the kernel's sockets would already refer to pages.
+    arena.registered();
+    Arc::clone(arena)
+}
+
 fn adjust(settings: &mut EngineSettings, hosts: usize) {
     settings.pairs = hosts;
     settings.stack.connections = hosts as u32 * OFFLOAD_CONNECTIONS;
@@ -204,8 +231,6 @@ fn adjust(settings: &mut EngineSettings, hosts: usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use millrace_core::limits::ip::MAX_ADDRESSES;
     use millrace_offload::bell::EventBell;
     use millrace_offload::toe::EngineTx;
@@ -235,6 +260,7 @@ mod tests {
             ports: None,
             is_beside_listeners: false,
             mtu: None,
+            media: None,
             names: NAMES,
         };
         Opener { place, hosts: 1, seat, socket: None }
