@@ -195,6 +195,13 @@ fn query_of(route: &Route, method: Method) -> &'static [&'static str] {
     }
 }
 
+/// Whether [`of_change`] has the answers to a request.
+fn has_own_answer(kind: ResourceKind, method: Method) -> bool {
+    use ResourceKind::{LiveInput, LiveRecording, SubtitleFile};
+    let is_put = matches!(method, Method::Put | Method::Post);
+    method == Method::Delete || is_put && matches!(kind, SubtitleFile | LiveInput | LiveRecording)
+}
+
 /// One method of an address.
 fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value, &Value)) -> Value {
     let mut responses = Map::new();
@@ -219,12 +226,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         if route.path.contains('{') {
             respond(404, failure());
         }
-    } else if method == Method::Delete
-        || matches!(method, Method::Put | Method::Post)
-            && matches!(route.kind, ResourceKind::SubtitleFile | ResourceKind::LiveInput)
-    {
+    } else if has_own_answer(route.kind, method) {
         let (done, errors) = of_change(route.kind, method);
-        done.iter().for_each(|&status| respond(status, None));
+        let is_recording = route.kind == ResourceKind::LiveRecording;
+        done.iter().for_each(|&status| respond(status, is_recording.then(|| json_of("LiveRecording"))));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Post {
         respond(201, Some(json_of("LiveStatus")));
@@ -283,6 +288,9 @@ fn request_body(route: &Route, method: Method) -> Option<Value> {
     match method {
         Method::Put if route.kind == ResourceKind::SubtitleFile => {
             Some(json!({ "content": { "text/vtt": {}, "application/x-subrip": {} } }))
+        }
+        Method::Put if route.kind == ResourceKind::LiveRecording => {
+            Some(json!({ "required": false, "content": json_of("RecordingWish") }))
         }
         Method::Post if route.kind == ResourceKind::ApiLive => Some(json_body("NewLiveSource")),
         Method::Put | Method::Post => Some(json!({ "content": { "video/mp2t": {} } })),

@@ -22,7 +22,11 @@ pub(crate) async fn take(
     beat: &(dyn Fn() + Sync),
 ) -> Result<Answer, Answer> {
     routed.let_in().await?;
-    let RoutedRequest { shared, found, .. } = routed;
+    let RoutedRequest { shared, request, found, .. } = routed;
+    // A browser adds the password that it knows to what pages of other sites send.
+    if request.fields.is_of_other_page {
+        return Err(Answer::error(403, "pages of other sites bring no media"));
+    }
     if shared.limits.upload_bytes == 0 {
         return Err(Answer::error(403, "this server takes no uploads"));
     }

@@ -161,7 +161,9 @@ fn routes_answer_each_method_as_documented() {
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => 204,
                 ("POST", "/api/v1/live") => 415,
-                ("PUT", "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => 409,
+                ("PUT", "/titles/{name}.ts" | "/live/{name}/recording")
+                | ("PUT" | "POST", "/live/{name}") => 409,
+                ("DELETE", "/live/{name}/recording") => 200,
                 // An empty body has no cue.
                 ("PUT", "/titles/{name}/subtitles/{file}") => 400,
                 ("DELETE", "/titles/{name}/subtitles/{file}") => 204,
@@ -197,6 +199,16 @@ fn live_playlist_has_the_newest_segments_and_counts_what_is_gone() {
     assert_eq!(client.get("/live/film/v/0.ts").status, 200, "it is held");
     for gone in ["/live/film/v/9.ts", "/live/film/w/3.ts", "/live/none/v/3.ts", "/live/none/index.m3u8"] {
         assert_eq!(client.get(gone).status, 404, "{gone}");
+    }
+}
+
+/// A browser sends a form of another site with the password that it knows for this one.
+#[test]
+fn live_media_from_page_of_another_site_is_refused() {
+    let (_web, address, _) = serve(&films().site, WebLimits::default());
+    for (origin, status) in [("cross-site", 403), ("same-origin", 409)] {
+        let line = format!("Sec-Fetch-Site: {origin}\r\n");
+        assert_eq!(Client::to(address).ask("POST", "/live/film", &line).status, status, "{origin}");
     }
 }
 

@@ -131,9 +131,9 @@ fn routes_without_credentials_return_401_except_health_checks() {
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => [401, 403, 204],
                 ("POST", "/api/v1/live") => [401, 403, 415],
-                ("PUT", "/titles/{name}" | "/titles/{name}.ts") | ("PUT" | "POST", "/live/{name}") => {
-                    [401, 403, 409]
-                }
+                ("PUT", "/titles/{name}" | "/titles/{name}.ts" | "/live/{name}/recording")
+                | ("PUT" | "POST", "/live/{name}") => [401, 403, 409],
+                ("DELETE", "/live/{name}/recording") => [401, 403, 200],
                 ("PUT", "/titles/{name}/subtitles/{file}") => [401, 403, 400],
                 ("DELETE", "/titles/{name}/subtitles/{file}") => [401, 403, 204],
                 // An empty body changes nothing.

@@ -24,9 +24,9 @@ use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
-    LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia,
-    OrderedSegment, PicturesState, PlayedChannel, Secure, Site, SiteError, SkippedItem, Totals,
-    TrustedProxies, WebConfig, WebHandle, WebLimits,
+    LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
+    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Secure,
+    Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::Receiver;
 
@@ -276,6 +276,12 @@ pub(crate) fn serve_by_tls(
     (handle, address, totals)
 }
 
+/// The live title `film` is being recorded.
+fn recording() -> LiveRecording {
+    let title = "Film".to_owned();
+    LiveRecording { title, began_unix_s: 5, ends_unix_s: Some(65), bytes: 1316, lost_bytes: 0 }
+}
+
 impl Site for MadeUp {
     fn titles(&self) -> Vec<TitleInfo> {
         let mut titles: Vec<_> = self.films.values().map(|film| film.info.clone()).collect();
@@ -309,13 +315,14 @@ impl Site for MadeUp {
                 skipped: vec![SkippedItem { item: "b".to_owned(), reason: "/srv/b: gone".to_owned() }],
                 to: vec!["udp://10.0.0.9:5000".to_owned()],
             }),
-            recording: None,
+            recording: Some(recording()),
         });
         let other = film.clone().map(|film| LiveStatus {
             name: "camera".to_owned(),
             state: "failed",
             message: "rtsp://10.0.0.9/: refused".to_owned(),
             channel: None,
+            recording: None,
             ..film
         });
         let spare = other.clone().map(|film| LiveStatus {
@@ -342,6 +349,14 @@ impl Site for MadeUp {
             "camera" => Err(LiveRefusal::Conflict("it is set by --live".to_owned())),
             _ => Err(LiveRefusal::NoTitle),
         }
+    }
+
+    fn record_live(&self, name: &str, _wish: RecordingWish) -> Result<LiveRecording, RecordingRefusal> {
+        if name == "film" { Err(RecordingRefusal::Busy) } else { Err(RecordingRefusal::NoSource) }
+    }
+
+    fn stop_recording(&self, name: &str) -> Result<LiveRecording, RecordingRefusal> {
+        if name == "film" { Ok(recording()) } else { Err(RecordingRefusal::NotRecorded) }
     }
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {
