@@ -202,16 +202,6 @@ fn live_playlist_has_the_newest_segments_and_counts_what_is_gone() {
     }
 }
 
-/// A browser sends a form of another site with the password that it knows for this one.
-#[test]
-fn live_media_from_page_of_another_site_is_refused() {
-    let (_web, address, _) = serve(&films().site, WebLimits::default());
-    for (origin, status) in [("cross-site", 403), ("same-origin", 409)] {
-        let line = format!("Sec-Fetch-Site: {origin}\r\n");
-        assert_eq!(Client::to(address).ask("POST", "/live/film", &line).status, status, "{origin}");
-    }
-}
-
 #[test]
 fn live_titles_show_paths_and_causes_to_this_machine_alone() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());

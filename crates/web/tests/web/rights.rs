@@ -171,6 +171,18 @@ fn routes_without_credentials_return_401_except_health_checks() {
     }
 }
 
+/// A browser sends a form of another site with the password that it knows for this one.
+#[test]
+fn live_media_from_page_of_another_site_is_refused() {
+    let rights = rights();
+    let (_web, address, _) = serve_to(&films().site, WebLimits::default(), &rights.gate);
+    for (origin, status) in [("cross-site", 403), ("same-origin", 409)] {
+        let lines = format!("{}Sec-Fetch-Site: {origin}\r\n", rights.bearer());
+        let response = Client::to(address).ask("POST", "/live/film", &lines);
+        assert_eq!(response.status, status, "{origin}: {}", response.text());
+    }
+}
+
 #[test]
 fn admin_routes_without_users_require_local_client() {
     let (_web, address, _) = serve(&films().site, WebLimits::default());
