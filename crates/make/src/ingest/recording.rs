@@ -71,7 +71,7 @@ fn how(options: &IngestOptions) -> IndexOptions {
     IndexOptions {
         packet_sizes: options.packet_sizes.clone(),
         framing: Some(Framing::Plain),
-        trusted_clock: false,
+        ..IndexOptions::default()
     }
 }
 

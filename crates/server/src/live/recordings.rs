@@ -46,7 +46,8 @@ impl Recordings {
     /// None yet.
     pub fn new(
         titles: Arc<LiveTitles>,
-        (volume, open_titles): (Arc<Volume>, Arc<OpenTitles>),
+        volume: Arc<Volume>,
+        open_titles: Arc<OpenTitles>,
         ingest: IngestOptions,
     ) -> Self {
         Self { titles, store: RecordingStore { volume, open_titles, ingest }, running: Mutex::default() }

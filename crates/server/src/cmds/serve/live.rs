@@ -43,8 +43,9 @@ impl Live {
         let count = pairs.len() + args.channels.len() + kept.sources().len();
         let titles = LiveTitles::new(Arc::clone(cache), arena.extents() as usize, count, args.live_memory);
         let titles = Arc::new(titles);
-        let store = (Arc::clone(volume), Arc::clone(open_titles));
-        let recordings = Arc::new(Recordings::new(Arc::clone(&titles), store, web.ingest()));
+        let recordings =
+            Recordings::new(Arc::clone(&titles), Arc::clone(volume), Arc::clone(open_titles), web.ingest());
+        let recordings = Arc::new(recordings);
         let (receivers, new) = mpsc::channel();
         let sources = LiveSources::new(&titles, volume, args.ffmpeg.live_pull(), receivers, kept);
         let sources = Arc::new(sources);
