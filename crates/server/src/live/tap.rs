@@ -300,6 +300,7 @@ mod tests {
         tap.take(&packet(b"the rest of it", 0));
         tap.look(Instant(RECORD_TAIL_NS));
         tap.take(&packet(b"next", PacketMeta::RANDOM_ACCESS));
+        tap.close();
         assert_eq!(all_of(reader), b"key the rest of it");
     }
 
