@@ -18,22 +18,25 @@ enum PartOutcome {
 struct CiPart {
     word: &'static str,
     help: &'static str,
-    /// Mostly compiles, with options of its own. The tests leave a third of the processors unused, so it runs beside them if
-    /// they are chosen too.
-    is_beside_tests: bool,
+    /// Mostly compiles, with options of its own, so it runs beside a part that leaves processors unused ([`HOSTS`]).
+    is_guest: bool,
     run: PartRun,
 }
 
 /// Adds to the list the items that it has skipped itself, line by line.
-type PartRun = fn(&mut Vec<String>) -> PartOutcome;
+type PartRun = fn(&mut Vec<String>, Beside<'_>) -> PartOutcome;
+
+/// What a host runs on a thread of its own, as soon as it has built what it needs: cargo builds for one caller at a time.
+/// The other parts do not run it.
+type Beside<'a> = &'a mut (dyn FnMut() + Send);
 
 impl CiPart {
     const fn new(word: &'static str, help: &'static str, run: PartRun) -> Self {
-        Self { word, help, is_beside_tests: false, run }
+        Self { word, help, is_guest: false, run }
     }
 
-    const fn beside_tests(self) -> Self {
-        Self { is_beside_tests: true, ..self }
+    const fn guest(self) -> Self {
+        Self { is_guest: true, ..self }
     }
 }
 
@@ -44,24 +47,29 @@ struct PartReport {
     took: Duration,
 }
 
-/// The part beside which others run.
 const TEST: &str = "test";
+const INTEROP: &str = "interop";
+
+/// The parts that guests may run beside; the first that is chosen takes them. Players use less than one processor, tests a
+/// little more.
+const HOSTS: [&str; 2] = [INTEROP, TEST];
 
 /// In this order: quick parts that often fail come first.
 const PARTS: &[CiPart] = &[
-    CiPart::new("fmt", "cargo fmt --check", |_| fmt()),
-    CiPart::new("house", "house rules, crate edges, quotes of RFCs", |_| house()),
-    CiPart::new("scripts", "shell and Python helpers parse, units are restricted", |_| scripts()),
-    CiPart::new("clippy", "clippy on all targets, no warnings", |_| clippy()).beside_tests(),
-    CiPart::new(TEST, "all tests of the workspace", |skips| tests(&[], &mut Vec::new(), skips)),
-    CiPart::new("loom", "what core shares without locks, in every order of threads", |_| loom())
-        .beside_tests(),
-    CiPart::new("miri", "unsafe code of core, every access to memory checked (needs nightly miri)", |_| {
-        miri()
-    }),
-    CiPart::new("doc", "documentation builds, no broken links", |_| doc()).beside_tests(),
-    CiPart::new("deny", "licences and sources of dependencies (needs cargo-deny)", |_| deny()),
-    CiPart::new("interop", "real players against the built program", interop),
+    CiPart::new("fmt", "cargo fmt --check", |_, _| fmt()),
+    CiPart::new("house", "house rules, crate edges, quotes of RFCs", |_, _| house()),
+    CiPart::new("scripts", "shell and Python helpers parse, units are restricted", |_, _| scripts()),
+    CiPart::new("clippy", "clippy on all targets, no warnings", |_, _| clippy()).guest(),
+    CiPart::new(TEST, "all tests of the workspace", tests),
+    CiPart::new("loom", "what core shares without locks, in every order of threads", |_, _| loom()).guest(),
+    CiPart::new(
+        "miri",
+        "unsafe code of core, every access to memory checked (needs nightly miri)",
+        |_, _| miri(),
+    ),
+    CiPart::new("doc", "documentation builds, no broken links", |_, _| doc()).guest(),
+    CiPart::new("deny", "licences and sources of dependencies (needs cargo-deny)", |_, _| deny()),
+    CiPart::new(INTEROP, "real players against the built program", interop),
 ];
 
 /// `cargo xtask ci [--list] [PART...]`
@@ -84,22 +92,39 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn run_parts(parts: &[&'static CiPart], skips: &mut Vec<String>) -> Vec<PartReport> {
-    let with_tests = parts.iter().any(|part| part.word == TEST);
-    let (beside, in_turn): (Vec<_>, Vec<_>) =
-        parts.iter().copied().partition(|part| with_tests && part.is_beside_tests);
+    let host = HOSTS.into_iter().find(|host| parts.iter().any(|part| part.word == *host));
+    let (guests, in_turn): (Vec<_>, Vec<_>) =
+        parts.iter().copied().partition(|part| host.is_some() && part.is_guest);
     let mut report = Vec::new();
     for part in in_turn {
         println!("\n== {}: {}", part.word, part.help);
         let start = Instant::now();
-        let mut beside_tests = Vec::new();
-        let outcome = match part.word {
-            TEST => tests(&beside, &mut beside_tests, skips),
-            _ => (part.run)(skips),
+        let mut beside = Vec::new();
+        let outcome = match host {
+            Some(host) if host == part.word => with_guests(part, &guests, &mut beside, skips),
+            _ => (part.run)(skips, &mut || ()),
         };
         report.push(PartReport { part, outcome, took: start.elapsed() });
-        report.append(&mut beside_tests);
+        report.append(&mut beside);
     }
     report
+}
+
+/// Runs `part`, and beside it the guests, which go to `report`.
+fn with_guests(
+    part: &CiPart,
+    guests: &[&'static CiPart],
+    report: &mut Vec<PartReport>,
+    skips: &mut Vec<String>,
+) -> PartOutcome {
+    if !guests.is_empty() {
+        let words: Vec<_> = guests.iter().map(|part| part.word).collect();
+        println!("beside it, when everything has been built: {}", words.join(", "));
+    }
+    let outcome = (part.run)(skips, &mut || report.extend(guests.iter().map(|part| quietly(part))));
+    // Nothing ran beside a part that could not be built.
+    report.extend(guests[report.len()..].iter().map(|part| quietly(part)));
+    outcome
 }
 
 fn chosen(words: &[String]) -> Result<Vec<&'static CiPart>, String> {
@@ -155,18 +180,9 @@ fn clippy() -> PartOutcome {
     step(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-/// Runs all tests, and beside them the parts `beside`, which go to `report`.
-fn tests(beside: &[&'static CiPart], report: &mut Vec<PartReport>, skips: &mut Vec<String>) -> PartOutcome {
-    if !beside.is_empty() {
-        let words: Vec<_> = beside.iter().map(|part| part.word).collect();
-        println!("beside the tests, when they have been built: {}", words.join(", "));
-    }
-    let outcome =
-        crate::suite::run_beside(&[], skips, || report.extend(beside.iter().map(|part| quietly(part))));
-    // Nothing ran beside tests that could not be built.
-    report.extend(beside[report.len()..].iter().map(|part| quietly(part)));
+fn tests(skips: &mut Vec<String>, beside: Beside<'_>) -> PartOutcome {
     // It has named each failure with its command.
-    outcome.map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
+    crate::suite::run_beside(&[], skips, beside).map_or_else(PartOutcome::Failed, |()| PartOutcome::Passed)
 }
 
 /// Runs a part as a program of its own with a tenth of the processor time that a test has, and prints its output whole at
@@ -267,7 +283,7 @@ fn command(program: &str, args: &[&str]) -> Command {
 }
 
 /// As a program of its own, so that it ends by itself whatever happens in it.
-fn interop(skips: &mut Vec<String>) -> PartOutcome {
+fn interop(skips: &mut Vec<String>, beside: Beside<'_>) -> PartOutcome {
     let millrace = match crate::suite::built_program("millrace") {
         Ok(path) => path,
         Err(e) => return PartOutcome::Failed(e),
@@ -279,7 +295,10 @@ fn interop(skips: &mut Vec<String>) -> PartOutcome {
     };
     let mut command = Command::new(program);
     command.arg("interop").arg("--millrace").arg(millrace).arg("--json").arg(&report).current_dir(root());
-    let outcome = step(&mut command);
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(beside);
+        step(&mut command)
+    });
     match std::fs::read(&report).map_err(|e| e.to_string()).and_then(|text| skipped_checks(&text)) {
         Ok(lines) => skips.extend(lines),
         // Without a report it has failed, and has reported why.
@@ -311,6 +330,8 @@ mod tests {
         let words = |parts: Vec<&CiPart>| parts.iter().map(|p| p.word).collect::<Vec<_>>();
         assert_eq!(words(chosen(&["doc".into(), "fmt".into()]).unwrap()), ["doc", "fmt"]);
         assert_eq!(words(chosen(&[]).unwrap()).len(), PARTS.len());
+        let hosts: Vec<String> = HOSTS.map(String::from).into();
+        assert!(chosen(&hosts).unwrap().iter().all(|part| !part.is_guest));
         assert_eq!(chosen(&["docs".into()]).err().unwrap(), "there is no part 'docs'; --list names them");
     }
 

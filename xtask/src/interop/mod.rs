@@ -145,34 +145,62 @@ fn play(lab: &mut Lab, options: &InteropOptions, report: &mut InteropReport) -> 
 /// A player that has to wait for a processor half of the time shows nothing about the server.
 const BUSY: f64 = 0.5;
 
+/// Failed checks of a phase that get a second try though this machine had processors: its hypervisor may have lacked
+/// them, which is seen nowhere. More failures than this have another cause.
+const SECOND_TRIES: usize = 3;
+
+/// A check that failed beside others.
+struct FailedCheck<'a> {
+    check: &'a Check,
+    reason: String,
+    seconds: f64,
+    pressure: Option<f64>,
+}
+
+impl FailedCheck<'_> {
+    fn was_busy(&self) -> bool {
+        self.pressure.is_some_and(|pressure| pressure > BUSY)
+    }
+
+    /// What the second verdict has to name.
+    fn note(&self) -> String {
+        let short = self.pressure.map(|p| format!("; processors short {:.0} % of the time", p * 100.0));
+        format!("second try, first: {}{}", self.reason, short.unwrap_or_default())
+    }
+}
+
 /// Runs the checks of a phase, `jobs` at a time: they wait for a film to play most of the time.
-/// Those that must be alone (they read counters of the whole network) run last, one by one. Checks
-/// that failed while the machine was short of processors are tried once more, alone, with a note in
-/// the report.
+/// Those that must be alone (they read counters of the whole network) run last, one by one. Checks that failed while the
+/// machine was short of processors, and a few others, are tried once more, alone, with a note in the report.
 fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &mut InteropReport) {
     let shared = Mutex::new((&mut *report, Vec::new()));
     let one = |check| {
         let (verdict, seconds, pressure) = attempt(check, lab, server);
-        let (report, again) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&verdict, pressure) {
-            (CheckVerdict::Fail(reason), Some(pressure)) if pressure > BUSY => {
-                println!(
-                    "BUSY {:<32} {reason}; processors short {:.0} % of the time",
-                    check.name,
-                    pressure * 100.0
-                );
-                again.push((check, pressure));
+        let (report, failed) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match verdict {
+            CheckVerdict::Fail(reason) => {
+                println!("AGAIN {:<31} {reason}", check.name);
+                failed.push(FailedCheck { check, reason, seconds, pressure });
             }
-            _ => report.add(&check.name, verdict, seconds),
+            verdict => report.add(&check.name, verdict, seconds),
         }
     };
     take_turns(checks, jobs, |check| check.alone, one, || ());
-    let (report, again) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for (check, pressure) in again {
-        let (verdict, seconds, _) = attempt(check, lab, server);
-        let note = format!("second try: processors were short {:.0} % of the first", pressure * 100.0);
-        report.add(&check.name, verdict.with_note(&note), seconds);
+    let (report, failed) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (again, lost) = second_tries(failed);
+    for one in lost {
+        report.add(&one.check.name, CheckVerdict::Fail(one.reason), one.seconds);
     }
+    for one in again {
+        let (verdict, seconds, _) = attempt(one.check, lab, server);
+        report.add(&one.check.name, verdict.with_note(&one.note()), seconds);
+    }
+}
+
+/// Divides failed checks into those that are tried again and those that are not.
+fn second_tries(failed: Vec<FailedCheck<'_>>) -> (Vec<FailedCheck<'_>>, Vec<FailedCheck<'_>>) {
+    let others = failed.iter().filter(|one| !one.was_busy()).count();
+    failed.into_iter().partition(|one| one.was_busy() || others <= SECOND_TRIES)
 }
 
 /// Runs one check: verdict, seconds, and how short processors were meanwhile.
@@ -213,5 +241,30 @@ fn finish(
         (0, 0) => Err("no check ran".into()),
         (0, _) => Ok(()),
         (failed, _) => Err(format!("{failed} checks failed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_tries_are_for_busy_machine_or_few_failures() {
+        let checks = checks::PHASES[0].checks(true);
+        let failed = |count: usize, pressure: Option<f64>| {
+            let one = |check| FailedCheck { check, reason: "late".into(), seconds: 1.0, pressure };
+            checks[..count].iter().map(one).collect::<Vec<_>>()
+        };
+        let counts = |failed| {
+            let (again, lost) = second_tries(failed);
+            (again.len(), lost.len())
+        };
+        assert_eq!(counts(failed(SECOND_TRIES, Some(0.1))), (SECOND_TRIES, 0));
+        assert_eq!(counts(failed(SECOND_TRIES + 1, None)), (0, SECOND_TRIES + 1));
+        let mut mixed = failed(SECOND_TRIES + 1, Some(0.1));
+        mixed.extend(failed(2, Some(0.9)));
+        assert_eq!(counts(mixed), (2, SECOND_TRIES + 1));
+        let note = failed(1, Some(0.1)).remove(0).note();
+        assert_eq!(note, "second try, first: late; processors short 10 % of the time");
     }
 }
