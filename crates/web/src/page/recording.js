@@ -8,9 +8,19 @@ function offerRecording(title) {
   at('recorded').textContent = title.recording ? 'Recorded as “' + title.recording.title + '”.' : '';
 }
 
+// Loads the list until a recording that has ended is in it: a long one takes a while to become a title.
+const LOADS_AT_MOST = 24;
+async function awaitTitle(shown) {
+  for (let n = 0; n < LOADS_AT_MOST && !titles.some(({ title }) => title === shown); n++) {
+    await new Promise((resolve) => { setTimeout(resolve, LIVE_EVERY_MS); });
+    await load();
+  }
+}
+
 at('record').addEventListener('click', async () => {
   const { title } = playing;
-  const method = title.recording ? 'DELETE' : 'PUT';
+  const recorded = title.recording;
+  const method = recorded ? 'DELETE' : 'PUT';
   at('record').disabled = true;
   try {
     const answer = await fetch(address(title.name.split('/').map(encodeURIComponent).join('/') + '/recording'), { method });
@@ -18,7 +28,7 @@ at('record').addEventListener('click', async () => {
     if (!why) title.recording = method === 'PUT' ? await answer.json() : null;
     if (playing.title === title) offerRecording(title);
     at('recorded').textContent = why ? 'Not recorded: ' + why + '.' : title.recording ? at('recorded').textContent : 'The recording is a title within moments.';
-    if (!why && !title.recording) setTimeout(load, LIVE_EVERY_MS);
+    if (recorded && !why) awaitTitle(recorded.title);
   } catch {
     at('recorded').textContent = 'The server does not answer.';
   }
