@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use super::fetch::{FetchClient, Shop};
-use super::{Contender, Fetched, ServerTurn, compare, cpu_ns, rounds, rows, segments, while_fetching};
+use super::{Contender, Fetched, ServerTurn, compare, cpu_ns, ratio, rounds, rows, segments, while_fetching};
 use crate::benches::toe::rig::{
     ENGINE_IP, Offload, PEER, Places, ToeRig, become_, softirq_thread, thread_ns,
 };
@@ -30,7 +30,7 @@ use crate::benches::toe::{MTU, falls_back};
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::meter::Usage;
 use crate::capacity::site::Group;
-use crate::frame::{NoiseMeter, Options, Report};
+use crate::frame::{NoiseMeter, Options, Promise, Report};
 use crate::netns::SERVER_IP;
 use crate::peers;
 use crate::proc::ThreadTimes;
@@ -38,6 +38,8 @@ use crate::tcp_host::{KERNEL_IP, OUR_IP};
 
 /// The part's name.
 pub(super) const PART: &str = "engine";
+/// Ours against the kernel's TCP, in bytes a processor second.
+const RATIO_BOUND: f64 = 0.8;
 /// Default HTTP port, which the offload engine has too.
 const PORT: u16 = 8080;
 const RTSP_PORT: u16 = 8554;
@@ -96,13 +98,15 @@ pub(super) fn run(
     });
     let turn =
         |at: usize, length| turn(&servers[cases[at].server], cases[at].offload, &contenders[at], length);
-    let (turns, _) = rounds(options, PART, (contenders.len(), None), turn, noise)?;
+    let (turns, confidence) = rounds(options, PART, (contenders.len(), Some(RATIO_BOUND)), turn, noise)?;
     for (contender, turns) in contenders.iter().zip(&turns) {
         report.rows.extend(rows(PART, contender, turns));
     }
     for (case, turns_of_it) in cases.iter().zip(&turns).skip(1) {
         report.rows.push(compare(PART, ours, case.name, &turns[0], turns_of_it));
     }
+    let ratio = ratio(&turns[0], &turns[1], confidence);
+    report.promises.push(Promise::at_least("http-engine-ratio", ratio, RATIO_BOUND, ""));
     Ok(())
 }
 
