@@ -46,7 +46,7 @@ pub(super) struct BenchArgs {
     pub(super) markdown: Option<PathBuf>,
     /// Name in those two markers, if not that of the benchmark
     #[arg(long, value_name = "NAME", requires = "markdown")]
-    section: Option<String>,
+    pub(super) section: Option<String>,
     /// How long a comparison goes on while the bound of a target lies in its interval [default: 60s,
     /// 20s with --quick]
     #[arg(long, value_name = "TIME", value_parser = parse_secs)]

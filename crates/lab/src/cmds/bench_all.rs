@@ -19,6 +19,8 @@ use crate::report::{self, BenchOutcome, OutcomeState};
 
 /// Directory of the report without `--report`.
 const DIRECTORY: &str = "bench-report";
+/// What the markers in a document name without `--section`.
+const SECTION: &str = "all";
 /// Options of single benchmarks that have a meaning for all.
 const OPTIONS: [&str; 2] = ["only", "runs"];
 
@@ -29,17 +31,21 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     check_tree(&commit, args.allow_dirty)?;
     let dir = args.report.clone().unwrap_or_else(|| PathBuf::from(DIRECTORY)).join(key(args, &commit));
     report::make_dir(&dir)?;
+    let document = args.markdown.as_deref().map(|file| (file, args.section.as_deref().unwrap_or(SECTION)));
+    if let Some((file, section)) = document {
+        report::check_markdown(file, section)?;
+    }
     let options = Options { only: Vec::new(), ..args.options(ProgressSink::silent())? };
     let waiting = |bench: &&'static Bench| BenchOutcome::without_result(bench, OutcomeState::Waiting);
     let mut outcomes: Vec<BenchOutcome> = chosen.iter().map(waiting).collect();
-    let mut is_interrupted = false;
+    let (command, mut is_interrupted) = (args.command(), false);
     for (at, bench) in chosen.into_iter().enumerate() {
         match one(args, bench, &options, (&dir, &commit))? {
             Some(outcome) => outcomes[at] = outcome,
             None => is_interrupted = true,
         }
         // Written each time, so that the page is complete however this program ends.
-        report::write_summary(&dir, &outcomes, (&commit, &args.command(), &now_utc()))?;
+        report::write_summary(&dir, &outcomes, (&commit, &command, &now_utc()))?;
         if is_interrupted {
             break;
         }
@@ -50,6 +56,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         eprintln!("millrace: bench all: {Cancelled}; the same command goes on where it was");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
+    // Not before the end: a changed document is a changed tree, in which nothing can go on.
+    if let Some((file, section)) = document {
+        report::write_summary_markdown(file, section, &outcomes, (&commit, &command, &now_utc()))?;
+    }
     Ok(ExitCode::from(exit_code(&outcomes, args.check)))
 }
 
@@ -57,7 +67,7 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 fn chosen(args: &BenchArgs) -> anyhow::Result<Vec<&'static Bench>> {
     let given = args.what.given();
     let unknown = given.iter().map(|(name, _)| *name).find(|name| !OPTIONS.contains(name));
-    let unknown = unknown.or(args.json.then_some("json")).or(args.markdown.is_some().then_some("markdown"));
+    let unknown = unknown.or(args.json.then_some("json"));
     anyhow::ensure!(
         unknown.is_none(),
         "bench all: --{} means nothing to it; its own options are: --{}",

@@ -2,8 +2,9 @@
 
 use anyhow::{bail, ensure};
 
+use super::summary::BenchOutcome;
 use super::table::{TextTable, promises, tables};
-use crate::frame::Report;
+use crate::frame::{Report, TargetState};
 
 /// What stands between the markers: how it was measured, the figures, the promises.
 pub(super) fn body(report: &Report, date: &str) -> String {
@@ -20,6 +21,36 @@ pub(super) fn body(report: &Report, date: &str) -> String {
         out += &format!("\nRead the figures with care: {}.\n", cell(&noise.to_string()));
     }
     for table in tables(&report.rows).iter().chain(&promises(&report.promises)) {
+        out.push('\n');
+        markdown_table(&mut out, table);
+    }
+    out
+}
+
+/// The same for many benchmarks: how many targets have which verdict, and all targets in one table.
+pub(super) fn summary(outcomes: &[BenchOutcome], (commit, command, date): (&str, &str, &str)) -> String {
+    let all = || outcomes.iter().flat_map(|outcome| &outcome.promises);
+    let counts = TargetState::ALL.map(|state| {
+        format!("{} {}", all().filter(|promise| promise.verdict == state).count(), state.word())
+    });
+    let command = command.replace('`', "'");
+    let mut out = format!("`{command}`; commit {}; {date}. Targets: {}.\n", cell(commit), counts.join(", "));
+    let mut table: Option<TextTable> = None;
+    for outcome in outcomes {
+        let Some(mut part) = promises(&outcome.promises) else { continue };
+        // The name stands once, at its first target.
+        for (at, row) in part.rows.iter_mut().enumerate() {
+            row.insert(0, if at == 0 { outcome.bench.name.to_owned() } else { String::new() });
+        }
+        match &mut table {
+            Some(table) => table.rows.append(&mut part.rows),
+            None => {
+                part.head.insert(0, "bench".to_owned());
+                table = Some(TextTable { words: part.words + 1, ..part });
+            }
+        }
+    }
+    for table in &table {
         out.push('\n');
         markdown_table(&mut out, table);
     }

@@ -77,6 +77,19 @@ pub fn write_markdown(file: &Path, section: &str, report: &Report, date: &str) -
     write_whole(file, &with_section(file, section, &markdown::body(report, date))?)
 }
 
+/// The same for the targets of many benchmarks. `facts`: commit, command line and date.
+///
+/// # Errors
+/// As [`write_markdown`].
+pub fn write_summary_markdown(
+    file: &Path,
+    section: &str,
+    outcomes: &[BenchOutcome],
+    facts: (&str, &str, &str),
+) -> anyhow::Result<()> {
+    write_whole(file, &with_section(file, section, &markdown::summary(outcomes, facts))?)
+}
+
 /// Whether [`write_markdown`] will find its place: to be asked before something is measured for long.
 ///
 /// # Errors

@@ -236,6 +236,26 @@ fn markdown_replaces_its_section_and_nothing_else() {
 }
 
 #[test]
+fn summary_in_markdown_lists_every_target_of_every_benchmark() {
+    let measured = BenchOutcome { bench: &BENCH, promises: report().promises, state: OutcomeState::Measured };
+    let waiting = BenchOutcome {
+        promises: vec![Promise::not_measured("more")],
+        state: OutcomeState::Waiting,
+        ..measured.clone()
+    };
+    let text = markdown::summary(&[measured, waiting], ("abc", "millrace bench all", "today"));
+    assert_eq!(
+        text,
+        "`millrace bench all`; commit abc; today. Targets: 1 met, 1 missed, 0 undecided, 1 not measured.\n\n\
+         | bench | target | measured | 95 % interval | bound | verdict |\n\
+         | --- | --- | ---: | ---: | ---: | ---: |\n\
+         | demo | loss | 0 packets |  | &lt;= 0 packets | met |\n\
+         |  | rate | 2 MB/s |  | >= 3 MB/s | missed |\n\
+         | demo | more | – |  | – | not measured |\n"
+    );
+}
+
+#[test]
 fn markdown_without_its_markers_is_left_alone() {
     let replace = |text: &str| markdown::replace_section(text, "x", "new").unwrap_err().to_string();
     assert_eq!(
