@@ -74,7 +74,15 @@ impl ToeHost {
     /// # Errors
     /// As [`Engine::serve`].
     pub fn serve(&mut self, path: &Path) -> io::Result<()> {
-        self.engine.serve(path, Access::default())
+        self.serve_to(path, Access::default())
+    }
+
+    /// Lets other programs, also those that `access` names, have sockets of it.
+    ///
+    /// # Errors
+    /// As [`Engine::serve`].
+    pub fn serve_to(&mut self, path: &Path, access: Access) -> io::Result<()> {
+        self.engine.serve(path, access)
     }
 
     /// The engine.

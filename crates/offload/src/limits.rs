@@ -51,6 +51,9 @@ pub const REQUESTS_PER_TURN: u32 = 256;
 pub const FRAMES_PER_TURN: usize = 256;
 /// Listeners of a host that did not choose: an address for each protocol and interface that a server has.
 pub const LISTENERS: u8 = 16;
+/// How long a connection waits for the host that it was offered before it goes to another one that waits at the same address: longer than a host
+/// needs to wake up on a busy machine, and no longer than a caller hardly notices.
+pub const OFFER_NS: u64 = 100_000_000;
 /// Default backlog of a listener: the value of the standard library.
 pub const DEFAULT_BACKLOG: u32 = 128;
 /// Bytes that a connection may have given and not acknowledged before its writer sleeps: four thresholds, so that there is something to send while

@@ -1,5 +1,6 @@
 //! Waiting for engine and kernel at once. No thread waits with the lock held.
 
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,18 +88,29 @@ impl Drop for Own {
 }
 
 thread_local! {
-    static OWN: std::cell::OnceCell<Own> = const { std::cell::OnceCell::new() };
+    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
 fn own_bell() -> CallResult<Arc<OwnedFd>> {
-    OWN.with(|own| {
-        if let Some(bell) = own.get() {
+    OWN.with_borrow_mut(|own| {
+        if let Some(bell) = own {
             return Ok(Arc::clone(&bell.0));
         }
         let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         table::set(bell.as_raw_fd(), DescriptorKind::Internal);
-        Ok(Arc::clone(&own.get_or_init(|| Own(bell)).0))
+        *own = Some(Own(Arc::clone(&bell)));
+        Ok(bell)
     })
+}
+
+/// In a child: the parent's thread waits at the same open file, and must not lose its rings to this one.
+pub(crate) fn forget_bell() {
+    OWN.with(|own| {
+        // A signal handler may fork while the thread makes it.
+        if let Ok(mut own) = own.try_borrow_mut() {
+            *own = None;
+        }
+    });
 }
 
 const fn readable(fd: i32) -> pollfd {

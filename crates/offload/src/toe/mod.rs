@@ -81,7 +81,7 @@ pub use self::egress::{EngineTx, Seat};
 pub use self::host::tokio;
 pub use self::host::{Host, Incoming, Readiness, Received, Sockets, TcpListener, TcpStream};
 pub use self::pair::PairSettings;
-pub use self::record::Fault;
+pub use self::record::{Fault, Sharing};
 pub use self::remote::{Access, connect, connections, default_socket, status};
 pub use millrace_tcp::conn::{ConnectionState, TcpCounters};
 pub use millrace_tcp::ip::IpCounters;

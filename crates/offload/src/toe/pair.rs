@@ -177,6 +177,8 @@ pub(super) struct EngineEnd {
     pub(super) events: RingProducer,
     /// Ranges of leased extents, in the order of their requests: of a host of this program.
     pub(super) extents: Option<rtrb::Consumer<Extent>>,
+    /// User of the host's process.
+    pub(super) user: u32,
     /// Wakes the host's thread.
     pub(super) bell: Arc<EventBell>,
     /// The bell that the host rings if it is another process; the engine's own bell otherwise.
@@ -195,7 +197,8 @@ impl EngineEnd {
         let layout = Layout::new(settings)?;
         let requests = RingConsumer::new(&words, layout.requests, settings.requests).ok_or_else(too_small)?;
         let events = RingProducer::new(&words, layout.events, layout.event_entries).ok_or_else(too_small)?;
-        Ok(Self { words, layout, requests, events, extents: None, bell, doorbell })
+        let user = rustix::process::geteuid().as_raw();
+        Ok(Self { words, layout, requests, events, extents: None, user, bell, doorbell })
     }
 
     /// An end without a host: nothing is ever asked there.
@@ -219,7 +222,7 @@ impl EngineEnd {
         };
         let requests = RingConsumer::new(&words, requests, 1).ok_or_else(too_small)?;
         let events = RingProducer::new(&words, events, 1).ok_or_else(too_small)?;
-        Ok(Self { words, layout, requests, events, extents: None, bell, doorbell: None })
+        Ok(Self { words, layout, requests, events, extents: None, user: u32::MAX, bell, doorbell: None })
     }
 
     /// The area that the host's bytes are sent from; `None`: there is no host.

@@ -13,6 +13,22 @@ use millrace_tcp::stack::CallError;
 /// Buffers that one request gives back.
 pub(super) const GIVEN_AT_ONCE: usize = 12;
 
+/// The listeners that may share an address with this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// With listeners of the same user that share too, as with `SO_REUSEPORT`.
+    pub is_shared: bool,
+    /// With listeners that have the same key, whoever opens them; 0: there is none. Only a process that has inherited the listener knows it.
+    pub key: u64,
+}
+
+impl Sharing {
+    /// Whether there may be others.
+    pub(super) fn has_others(self) -> bool {
+        self.is_shared || self.key != 0
+    }
+}
+
 /// From a host to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostRequest {
@@ -22,8 +38,8 @@ pub(super) enum HostRequest {
         socket: u32,
         /// Connections that wait to be accepted, at most.
         backlog: u32,
-        /// Others that say so too may listen there.
-        is_shared: bool,
+        /// Which others may listen there.
+        sharing: Sharing,
         /// Where; the address may be unspecified.
         local: SocketAddr,
     },
@@ -33,6 +49,11 @@ pub(super) enum HostRequest {
         /// The listener.
         listener: u32,
         /// A free socket of the host.
+        socket: u32,
+    },
+    /// Take a connection of a shared listener: until then the engine may give it to another listener.
+    Take {
+        /// The connection.
         socket: u32,
     },
     /// Make `socket` a connection. Answered by [`HostEvent::Connected`].
@@ -171,6 +192,11 @@ pub(super) enum HostEvent {
         /// The socket.
         socket: u32,
     },
+    /// An accepted connection that was not taken in time is another listener's now, and the socket is none.
+    Recalled {
+        /// The socket.
+        socket: u32,
+    },
     /// Of [`HostRequest::Set`].
     Done {
         /// The connection.
@@ -296,6 +322,7 @@ const SET: u8 = 7;
 const WAKE: u8 = 8;
 const GIVE: u8 = 9;
 const SEND_EXTENT: u8 = 10;
+const TAKE: u8 = 11;
 
 const LISTENING: u8 = 1;
 const ACCEPTED: u8 = 2;
@@ -305,6 +332,7 @@ const END: u8 = 5;
 const ROOM: u8 = 6;
 const CLOSED: u8 = 7;
 const DONE: u8 = 8;
+const RECALLED: u8 = 9;
 
 /// Where in the first word of a new connection its generation is.
 const GENERATION_SHIFT: u32 = 16;
@@ -358,11 +386,12 @@ impl HostRequest {
     pub(super) fn encode(&self) -> Record {
         let mut record = [0; 7];
         match *self {
-            Self::Listen { socket, backlog, is_shared, local } => {
-                record[0] = first(LISTEN, u8::from(is_shared), socket);
+            Self::Listen { socket, backlog, sharing, local } => {
+                record[0] = first(LISTEN, u8::from(sharing.is_shared), socket);
                 record[1..4].copy_from_slice(&end(local));
-                record[4] = u64::from(backlog);
+                (record[4], record[5]) = (u64::from(backlog), sharing.key);
             }
+            Self::Take { socket } => record[0] = first(TAKE, 0, socket),
             Self::Accept { listener, socket } => {
                 (record[0], record[1]) = (first(ACCEPT, 0, socket), u64::from(listener));
             }
@@ -398,8 +427,10 @@ impl HostRequest {
         Some(match kind {
             LISTEN => {
                 let (local, backlog) = (end_of(&record[1..4])?, low(record[4]));
-                Self::Listen { socket, backlog, is_shared: flag != 0, local }
+                let sharing = Sharing { is_shared: flag != 0, key: record[5] };
+                Self::Listen { socket, backlog, sharing, local }
             }
+            TAKE => Self::Take { socket },
             ACCEPT => Self::Accept { listener: low(record[1]), socket },
             CONNECT => {
                 Self::Connect { socket, local: end_of(&record[1..4])?, remote: end_of(&record[4..7])? }
@@ -455,6 +486,7 @@ impl HostEvent {
             Self::End { socket, error } => record[0] = first(END, code(error), socket),
             Self::Room { socket } => record[0] = first(ROOM, 0, socket),
             Self::Closed { socket } => record[0] = first(CLOSED, 0, socket),
+            Self::Recalled { socket } => record[0] = first(RECALLED, 0, socket),
             Self::Done { socket, error } => record[0] = first(DONE, code(error), socket),
         }
         record
@@ -481,6 +513,7 @@ impl HostEvent {
             END => Self::End { socket, error },
             ROOM => Self::Room { socket },
             CLOSED => Self::Closed { socket },
+            RECALLED => Self::Recalled { socket },
             DONE => Self::Done { socket, error },
             _ => return None,
         })

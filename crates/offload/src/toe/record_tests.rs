@@ -13,8 +13,14 @@ fn v6() -> SocketAddr {
 #[test]
 fn requests_are_read_as_they_were_written() {
     let requests = [
-        HostRequest::Listen { socket: 1, backlog: 128, is_shared: false, local: v4() },
-        HostRequest::Listen { socket: u32::MAX, backlog: u32::MAX, is_shared: true, local: v6() },
+        HostRequest::Listen { socket: 1, backlog: 128, sharing: Sharing::default(), local: v4() },
+        HostRequest::Listen {
+            socket: u32::MAX,
+            backlog: u32::MAX,
+            sharing: Sharing { is_shared: true, key: u64::MAX - 1 },
+            local: v6(),
+        },
+        HostRequest::Take { socket: 10 },
         HostRequest::Accept { listener: 2, socket: 3 },
         HostRequest::Connect { socket: 4, local: v4(), remote: v6() },
         HostRequest::Send { socket: 5, offset: 0xdead_beef, bytes: 0xcafe_babe },
@@ -51,6 +57,7 @@ fn events_are_read_as_they_were_written() {
         HostEvent::Data { socket: 1, buffer: u32::MAX, bytes: 7 },
         HostEvent::Room { socket: 2 },
         HostEvent::Closed { socket: u32::MAX },
+        HostEvent::Recalled { socket: 3 },
     ] {
         assert_eq!(HostEvent::decode(&event.encode()), Some(event));
     }

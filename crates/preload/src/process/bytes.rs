@@ -42,7 +42,9 @@ impl Process {
             SocketStage::Connected { number, .. } => Ok(Some(number)),
             SocketStage::Connecting { .. } => Ok(None),
             SocketStage::Bound(_) => Err(socket.error.take().unwrap_or(unconnected)),
-            SocketStage::Listening { .. } => Err(unconnected),
+            SocketStage::Listening { .. } | SocketStage::Inherited { .. } | SocketStage::Reopening { .. } => {
+                Err(unconnected)
+            }
             SocketStage::Lost => Err(lost()),
         }
     }

@@ -53,7 +53,9 @@ impl Process {
                 set.refs -= 1;
                 if set.refs == 0 {
                     self.sets.remove(index);
-                    self.sockets.iter_mut().for_each(|socket| socket.watchers.retain(|of| of.0 != index));
+                    self.sockets
+                        .iter_mut()
+                        .for_each(|(_, socket)| socket.watchers.retain(|of| of.0 != index));
                 }
             }
             DescriptorKind::Kernel | DescriptorKind::Internal => {}
@@ -75,6 +77,8 @@ impl Process {
         let watcher = (set, key.0);
         match operation {
             libc::EPOLL_CTL_ADD => {
+                self.open_inherited(key.1)?;
+                let of = self.sets.get(set)?;
                 of.add(key, event.events, event.u64)?;
                 self.sockets.get(key.1)?.watchers.push(watcher);
             }

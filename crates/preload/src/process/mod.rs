@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `socket` | a socket: its stage and its readiness |
 //! | `opening` | bind, connect, listen, accept, shutdown |
+//! | `inherited` | listeners of a parent, in its child |
 //! | `bytes` | reading and writing |
 //! | `options` | options that mean something to the engine |
 //! | `descriptors` | close, dup, epoll sets |
 
 mod bytes;
 mod descriptors;
+mod inherited;
 mod opening;
 mod options;
 mod socket;
@@ -36,7 +38,7 @@ use crate::config::{Config, Subnet};
 use crate::errno::{CallResult, Errno};
 use crate::ready::Set;
 use crate::table::{self, DescriptorKind};
-use crate::wait::{Interest, Waiter};
+use crate::wait::{self, Interest, Waiter};
 use crate::{message, real};
 
 static CONFIG: LazyLock<Config> = LazyLock::new(|| {
@@ -102,8 +104,9 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().filter_map(|place| place.1.as_mut())
+    fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        let all = self.places.iter_mut().zip(0..);
+        all.filter_map(|((count, value), place)| Some((*count << PLACE_BITS | place, value.as_mut()?)))
     }
 }
 
@@ -172,7 +175,9 @@ impl Process {
         }
     }
 
+    /// The engine, to which a child of a fork attaches here: its sockets are the parent's.
     fn engine(&mut self) -> CallResult<&mut Sockets> {
+        self.attach_once();
         match &mut self.way {
             EngineAttachment::Open(open) => Ok(&mut open.sockets),
             _ => Err(Errno::NETDOWN),
@@ -204,11 +209,15 @@ impl Process {
         self.owners[number] = index;
     }
 
-    /// Attaches to the engine, if that was not tried yet. `None`: there is none.
-    fn subnets(&mut self) -> Option<&[Subnet]> {
+    fn attach_once(&mut self) {
         if matches!(self.way, EngineAttachment::Unknown) {
             self.way = CONFIG.engine.as_deref().map_or(EngineAttachment::None, attach);
         }
+    }
+
+    /// Attaches to the engine, if that was not tried yet. `None`: there is none.
+    fn subnets(&mut self) -> Option<&[Subnet]> {
+        self.attach_once();
         match &self.way {
             EngineAttachment::Open(open) if open.sockets.is_stopped() => {
                 message::once(
@@ -312,15 +321,21 @@ impl Process {
             // Dropped, it would close the parent's sockets.
             Box::leak(open);
         }
-        self.sockets.iter_mut().for_each(Socket::lose);
         self.owners.clear();
         self.waiters.clear();
+        let Self { sockets, sets, .. } = self;
+        for (index, socket) in sockets.iter_mut() {
+            if socket.inherit() {
+                // Sets that were inherited with it ask for it at their next wait, which opens it.
+                socket.mark_in(sets, index);
+            }
+        }
     }
 
     /// Called at the end of the process: its written data is still sent, as by the kernel.
     fn leave(&mut self) -> bool {
         let mut numbers: Vec<u32> = Vec::new();
-        self.sockets.iter_mut().for_each(|socket| numbers.extend(socket.take_numbers().1));
+        self.sockets.iter_mut().for_each(|(_, socket)| numbers.extend(socket.take_numbers().1));
         let EngineAttachment::Open(open) = &mut self.way else { return false };
         numbers.iter().for_each(|&number| open.sockets.close(number, false));
         open.sockets.flush();
@@ -330,11 +345,7 @@ impl Process {
 
 fn mark(sockets: &mut Slab<Socket>, sets: &mut Slab<Set>, waiters: &[Waiter], index: u32) {
     let Ok(socket) = sockets.get(index) else { return };
-    for &(set, fd) in &socket.watchers {
-        if let Ok(set) = sets.get(set) {
-            set.mark((fd, index));
-        }
-    }
+    socket.mark_in(sets, index);
     for waiter in waiters {
         let is_woken = match waiter.interest {
             Interest::Any => true,
@@ -390,6 +401,7 @@ extern "C" fn in_child() {
         if let Some(mut process) = guard.borrow_mut().take() {
             process.forget();
             descriptors::own();
+            wait::forget_bell();
         }
     });
 }

@@ -61,8 +61,8 @@ impl Process {
             SocketStage::Bound(local) => local,
             SocketStage::Connecting { .. } => return Err(Errno::ALREADY),
             SocketStage::Connected { .. } => return Err(Errno::ISCONN),
-            SocketStage::Listening { .. } => return Err(Errno::INVAL),
             SocketStage::Lost => return Err(lost()),
+            _ => return Err(Errno::INVAL),
         };
         if let Some(errno) = socket.error.take() {
             // A second call returns the result of the first.
@@ -80,11 +80,10 @@ impl Process {
     }
 
     /// Begins to listen; the numbers that are to become listeners.
-    fn begin_listen(&mut self, index: u32, port: u16, backlog: u32) -> CallResult<Vec<u32>> {
+    pub(super) fn begin_listen(&mut self, index: u32, local: SocketAddr) -> CallResult<Vec<u32>> {
         let socket = self.sockets.get(index)?;
-        let SocketStage::Bound(local) = socket.stage else { return Err(Errno::INVAL) };
-        let mut local = canonical(local);
-        local.set_port(port);
+        let (sharing, backlog) = (socket.sharing, socket.backlog);
+        let (local, port) = (canonical(local), local.port());
         let mut ends = vec![local];
         if local.ip().is_unspecified() && local.is_ipv6() && !socket.is_v6_only {
             ends = [Family::V6, Family::V4].map(|family| SocketAddr::new(any(family).ip(), port)).to_vec();
@@ -97,7 +96,7 @@ impl Process {
         }
         let mut numbers = Vec::new();
         for end in ends {
-            match self.engine()?.listen(end, backlog) {
+            match self.engine()?.listen(end, backlog, sharing) {
                 Ok(number) => numbers.push(number),
                 Err(error) => {
                     numbers.iter().for_each(|&number| self.give_up(number));
@@ -111,7 +110,7 @@ impl Process {
         Ok(numbers)
     }
 
-    fn give_up(&mut self, number: u32) {
+    pub(super) fn give_up(&mut self, number: u32) {
         if let Ok(engine) = self.engine() {
             engine.close(number, false);
         }
@@ -119,7 +118,7 @@ impl Process {
     }
 
     /// Whether all of them listen; if one cannot, none does.
-    fn end_listen(&mut self, numbers: &[u32]) -> CallResult<Option<()>> {
+    pub(super) fn end_listen(&mut self, numbers: &[u32]) -> CallResult<Option<()>> {
         let mut is_open = true;
         for &number in numbers {
             let engine = self.engine()?;
@@ -138,9 +137,12 @@ impl Process {
 
     /// The next connection of a listener: its number and its ends.
     fn next_connection(&mut self, index: u32) -> CallResult<Option<(u32, (SocketAddr, SocketAddr))>> {
+        self.open_inherited(index)?;
+        self.use_listener(index);
         let socket = self.sockets.get(index)?;
         let numbers = match &socket.stage {
             SocketStage::Listening { numbers, .. } => numbers.clone(),
+            SocketStage::Reopening { .. } => return Ok(None),
             SocketStage::Lost => return Err(lost()),
             _ => return Err(Errno::INVAL),
         };
@@ -160,8 +162,8 @@ impl Process {
 /// Returns the error for a child that uses its parent's socket.
 pub(super) fn lost() -> Errno {
     message::once(
-        "a socket of the engine is used by a process that has inherited it (ENOTCONN): sockets of the engine stay with the process that has made them. \
-         Run the program without worker processes (nginx: daemon off; master_process off;)",
+        "a connection of the engine is used by a process that has inherited it (ENOTCONN): connections of the engine stay with the process that has made \
+         or accepted them; only listeners are inherited",
     );
     Errno::NOTCONN
 }
@@ -233,16 +235,19 @@ fn connect_ours(index: u32, remote: SocketAddr) -> CallResult<()> {
 
 /// `listen` of a socket of ours.
 pub(crate) fn listen(index: u32, backlog: i32) -> CallResult<()> {
-    let backlog = backlog.max(1) as u32;
     let stage = with(|process| {
-        process.sockets.get(index).map(|socket| match socket.stage {
-            SocketStage::Bound(local) => Ok(Some(local)),
+        let socket = process.sockets.get(index)?;
+        match socket.stage {
+            SocketStage::Bound(local) => {
+                socket.backlog = backlog.max(1) as u32;
+                Ok(Some(local))
+            }
             // Linux changes the backlog. The engine's stays.
-            SocketStage::Listening { .. } => Ok(None),
+            _ if socket.is_listener() => Ok(None),
             SocketStage::Lost => Err(lost()),
             _ => Err(Errno::INVAL),
-        })
-    })???;
+        }
+    })??;
     let Some(local) = stage else { return Ok(()) };
     let mut random = SplitMix(MonotonicClock.now().0);
     let mut tries = if local.port() == 0 { PORT_TRIES } else { 1 };
@@ -254,32 +259,21 @@ pub(crate) fn listen(index: u32, backlog: i32) -> CallResult<()> {
             }
             port => port,
         };
-        let numbers = with(|process| process.begin_listen(index, port, backlog))??;
+        let local = SocketAddr::new(local.ip(), port);
+        let numbers = with(|process| process.begin_listen(index, local))??;
         tries -= 1;
         match wait_for(index, Until::Then(None), |process| process.end_listen(&numbers)) {
             Err(Errno::ADDRINUSE) if tries > 0 => {}
             outcome => {
                 outcome?;
-                let local = SocketAddr::new(local.ip(), port);
                 return with(|process| {
-                    process.sockets.get(index)?.stage = SocketStage::Listening { numbers, local };
-                    // From now on the listener has news of connections.
-                    process.ask_for_connections(index)
+                    let stage = SocketStage::Listening { numbers, local };
+                    process.sockets.get(index)?.stage = stage;
+                    process.mark(index);
+                    Ok(())
                 })?;
             }
         }
-    }
-}
-
-impl Process {
-    fn ask_for_connections(&mut self, index: u32) -> CallResult<()> {
-        let socket = self.sockets.get(index)?;
-        let SocketStage::Listening { numbers, .. } = &socket.stage else { return Ok(()) };
-        for number in numbers.clone() {
-            self.engine()?.ask_for_next(number);
-        }
-        self.mark(index);
-        Ok(())
     }
 }
 
@@ -333,7 +327,9 @@ pub(crate) fn shutdown(index: u32, how: i32) -> CallResult<()> {
         let number = match socket.stage {
             SocketStage::Connected { number, .. } => number,
             SocketStage::Lost => return Err(lost()),
-            SocketStage::Listening { local, .. } => {
+            SocketStage::Listening { local, .. }
+            | SocketStage::Inherited { local, .. }
+            | SocketStage::Reopening { local, .. } => {
                 // No further connections are admitted.
                 let (_, numbers) = socket.take_numbers();
                 socket.stage = SocketStage::Bound(local);
@@ -356,8 +352,11 @@ pub(crate) fn names(index: u32) -> CallResult<(SocketAddr, Option<SocketAddr>, F
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
         let (local, remote) = match &socket.stage {
-            SocketStage::Bound(local) | SocketStage::Listening { local, .. } => (*local, None),
-            SocketStage::Connecting { local, .. } => (*local, None),
+            SocketStage::Bound(local)
+            | SocketStage::Listening { local, .. }
+            | SocketStage::Inherited { local, .. }
+            | SocketStage::Reopening { local, .. }
+            | SocketStage::Connecting { local, .. } => (*local, None),
             SocketStage::Connected { ends, .. } => (ends.0, Some(ends.1)),
             SocketStage::Lost => return Err(lost()),
         };

@@ -50,6 +50,9 @@ pub(crate) fn set_option(index: u32, fd: i32, level: i32, name: i32) -> CallResu
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => socket.read_timeout = real::time_option(fd, name),
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.write_timeout = real::time_option(fd, name),
             (libc::SOL_SOCKET, libc::SO_LINGER) => socket.resets = real::lingers_for_nothing(fd),
+            (libc::SOL_SOCKET, libc::SO_REUSEPORT) => {
+                socket.sharing.is_shared = real::option(fd, level, name)? != 0;
+            }
             (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
                 socket.is_v6_only = real::option(fd, level, name)? != 0;
             }
@@ -84,7 +87,7 @@ pub(crate) fn get_option(index: u32, level: i32, name: i32) -> CallResult<Option
     with(|process| {
         process.settle(index)?;
         let socket = process.sockets.get(index)?;
-        let is_listening = matches!(socket.stage, SocketStage::Listening { .. });
+        let is_listening = socket.is_listener();
         Ok(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(OptionValue::Number(is_listening.into())),
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -100,8 +103,8 @@ pub(crate) fn get_option(index: u32, level: i32, name: i32) -> CallResult<Option
             (libc::IPPROTO_TCP, libc::TCP_INFO) => Some(OptionValue::State(match socket.stage {
                 SocketStage::Connected { .. } => ESTABLISHED,
                 SocketStage::Connecting { .. } => SYN_SENT,
-                SocketStage::Listening { .. } => LISTEN,
-                SocketStage::Bound(_) | SocketStage::Lost => CLOSE,
+                _ if is_listening => LISTEN,
+                _ => CLOSE,
             })),
             _ => None,
         })
@@ -120,9 +123,11 @@ pub(crate) fn set_nonblocking(index: u32, is_nonblocking: bool) -> CallResult<()
 pub(crate) fn unread(index: u32) -> CallResult<usize> {
     with(|process| {
         process.settle(index)?;
-        match process.sockets.get(index)?.stage {
+        let socket = process.sockets.get(index)?;
+        let is_listener = socket.is_listener();
+        match socket.stage {
             SocketStage::Connected { number, .. } => Ok(process.engine()?.ready(number).unread),
-            SocketStage::Listening { .. } => Err(Errno::INVAL),
+            _ if is_listener => Err(Errno::INVAL),
             _ => Ok(0),
         }
     })?
@@ -132,9 +137,11 @@ pub(crate) fn unread(index: u32) -> CallResult<usize> {
 pub(crate) fn unsent(index: u32) -> CallResult<u64> {
     with(|process| {
         process.settle(index)?;
-        match process.sockets.get(index)?.stage {
+        let socket = process.sockets.get(index)?;
+        let is_listener = socket.is_listener();
+        match socket.stage {
             SocketStage::Connected { number, .. } => Ok(process.engine()?.unacknowledged(number)),
-            SocketStage::Listening { .. } => Err(Errno::INVAL),
+            _ if is_listener => Err(Errno::INVAL),
             _ => Ok(0),
         }
     })?

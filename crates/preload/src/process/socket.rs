@@ -1,11 +1,15 @@
 //! A socket of the engine: its stage and its readiness. Several descriptors may refer to it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Process;
+use millrace_offload::toe::Sharing;
+
+use super::{Process, Slab};
 use crate::address::Family;
 use crate::errno::{self, CallResult, Errno};
+use crate::ready::Set;
 use crate::real;
 use crate::wait::Until;
 
@@ -27,6 +31,16 @@ pub(super) enum SocketStage {
         numbers: Vec<u32>,
         local: SocketAddr,
     },
+    /// A listener of the parent's, before a fork. Its first use opens it in this process; or why that has failed.
+    Inherited {
+        local: SocketAddr,
+        failed: Option<Errno>,
+    },
+    /// Such a listener while the engine opens it for this process.
+    Reopening {
+        numbers: Vec<u32>,
+        local: SocketAddr,
+    },
     /// It was a parent's, before a fork.
     Lost,
 }
@@ -40,6 +54,9 @@ pub(crate) struct Socket {
     pub(super) stage: SocketStage,
     pub(super) is_nonblocking: bool,
     pub(super) is_v6_only: bool,
+    /// Of a listener: the others that may share its address, and how many connections may wait.
+    pub(super) sharing: Sharing,
+    pub(super) backlog: u32,
     pub(super) has_nodelay: bool,
     pub(super) has_keepalive: bool,
     /// By its option.
@@ -69,6 +86,12 @@ impl Socket {
             stage: SocketStage::Bound(local),
             is_nonblocking: real::is_nonblocking(fd).unwrap_or(false),
             is_v6_only: family == Family::V6 && is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+            sharing: Sharing {
+                is_shared: is_on(libc::SOL_SOCKET, libc::SO_REUSEPORT),
+                // Seeds of the standard library's hash tables come from the system's random numbers. Never 0.
+                key: RandomState::new().hash_one(0) | 1,
+            },
+            backlog: 0,
             has_nodelay: is_on(libc::IPPROTO_TCP, libc::TCP_NODELAY),
             has_keepalive: is_on(libc::SOL_SOCKET, libc::SO_KEEPALIVE),
             has_cork: is_on(libc::IPPROTO_TCP, libc::TCP_CORK),
@@ -97,12 +120,21 @@ impl Socket {
         }
     }
 
+    pub(super) fn is_listener(&self) -> bool {
+        matches!(
+            self.stage,
+            SocketStage::Listening { .. } | SocketStage::Inherited { .. } | SocketStage::Reopening { .. }
+        )
+    }
+
     /// Whether it is reset when it is closed, and its numbers, which are the caller's now.
     pub(super) fn take_numbers(&mut self) -> (bool, Vec<u32>) {
         let numbers = match &mut self.stage {
             SocketStage::Connecting { number, .. } | SocketStage::Connected { number, .. } => vec![*number],
-            SocketStage::Listening { numbers, .. } => std::mem::take(numbers),
-            SocketStage::Bound(_) | SocketStage::Lost => Vec::new(),
+            SocketStage::Listening { numbers, .. } | SocketStage::Reopening { numbers, .. } => {
+                std::mem::take(numbers)
+            }
+            SocketStage::Bound(_) | SocketStage::Inherited { .. } | SocketStage::Lost => Vec::new(),
         };
         self.stage = SocketStage::Lost;
         (self.resets, numbers)
@@ -113,8 +145,25 @@ impl Socket {
         self.has_cork || self.expects_more
     }
 
-    pub(super) fn lose(&mut self) {
-        self.stage = SocketStage::Lost;
+    /// Something has happened to it: sets that contain it ask for it.
+    pub(super) fn mark_in(&self, sets: &mut Slab<Set>, index: u32) {
+        for &(set, fd) in &self.watchers {
+            if let Ok(set) = sets.get(set) {
+                set.mark((fd, index));
+            }
+        }
+    }
+
+    /// In a child: what remains of a socket of its parent's. Whether it is a listener.
+    pub(super) fn inherit(&mut self) -> bool {
+        self.stage = match self.stage {
+            SocketStage::Bound(local) => SocketStage::Bound(local),
+            SocketStage::Listening { local, .. }
+            | SocketStage::Reopening { local, .. }
+            | SocketStage::Inherited { local, .. } => SocketStage::Inherited { local, failed: None },
+            _ => SocketStage::Lost,
+        };
+        matches!(self.stage, SocketStage::Inherited { .. })
     }
 
     pub(super) fn until_read(&self, is_nonblocking: bool) -> Until {
@@ -194,6 +243,7 @@ impl Process {
         if self.settle(index).is_err() {
             return ERR | HUP;
         }
+        self.use_listener(index);
         let Ok(socket) = self.sockets.get(index) else { return 0 };
         let (has_error, is_shut, is_told) =
             (socket.error.is_some(), socket.is_write_shut, socket.is_error_told);
@@ -201,7 +251,9 @@ impl Process {
             SocketStage::Lost => return IN | OUT | ERR | HUP,
             SocketStage::Bound(_) if has_error => return IN | OUT | ERR | HUP | END,
             SocketStage::Bound(_) => return OUT | HUP,
-            SocketStage::Connecting { .. } => return 0,
+            SocketStage::Connecting { .. } | SocketStage::Reopening { .. } => return 0,
+            // A listener that cannot be opened is silent: a server that polls it does not spin.
+            SocketStage::Inherited { .. } => return 0,
             SocketStage::Listening { numbers, .. } => {
                 let numbers = numbers.clone();
                 let Ok(engine) = self.engine() else { return 0 };

@@ -122,9 +122,9 @@ fn listener_on_port_zero_accepts_connections() {
 }
 
 #[test]
-fn forked_child_does_not_inherit_engine_sockets() {
+fn forked_child_does_not_inherit_connections() {
     let Some((_, err)) = case("forks") else { return };
-    assert_eq!(err.matches("sockets of the engine stay with the process").count(), 1, "{err}");
+    assert_eq!(err.matches("connections of the engine stay with the process").count(), 1, "{err}");
 }
 
 #[test]

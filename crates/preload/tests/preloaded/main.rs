@@ -3,3 +3,4 @@
 mod calls;
 mod programs;
 mod support;
+mod workers;

@@ -145,16 +145,31 @@ fn iperf_bytes(text: &str) -> (u64, u64) {
     (of("sum_sent"), of("sum_received"))
 }
 
+/// Of each stream the bytes that were sent and that came.
+fn stream_bytes(text: &str) -> Vec<u64> {
+    // Those of the whole come behind those of intervals.
+    let at = text.rfind("\"streams\":").unwrap();
+    let end = text[at..].split("\"sum_sent\"").next().unwrap();
+    let numbers = end.split("\"bytes\":").skip(1);
+    numbers
+        .map(|rest| rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap())
+        .collect()
+}
+
 #[test]
-fn iperf3_measures_both_ways() {
+fn iperf3_measures_both_ways_with_several_streams() {
     const BYTES: u64 = 8_000_000;
+    const STREAMS: usize = 4;
     if !have(&["iperf3"]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let [(_first, at_first), (_second, at_second)] = two_engines(dir.path(), 0);
     let address = std::net::Ipv4Addr::from(FIRST).to_string();
-    for (way, port) in [(&[][..], PORT), (&["-R"], PORT + 1), (&["-P", "3"], PORT + 2)] {
+    let four = ["-P", "4"];
+    for (way, port) in
+        [(&[][..], PORT), (&["-R"], PORT + 1), (&four, PORT + 2), (&["-R", four[0], four[1]], PORT + 3)]
+    {
         let port = port.to_string();
         let mut server = preloaded("iperf3", &at_first);
         server.args(["-s", "-1", "-p", &port, "-B", &address]);
@@ -175,6 +190,9 @@ fn iperf3_measures_both_ways() {
         let (sent, received) = iperf_bytes(&text);
         // The server does not count data still in flight when the client has sent everything.
         assert!(sent >= BYTES && received >= BYTES / 2, "{way:?}: {sent} sent, {received} received");
+        let streams = stream_bytes(&text);
+        let count = if way.contains(&"-P") { STREAMS } else { 1 };
+        assert!(streams.len() == 2 * count && streams.iter().all(|&bytes| bytes > 0), "{way:?}: {streams:?}");
         assert!(server.end("iperf3's server").success(), "{}", std::fs::read_to_string(&log).unwrap());
     }
 }

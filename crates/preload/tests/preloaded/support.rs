@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use millrace_core::random::SplitMix;
 use millrace_lab::toe_host::{Lossy, ToeHost, wire};
 use millrace_offload::toe::{Access, Engine, EngineSettings, PairSettings};
+use rustix::process::{Pid, Signal};
 
 /// Bytes of the large transfers: `MILLRACE_BYTES=1000000000` for a gigabyte.
 pub fn bytes() -> usize {
@@ -22,6 +24,10 @@ pub fn bytes() -> usize {
 fn time_limit() -> Duration {
     Duration::from_secs(120 + bytes() as u64 / 2_000_000)
 }
+/// Programs and workers at once: two servers with two workers each, those that a reload replaces, and some that are just ending.
+pub const PAIRS: usize = 16;
+/// Debian's user without rights, which is neither root's nor the engine's.
+pub const OTHER_USER: u32 = 65_534;
 /// Addresses of the two engines of [`two_engines`].
 pub const FIRST: [u8; 4] = [10, 80, 0, 1];
 pub const SECOND: [u8; 4] = [10, 80, 0, 2];
@@ -57,7 +63,7 @@ pub fn has_tun() -> bool {
 }
 
 fn for_programs(mut settings: EngineSettings) -> EngineSettings {
-    (settings.pairs, settings.remote_pairs) = (0, 4);
+    (settings.pairs, settings.remote_pairs) = (0, PAIRS);
     settings.pair = PairSettings { sockets: 256, ..settings.pair };
     settings
 }
@@ -67,7 +73,10 @@ fn for_programs(mut settings: EngineSettings) -> EngineSettings {
 pub fn engine_and_kernel(dir: &Path, lost: u64) -> (ToeHost, PathBuf) {
     let path = dir.join("engine.sock");
     let mut toe = ToeHost::start_with_loss(&for_programs(ToeHost::settings()), lost).unwrap();
-    toe.serve(&path).unwrap();
+    // Workers that give up the rights of root get there too.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir, mode).unwrap();
+    toe.serve_to(&path, Access { uids: vec![OTHER_USER], gids: Vec::new() }).unwrap();
     (toe, path)
 }
 
@@ -92,24 +101,28 @@ pub fn preloaded(program: &str, engine: &Path) -> Command {
     command
 }
 
-/// A program that is ended when this goes.
+/// A program that is ended when this goes, with all processes of its group.
 pub struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
+        // All may have ended by themselves.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.0), Signal::KILL);
         let _ = self.0.wait();
     }
 }
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+        Self(command.process_group(0).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
     /// Waits for its end.
@@ -166,16 +179,22 @@ pub fn assert_same(one: &Path, other: &Path) {
 
 /// An nginx that serves `dir`, in the foreground and without workers.
 pub fn nginx(command: &mut Command, dir: &Path, address: &str) -> Running {
+    nginx_with(command, dir, "master_process off;", address)
+}
+
+/// An nginx that serves `dir`, in the foreground, with more of its configuration.
+pub fn nginx_with(command: &mut Command, dir: &Path, main: &str, listen: &str) -> Running {
     let config = dir.join("nginx.conf");
     let here = dir.display();
     let text = format!(
-        "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log info;
+        "daemon off; {main} pid {here}/nginx.pid; error_log {here}/error.log info;
          events {{ worker_connections 200; use epoll; }}
          http {{
            access_log off; sendfile on; client_max_body_size 0; tcp_nopush on; keepalive_requests 10000000;
            client_body_temp_path {here}/t1; proxy_temp_path {here}/t2; fastcgi_temp_path {here}/t3;
            uwsgi_temp_path {here}/t4; scgi_temp_path {here}/t5;
-           server {{ listen {address}; root {here}; }}
+           add_header X-Worker $pid;
+           server {{ listen {listen}; root {here}; }}
          }}"
     );
     std::fs::write(&config, text).unwrap();

@@ -2,10 +2,21 @@
 
 use super::requests::group;
 use super::*;
+use crate::limits::OFFER_NS;
 
 impl EnginePairRig {
     fn listens(&mut self, host: usize, at: SocketAddr, backlog: u32, is_shared: bool) -> io::Result<u32> {
-        let socket = self.hosts[1][host].listen(at, backlog, is_shared).unwrap();
+        self.listens_with(host, at, backlog, Sharing { is_shared, key: 0 })
+    }
+
+    fn listens_with(
+        &mut self,
+        host: usize,
+        at: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> io::Result<u32> {
+        let socket = self.hosts[1][host].listen_with(at, backlog, sharing).unwrap();
         self.until(|rig| {
             rig.hosts[1][host]
                 .outcome(socket)
@@ -253,4 +264,189 @@ fn receive_pages_of_slow_host_leave_others_enough() {
     assert!(rig.cores[1].stack().pages().refused() > 0, "there was room for all of it");
     rig.transfer((0, 1, other), (1, 1, there), 300_000);
     rig.transfer((1, 1, there), (0, 1, other), 300_000);
+}
+
+/// A key that was inherited opens the listener also for another user; a user without it is refused, also with other keys or `SO_REUSEPORT`.
+#[test]
+fn listen_at_port_of_another_user_is_refused_without_its_key() {
+    const KEY: u64 = 0x1234_5678_9abc_def1;
+    let mut rig = EnginePairRig::new(|settings| settings.pairs = 3);
+    let at = rig.addresses[1];
+    let any = SocketAddr::new([0; 4].into(), at.port());
+    let owner = Sharing { is_shared: true, key: KEY };
+    rig.listens_with(0, at, 4, owner).unwrap();
+    rig.cores[1].pairs[1].end.user = u32::MAX - 1;
+    let other_key = Sharing { key: KEY + 2, ..owner };
+    for (local, sharing) in
+        [(at, Sharing { key: 0, ..owner }), (at, other_key), (any, other_key), (at, Sharing::default())]
+    {
+        let error = rig.listens_with(1, local, 4, sharing).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{local} {sharing:?}");
+    }
+    // The worker has no right that its parent has not: it comes without SO_REUSEPORT, and the group stays shared.
+    rig.listens_with(1, at, 4, Sharing { is_shared: false, key: KEY }).unwrap();
+    rig.listens_with(2, at, 4, Sharing { key: 0, ..owner }).unwrap();
+    // The first user's own, and only that one's.
+    let own =
+        rig.listens_with(2, SocketAddr::new(at.ip(), PORT + 1), 4, Sharing { is_shared: false, key: 3 });
+    own.unwrap();
+    let stranger = SocketAddr::new(at.ip(), PORT + 1);
+    let error = rig.listens_with(1, stranger, 4, Sharing { is_shared: true, key: 5 }).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(rig.cores[1].counters.rejected, 0);
+}
+
+/// The parent of workers never accepts: it gets connections only while the workers have no room, and a worker that accepts takes those too.
+#[test]
+fn listener_whose_host_never_accepts_keeps_no_connection() {
+    let mut rig = EnginePairRig::new(|settings| settings.stack.cookies = false);
+    let at = rig.addresses[1];
+    let sharing = Sharing { is_shared: false, key: 9 };
+    rig.listens_with(0, at, 2, sharing).unwrap();
+    // Before there is a worker they wait at the parent's.
+    let early = rig.calls(at);
+    let worker = rig.listens_with(1, at, 2, sharing).unwrap();
+    assert_eq!(rig.accepts(1, worker), 1);
+    rig.hosts[0][0].close(early, true);
+    // One goes to the socket that waits, two to the worker's queue, two to the parent's; the backlogs are full then.
+    for _ in 0..7 {
+        rig.hosts[0][0].connect(SocketAddr::new(rig.addresses[0].ip(), 0), at).unwrap();
+    }
+    let waiting =
+        |rig: &EnginePairRig| [0, 1].map(|index| rig.cores[1].listeners[index].as_ref().unwrap().count);
+    rig.until(|rig| (waiting(rig) == [2, 2]).then_some(()));
+    (0..1000).for_each(|_| rig.turn());
+    assert_eq!(waiting(&rig), [2, 2], "both backlogs are full");
+    // All come in the end, to the worker alone.
+    let mut count = 0;
+    rig.until(|rig| {
+        rig.hosts[1][1].ask_for_next(worker).unwrap();
+        count += u32::from(rig.hosts[1][1].take_next(worker).unwrap().is_some());
+        (count == 7).then_some(())
+    });
+    assert_eq!(waiting(&rig), [0, 0]);
+    assert_eq!((rig.cores[1].counters.rejected, rig.cores[1].counters.events_lost), (0, 0));
+}
+
+/// A connection that a host was offered goes to another host with all its bytes, whether the first one closes its listener or is killed.
+#[test]
+fn connection_that_was_not_taken_goes_to_another_listener_with_its_bytes() {
+    for is_killed in [false, true] {
+        let mut rig = EnginePairRig::new(|_| {});
+        let at = rig.addresses[1];
+        let sharing = Sharing { is_shared: false, key: 9 };
+        let [first, second] = [0, 1].map(|host| rig.listens_with(host, at, 4, sharing).unwrap());
+        rig.hosts[1][0].ask_for_next(first).unwrap();
+        rig.turn();
+        let call = rig.calls(at);
+        // A host that lies sends before it takes: refused, and nothing of it is left.
+        let offered = (0..16).find(|&socket| rig.cores[1].pairs[0].line(socket).is_some()).unwrap();
+        let lie = HostRequest::Send { socket: offered, offset: 0, bytes: 100 };
+        assert!(rig.hosts[1][0].inject(&lie.encode()));
+        let early = [7; 5000];
+        assert_eq!(rig.hosts[0][0].write(call, &[IoSlice::new(&early)]).unwrap(), Some(early.len()));
+        (0..100).for_each(|_| rig.turn());
+        assert_eq!(rig.cores[1].counters.buffers, 0, "nothing is handed over before it is taken");
+        if is_killed {
+            let bell = Arc::new(EventBell::new().unwrap());
+            let now = rig.now;
+            rig.cores[1].leave_host(0, EngineEnd::nobody(bell).unwrap(), now);
+            rig.until(|rig| rig.cores[1].take_departed());
+        } else {
+            rig.hosts[1][0].close(first, false);
+        }
+        (0..20).for_each(|_| rig.turn());
+        rig.hosts[1][1].ask_for_next(second).unwrap();
+        let there = rig.until(|rig| rig.hosts[1][1].take_next(second).unwrap());
+        let (mut got, mut buffer) = (Vec::new(), [0; 8192]);
+        rig.until(|rig| {
+            if let Some(count) = rig.hosts[1][1].read(there, &mut buffer, true).unwrap() {
+                got.extend_from_slice(&buffer[..count]);
+            }
+            (got.len() >= early.len()).then_some(())
+        });
+        assert!(got == early, "other bytes came than were sent");
+        rig.transfer((1, 1, there), (0, 0, call), 100_000);
+        rig.transfer((0, 0, call), (1, 1, there), 100_000);
+        let counters = rig.cores[1].counters;
+        assert_eq!((counters.rejected, counters.events_lost), (1, 0), "{counters:?}");
+        let of = &rig.cores[1].pairs[0];
+        assert_eq!(of.descriptors.unused(), of.descriptors.count());
+    }
+}
+
+/// An end that came while the connection waited is reported to the one that takes it.
+#[test]
+fn end_of_connection_that_was_not_taken_is_reported_to_its_taker() {
+    let mut rig = EnginePairRig::new(|_| {});
+    let at = rig.addresses[1];
+    let [first, second] = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
+    rig.hosts[1][0].ask_for_next(first).unwrap();
+    rig.turn();
+    let calls = [(); 2].map(|()| rig.calls(at));
+    assert_eq!(rig.hosts[0][0].write(calls[0], &[IoSlice::new(b"all")]).unwrap(), Some(3));
+    rig.hosts[0][0].close(calls[0], false);
+    (0..50).for_each(|_| rig.turn());
+    rig.hosts[1][0].close(first, false);
+    let mut ends = Vec::new();
+    rig.until(|rig| {
+        rig.hosts[1][1].ask_for_next(second).unwrap();
+        ends.extend(rig.hosts[1][1].take_next(second).unwrap());
+        (ends.len() == 2).then_some(())
+    });
+    let read = |rig: &mut EnginePairRig, socket: u32| {
+        let mut buffer = [0; 8];
+        rig.until(|rig| rig.hosts[1][1].read(socket, &mut buffer, true).unwrap()).min(8)
+    };
+    // It waited behind the other one, which was not given away.
+    let closed = ends[1];
+    assert_eq!([read(&mut rig, closed), read(&mut rig, closed)], [3, 0]);
+    rig.hosts[0][0].close(calls[1], true);
+    let open = ends[0];
+    rig.until(|rig| rig.hosts[1][1].read(open, &mut [0], true).err());
+}
+
+/// A host that waits for a connection and does not take it keeps it only until another one waits.
+#[test]
+fn offer_that_is_not_taken_in_time_is_recalled_for_listener_that_waits() {
+    let mut rig = EnginePairRig::new(|_| {});
+    let at = rig.addresses[1];
+    let [stopped, other] = [0, 1].map(|host| rig.listens(host, at, 4, true).unwrap());
+    rig.hosts[1][0].ask_for_next(stopped).unwrap();
+    rig.turn();
+    let call = rig.calls(at);
+    (0..20).for_each(|_| rig.turn());
+    // Nothing happens to it while no other listener waits.
+    rig.now = rig.now.plus_ns(10 * OFFER_NS);
+    (0..20).for_each(|_| rig.turn());
+    assert!(rig.hosts[1][0].ready(stopped).is_readable);
+    rig.hosts[1][1].ask_for_next(other).unwrap();
+    rig.until(|rig| rig.hosts[1][1].ready(other).is_readable.then_some(()));
+    assert!(!rig.hosts[1][0].ready(stopped).is_readable);
+    assert!(rig.hosts[1][0].take_next(stopped).unwrap().is_none());
+    let there = rig.hosts[1][1].take_next(other).unwrap().unwrap();
+    rig.transfer((0, 0, call), (1, 1, there), 10_000);
+    // One that is taken in the moment in which it is recalled is over.
+    rig.hosts[1][0].ask_for_next(stopped).unwrap();
+    rig.turn();
+    rig.calls(at);
+    rig.until(|rig| rig.hosts[1][0].ready(stopped).is_readable.then_some(()));
+    rig.hosts[1][1].ask_for_next(other).unwrap();
+    rig.turn();
+    rig.now = rig.now.plus_ns(2 * OFFER_NS);
+    let end = &mut rig.ends[1];
+    rig.cores[1].turn(end, rig.now).unwrap();
+    let late = rig.hosts[1][0].take_next(stopped).unwrap().unwrap();
+    let error = rig.until(|rig| rig.hosts[1][0].read(late, &mut [0], true).err());
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+    rig.hosts[1][0].close(late, false);
+    rig.until(|rig| rig.hosts[1][1].take_next(other).unwrap());
+    assert_eq!((rig.cores[1].counters.rejected, rig.cores[1].counters.events_lost), (0, 0));
+    // The socket is free again, and the listener goes on. It ends with the socket for its next connection.
+    rig.hosts[1][1].close(other, false);
+    rig.calls(at);
+    assert_eq!(rig.accepts(0, stopped), 1);
+    let unused = rig.hosts[1][0].unused().0;
+    rig.hosts[1][0].close(stopped, false);
+    rig.until(|rig| (rig.hosts[1][0].unused().0 == unused + 2).then_some(()));
 }

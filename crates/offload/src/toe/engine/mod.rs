@@ -46,7 +46,7 @@ pub(super) use self::survey::Survey;
 use super::counters::ToeCounters;
 use super::device::{Device, DeviceAccess, Inbound};
 use super::pair::{EngineEnd, PairSettings};
-use super::record::HostEvent;
+use super::record::{HostEvent, Sharing};
 use super::settings::EngineSettings;
 use crate::limits::{FRAMES_PER_TURN, LOW_DESCRIPTORS};
 
@@ -65,6 +65,8 @@ struct SocketConnection {
     id: ConnectionId,
     ends: (SocketAddr, SocketAddr),
     is_connecting: bool,
+    /// The listener of a connection that its host has not taken yet. Nothing of it is reported, and another listener there may get it.
+    offered_by: Option<ListenerId>,
     /// Bytes that the host has given, and those of them that the stack has taken.
     given: u64,
     taken: u64,
@@ -102,6 +104,7 @@ impl SocketConnection {
             id,
             ends,
             is_connecting: false,
+            offered_by: None,
             given: 0,
             taken: 0,
             foreign: 0,
@@ -244,7 +247,9 @@ struct Listening {
     /// The stack's; of those that share an address it is one.
     id: ListenerId,
     local: SocketAddr,
-    is_shared: bool,
+    sharing: Sharing,
+    /// The user who opened the first one there.
+    user: u32,
     socket: SocketId,
     backlog: u32,
     first: u32,
@@ -252,6 +257,10 @@ struct Listening {
     count: u32,
     /// The socket that will be the next connection.
     waiting: Option<u32>,
+    /// The last connection that its host was offered, and when.
+    offered: Option<(u32, Instant)>,
+    /// Its host has accepted, or tried to. Of those that share an address others get no connection while these have room.
+    has_asked: bool,
 }
 
 /// All of it.
@@ -264,6 +273,8 @@ pub(super) struct Core {
     pairs: Box<[Pair]>,
     owners: Box<[Owner]>,
     listeners: Box<[Option<Listening>]>,
+    /// When it is looked for offers that their hosts have not taken.
+    offers_due: Option<Instant>,
     /// Where the search for a listener begins, so that those that share an address have their turns.
     next_listener: usize,
     /// Where the search for a port to listen on begins.
@@ -313,6 +324,7 @@ impl Core {
             pairs,
             owners: (0..settings.stack.connections).map(|_| Owner::Nobody).collect(),
             listeners: (0..pairs_count * usize::from(settings.pair.listeners)).map(|_| None).collect(),
+            offers_due: None,
             next_listener: 0,
             next_port: 0,
             ports: settings.stack.ports.clone(),
@@ -353,6 +365,7 @@ impl Core {
     /// The device's.
     pub(super) fn arrive(&mut self, device: &mut dyn Device, now: Instant) -> io::Result<()> {
         self.take_requests(now);
+        self.recall_offers(now);
         self.see_off(now);
         self.take_packets(device, now)?;
         self.stack.protocol(now);
@@ -406,7 +419,7 @@ impl Core {
             }
         });
         let (stack, interface) = (self.stack.next_due(now), self.interface.next_due(now));
-        [stack, interface, timed, self.clearing_due(now)].into_iter().flatten().min()
+        [stack, interface, timed, self.offers_due, self.clearing_due(now)].into_iter().flatten().min()
     }
 
     /// Whether a port of the addresses is the engine's.

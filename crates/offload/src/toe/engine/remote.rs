@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use millrace_core::time::Instant;
 
-use super::{Core, SocketUse};
+use super::{Core, SocketId, SocketUse};
 use crate::limits::{CLOSED_PER_TURN, HOST_LINGER_NS, REQUESTS_PER_TURN};
 use crate::toe::pair::EngineEnd;
 
@@ -110,13 +110,13 @@ impl Core {
             }
             CleanupStep::Close(from) => {
                 let end = sockets.min(from + CLOSED_PER_TURN as u32);
-                (from..end).for_each(|socket| self.close_left_open(pair, socket, false));
+                (from..end).for_each(|socket| self.close_left_open((pair, socket), false, now));
                 Some(if end == sockets { CleanupStep::Wait(0) } else { CleanupStep::Close(end) })
             }
             CleanupStep::Wait(mut from) => {
                 for _ in 0..CLOSED_PER_TURN {
                     if from < sockets && is_late {
-                        self.close_left_open(pair, from, true);
+                        self.close_left_open((pair, from), true, now);
                     }
                     if from == sockets || !self.pair(pair).has_free(from) {
                         break;
@@ -139,10 +139,12 @@ impl Core {
         }
     }
 
-    /// A connection that its host has not closed is reset; with `all` also one that it has.
-    fn close_left_open(&mut self, pair: u16, socket: u32, all: bool) {
+    /// A connection that its host has not closed is reset; with `all` also one that it has. One that
+    /// it has not taken goes to another listener.
+    fn close_left_open(&mut self, (pair, socket): SocketId, all: bool, now: Instant) {
         let place = &mut self.pairs[usize::from(pair)].places[socket as usize];
         match &mut place.what {
+            SocketUse::Line(line) if line.offered_by.is_some() => self.withdraw((pair, socket), now),
             SocketUse::Line(line) if line.closing.is_none() || (all && line.closing == Some(false)) => {
                 self.counters.left_open += u64::from(line.closing.is_none());
                 line.closing = Some(true);

@@ -50,10 +50,11 @@ impl Core {
     /// Whether it could be.
     fn take_request(&mut self, pair: u16, request: HostRequest, now: Instant) -> bool {
         match request {
-            HostRequest::Listen { socket, backlog, is_shared, local } => {
-                self.listen((pair, socket), backlog, is_shared, local)
+            HostRequest::Listen { socket, backlog, sharing, local } => {
+                self.listen((pair, socket), backlog, sharing, local)
             }
-            HostRequest::Accept { listener, socket } => self.accept(pair, listener, socket),
+            HostRequest::Accept { listener, socket } => self.accept(pair, listener, socket, now),
+            HostRequest::Take { socket } => self.take_offer((pair, socket)),
             HostRequest::Connect { socket, local, remote } => {
                 self.connect((pair, socket), local, remote, now)
             }
@@ -164,6 +165,11 @@ impl Core {
                 true
             }
             SocketUse::Line(line) if line.closing.is_some() => false,
+            SocketUse::Line(line) if line.offered_by.is_some() => {
+                self.withdraw((pair, socket), now);
+                self.tell(pair, &HostEvent::Closed { socket });
+                true
+            }
             SocketUse::Line(line) => {
                 line.closing = Some(is_reset);
                 self.make_dirty((pair, socket));
@@ -235,7 +241,8 @@ impl Core {
         let Some(SocketUse::Line(line)) = places.get_mut(socket as usize).map(|place| &mut place.what) else {
             return false;
         };
-        if line.is_shut || line.closing.is_some() || line.lent.is_some() {
+        let is_offered = line.offered_by.is_some();
+        if line.is_shut || line.closing.is_some() || line.lent.is_some() || is_offered {
             return false;
         }
         line.given += u64::from(bytes);

@@ -18,6 +18,9 @@ impl Core {
     }
 
     fn serve(&mut self, id: SocketId, now: Instant) {
+        if self.pair(id.0).line(id.1).is_some_and(|line| line.offered_by.is_some()) {
+            return;
+        }
         self.tell_opened(id);
         self.move_bytes(id, now);
         self.mirror(id);

@@ -18,7 +18,7 @@ use super::state::HostState;
 use crate::bell::EventBell;
 use crate::engine_socket::EngineSocket;
 use crate::toe::pair::PairSettings;
-use crate::toe::record::Choice;
+use crate::toe::record::{Choice, Sharing};
 
 /// The sockets of a queue pair, for a layer that has locks and waits of its own: a library between programs and their sockets, an executor. Numbers
 /// are those that its calls have given and that are not closed; any other number panics.
@@ -131,12 +131,13 @@ impl Sockets {
         self.state.as_ref().is_none_or(HostState::is_stopped)
     }
 
-    /// Creates a listener; [`Sockets::outcome`] reports the result.
+    /// Creates a listener; [`Sockets::outcome`] reports the result. No connection is for it while others that share its address accept, until
+    /// [`Sockets::ask_for_next`].
     ///
     /// # Errors
     /// No socket is left on this host; the engine has stopped.
-    pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> io::Result<u32> {
-        self.state().listen(local, backlog, false)
+    pub fn listen(&mut self, local: SocketAddr, backlog: u32, sharing: Sharing) -> io::Result<u32> {
+        self.state().listen_with(local, backlog, sharing)
     }
 
     /// Creates a connection; [`Sockets::outcome`] reports the result. The address of `local` may be
@@ -158,12 +159,13 @@ impl Sockets {
 
     /// The listener has news when there is a connection. Without a socket for it that is asked again when one may be free.
     pub fn ask_for_next(&mut self, listener: u32) {
-        if self.state().ask_for_next(listener).is_err() {
+        if self.state().ask_for_next(listener).is_err() && !self.hungry.contains(&listener) {
             self.hungry.push(listener);
         }
     }
 
-    /// The next connection of a listener and its ends, if there is one; the one behind it is asked for.
+    /// The next connection of a listener and its ends, if there is one. The one behind it is asked for, unless others share the address: a caller that is busy
+    /// with this one leaves it to them, and asks when it waits again.
     ///
     /// # Errors
     /// The fault of the connection or listener.
@@ -171,7 +173,9 @@ impl Sockets {
         let state = self.state();
         let Some(socket) = state.take_next(listener)? else { return Ok(None) };
         let ends = state.outcome(socket)?;
-        self.ask_for_next(listener);
+        if !self.own().has_others(listener) {
+            self.ask_for_next(listener);
+        }
         Ok(ends.map(|ends| (socket, ends)))
     }
 

@@ -13,7 +13,7 @@ use crate::bell::EventBell;
 use crate::engine_socket::EngineSocket;
 use crate::limits::EXTENTS_UNDER_WAY;
 use crate::toe::pair::{HostEnd, PairSettings};
-use crate::toe::record::{Choice, Fault, GIVEN_AT_ONCE, HostEvent, HostRequest};
+use crate::toe::record::{Choice, Fault, GIVEN_AT_ONCE, HostEvent, HostRequest, Sharing};
 
 /// Returns the error of a call when there is no engine any more.
 pub(in crate::toe) fn stopped() -> io::Error {
@@ -79,6 +79,8 @@ pub(super) struct Socket {
     pub(super) next: Option<u32>,
     /// Of such a socket: the listener.
     pub(super) listener: Option<u32>,
+    /// For a listener: others may listen there, and get the connections not taken here.
+    pub(super) has_others: bool,
     pub(super) waiters: Waiters,
     /// It is in the list of those that wait for a chunk.
     pub(super) lacks_chunk: bool,
@@ -103,6 +105,7 @@ impl Socket {
             done: None,
             next: None,
             listener: None,
+            has_others: false,
             waiters: Waiters::default(),
             lacks_chunk: false,
         }
@@ -272,6 +275,7 @@ impl HostState {
             | HostEvent::End { socket, .. }
             | HostEvent::Room { socket }
             | HostEvent::Closed { socket }
+            | HostEvent::Recalled { socket }
             | HostEvent::Done { socket, .. } => socket,
         };
         let Some(of) = self.sockets.get_mut(socket as usize) else { return };
@@ -302,6 +306,7 @@ impl HostState {
             HostEvent::End { error, .. } => (of.fault, of.is_broken) = (error, true),
             HostEvent::Room { .. } => of.waits_for_room = false,
             HostEvent::Done { error, .. } => of.done = Some(error),
+            HostEvent::Recalled { .. } => return self.lose_next(socket),
             HostEvent::Closed { .. } if of.phase == SocketPhase::Closing => {
                 self.free(socket);
                 return;
@@ -326,6 +331,15 @@ impl HostState {
         if writes {
             self.wake(waits, Interest::Write);
         }
+    }
+
+    /// The next connection of a listener is another's. Waiting tasks and callers ask for one more.
+    fn lose_next(&mut self, socket: u32) {
+        // One that was taken meanwhile ends with an error.
+        let Some(listener) = self.socket(socket).listener.take() else { return };
+        self.socket(listener).next = None;
+        self.close(socket, false);
+        self.wake(listener, Interest::Read);
     }
 
     /// The engine is done with a socket.
@@ -382,7 +396,23 @@ impl HostState {
         backlog: u32,
         is_shared: bool,
     ) -> io::Result<u32> {
-        self.open(|socket| HostRequest::Listen { socket, backlog, is_shared, local })
+        self.listen_with(local, backlog, Sharing { is_shared, key: 0 })
+    }
+
+    pub(in crate::toe) fn listen_with(
+        &mut self,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> io::Result<u32> {
+        let socket = self.open(|socket| HostRequest::Listen { socket, backlog, sharing, local })?;
+        self.socket(socket).has_others = sharing.has_others();
+        Ok(socket)
+    }
+
+    /// Whether other listeners may share a listener's address.
+    pub(super) fn has_others(&self, listener: u32) -> bool {
+        self.sockets[listener as usize].has_others
     }
 
     pub(in crate::toe) fn connect(&mut self, local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
@@ -412,6 +442,9 @@ impl HostState {
         if !matches!(outcome, Ok(None)) {
             self.socket(listener).next = None;
             self.socket(next).listener = None;
+        }
+        if matches!(outcome, Ok(Some(_))) && self.socket(listener).has_others {
+            self.ask(&HostRequest::Take { socket: next })?;
         }
         if outcome.is_err() {
             self.close(next, false);

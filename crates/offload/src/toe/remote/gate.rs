@@ -439,7 +439,7 @@ impl RunningGate {
             }
             return;
         };
-        let (end, [memory, bells]) = match engine_side(&self.settings.pair) {
+        let (mut end, [memory, bells]) = match engine_side(&self.settings.pair) {
             Ok(made) => made,
             Err(error) => {
                 self.counters.no_pair += 1;
@@ -447,6 +447,7 @@ impl RunningGate {
                 return self.refuse(index, Refusal::NoMemory, &text);
             }
         };
+        end.user = self.callers[index].uid;
         let number = self.port.first_pair + slot as u16;
         let welcome = GateMessage::Welcome(Welcome {
             number,
