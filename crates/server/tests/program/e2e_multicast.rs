@@ -45,6 +45,8 @@ impl Hosts {
             receiver.ip(&format!("addr add 10.91.0.{number}/24 dev eth0"));
             receiver.ip(&format!("addr add fd91::{number}/64 dev eth0 nodad"));
             receiver.ip("link set eth0 up");
+            // Players join groups by the route.
+            receiver.ip(&format!("route add default via {SERVER}"));
         }
         server.ip(&format!("addr add {SERVER}/24 dev br0"));
         server.ip(&format!("addr add {SERVER_V6}/64 dev br0 nodad"));
@@ -124,7 +126,7 @@ fn joined(group: IpAddr, port: u16) -> UdpSocket {
             socket.join_multicast_v4(&group, &own).unwrap();
         }
         IpAddr::V6(group) => {
-            let index = std::fs::read_to_string("/proc/self/net/if_inet6").unwrap();
+            let index = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
             let line = index.lines().find(|line| line.ends_with("eth0")).unwrap().to_owned();
             let number = line.split_whitespace().nth(1).unwrap();
             socket.join_multicast_v6(&group, u32::from_str_radix(number, 16).unwrap()).unwrap();

@@ -58,7 +58,9 @@ fn vlc_records(server: &Server, film: &TestMedia) -> CheckOutcome {
     let seconds = PICTURES / FRAMES_PER_SECOND + 2;
     let ended = server
         .client("cvlc")
-        .args(&format!("-q --no-video-title-show --rtsp-mcast --run-time {seconds} --play-and-exit --sout"))
+        .args(&format!(
+            "-q --no-video-title-show --satip-multicast --run-time {seconds} --play-and-exit --sout"
+        ))
         .arg(format!("#std{{access=file,mux=ts,dst={}}}", file.display()))
         .arg(server.channel_url())
         .arg("vlc://quit")
