@@ -35,7 +35,7 @@ impl RtspFace<'_> {
             let value = match (name.to_ascii_lowercase().as_str(), stream) {
                 ("stream_state", _) => Some(state.as_str().to_owned()),
                 (name, Some(stream)) => parameter(stream, name, now),
-                // Whoever listens to a cast is where it is.
+                // A listener has the place and the speed of the cast.
                 ("range", None) => Some(LIVE_RANGE.to_owned()),
                 ("scale" | "speed", None) => Some(speeds::format_scale(Scale::NORMAL)),
                 _ => None,

@@ -214,7 +214,11 @@ fn silent_listener_expires_and_keep_alive_or_report_prevents_that() {
 
 #[test]
 fn many_setups_of_one_client_are_bounded() {
-    let mut w = world("239.192.0.0/16");
+    let groups = groups("239.192.0.0/16", None);
+    let mut w = World::with(|config| {
+        config.service.multicast = Some(groups);
+        config.service.max_sessions_per_address = 40;
+    });
     let mut admitted = 0;
     let mut refused = 0;
     for number in 0..1000 {

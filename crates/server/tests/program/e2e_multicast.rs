@@ -214,7 +214,7 @@ impl Listener {
     }
 }
 
-/// Whatever one receiver has got of the numbers that both have, the other one has got too.
+/// Both receivers have the same packets between the first and the last number that both have.
 fn assert_equal(a: &BTreeMap<u16, Vec<u8>>, b: &BTreeMap<u16, Vec<u8>>) {
     let common: Vec<_> = a.keys().filter(|number| b.contains_key(number)).collect();
     assert!(common.len() >= PACKETS / 2, "{} in common", common.len());
