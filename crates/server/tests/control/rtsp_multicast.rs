@@ -235,9 +235,8 @@ fn many_setups_of_one_client_are_bounded() {
     assert_eq!((admitted, refused), (max, 1000 - max));
     assert_eq!((count(&w, "open"), only_cast(&w).listeners), (1, max));
     // Another client is not affected.
-    let (conn, session) = listener(&mut w, "198.51.100.7:999");
+    listener(&mut w, "198.51.100.7:999");
     w.wait(70 * SECOND);
-    assert_eq!(ask(&mut w, conn, "TEARDOWN", &session).status, 454, "all have expired");
     w.assert_empty();
 }
 
