@@ -16,6 +16,7 @@ mod rush;
 mod steps;
 mod waiting;
 
+use millrace_core::dest::Dest;
 use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BURST_NS, MAX_STREAMS_PER_ENGINE};
 use millrace_core::pool::Lease;
@@ -122,6 +123,15 @@ impl Engine {
         let index = self.find(id).ok()?;
         let is_open = !matches!(self.stream(index).state, StreamState::Free | StreamState::Closing);
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
+    }
+
+    /// Getter: of a stream to a group, the errno with which its last packets were refused, 0 if they left; `None` for all other
+    /// streams.
+    pub fn group_errno(&self, id: StreamId) -> Option<i32> {
+        let index = self.find(id).ok()?;
+        let is_group = matches!(self.batch.rows[index as usize].dest, Dest::Multicast { .. });
+        let is_refused = self.stream(index).has(flag::UNREACHABLE);
+        is_group.then(|| if is_refused { self.cold[index as usize].unreachable_errno } else { 0 })
     }
 
     /// Getter: whether a stream sends bytes ([`Dest::Bytes`](millrace_core::dest::Dest::Bytes)).

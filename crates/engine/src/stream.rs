@@ -463,6 +463,8 @@ pub(crate) struct Cold {
     pub(crate) late: u64,
     /// Since when the destination refuses everything; valid with [`flag::UNREACHABLE`].
     pub(crate) unreachable_since: Instant,
+    /// The last reason; valid with [`flag::UNREACHABLE`].
+    pub(crate) unreachable_errno: i32,
     /// Since when the connection takes nothing; valid with [`flag::BLOCKED`].
     pub(crate) blocked_since: Instant,
     /// When BYE is due, if the way is free; valid while draining.
@@ -501,6 +503,7 @@ impl Cold {
             unreachable: 0,
             late: 0,
             unreachable_since: Instant(0),
+            unreachable_errno: 0,
             blocked_since: Instant(0),
             bye_due: Instant(0),
             reason: FailReason::SlowReader,

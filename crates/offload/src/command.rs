@@ -86,12 +86,13 @@ pub enum Command {
         /// The stream.
         stream: StreamId,
     },
-    /// How much of it its viewer has not got; answered by [`Event::Backlog`], or by nothing if it goes through no connection.
+    /// How much of it its viewer has not got; answered by [`Event::Backlog`] if it goes through a connection, by [`Event::GroupState`] if
+    /// it goes to a group, else by nothing.
     Measure {
         /// The stream.
         stream: StreamId,
     },
-    /// Forget the stream; answered by [`Event::Backlog`], as [`Command::Measure`] is, and by `Closed`.
+    /// Forget the stream; answered as [`Command::Measure`] is, and by `Closed`.
     Close {
         /// The stream.
         stream: StreamId,
@@ -160,6 +161,13 @@ pub enum Event {
         backlog_bytes: u64,
         /// For how long the stream's next packet has been due and has not left ([`millrace_engine::Engine::behind_ns`]).
         behind_ns: u64,
+    },
+    /// Whether the packets of a stream to a group leave.
+    GroupState {
+        /// The stream.
+        stream: StreamId,
+        /// Why the last ones were refused; 0: they left.
+        errno: i32,
     },
     /// A connection broke while the loop owned its writes.
     ConnGone {

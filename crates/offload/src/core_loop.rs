@@ -372,6 +372,8 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         if let Some(backlog_bytes) = backlog {
             let behind_ns = self.engine.behind_ns(now, stream);
             self.publish(Event::Backlog { stream, backlog_bytes, behind_ns });
+        } else if let Some(errno) = self.engine.group_errno(stream) {
+            self.publish(Event::GroupState { stream, errno });
         }
     }
 

@@ -49,6 +49,8 @@ pub mod slot_allocator;
 pub mod thread_priority;
 pub mod toe;
 
+/// Sockets for groups.
+pub use millrace_netio::multicast::{MulticastSettings, MulticastSocket};
 /// Socket set-up for starting engines: the ports that they share, the egress paths made from them,
 /// and reception on them.
 pub use millrace_netio::{

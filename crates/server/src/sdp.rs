@@ -15,7 +15,7 @@ use sdp_types::{
 
 use crate::rtsp::range::npt;
 use crate::rtsp::target;
-use crate::service::{FecMode, Rendition, TitleEntry};
+use crate::service::{FecMode, GroupAddress, Rendition, TitleEntry};
 
 /// The options in the URL of a DESCRIBE: players drop the query when they combine URLs, so it goes
 /// into the track's URL.
@@ -27,6 +27,8 @@ pub struct UrlOptions {
     pub rendition: Option<String>,
     /// How much later than the actual end the announced end is.
     pub late_end: MediaTicks,
+    /// The group that viewers who want multicast get, with its time to live.
+    pub group: Option<(GroupAddress, u8)>,
 }
 
 impl UrlOptions {
@@ -52,7 +54,9 @@ pub const LIVE_RANGE: &str = "npt=now-";
 /// The description, for a viewer that reaches the server at `local`.
 pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], asked: &UrlOptions) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
-    let mut media = Media::new(MediaType::Video, 0, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T); // port: by SETUP
+    // Without a group, SETUP determines the port.
+    let port = asked.group.map_or(0, |(to, _)| to.port);
+    let mut media = Media::new(MediaType::Video, port, TransportProto::RtpAvp, PAYLOAD_TYPE_MP2T);
     let peak_rate = asked.of(renditions).map_or(entry.peak_rate, |rendition| rendition.peak_rate);
     media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry, peak_rate)));
     media.attributes.push(attribute("rtpmap", format!("{PAYLOAD_TYPE_MP2T} MP2T/90000")));
@@ -68,11 +72,12 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     let origin = Origin::with_ip_addr(entry.timeline.ssrc, 1, local);
     let mut session = Session::new(origin, text(&entry.title));
     // RFC 2326 appendix C.1.7: the null address, because SETUP determines the destination of the
-    // packets.
-    session.connection = Some(Connection::from_ip_addr(match local {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    }));
+    // packets. A group is fixed; IPv6 has no time to live there (RFC 8866 section 5.7).
+    session.connection = Some(match (asked.group, local) {
+        (Some((to, ttl)), _) => Connection::from_ip_addr_ttl(to.group, to.group.is_ipv4().then_some(ttl)),
+        (None, IpAddr::V4(_)) => Connection::from_ip_addr(Ipv4Addr::UNSPECIFIED),
+        (None, IpAddr::V6(_)) => Connection::from_ip_addr(Ipv6Addr::UNSPECIFIED),
+    });
     session.times.push(Time::new(0, 0));
     session.attributes.push(attribute("control", "*".into()));
     let range = match entry.is_live() {

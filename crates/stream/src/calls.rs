@@ -447,7 +447,10 @@ impl<P: EnginePort> Calls<P> {
                 }
             }
             Event::ConnRemoved { conn, socket } => self.conn_left(engine, conn, socket),
-            Event::Refused { run: None, .. } | Event::Backlog { .. } | Event::Recycle { .. } => {}
+            Event::Refused { run: None, .. }
+            | Event::Backlog { .. }
+            | Event::GroupState { .. }
+            | Event::Recycle { .. } => {}
         }
     }
 

@@ -35,12 +35,35 @@ pub struct LiveStatus {
     /// The recording of it that is being made; for this machine and users who manage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recording: Option<LiveRecording>,
+    /// Multicast groups that viewers have it sent to; absent: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub multicast: Vec<LiveCast>,
+}
+
+/// A multicast group that a live title is sent to because viewers have asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LiveCast {
+    /// The name of the title, as in addresses.
+    pub title: String,
+    /// Group and port of RTP; RTCP has the next port.
+    pub to: String,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Viewers that receive it.
+    pub listeners: u64,
+    /// Whether packets leave.
+    pub is_sending: bool,
+    /// Why none leave although a viewer plays it; for this machine and users who manage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 impl LiveStatus {
-    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, also of a backup's, the recording.
+    /// Leaves out everything that viewers have no use for: the items of a channel, the cause of a failure, also of a backup's or of a
+    /// cast, the recording.
     pub(crate) fn leave_details_out(&mut self) {
         self.recording = None;
+        self.multicast.iter_mut().for_each(|cast| cast.trouble = None);
         if self.state == "failed" {
             "the source cannot be reached at the moment".clone_into(&mut self.message);
         } else if self.channel.take().is_some() || self.on_air.is_some() {

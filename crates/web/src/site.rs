@@ -23,7 +23,7 @@ use millrace_store::volume::UploadNames;
 use tokio::sync::oneshot;
 
 pub use crate::live::{
-    LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
+    LiveCast, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
     RecordingRefusal, RecordingWish, SkippedItem,
 };
 use crate::status::Status;

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::live::LiveCast;
+
 /// How the server is.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Status {
@@ -10,6 +12,8 @@ pub struct Status {
     pub room: Vec<Room>,
     /// Viewers that watch by RTSP, or fetch segments by HLS, the oldest first.
     pub sessions: Vec<Session>,
+    /// Multicast groups that live titles are sent to because viewers have asked for it.
+    pub casts: Vec<LiveCast>,
     /// Viewers refused recently, the newest first.
     pub refusals: Vec<Refusal>,
     /// Members of the volume, if it has several.

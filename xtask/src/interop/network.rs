@@ -8,6 +8,9 @@ use std::process::Command;
 const SERVER: &str = "10.213.77.1";
 const CLIENT: &str = "10.213.77.2";
 
+/// Where the server's multicast leaves.
+pub(super) const SERVER_DEVICE: &str = "veths";
+
 /// Address of the server's offload engine, behind a TUN device, and of the kernel at that device.
 const ENGINE: &str = "10.213.78.1";
 const AT_TUN: &str = "10.213.78.2";
@@ -84,7 +87,7 @@ impl Network {
         command(&format!("ip netns add {s}"))?;
         command(&format!("ip netns add {c}"))?;
         command(&format!("ip link add veths netns {s} type veth peer name vethc netns {c}"))?;
-        for (namespace, device, address) in [(&s, "veths", SERVER), (&c, "vethc", CLIENT)] {
+        for (namespace, device, address) in [(&s, SERVER_DEVICE, SERVER), (&c, "vethc", CLIENT)] {
             command(&format!("ip -n {namespace} addr add {address}/24 dev {device}"))?;
             command(&format!("ip -n {namespace} link set lo up"))?;
             command(&format!("ip -n {namespace} link set {device} up"))?;

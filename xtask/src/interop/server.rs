@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Lab;
 use super::films::TestMedia;
-use super::network::Ground;
+use super::network::{Ground, SERVER_DEVICE};
 use super::process::{ProgramSpec, RunningProgram};
 
 /// Time for taking in all films and opening the port.
@@ -51,6 +51,7 @@ impl Server {
             .arg(lab.store())
             .args(&format!("--listen {address} --admission off"))
             .args(ground.engine.as_ref().map_or("", |(_, args)| args))
+            .args(&channel_args(lab, ground)?)
             .inside(ground.server.as_deref())
             .start(&logs.join("server"))?;
         let kernel_base = format!("rtsp://{address}");
@@ -85,6 +86,11 @@ impl Server {
 
     pub(super) fn url(&self, film: &TestMedia) -> Result<String, String> {
         Ok(format!("{}/{}", self.base, film.stored()?.title))
+    }
+
+    /// The channel, where there is one ([`channel_args`]).
+    pub(super) fn channel_url(&self) -> String {
+        format!("{}/live/lobby", self.kernel_base)
     }
 
     /// The address of its page.
@@ -132,6 +138,17 @@ impl Server {
             None => Ok(format!("{:.1} s after Ctrl-C, status 0", ended.seconds - asked)),
         }
     }
+}
+
+/// Between namespaces, the server has a channel of one film in a loop, and groups.
+fn channel_args(lab: &Lab, ground: &Ground) -> Result<String, String> {
+    if ground.server.is_none() {
+        return Ok(String::new());
+    }
+    let playlist = lab.dir.join("lobby.m3u");
+    std::fs::write(&playlist, "films/cbr.ts\n").map_err(|e| format!("{}: {e}", playlist.display()))?;
+    let groups = format!("239.192.0.0/16,interface={SERVER_DEVICE}");
+    Ok(format!("--channel lobby={} --multicast {groups}", playlist.display()))
 }
 
 /// Returns an unused port. Namespaces are empty, so any will do there.

@@ -1,5 +1,6 @@
 //! Arrivals: extents that were asked for, and what became of the batch.
 
+use millrace_core::dest::Dest;
 use millrace_core::ids::{RunSerial, StreamId};
 use millrace_core::limits::{BYE_DELAY_NS, LEASE_AHEAD_NS, OVERDUE_NS};
 use millrace_core::packet::PacketMeta;
@@ -357,7 +358,10 @@ impl Engine {
             stream.flags |= flag::UNREACHABLE;
             cold.unreachable_since = now;
         }
-        if now.ns_since(cold.unreachable_since) >= MAX_UNREACHABLE_NS {
+        cold.unreachable_errno = errno;
+        // A group has no single receiver that could be gone: when the interface is back, all of them wait for it.
+        let is_group = matches!(self.batch.rows[index as usize].dest, Dest::Multicast { .. });
+        if !is_group && now.ns_since(cold.unreachable_since) >= MAX_UNREACHABLE_NS {
             self.fail(index, now, FailReason::Unreachable(errno));
         } else {
             self.gone(now, entry, burst);

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use millrace_core::ids::{ConnId, TitleRef};
+use millrace_core::dest::Dest;
+use millrace_core::ids::{ConnId, MulticastId, TitleRef};
 use millrace_core::limits::{BYE_DELAY_NS, MAX_TCP_BEHIND_NS, RETRY_NS};
 use millrace_core::packet::WireLayout;
 use millrace_core::pool::{ExtentArena, HeapRegion};
@@ -342,6 +343,33 @@ fn unreachable_viewer_fails_after_max_unreachable() {
         (MAX_UNREACHABLE_NS..MAX_UNREACHABLE_NS + 50 * MS).contains(&silent),
         "from the last that got through"
     );
+}
+
+/// Its interface is down for longer than any single viewer is waited for.
+#[test]
+fn refused_group_never_fails_and_tells_why() {
+    let mut world = World::small();
+    let group = Dest::Multicast {
+        group: [239, 192, 0, 1].into(),
+        port: 20_000,
+        rtcp_port: Some(20_001),
+        via: MulticastId(0),
+    };
+    let stream = world.open(&Film::constant(0, 60_000, 8_000_000), 0, group);
+    let (from, to) = (world.now.plus_ns(2 * S), world.now.plus_ns(2 * S + MAX_UNREACHABLE_NS + 10 * S));
+    world.device = Box::new(move |now, _| match now > from && now < to {
+        true => SendOutcome::Unreachable { errno: 100 },
+        false => SendOutcome::Sent,
+    });
+    world.play_from(stream, 0);
+    assert_eq!(
+        (world.engine.group_errno(stream), world.engine.group_errno(crate::world::id(1))),
+        (Some(0), None)
+    );
+    world.run_until(from.plus_ns(MAX_UNREACHABLE_NS + 5 * S));
+    assert_eq!(world.engine.group_errno(stream), Some(100));
+    world.run_out();
+    assert_eq!((world.engine.group_errno(stream), world.engine.counters().failed), (Some(0), 0));
 }
 
 #[test]

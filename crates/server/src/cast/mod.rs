@@ -12,6 +12,7 @@
 //! | [`playout`] | the thread that reads items and splices them |
 //! | [`pace`] | datagrams at their times |
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
+//! | [`sap`] | announcements of casts |
 //! | [`channel`] | a channel as an operator writes it, and its state |
 //! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
 //!
@@ -23,6 +24,7 @@ pub mod channel_feed;
 pub mod items;
 pub mod pace;
 pub mod playout;
+pub mod sap;
 pub mod sender;
 pub mod url;
 

@@ -257,8 +257,15 @@ fn set_v4_interface(
     Ok(sockopt::set_ip_multicast_if_with_ifindex(socket, &group, &Ipv4Addr::UNSPECIFIED, index)?)
 }
 
+/// The source address of datagrams to this destination.
+pub(crate) fn source_of(url: &CastUrl) -> io::Result<IpAddr> {
+    let socket = open_socket(url).map_err(io::Error::other)?;
+    socket.connect(url.to)?;
+    Ok(socket.local_addr()?.ip())
+}
+
 /// The number of an interface in this network namespace.
-fn interface_index(name: &str) -> io::Result<u32> {
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(rustix::net::netdevice::name_to_index(&socket, name)?)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use millrace_core::text::excerpt;
-use millrace_core::units::BitRate;
+use millrace_core::units::{BitRate, Count};
 use serde::Deserialize;
 
 use super::remote::RemoteArgs;
@@ -76,6 +76,16 @@ struct RemoteSource {
     bits_per_s: u64,
     viewers: u64,
     recording: Option<RemoteRecording>,
+    #[serde(default)]
+    multicast: Vec<RemoteCast>,
+}
+
+/// A group that viewers have it sent to.
+#[derive(Deserialize)]
+struct RemoteCast {
+    to: String,
+    listeners: u64,
+    trouble: Option<String>,
 }
 
 /// The part of its recording that is shown.
@@ -135,12 +145,18 @@ fn list(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let width =
         sources.iter().map(|source| source.name.chars().count()).max().unwrap_or(0).clamp(4, MAX_LIVE_CELL);
     writeln!(out, "{:width$}  {:8}  {:>10}  {:>7}  MESSAGE", "NAME", "STATE", "RATE", "VIEWERS")?;
-    for RemoteSource { name, state, message, bits_per_s, viewers, recording } in sources {
+    for RemoteSource { name, state, message, bits_per_s, viewers, recording, multicast } in sources {
         let (name, state) = (excerpt(&name, MAX_LIVE_CELL), excerpt(&state, MAX_LIVE_CELL));
         let message = match recording {
             Some(recording) => format!("{message}; recorded as \"{}\"", recording.title),
             None => message,
         };
+        let message = multicast.iter().fold(message, |message, cast| {
+            let listeners = Count(cast.listeners, "listener");
+            let trouble =
+                cast.trouble.as_ref().map(|why| format!(", cannot send: {why}")).unwrap_or_default();
+            format!("{message}; cast to {} for {listeners}{trouble}", cast.to)
+        });
         let (message, rate) = (excerpt(&message, MAX_LIVE_CELL), BitRate(bits_per_s).to_string());
         writeln!(out, "{name:width$}  {state:8}  {rate:>10}  {viewers:>7}  {message}")?;
     }

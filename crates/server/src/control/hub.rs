@@ -465,6 +465,7 @@ impl Hub {
     pub(super) fn publish(&mut self) {
         self.sheets.counters.publish(&self.counters);
         self.titles.publish(&self.sheets.titles);
+        self.sheets.casts.publish(self.service.casts());
         let service = &self.service;
         self.sheets.held.publish(&ServerGauges {
             connections: service.connection_count() as u64,
@@ -516,6 +517,7 @@ impl Hub {
             streams: service.place_count(),
             reserved_rate: service.reserved_rate(),
             in_use: service.in_use(),
+            casts: service.casts(),
             turned_away: self.refusals.list(),
         }
     }

@@ -56,7 +56,7 @@ mod tunnel;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub use titles::{TitleCounters, TitleSheets};
 use crate::admission::InUse;
 use crate::limits::RTSP_WRITE_TIMEOUT_NS;
 use crate::limits::control::{DROP_LIMIT, SNAPSHOT_WAIT};
-use crate::service::{Fetcher, Library, ServiceConfig};
+use crate::service::{CastStatus, Fetcher, Library, ServiceConfig};
 use crate::session::{ServerConfig, SessionInfo, SystemEntropy};
 
 /// The time, as the control plane reads it.
@@ -177,19 +177,24 @@ pub struct Snapshot {
     pub reserved_rate: u64,
     /// How much viewers use of what there is.
     pub in_use: Vec<InUse>,
+    /// Casts that viewers have started.
+    pub casts: Vec<CastStatus>,
     /// Viewers turned away lately, the newest first.
     pub turned_away: Vec<TurnedAway>,
 }
 
 /// Asks the control plane how things stand, from any thread.
 #[derive(Clone, Debug)]
-pub struct Asker(mpsc::UnboundedSender<Ask>);
+pub struct Asker {
+    asks: mpsc::UnboundedSender<Ask>,
+    casts: Arc<CastSheet>,
+}
 
 impl Asker {
     /// How things stand now. Waits for the control thread, at most a second; `None` if it does not answer.
     pub fn snapshot(&self) -> Option<Snapshot> {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        self.0.send(Ask::Snapshot(answer)).ok()?;
+        self.asks.send(Ask::Snapshot(answer)).ok()?;
         answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
 
@@ -197,25 +202,30 @@ impl Asker {
     /// answer.
     pub fn fetch(&self, fetch: millrace_web::Fetch) {
         // Without a control side there is no answer: the server ends.
-        drop(self.0.send(Ask::Fetch(Box::new(fetch))));
+        drop(self.asks.send(Ask::Fetch(Box::new(fetch))));
     }
 
     /// Admits a viewer that asks for a playlist; returns at once, and the requester gets the answer.
     pub fn admit_viewer(&self, admission: millrace_web::ViewerAdmission) {
         // Without a control side there is no answer: the server ends.
-        drop(self.0.send(Ask::Viewer(Box::new(admission))));
+        drop(self.asks.send(Ask::Viewer(Box::new(admission))));
     }
 
     /// Serves RTSP on a connection that the web side accepted.
     pub fn take_tunnel(&self, tunnel: millrace_web::TunnelConn) {
         // If the control side has ended, the connection is dropped: the server is shutting down.
-        drop(self.0.send(Ask::Tunnel(Box::new(tunnel))));
+        drop(self.asks.send(Ask::Tunnel(Box::new(tunnel))));
+    }
+
+    /// Casts that viewers have started, as of half a second ago at most. Waits for nothing.
+    pub fn casts(&self) -> Vec<CastStatus> {
+        self.casts.read()
     }
 
     /// How much viewers use of what there is: that part of a snapshot alone.
     pub fn in_use(&self) -> Option<Vec<InUse>> {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        self.0.send(Ask::InUse(answer)).ok()?;
+        self.asks.send(Ask::InUse(answer)).ok()?;
         answered.recv_timeout(SNAPSHOT_WAIT).ok()
     }
 }
@@ -240,6 +250,27 @@ pub struct ControlSheets {
     pub titles: Arc<TitleSheets>,
     /// Work of the offload engine, including those before it.
     pub offload: Arc<OffloadSheets>,
+    /// Casts that viewers have started.
+    pub casts: Arc<CastSheet>,
+}
+
+/// The same list for all threads.
+#[derive(Debug, Default)]
+pub struct CastSheet(Mutex<Vec<CastStatus>>);
+
+impl CastSheet {
+    fn publish(&self, casts: Vec<CastStatus>) {
+        *self.lock() = casts;
+    }
+
+    fn read(&self) -> Vec<CastStatus> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<CastStatus>> {
+        // Each change is one assignment: a panic elsewhere cannot leave it half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// From the handle to the thread.
@@ -376,7 +407,7 @@ impl ControlHandle {
 
     /// What asks for it from another thread.
     pub fn asker(&self) -> Asker {
-        Asker(self.asks.clone())
+        Asker { asks: self.asks.clone(), casts: Arc::clone(&self.sheets.casts) }
     }
 
     /// Takes those of the settings that may change while viewers are served.

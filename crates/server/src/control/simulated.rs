@@ -63,7 +63,9 @@ impl SimulatedControl {
         let server = Server::new(config.session, entropy);
         let (checked, hears_checked) = mpsc::unbounded_channel();
         let faces = (config.write_timeout_ns, config.feed);
-        let mut hub = Hub::new(clock, service, server, engines, faces, ControlSheets::default(), checked);
+        let sheets = ControlSheets::default();
+        let casts = Arc::clone(&sheets.casts);
+        let mut hub = Hub::new(clock, service, server, engines, faces, sheets, checked);
         hub.observer = Some(observer);
         let hub: SharedHub = Rc::new(RefCell::new(hub));
         let (orders, ordered) = mpsc::unbounded_channel();
@@ -72,7 +74,7 @@ impl SimulatedControl {
         spawn_local(orders::take(Rc::clone(&hub), ordered));
         let answering = Rc::clone(&hub);
         spawn_local(async move { answer(&answering, &mut asked).await });
-        Self { hub, asker: Asker(asks), orders }
+        Self { hub, asker: Asker { asks, casts }, orders }
     }
 
     /// The sender for orders of the web side.

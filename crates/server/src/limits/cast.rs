@@ -25,3 +25,13 @@ pub const MAX_DSCP: u8 = 63;
 pub const MAX_CHANNEL_OUTPUTS: usize = 8;
 /// Interval at which new packets of a channel become visible to viewers: two datagrams of 4 Mb/s.
 pub const CHANNEL_LOOK_NS: u64 = 5_000_000;
+/// Groups of a range that are used at most: as many as there are numbers in the usual range, 239.192.0.0/16.
+pub const MAX_GROUPS: u32 = 1 << 16;
+/// Interval at which casts are compared with those that are announced.
+pub const SAP_LOOK: Duration = Duration::from_millis(500);
+/// The thread that announces casts ends within this time, with the deletions.
+pub const SAP_STOP: Duration = Duration::from_secs(2);
+/// Pause before a cast that could not be sent is tried again.
+pub const CAST_RETRY_NS: u64 = 2_000_000_000;
+/// Usual ports of groups: 500 pairs, outside of the range of `--udp-ports` and below the ports that systems choose themselves.
+pub const DEFAULT_GROUP_PORTS: (u16, u16) = (20_000, 20_999);

@@ -27,6 +27,9 @@ pub fn parse(url: &Url) -> Option<RequestTarget> {
 /// Names a transformation in the query of a URL.
 pub const TRANSFORM: &str = "transform";
 
+/// Asks for a description with the multicast group of a live title, in the query of a URL.
+pub const MULTICAST: &str = "multicast";
+
 /// Returns the value of `name` in the URL's query.
 pub fn query(url: &Url, name: &str) -> Option<String> {
     url.query_pairs().find(|(found, _)| found == name).map(|(_, value)| value.into_owned())

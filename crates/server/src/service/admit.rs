@@ -10,6 +10,7 @@ use super::event::ServiceEvent;
 use super::exhausted::Exhausted;
 use super::fec::Granted;
 use super::keys::{ConnKey, StreamKey, StreamPath, ports_of};
+use super::listeners::CastNotice;
 use super::measured::demand_of;
 use super::ports::{NeededPart, OpenError, TitleEntry};
 use super::refusal::{FecRefusal, Refusal};
@@ -272,6 +273,7 @@ impl Service {
         let engine = stream.engine;
         self.tell(match stream.path {
             StreamPath::Bytes { .. } => ServiceEvent::Ordered { label: session, title, peer, engine },
+            StreamPath::Multicast { .. } => ServiceEvent::Cast(CastNotice::Began { title, to: peer, engine }),
             _ => ServiceEvent::Started { session, title, peer, transport, agent, conn, engine },
         });
         self.slots.admit(stream.engine, stream.demand());

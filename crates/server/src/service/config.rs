@@ -3,6 +3,7 @@
 use millrace_core::limits;
 use millrace_core::units::BitRate;
 
+use super::groups::MulticastGroups;
 use super::packet_size::{PacketSizes, PathMtu, kernel_path_mtu};
 use crate::admission::AdmissionConfig;
 
@@ -51,6 +52,8 @@ pub struct ServiceConfig {
     pub fast_start_ms: u16,
     /// Of titles with renditions, the server chooses the one that is sent, for sessions that name none.
     pub adapt: bool,
+    /// Groups for casts that viewers start; `None`: viewers cannot start any.
+    pub multicast: Option<MulticastGroups>,
     /// Where the MTU of a path is looked up.
     pub path_mtu: PathMtu,
 }
@@ -106,6 +109,7 @@ impl Default for ServiceConfig {
             fec: true,
             fast_start_ms: crate::limits::DEFAULT_FAST_START_MS,
             adapt: true,
+            multicast: None,
             path_mtu: kernel_path_mtu,
         }
     }

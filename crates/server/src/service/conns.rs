@@ -85,6 +85,9 @@ impl Service {
         self.end_opening(key);
         let Some(ClosedConn { ip, engines, streams }) = self.conns.begin_close(key) else { return };
         for stream in streams {
+            if let Some(listener) = self.casts.listener_mut(stream) {
+                listener.owner = None;
+            }
             let Some(state) = self.streams.get_mut(&stream) else { continue };
             state.owner = None;
             if state.path.conn() == Some(key) {
@@ -115,9 +118,11 @@ impl Service {
 
     /// A stream whose connection is gone belongs to this one from now on.
     pub fn adopt(&mut self, key: StreamKey, conn: ConnKey) {
-        let Some(stream) = self.streams.get_mut(&key).filter(|_| self.conns.contains(conn)) else { return };
-        if stream.owner.is_none() {
-            stream.owner = Some(conn);
+        let stream = self.streams.get_mut(&key).map(|stream| &mut stream.owner);
+        let listener = self.casts.listener_mut(key).map(|listener| &mut listener.owner);
+        let Some(owner) = stream.or(listener).filter(|_| self.conns.contains(conn)) else { return };
+        if owner.is_none() {
+            *owner = Some(conn);
             self.conns.add_stream(conn, key);
         }
     }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use millrace_rights::{Quota, base};
 
+use super::keys::StreamPath;
+use super::ports::TitleEntry;
 use super::stream::PlaybackStream;
 use crate::limits::control::VIEWERS_OF_PLAYER;
 
@@ -37,6 +39,7 @@ impl Player {
 /// How a viewer is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedViewer<'a> {
+    /// Empty for a cast: its listeners are the title's viewers.
     pub(super) title: &'a str,
     /// What its user may have.
     pub(super) quota: Option<&'a Quota>,
@@ -49,14 +52,20 @@ pub(super) struct CountedViewer<'a> {
 impl<'a> CountedViewer<'a> {
     /// `None`: its viewer counts, and not each segment.
     pub(super) fn of(stream: &'a PlaybackStream) -> Option<Self> {
-        let PlaybackStream { entry, quota, rate, fetcher: None, .. } = stream else { return None };
-        Some(Self { title: &entry.name, quota: quota.as_ref(), rate: *rate, player: None })
+        let PlaybackStream { entry, quota, rate, fetcher: None, path, .. } = stream else { return None };
+        Some(Self { title: counted_title(entry, *path), quota: quota.as_ref(), rate: *rate, player: None })
     }
 
     pub(super) fn whose(self) -> impl Iterator<Item = Whose> {
         let user = self.quota.map(|quota| Whose::User(quota.user.clone()));
-        user.into_iter().chain([Whose::Title(base(self.title).into())])
+        let title = (!self.title.is_empty()).then(|| Whose::Title(base(self.title).into()));
+        user.into_iter().chain(title)
     }
+}
+
+/// The title that a stream by this path is a viewer of.
+pub(super) fn counted_title(entry: &TitleEntry, path: StreamPath) -> &str {
+    if let StreamPath::Multicast { .. } = path { "" } else { &entry.name }
 }
 
 /// The use of each title, and of each user with limits.

@@ -6,6 +6,7 @@ use millrace_offload::command::{Command, Numbering, RunSpec};
 
 use super::event::{ServiceEvent, Totals};
 use super::keys::{StreamKey, StreamPath, ports_of};
+use super::listeners::{CastNotice, Listener};
 use super::run::{ActiveRun, DeliveryState};
 use super::speed::Speed;
 use super::state::Service;
@@ -18,6 +19,9 @@ impl Service {
     /// service was about to end it, that reason is reported: a player that gets BYE may come first
     /// with its TEARDOWN.
     pub fn close(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
+        if self.end_listener(now, key, reason) {
+            return;
+        }
         let reason = self.streams.get(&key).and_then(|stream| stream.ending).unwrap_or(reason);
         self.retire_stream(now, key, Some(reason));
         self.release_reservation(key);
@@ -29,7 +33,10 @@ impl Service {
         if let Some(number) = stream.fetcher {
             self.fetchers.end_segment(now, number, false, reason == EndReason::Sent);
         }
-        self.tell(ServiceEvent::Ended { stream: key, is_bytes, conn: stream.owner, reason });
+        match stream.path {
+            StreamPath::Multicast { .. } => self.cast_ended(now, key, reason),
+            _ => self.tell(ServiceEvent::Ended { stream: key, is_bytes, conn: stream.owner, reason }),
+        }
         // It may have been the last one that the others of its connection waited for.
         self.finish_conn_move(now, stream.path);
     }
@@ -65,7 +72,10 @@ impl Service {
         closing.made.into_iter().for_each(|title| self.titles.library.close(title));
         self.slots.give_back_stream(engine, place);
         if let Some(mut event) = closing.ended {
-            if let ServiceEvent::Closed { totals, .. } | ServiceEvent::Delivered { totals, .. } = &mut event {
+            if let ServiceEvent::Closed { totals, .. }
+            | ServiceEvent::Delivered { totals, .. }
+            | ServiceEvent::Cast(CastNotice::Ended { totals, .. }) = &mut event
+            {
                 *totals = sent;
             }
             self.tell(event);
@@ -139,6 +149,7 @@ impl Service {
         }
         self.release_long_paused(now);
         self.end_fetchers(now);
+        self.tick_casts(now);
         self.adapt_all(now);
     }
 
@@ -161,8 +172,10 @@ impl Service {
     pub fn shut_down(&mut self, now: Instant) {
         self.shutting_down = true;
         self.end_all_fetchers(now);
-        let streams: Vec<_> = self.streams.in_order().into_iter().map(|stream| stream.key).collect();
-        for key in streams {
+        let listeners = self.listeners().into_iter().map(Listener::key);
+        let streams = self.streams.in_order().into_iter().map(|stream| stream.key);
+        // A cast ends with its last listener.
+        for key in listeners.chain(streams).collect::<Vec<_>>() {
             self.close(now, key, EndReason::Shutdown);
         }
     }
@@ -174,6 +187,10 @@ fn ended(stream: &PlaybackStream, now: Instant, reason: EndReason) -> ServiceEve
     let (peer, lasted_ns) = (stream.viewer, now.ns_since(stream.started));
     if let StreamPath::Bytes { .. } = stream.path {
         return ServiceEvent::Delivered { label, title, peer, reason, lasted_ns, totals: None };
+    }
+    if let StreamPath::Multicast { .. } = stream.path {
+        let ended = CastNotice::Ended { title, to: peer, reason, lasted_ns, totals: None };
+        return ServiceEvent::Cast(ended);
     }
     ServiceEvent::Closed {
         session: label,

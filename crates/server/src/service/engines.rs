@@ -29,6 +29,11 @@ impl Service {
             command::Event::Backlog { stream, backlog_bytes, behind_ns } => {
                 self.note_backlog(now, engine, stream, backlog_bytes, behind_ns);
             }
+            command::Event::GroupState { stream, errno } => {
+                if let Some(key) = self.streams.key_at(engine, stream) {
+                    self.note_group_state(key, errno);
+                }
+            }
             command::Event::ConnGone { conn, .. } => self.engine_lost_conn(now, engine, conn),
             command::Event::ConnRemoved { conn, .. } => self.slots.give_back_conn(engine, conn),
             command::Event::ConnReturned { conn, socket } => {
@@ -73,11 +78,11 @@ impl Service {
 
     /// Asks the engine how much of a stream its viewer has not received
     /// ([`super::PlaybackStream::backlog_bytes`]): it answers within a turn of its loop. Nothing is asked
-    /// for streams that go through no connection.
+    /// for streams that go through no connection, but for casts, whose packets may be refused.
     pub fn measure(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get(&key).filter(|stream| stream.path.conn().is_some()) else {
-            return;
-        };
+        let is_asked =
+            |path: StreamPath| path.conn().is_some() || matches!(path, StreamPath::Multicast { .. });
+        let Some(stream) = self.streams.get(&key).filter(|stream| is_asked(stream.path)) else { return };
         let (engine, place) = (stream.engine, stream.place);
         self.command(engine, Command::Measure { stream: place });
     }

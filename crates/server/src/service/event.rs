@@ -11,6 +11,7 @@ use millrace_core::time::MediaTicks;
 
 use super::adapt::Cause;
 use super::keys::{ConnKey, StreamKey};
+use super::listeners::CastNotice;
 use super::matrix::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
 use super::speed::Speed;
@@ -227,6 +228,8 @@ pub enum ServiceEvent {
         /// The status it got.
         status: u16,
     },
+    /// News of a cast that viewers have started.
+    Cast(CastNotice),
     /// What admission by measured capacity has to say.
     Admission(AdmissionNotice),
     /// A title could not be opened.
@@ -428,6 +431,7 @@ impl ServiceEvent {
             | Self::Delivered { reason, .. }
             | Self::FetchEnded { reason, .. } => reason.is_failure(),
             Self::Fec { trouble, .. } => trouble.is_some(),
+            Self::Cast(notice) => notice.is_failure(),
             Self::Broken { .. }
             | Self::EngineSilent { .. }
             | Self::RenditionFailed { .. }
@@ -504,6 +508,7 @@ impl fmt::Display for ServiceEvent {
                 write!(f, "refused {title} to {peer} with {status}: {reason}")
             }
             Self::Admission(news) => news.fmt(f),
+            Self::Cast(notice) => notice.fmt(f),
             Self::Broken { title, reason } => write!(f, "title {title} cannot be played: {reason}"),
             Self::EngineSilent { session, .. } => {
                 write!(f, "session {session}: the engine did not answer in time; its core may be stuck")

@@ -54,6 +54,7 @@
 //! | `fetch` | viewers of segments that are made beside the engines |
 //! | `viewers` | their sessions: admitted by a playlist, never refused a segment for load |
 //! | `matrix`, `fec`, `fec_wanted` | parity beside the title: wishes, grants, the streams that carry it |
+//! | `casts`, `listeners`, [`groups`] | streams to multicast groups, the viewers that listen to them, the groups that there are |
 //! | `end` | how streams end, one by one and all together |
 //! | `engines` | events of the engines |
 //! | `conns` | connections that streams are made on, or go through |
@@ -64,6 +65,7 @@ pub mod adapt;
 mod adapting;
 mod admit;
 mod bytes;
+mod casts;
 mod catalogue;
 pub mod config;
 mod conn_table;
@@ -77,8 +79,10 @@ mod fec;
 mod fec_wanted;
 mod fetch;
 mod fetchers;
+pub mod groups;
 mod keys;
 mod ledger;
+mod listeners;
 mod matrix;
 mod measured;
 mod moving;
@@ -113,11 +117,14 @@ mod unread;
 mod viewers;
 
 pub use adapt::Cause;
+pub use casts::ListenRequest;
 pub use config::{RateBasis, ServiceConfig};
 pub use event::{FecChange, Playing, ServiceEvent, Totals};
 pub use exhausted::{Exhausted, ShareScope};
 pub use fetchers::{Fetch, Fetcher, Fetching};
+pub use groups::{GroupAddress, GroupRange, MulticastGroups};
 pub use keys::{ConnKey, StreamKey, StreamPath};
+pub use listeners::{CastNotice, CastStatus, Listener};
 pub use matrix::{FecMatrix, FecMode, FecWish, TRACK_RS, TRACK_XOR, port_offset};
 pub use output::Output;
 pub use packet_size::{PacketSizes, PathMtu, kernel_path_mtu, kernel_source};
@@ -127,7 +134,7 @@ pub use ports::{
     TitlePart, Transformed,
 };
 pub use presentation::{Presentation, TimeBase};
-pub use refusal::{ConnRefusal, FecRefusal, Refusal};
+pub use refusal::{ConnRefusal, FecRefusal, MulticastRefusal, Refusal};
 pub use rendition::{Begins, Change, RenditionWish};
 pub use request::{Admitted, FetchedSegment, StreamRequest, Which};
 pub use seek::{From, Span};

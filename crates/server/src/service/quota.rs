@@ -28,6 +28,7 @@ impl Service {
         };
         let title = Whose::Title(base(who.title).into());
         if let Some(max) = self.config.max_streams_per_title
+            && !who.title.is_empty()
             && used(&title).0 + self.counts_as(&title, who) > max
         {
             return Err(Refusal::Exhausted(Exhausted::TitleStreams { max }));

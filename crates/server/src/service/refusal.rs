@@ -75,6 +75,29 @@ pub enum Refusal {
     /// Other FEC is not available.
     #[error(transparent)]
     Fec(#[from] FecRefusal),
+    /// There is no cast for this viewer.
+    #[error(transparent)]
+    Multicast(#[from] MulticastRefusal),
+}
+
+/// Why a viewer cannot listen to a cast.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MulticastRefusal {
+    /// The operator has given no groups.
+    #[error("this server sends to no multicast groups (--multicast); ask for unicast")]
+    Disabled,
+    /// The title is stored, and each viewer sees it from its beginning.
+    #[error("multicast is for channels and live titles; ask for unicast")]
+    Stored,
+    /// There are groups of the other family alone.
+    #[error("this server has no {0} groups (--multicast); ask for unicast")]
+    Family(&'static str),
+    /// All groups are used.
+    #[error("the {groups} multicast groups of this server are in use (--multicast); ask for unicast")]
+    Used {
+        /// How many there are.
+        groups: u32,
+    },
 }
 
 impl Refusal {

@@ -13,11 +13,11 @@ use millrace_core::time::Instant;
 use millrace_core::units::BitRate;
 
 use super::config::RateBasis;
-use super::counted::CountedViewer;
+use super::counted::{CountedViewer, counted_title};
 use super::event::ServiceEvent;
 use super::exhausted::Exhausted;
 use super::fetchers::Fetch;
-use super::keys::StreamKey;
+use super::keys::{ConnKey, StreamKey};
 use super::matrix::FecMode;
 use super::measured::demand_of;
 use super::ports::TitleEntry;
@@ -76,6 +76,15 @@ impl Service {
         sender: Sender,
     ) -> Result<(), Refusal> {
         self.room(&Candidate { ip, who, sender, own: None })
+    }
+
+    /// Whether user, title and address may have one more viewer that listens to a cast, which has a stream already.
+    ///
+    /// # Errors
+    /// The exhausted resource.
+    pub(super) fn room_for_listener(&self, ip: IpAddr, who: CountedViewer<'_>) -> Result<(), Refusal> {
+        self.room_by_counts(who, None)?;
+        self.room_for_address(&Candidate { ip, who, sender: Sender::Web, own: None }, None)
     }
 
     /// The operator's ceilings.
@@ -184,7 +193,8 @@ impl Service {
         if own.is_none() {
             let fetch = Fetch::of(request, entry);
             let is_admitted = fetch.is_some_and(|fetch| self.fetchers.of_session(&fetch).is_some());
-            self.session_room(now, request, is_admitted)?;
+            let address = (!is_admitted).then(|| request.viewer.ip());
+            self.session_room(now, request.conn, address)?;
         }
         let rate = self.counted_rate(entry.mean_rate, entry.peak_rate);
         let load = demand_of(entry, rate);
@@ -204,8 +214,8 @@ impl Service {
         let fetcher = match Fetch::of(request, entry) {
             Some(fetch) => Some(self.count_fetch(now, &fetch, sender)?),
             None => {
-                let who =
-                    CountedViewer { title: &entry.name, quota: request.quota.as_ref(), rate, player: None };
+                let title = counted_title(entry, request.path);
+                let who = CountedViewer { title, quota: request.quota.as_ref(), rate, player: None };
                 self.room(&Candidate { ip: request.viewer.ip(), who, sender, own })?;
                 None
             }
@@ -226,14 +236,14 @@ impl Service {
     }
 
     /// Whether connection and address may have one more stream, and the table has room for it.
-    /// A segment of a session is not refused for those of others at its address.
-    fn session_room(
+    /// A segment of a session is not refused for those of others at its address, so it names none.
+    pub(super) fn session_room(
         &mut self,
         now: Instant,
-        request: &StreamRequest,
-        is_admitted: bool,
+        conn: Option<ConnKey>,
+        address: Option<IpAddr>,
     ) -> Result<(), Refusal> {
-        if let Some(conn) = request.conn {
+        if let Some(conn) = conn {
             if !self.conns.contains(conn) {
                 return Err(Refusal::Gone);
             }
@@ -241,8 +251,8 @@ impl Service {
                 return Err(Refusal::Exhausted(Exhausted::ConnectionSessions));
             }
         }
-        let sessions = self.usage.of(request.viewer.ip()).sessions;
-        if !is_admitted && sessions >= self.config.max_sessions_per_address {
+        let sessions = address.map_or(0, |address| self.usage.of(address).sessions);
+        if sessions >= self.config.max_sessions_per_address {
             return Err(Refusal::Exhausted(Exhausted::AddressSessions));
         }
         while self.tables_nearly_full()
@@ -251,7 +261,7 @@ impl Service {
             self.close(now, longest_idle, EndReason::TablesFull);
         }
         let max = self.config.max_sessions;
-        if self.streams.len() >= max {
+        if self.streams.len() + self.casts.len() >= max {
             return Err(Refusal::Exhausted(Exhausted::Sessions { max }));
         }
         Ok(())
@@ -259,7 +269,7 @@ impl Service {
 
     fn tables_nearly_full(&self) -> bool {
         let nearly_full = |used: usize, size: usize| used * 100 >= size * SESSION_TABLE_HIGH_PERCENT;
-        nearly_full(self.streams.len(), self.config.max_sessions)
+        nearly_full(self.streams.len() + self.casts.len(), self.config.max_sessions)
             || nearly_full(self.streams.open_places(), self.slots.len() * self.config.streams_per_engine)
     }
 

@@ -12,6 +12,7 @@ use super::event::ServiceEvent;
 use super::fetchers::Fetchers;
 use super::keys::StreamKey;
 use super::ledger::UsageLedger;
+use super::listeners::CastTable;
 use super::output::{Outbox, Output};
 use super::ports::{Library, TitleEntry};
 use super::refusal::Refusal;
@@ -27,6 +28,7 @@ pub struct Service {
     pub(super) streams: PlaybackStreams,
     pub(super) conns: ConnTable,
     pub(super) fetchers: Fetchers,
+    pub(super) casts: CastTable,
     pub(super) usage: UsageLedger,
     pub(super) slots: SlotTable,
     pub(super) admission: Admission,
@@ -46,6 +48,7 @@ impl Service {
             streams: PlaybackStreams::default(),
             conns: ConnTable::default(),
             fetchers: Fetchers::default(),
+            casts: CastTable::default(),
             usage: UsageLedger::default(),
             slots,
             admission,
@@ -106,7 +109,7 @@ impl Service {
 
     /// Returns the number of those that a viewer set up, and that are not for bytes alone.
     pub fn session_count(&self) -> usize {
-        self.streams.session_count()
+        self.streams.session_count() + self.casts.len()
     }
 
     /// Returns the number of places taken in the engines, including those of streams that they are
@@ -122,7 +125,22 @@ impl Service {
 
     /// Records a sign of life from the viewer of this stream.
     pub fn note_alive(&mut self, now: Instant, key: StreamKey) {
-        self.streams.note_alive(now, key);
+        match self.casts.listener_mut(key) {
+            Some(listener) => listener.last_heard = now,
+            None => self.streams.note_alive(now, key),
+        }
+    }
+
+    /// The title of a stream, or of a listener of this name.
+    pub fn title_of(&self, key: StreamKey) -> Option<&str> {
+        let title = self.streams.get(&key).map(|stream| stream.entry.name.as_str());
+        title.or_else(|| self.casts.listener(key).map(super::Listener::title))
+    }
+
+    /// The last sign of life from the viewer of a stream, or from a listener.
+    pub fn last_heard(&self, key: StreamKey) -> Option<Instant> {
+        let stream = self.streams.get(&key).map(|stream| stream.last_heard);
+        stream.or_else(|| self.casts.listener(key).map(|listener| listener.last_heard))
     }
 
     /// The stream by UDP to this address whose RTP source is this, if there is exactly one.

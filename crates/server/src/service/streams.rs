@@ -125,7 +125,10 @@ impl PlaybackStreams {
 
     /// Returns the number of those that a viewer set up, and that are not for bytes alone.
     pub(super) fn session_count(&self) -> usize {
-        self.values().filter(|stream| !matches!(stream.path, StreamPath::Bytes { .. })).count()
+        let is_beside = |stream: &&PlaybackStream| {
+            matches!(stream.path, StreamPath::Bytes { .. } | StreamPath::Multicast { .. })
+        };
+        self.values().filter(|stream| !is_beside(stream)).count()
     }
 
     /// Viewers that have been sent something and not yet BYE.
@@ -156,7 +159,11 @@ impl PlaybackStreams {
     pub(super) fn newest(&self, engine: usize) -> Vec<&PlaybackStream> {
         let mut newest: Vec<_> = self.playing(engine).collect();
         // A segment is as old as its viewer.
-        newest.sort_unstable_by_key(|stream| std::cmp::Reverse(stream.fetcher.unwrap_or(stream.key.0)));
+        // A cast has many viewers, so it comes last.
+        newest.sort_unstable_by_key(|stream| {
+            let is_cast = matches!(stream.path, StreamPath::Multicast { .. });
+            (is_cast, std::cmp::Reverse(stream.fetcher.unwrap_or(stream.key.0)))
+        });
         newest
     }
 

@@ -10,7 +10,7 @@ use super::server::RtspFace;
 use super::state::ReceivedRequest;
 use crate::rtsp::{Reply, target};
 use crate::sdp;
-use crate::service::{FecWish, TitleEntry};
+use crate::service::{ConnKey, FecWish, GroupAddress, TitleEntry};
 
 impl RtspFace<'_> {
     pub(super) fn describe(&mut self, received: ReceivedRequest<'_>) -> Result<Reply, Reply> {
@@ -30,11 +30,24 @@ impl RtspFace<'_> {
             FecWish::Mode(mode) => Some(mode),
             FecWish::Silent | FecWish::Unclear => None,
         };
-        let asked = sdp::UrlOptions { fec, rendition, late_end: late_end(request) };
+        let group = match target::query(url, target::MULTICAST) {
+            Some(_) => Some(self.described_group(conn, &entry)?),
+            None => None,
+        };
+        let asked = sdp::UrlOptions { fec, rendition, late_end: late_end(request), group };
         Ok(Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")
             .body(sdp::describe(&entry, local.ip(), &renditions, &asked)))
+    }
+}
+
+impl RtspFace<'_> {
+    /// The group that SETUP will name, with its time to live.
+    fn described_group(&mut self, conn: ConnKey, entry: &TitleEntry) -> Result<(GroupAddress, u8), Reply> {
+        let is_v4 = self.conns.get(&conn).is_some_and(|conn| conn.peer.is_ipv4());
+        let group = self.service.group_of(entry, is_v4).map_err(|refusal| refusal_reply(&refusal.into()))?;
+        Ok((group, self.config.service.multicast.as_ref().map_or(0, |groups| groups.ttl)))
     }
 }
 

@@ -46,11 +46,10 @@ impl RtspFace<'_> {
         // played have no such excuse.
         let must_speak = |key: &StreamKey| {
             let stream = self.service.stream(*key);
-            stream.is_some_and(|stream| stream.path().conn().is_none() || stream.is_fresh())
+            stream.is_none_or(|stream| stream.path().conn().is_none() || stream.is_fresh())
         };
-        let is_silent = |key: &StreamKey| {
-            self.service.stream(*key).is_some_and(|stream| now.ns_since(stream.last_heard()) > limit)
-        };
+        let is_silent =
+            |key: &StreamKey| self.service.last_heard(*key).is_some_and(|heard| now.ns_since(heard) > limit);
         let silent = self.sessions.keys().copied().filter(is_silent);
         let mut expired: Vec<_> = silent.filter(must_speak).collect();
         // The oldest first, whatever the order of the table: two runs with the same input end alike.

@@ -59,7 +59,8 @@ impl RtspFace<'_> {
     /// one): it counts if the address has exactly one session with this source.
     fn only_session_of(&self, from: SocketAddr, heard: &Heard) -> Option<StreamKey> {
         let ssrc = heard.block?.ssrc;
-        self.service.only_stream_of(from.ip(), ssrc)
+        let stream = self.service.only_stream_of(from.ip(), ssrc);
+        stream.or_else(|| self.service.only_listener_of(from.ip(), ssrc))
     }
 
     /// An interleaved frame from a viewer.

@@ -17,6 +17,7 @@
 //! | `requests` | which request goes where |
 //! | `describe`, `setup`, `play`, `params` | the methods |
 //! | `fec` | `X-Millrace-FEC` |
+//! | `listen` | multicast: viewers that share the cast of a live title |
 //! | `rights` | viewing access, and how players are asked to identify themselves |
 //! | `refusal` | statuses of refusals, and the log line of a refused request |
 //! | `events` | the service's events: replies that waited, sessions that are over |
@@ -35,6 +36,7 @@ mod end;
 pub mod entropy;
 mod events;
 mod fec;
+mod listen;
 mod liveness;
 mod opening;
 mod params;

@@ -1,5 +1,6 @@
 //! GET_PARAMETER and SET_PARAMETER (RFC 2326 sections 10.8 and 10.9).
 
+use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::CONTENT_TYPE;
 
@@ -7,7 +8,7 @@ use super::fec::fec_header;
 use super::refusal::refusal_reply;
 use super::rendition::{rendition_header, told};
 use super::server::RtspFace;
-use super::state::{ReceivedRequest, SessionState};
+use super::state::ReceivedRequest;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, RtspRequest, speeds};
 use crate::sdp::LIVE_RANGE;
@@ -24,23 +25,19 @@ impl RtspFace<'_> {
         if names.is_empty() {
             return self.with_session(Reply::ok(), key);
         }
-        let Some(stream) = key.and_then(|key| self.service.stream(key)) else {
+        let stream = key.and_then(|key| self.service.stream(key));
+        let Some(state) = key.and_then(|key| self.state_of(key)) else {
             return Reply::error(454, "parameters belong to a session; name one");
         };
         let mut body = String::new();
         let mut unknown = Vec::new();
         for name in names {
-            let value = match name.to_ascii_lowercase().as_str() {
-                "position" => stream.position(now).map(npt),
-                // A live title has none.
-                "duration" => (!stream.entry().is_live()).then(|| npt(stream.entry().end())),
-                "range" if stream.entry().is_live() => Some(LIVE_RANGE.to_owned()),
-                "range" => Some(format!("npt={}-{}", npt(MediaTicks(0)), npt(stream.entry().end()))),
-                "stream_state" => Some(SessionState::of(stream).as_str().to_owned()),
-                "scale" => Some(speeds::format_scale(stream.scale())),
-                "speed" => Some(speeds::format_speed(stream.speed())),
-                "rendition" => stream.rendition().map(|rendition| rendition.to_string()),
-                "fec" => Some(stream.fec_mode().to_string()),
+            let value = match (name.to_ascii_lowercase().as_str(), stream) {
+                ("stream_state", _) => Some(state.as_str().to_owned()),
+                (name, Some(stream)) => parameter(stream, name, now),
+                // A listener has the place and the speed of the cast.
+                ("range", None) => Some(LIVE_RANGE.to_owned()),
+                ("scale" | "speed", None) => Some(speeds::format_scale(Scale::NORMAL)),
                 _ => None,
             };
             match value {
@@ -111,6 +108,22 @@ impl RtspFace<'_> {
                 self.refuse(conn, &title.unwrap_or_default(), &refusal)
             }
         }
+    }
+}
+
+/// The value of a parameter of a stream.
+fn parameter(stream: &PlaybackStream, name: &str, now: Instant) -> Option<String> {
+    match name {
+        "position" => stream.position(now).map(npt),
+        // A live title has none.
+        "duration" => (!stream.entry().is_live()).then(|| npt(stream.entry().end())),
+        "range" if stream.entry().is_live() => Some(LIVE_RANGE.to_owned()),
+        "range" => Some(format!("npt={}-{}", npt(MediaTicks(0)), npt(stream.entry().end()))),
+        "scale" => Some(speeds::format_scale(stream.scale())),
+        "speed" => Some(speeds::format_speed(stream.speed())),
+        "rendition" => stream.rendition().map(|rendition| rendition.to_string()),
+        "fec" => Some(stream.fec_mode().to_string()),
+        _ => None,
     }
 }
 

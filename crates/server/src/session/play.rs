@@ -34,7 +34,7 @@ pub(super) fn late_end(request: &RtspRequest) -> MediaTicks {
 
 /// Parses the PLAY parameters, and determines which headers its reply must have; fails with the
 /// reply to a PLAY that is not understood.
-fn wish(request: &RtspRequest) -> Result<(PlayRequest, RequestedSpeeds), Reply> {
+pub(super) fn wish(request: &RtspRequest) -> Result<(PlayRequest, RequestedSpeeds), Reply> {
     let span = header(request, &RANGE).map(range::parse).transpose().map_err(|error| {
         // RFC 2326 section 12.29: a time format that is not understood is answered with 501.
         Reply::error(if error == RangeError::Unit { 501 } else { 457 }, error)

@@ -21,7 +21,7 @@ fn status(refusal: &Refusal) -> u16 {
         Refusal::Gone => 454,
         Refusal::Busy | Refusal::RenditionHeld(_) => 455,
         Refusal::NoReverse => 456,
-        Refusal::PortInUse(_) => 461,
+        Refusal::PortInUse(_) | Refusal::Multicast(_) => 461,
         Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,
         Refusal::ShuttingDown | Refusal::MembersLost(_) | Refusal::Opening | Refusal::TimedOut => 503,
@@ -93,8 +93,8 @@ impl RtspFace<'_> {
         }
         let Some(peer) = self.conns.get(&conn).map(|conn| conn.peer) else { return };
         let named = header(request, &SESSION).and_then(|id| self.by_id.get(id.split(';').next()?.trim()));
-        let title = match named.and_then(|key| self.service.stream(*key)) {
-            Some(stream) => stream.entry().name.clone(),
+        let title = match named.and_then(|key| self.service.title_of(*key)) {
+            Some(title) => title.to_owned(),
             None => request.request_uri().and_then(target::parse).map(|t| t.title).unwrap_or_default(),
         };
         let method: &str = request.method().into();

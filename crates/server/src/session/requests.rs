@@ -125,6 +125,8 @@ impl RtspFace<'_> {
         let reply = match request.method() {
             Method::Options => self.with_session(Reply::ok().header(PUBLIC, METHODS), session),
             Method::Setup => self.setup(received, session).unwrap_or_else(|refused| refused),
+            Method::Play if self.is_listener(session) => self.play_listener(received, session),
+            Method::Pause if self.is_listener(session) => self.pause_listener(now, session),
             Method::Play => return self.play(received, head, session),
             Method::Pause => self.pause(now, session),
             Method::Teardown => self.teardown(now, session),
@@ -160,7 +162,7 @@ impl RtspFace<'_> {
 
     /// Returns a 455 that lists the allowed methods.
     pub(super) fn wrong_state(&self, session: Option<StreamKey>) -> Reply {
-        let state = session.and_then(|key| self.service.stream(key)).map(SessionState::of);
+        let state = session.and_then(|key| self.state_of(key));
         let now = state.map_or("no session is set up", SessionState::as_str);
         self.with_session(Reply::error(455, now).header(ALLOW, SessionState::allow(state)), session)
     }

@@ -94,7 +94,7 @@ impl RtspFace<'_> {
         let Some(conn) = self.conns.get(&key) else { return LetIn::Later };
         let now = self.time(now);
         let session = self.session_of(request).ok().flatten();
-        let of_session = session.and_then(|key| self.service.stream(key)).map(|s| s.entry().name.clone());
+        let of_session = session.and_then(|key| self.service.title_of(key)).map(str::to_owned);
         let of_url = request.request_uri().and_then(title);
         let title_asked = title_asked(request, of_url.as_deref(), of_session.as_deref());
         let what = match (request.method(), title_asked) {

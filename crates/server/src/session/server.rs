@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use millrace_core::ids::ViewerSession;
+use millrace_core::ids::{MulticastId, ViewerSession};
 use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_rights::{Check, Gate, Question, Visitor};
@@ -16,7 +16,8 @@ use super::state::{Session, SessionState};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, RtspRequest};
 use crate::service::{
-    self, ConnKey, ConnRefusal, PlaybackStream, Service, ServiceEvent, StreamKey, StreamPath,
+    self, ConnKey, ConnRefusal, GroupAddress, Listener, PlaybackStream, Service, ServiceEvent, StreamKey,
+    StreamPath,
 };
 
 /// Actions that the caller must take, in this order.
@@ -191,7 +192,22 @@ impl Server {
                 report: stream.report(),
             })
         };
-        service.streams().into_iter().filter_map(info).collect()
+        let listener = |listener: &Listener| {
+            let GroupAddress { group, port } = service.listens_to(listener.key())?.0;
+            Some(SessionInfo {
+                session: listener.label().to_owned(),
+                title: listener.title().to_owned(),
+                peer: listener.viewer(),
+                path: StreamPath::Multicast { group, port, rtcp_port: Some(port + 1), via: MulticastId(0) },
+                state: if listener.is_playing() { SessionState::Playing } else { SessionState::Ready },
+                position: None,
+                rate: listener.rate(),
+                age_ns: now.ns_since(listener.started()),
+                report: None,
+            })
+        };
+        let streams = service.streams().into_iter().filter_map(info);
+        streams.chain(service.listeners().into_iter().filter_map(listener)).collect()
     }
 
     /// Whether this connection speaks RTSP.

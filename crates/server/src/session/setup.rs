@@ -8,10 +8,11 @@ use rtsp_types::Url;
 use rtsp_types::headers::{SESSION, TRANSPORT, USER_AGENT};
 
 use super::fec::{fec_header, off_because, wish};
+use super::listen::wants_cast;
 use super::refusal::refusal_reply;
 use super::rendition;
 use super::server::{RtspFace, SessionConn, transform_header};
-use super::state::{ReceivedRequest, Session, short};
+use super::state::{ReceivedRequest, Session, SessionState, short};
 use crate::rtsp::target::RequestTarget;
 use crate::rtsp::transport::{self, Lower, MediaForm, Offer, Spec};
 use crate::rtsp::{Reply, target};
@@ -35,27 +36,45 @@ impl RtspFace<'_> {
         if target::parse(url).is_some_and(|target| target.title.is_empty()) {
             return Err(Reply::error(459, "set up one title, not the folder of all"));
         }
-        let stream = session.and_then(|key| self.service.stream(key));
-        if stream.is_some_and(|stream| stream.is_playing() || stream.is_busy()) {
+        let is_busy = |key| self.service.stream(key).is_some_and(PlaybackStream::is_busy);
+        let plays = |key| self.state_of(key) == Some(SessionState::Playing);
+        if session.is_some_and(|key| plays(key) || is_busy(key)) {
             return Err(self.wrong_state(session));
         }
         let (_, entry) = self.named(now, conn, url)?;
-        let stream = session.and_then(|key| self.service.stream(key));
-        let names = |of: &TitleEntry| (of.name.clone(), of.transform.clone());
-        if stream.is_some_and(|stream| names(stream.entry()) != names(&entry)) {
+        let transform_of = |key| self.service.stream(key).and_then(|stream| stream.entry().transform.clone());
+        let is_other = |key| {
+            self.service.title_of(key) != Some(entry.name.as_str()) || transform_of(key) != entry.transform
+        };
+        if session.is_some_and(is_other) {
             return Err(Reply::error(459, "a session plays one title; set up another session for this one"));
         }
         self.refuse_if_lost(conn, &entry)?;
         let offers = request.header(&TRANSPORT).map(|value| transport::parse(value.as_str()));
         let offers = offers.ok_or_else(|| Reply::error(400, "Transport is missing"))?;
         // RFC 2326 section 12.39: the first that is acceptable. No Session header: GStreamer would go on using it.
+        let listens = self.is_listener(session);
+        let unicast = |offer: &Offer| !listens && self.way(conn, session, &entry, offer).is_some();
+        let first = offers.iter().position(|offer| wants_cast(offer) || unicast(offer));
+        let mut no_cast = None;
+        if let Some(offer) = first.and_then(|first| offers.get(first)).filter(|offer| wants_cast(offer)) {
+            match self.setup_listener(received, session, entry.clone(), offer) {
+                Err(refusal) if refusal.code() == 461 => no_cast = Some(refusal),
+                done => return done,
+            }
+        }
+        if listens {
+            return Err(
+                no_cast.unwrap_or_else(|| Reply::error(461, "a session stays multicast; set up another one"))
+            );
+        }
         let ways = || offers.iter().filter_map(|offer| self.way(conn, session, &entry, offer));
         let is_free =
             |way: &ChosenTransport| self.service.port_in_use(now, session, Some(conn), way.path).is_none();
         // If all of them need ports of other viewers, admission refuses the first one and names the
         // port.
         let way = ways().find(is_free).or_else(|| ways().next());
-        let way = way.ok_or_else(|| Reply::error(461, self.possible(conn)))?;
+        let way = way.ok_or_else(|| no_cast.unwrap_or_else(|| Reply::error(461, self.possible(conn))))?;
         let entry = if way.spec.media == MediaForm::Raw { entry.raw() } else { Some(entry) };
         let entry = entry.ok_or_else(|| Reply::status(500))?; // way() has seen it
         let (key, fec) = self.admit(received, session, entry, way)?;
@@ -241,7 +260,7 @@ impl RtspFace<'_> {
     }
 
     /// 128 unpredictable bits, in hexadecimal.
-    fn new_session_id(&mut self) -> Option<Box<str>> {
+    pub(super) fn new_session_id(&mut self) -> Option<Box<str>> {
         let id: String = self.entropy.bytes16()?.iter().map(|byte| format!("{byte:02x}")).collect();
         (!self.by_id.contains_key(id.as_str())).then(|| id.into_boxed_str())
     }

@@ -7,6 +7,7 @@ mod rtsp_fake_engine;
 mod rtsp_fec;
 mod rtsp_life;
 mod rtsp_methods;
+mod rtsp_multicast;
 mod rtsp_opening;
 mod rtsp_overload;
 mod rtsp_packet_sizes;

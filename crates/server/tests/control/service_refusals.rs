@@ -12,8 +12,8 @@ use millrace_server::admission::AdmissionConfig;
 use millrace_server::limits::MAX_OPENINGS;
 use millrace_server::limits::control::PENDING_SESSIONS_PER_ADDRESS;
 use millrace_server::service::{
-    ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, Refusal, RenditionWish, ServiceEvent,
-    StreamKey, Which,
+    ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, GroupRange, MulticastGroups,
+    MulticastRefusal, Refusal, RenditionWish, ServiceEvent, StreamKey, Which,
 };
 
 /// A new variant does not compile until it stands here, and fails until it is met below.
@@ -71,11 +71,17 @@ fn name(refusal: &Refusal) -> &'static str {
             FecRefusal::Rendition => "Fec Rendition",
             FecRefusal::NotAsked => "Fec NotAsked",
         },
+        Refusal::Multicast(refusal) => match refusal {
+            MulticastRefusal::Disabled => "Multicast Disabled",
+            MulticastRefusal::Stored => "Multicast Stored",
+            MulticastRefusal::Family(_) => "Multicast Family",
+            MulticastRefusal::Used { .. } => "Multicast Used",
+        },
     }
 }
 
 /// How many there are.
-const REFUSALS: usize = 50;
+const REFUSALS: usize = 54;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -116,7 +122,38 @@ fn refusals_of_every_kind_occur_and_leave_nothing_behind() {
     commands(&mut met);
     fec(&mut met);
     fec_resources(&mut met);
+    multicast(&mut met);
     assert_eq!(met.0.len(), REFUSALS, "{:?}", met.0);
+}
+
+fn multicast(met: &mut Met) {
+    let mut group = |groups: Option<MulticastGroups>, titles: &[&str], text: &str| {
+        let mut desk = Desk::with(|config| config.multicast = groups);
+        let mut last = None;
+        for title in titles {
+            let entry = desk.service.find(title).unwrap();
+            last = Some(desk.service.group_of(&entry, true));
+        }
+        met.see(last.unwrap().map_err(Refusal::Multicast), text, None);
+    };
+    let one = |first: &str, prefix| GroupRange::new(first.parse().unwrap(), prefix);
+    let groups = MulticastGroups {
+        v4: one("239.192.0.0", 32),
+        v6: None,
+        first_port: 20_000,
+        last_port: 20_999,
+        ttl: 1,
+        interface: None,
+        taken: Vec::new(),
+    };
+    let text = "this server sends to no multicast groups (--multicast); ask for unicast";
+    group(None, &["live/news"], text);
+    let text = "multicast is for channels and live titles; ask for unicast";
+    group(Some(groups.clone()), &["film"], text);
+    let text = "the 1 multicast groups of this server are in use (--multicast); ask for unicast";
+    group(Some(groups.clone()), &["live/news", "live/sport"], text);
+    let text = "this server has no IPv4 groups (--multicast); ask for unicast";
+    group(Some(MulticastGroups { v4: None, v6: one("ff18::", 112), ..groups }), &["live/news"], text);
 }
 
 /// Viewers that ask for playlists alone.

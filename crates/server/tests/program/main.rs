@@ -25,6 +25,7 @@ mod e2e_live;
 mod e2e_live_sources;
 mod e2e_made_on_use;
 mod e2e_members;
+mod e2e_multicast;
 mod e2e_nginx;
 mod e2e_offload;
 mod e2e_offload_http;

@@ -23,7 +23,7 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveFeed, LivePiece,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveCast, LiveFeed, LivePiece,
     LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
     OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Secure,
     Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle, WebLimits,
@@ -282,6 +282,18 @@ fn recording() -> LiveRecording {
     LiveRecording { title, began_unix_s: 5, ends_unix_s: Some(65), bytes: 1316, lost_bytes: 0 }
 }
 
+/// The live title `film` is sent to a group.
+fn cast() -> LiveCast {
+    LiveCast {
+        title: "live/film".to_owned(),
+        to: "239.192.1.2:20000".to_owned(),
+        ttl: 1,
+        listeners: 2,
+        is_sending: false,
+        trouble: Some("eth0 is down".to_owned()),
+    }
+}
+
 impl Site for MadeUp {
     fn titles(&self) -> Vec<TitleInfo> {
         let mut titles: Vec<_> = self.films.values().map(|film| film.info.clone()).collect();
@@ -316,6 +328,7 @@ impl Site for MadeUp {
                 to: vec!["udp://10.0.0.9:5000".to_owned()],
             }),
             recording: Some(recording()),
+            multicast: vec![cast()],
         });
         let other = film.clone().map(|film| LiveStatus {
             name: "camera".to_owned(),
@@ -527,6 +540,7 @@ impl Site for MadeUp {
         Ok(Status {
             room: vec![Room { what: "streams".to_owned(), used: 3, of: 100 }],
             sessions: (0..self.sessions).map(session).collect(),
+            casts: vec![cast()],
             refusals: vec![Refusal {
                 at_unix_s: 784_111_777,
                 what: "film for 192.0.2.1:5000: full".to_owned(),

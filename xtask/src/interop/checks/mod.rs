@@ -1,6 +1,7 @@
 //! All checks, by phase.
 
 mod browser;
+mod cast;
 mod ffmpeg;
 mod gstreamer;
 mod hls;
@@ -67,7 +68,10 @@ pub(super) const PHASES: &[CheckPhase] = &[
         title: "between network namespaces, checksums in software",
         impossible: no_namespaces,
         ground: |_| Ground::namespaces(),
-        fill: wire::add,
+        fill: |checks| {
+            wire::add(checks);
+            cast::add(checks);
+        },
     },
     CheckPhase {
         word: "blocked",

@@ -4,6 +4,7 @@
 //! offload engine, `invite` prints the lines to paste into a player.
 
 mod access;
+mod announce;
 mod bind;
 mod inject;
 pub(crate) mod invite;
@@ -14,6 +15,7 @@ mod live;
 mod live_sources;
 pub(crate) mod maker;
 mod members;
+mod multicast;
 mod notify;
 mod pictures;
 mod plan;
@@ -47,6 +49,7 @@ use millrace_web::Network;
 use self::librarian::DeletedFiles;
 use self::link::LinkRate;
 use self::listen::{ListenChoice, parse_listen};
+use self::multicast::parse_multicast;
 use self::rights::RightsArgs;
 use self::tcp::TcpArgs;
 use self::tls::TlsArgs;
@@ -59,7 +62,7 @@ use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::cast::ChannelSpec;
 use crate::live::{LiveSource, SourcePair};
-use crate::service::PacketSizes;
+use crate::service::{MulticastGroups, PacketSizes};
 
 /// Serve folders of films over RTSP
 ///
@@ -215,6 +218,14 @@ pub(crate) struct ServeArgs {
         help_heading = "Live sources"
     )]
     pub(crate) channels: Vec<ChannelSpec>,
+    /// Multicast groups that players may have live titles and channels sent to (RTSP SETUP with multicast): FIRST/PREFIX, one range of IPv4
+    /// and one of IPv6 at most, and after a comma each ttl=1..255 [1], interface=NAME [by the route] and ports=FIRST-LAST [20000-20999]. For the
+    /// networks of one organisation 239.192.0.0/16 is usual (RFC 2365). See also: docs/guide/channels.md [default: none]
+    #[arg(long, value_name = "GROUPS", value_parser = parse_multicast, help_heading = "Live sources")]
+    pub(crate) multicast: Option<MulticastGroups>,
+    /// Announce RTP casts to multicast groups by SAP (RFC 2974), so that players list them: outputs of channels, and casts that viewers have started
+    #[arg(long, help_heading = "Live sources")]
+    pub(crate) sap: bool,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long, help_heading = "Network")]
     pub(crate) no_gso: bool,

@@ -19,6 +19,7 @@ use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs};
 use crate::admission::AdmissionConfig;
 use crate::limits::control::SPARE_STREAMS;
 use crate::limits::session_table_size;
+use crate::service::MulticastGroups;
 use crate::session::ServerConfig;
 
 /// Streams of a viewer: the media, the first parity, the further ones.
@@ -43,6 +44,8 @@ pub(super) struct LoopSettings {
     pub(super) udp_ports: (u16, u16),
     /// The first engine's loop turns an offload engine.
     pub(super) has_offload_seat: bool,
+    /// Groups that each engine sends to.
+    pub(super) multicast: Option<MulticastGroups>,
 }
 
 impl ServeArgs {
@@ -59,6 +62,7 @@ impl ServeArgs {
             gso: if self.no_gso { GsoMode::Off } else { GsoMode::Auto },
             udp_ports: self.udp_ports,
             has_offload_seat: self.tcp.is_engine(),
+            multicast: self.multicast_groups(),
         })
     }
 
@@ -110,6 +114,7 @@ impl ServeArgs {
         service.max_streams_per_address = self.streams_per_address;
         service.max_streams_per_title = self.max_streams_per_title;
         service.max_rate = self.max_rate;
+        service.multicast = self.multicast_groups();
         service.packet_sizes = self.packet_sizes.clone();
         service.max_connections_per_address = self.max_connections_per_address;
         service.max_sessions_per_address = self.max_connections_per_address;

@@ -51,7 +51,7 @@ use super::tls::{self, Tls};
 use super::transforms::{self, TransformsWatch};
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{ServeArgs, invite, notify, rights, user};
+use super::{ServeArgs, invite, multicast, notify, rights, user};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
@@ -61,6 +61,7 @@ use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Off
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
+use crate::limits::cast::SAP_STOP;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
@@ -124,7 +125,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let makers = start_makers(maker, web.is_some().then_some(pictures))?;
+    let announcing = args.announce(control.asker())?;
+    let makers = start_makers(maker, web.is_some().then_some(pictures), announcing)?;
     notify::ready();
     let is_over = || is_over(&cancel, &control, &mut reloader);
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
@@ -243,14 +245,18 @@ fn known_titles(volume: &Volume) -> anyhow::Result<(Arc<OpenTitles>, Changes)> {
     Ok((open_titles, first))
 }
 
-/// The threads that make what viewers would like, and how long each is waited for.
-type Makers = [(Option<Worker>, Duration); 2];
+/// The threads that make what viewers would like, and the one that announces casts; and how long each is waited for.
+type Makers = [(Option<Worker>, Duration); 3];
 
 /// Only the web shows pictures.
-fn start_makers(maker: Option<Maker>, pictures: Option<PicturesMaker>) -> anyhow::Result<Makers> {
+fn start_makers(
+    maker: Option<Maker>,
+    pictures: Option<PicturesMaker>,
+    announcing: Option<Worker>,
+) -> anyhow::Result<Makers> {
     let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
     let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
-    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP)])
+    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), (announcing, SAP_STOP)])
 }
 
 fn librarian(
@@ -478,9 +484,10 @@ fn start_engines(
     let (mut engines, mut meters, mut seat) = (Vec::<Box<dyn EnginePort>>::new(), Vec::new(), None);
     for (number, ((handle, devices), bell)) in handles.zip(bells).enumerate() {
         let [v4, v6] = udp.each_mut().map(|ports| ports.as_mut().and_then(|ports| ports.senders.pop()));
-        let kernel =
+        let mut kernel =
             KernelTx::new(KernelTxConfig { v4, v6, gso: settings.gso, conns: MAX_CONNS_PER_ENGINE })?
                 .with_sources(Arc::clone(sources));
+        settings.multicast.iter().try_for_each(|groups| multicast::add_sockets(&mut kernel, groups))?;
         let tx = BestTx::new(kernel, egress.base, streams, devices);
         let tally = tx.tally();
         let engine = EngineConfig {

@@ -1,5 +1,6 @@
 //! The state of the server, as the web side reports it to operators.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use millrace_core::dest::Dest;
@@ -7,7 +8,7 @@ use millrace_core::time::NS_PER_S;
 use millrace_store::cache::{Cache, MemberHealth};
 use millrace_store::volume::Volume;
 use millrace_web::status::{Refusal, Room, Session, VolumeMember};
-use millrace_web::{LivePiece, LiveStatus, LiveWindow, PlayedChannel, SkippedItem, Status};
+use millrace_web::{LiveCast, LivePiece, LiveStatus, LiveWindow, PlayedChannel, SkippedItem, Status};
 
 use super::members::trouble;
 use crate::admission::InUse;
@@ -17,7 +18,7 @@ use crate::live::channel::SourceReport;
 use crate::live::choice::SourceRank;
 use crate::live::segments::LiveSegment;
 use crate::live::{LIVE_PREFIX, LiveChannel};
-use crate::service::{Fetcher, TitleEntry};
+use crate::service::{CastStatus, Fetcher, TitleEntry};
 use crate::session::{SessionInfo, SessionState};
 
 pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
@@ -43,6 +44,7 @@ pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
     Status {
         room: room(snapshot.in_use),
         sessions,
+        casts: snapshot.casts.iter().map(cast).collect(),
         refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
         members,
     }
@@ -70,11 +72,25 @@ fn session(info: SessionInfo) -> Session {
     }
 }
 
-/// A live title, with its number of viewers.
-pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
+fn cast(CastStatus { title, to, ttl, listeners, is_sending, trouble, .. }: &CastStatus) -> LiveCast {
+    LiveCast {
+        title: title.clone(),
+        to: SocketAddr::new(to.group, to.port).to_string(),
+        ttl: *ttl,
+        listeners: *listeners as u64,
+        is_sending: *is_sending,
+        trouble: trouble.clone(),
+    }
+}
+
+/// A live title, with its number of streams and the casts that there are.
+pub(super) fn live(channel: &LiveChannel, streams: usize, casts: &[CastStatus]) -> LiveStatus {
     let SourceReport { state, message, mean_rate, on_air } = channel.report();
     let name = channel.name();
     let played = channel.channel();
+    let title = format!("{LIVE_PREFIX}{name}");
+    let multicast: Vec<_> = casts.iter().filter(|cast| cast.title == title).map(cast).collect();
+    let listeners: u64 = multicast.iter().map(|cast| cast.listeners).sum();
     LiveStatus {
         name: name.to_owned(),
         state: state.name(),
@@ -87,10 +103,12 @@ pub(super) fn live(channel: &LiveChannel, viewers: usize) -> LiveStatus {
         }),
         recording: None,
         bits_per_s: mean_rate.0,
-        viewers: viewers as u64,
+        // A cast is a stream without a viewer of its own.
+        viewers: (streams.saturating_sub(multicast.len()) as u64) + listeners,
         file: format!("/{LIVE_PREFIX}{name}.ts"),
         hls: format!("/{LIVE_PREFIX}{name}/index.m3u8"),
         rtsp: format!("/{LIVE_PREFIX}{name}"),
+        multicast,
     }
 }
 

@@ -279,9 +279,10 @@ impl Site for ServerSite {
     }
 
     fn live(&self) -> Vec<LiveStatus> {
+        let casts = self.control.casts();
         let status = |channel: &Arc<LiveChannel>| LiveStatus {
             recording: self.live.recordings.of(channel.name()),
-            ..status::live(channel, self.live.titles.viewers(channel))
+            ..status::live(channel, self.live.titles.viewers(channel), &casts)
         };
         self.live.titles.all().iter().map(status).collect()
     }

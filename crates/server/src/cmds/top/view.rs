@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
-use millrace_core::units::BitRate;
+use millrace_core::units::{BitRate, Count};
 
 use super::screen::KeyPress;
-use super::watch::{Engine, ServerFigures, Session, Status, Update};
+use super::watch::{Cast, Engine, ServerFigures, Session, Status, Update};
 use crate::cmds::terminal::name;
-use crate::limits::control::{TOP_ENGINES, TOP_EVENTS};
+use crate::limits::control::{TOP_CASTS, TOP_ENGINES, TOP_EVENTS};
 
 /// What sessions are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -153,6 +153,10 @@ impl View {
         if figures.engines.len() > TOP_ENGINES {
             lines.push(format!("and {} more engines", figures.engines.len() - TOP_ENGINES));
         }
+        lines.extend(status.casts.iter().take(TOP_CASTS).map(cast));
+        if status.casts.len() > TOP_CASTS {
+            lines.push(format!("and {} more casts", status.casts.len() - TOP_CASTS));
+        }
         let troubles = status.members.iter().filter_map(|member| member.trouble.as_ref());
         lines.extend(troubles.take(2).map(|trouble| format!("! {}", name(trouble))));
         lines
@@ -187,6 +191,16 @@ fn engine(engine: &Engine) -> String {
         engine.late_packets.unwrap_or(0),
         milliseconds(engine.late_max_s)
     )
+}
+
+fn cast(cast: &Cast) -> String {
+    let listeners = Count(cast.listeners, "listener");
+    let state = match &cast.trouble {
+        Some(trouble) => format!("cannot send: {}", name(trouble)),
+        None if cast.is_sending => "sending".to_owned(),
+        None => "paused".to_owned(),
+    };
+    format!("cast {} to {}  {listeners}  {state}", name(&cast.title), name(&cast.to))
 }
 
 fn table_head() -> String {

@@ -1,4 +1,4 @@
-use super::super::watch::{MemberStatus, Room};
+use super::super::watch::{Cast, MemberStatus, Room};
 use super::*;
 
 fn session(number: u64) -> Session {
@@ -33,7 +33,15 @@ fn now(sessions: u64, engines: usize) -> Update {
         limit: Some(Room { what: "streams".to_owned(), used: 140, of: 200 }),
         engines: (0..engines).map(engine).collect(),
     };
+    let cast = |listeners: u64| Cast {
+        title: "live/news".to_owned(),
+        to: format!("239.192.0.{listeners}:20000"),
+        listeners,
+        is_sending: listeners != 3,
+        trouble: (listeners == 3).then(|| "Network is down".to_owned()),
+    };
     let status = Status {
+        casts: (2..2 + 2 * engines as u64).map(cast).collect(),
         sessions: (0..sessions).map(session).collect(),
         sessions_left_out: 0,
         members: vec![
@@ -81,16 +89,18 @@ fn view_lines_at_80_columns_match_expected_layout() {
         (1, "140 streams  1.12Gb/s  106000 packets/s  6 late, at most 1.5 ms since the start"),
         (2, "limit [##############......]  70 %  140 of 200 streams"),
         (3, "engine 0  70 streams  560Mb/s  busy 34 %  3 late, at most 1.5 ms"),
-        (4, "! member 1 is gone"),
-        (5, "SESSION  TITLE             VIEWER                BY         AT       RATE   LOST"),
-        (6, "s2       title-997         192.0.2.2:5000        UDP   0:02:00      2Mb/s  2.0 %"),
+        (4, "cast live/news to 239.192.0.2:20000  2 listeners  sending"),
+        (5, "cast live/news to 239.192.0.3:20000  3 listeners  cannot send: Network is down"),
+        (6, "! member 1 is gone"),
+        (7, "SESSION  TITLE             VIEWER                BY         AT       RATE   LOST"),
+        (8, "s2       title-997         192.0.2.2:5000        UDP   0:02:00      2Mb/s  2.0 %"),
         (22, "refused: full"),
     ] {
         assert_eq!(lines[at], text, "line {at}");
     }
     assert!(lines[23].starts_with("q ends"));
     // Nothing is lost of what does not fit, where there is no terminal.
-    assert_eq!(view.all().len(), 6 + 3);
+    assert_eq!(view.all().len(), 8 + 3);
 }
 
 #[test]

@@ -57,6 +57,17 @@ pub(super) struct Status {
     pub(super) sessions: Vec<Session>,
     pub(super) sessions_left_out: u64,
     pub(super) members: Vec<MemberStatus>,
+    pub(super) casts: Vec<Cast>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Cast {
+    pub(super) title: String,
+    pub(super) to: String,
+    pub(super) listeners: u64,
+    pub(super) is_sending: bool,
+    pub(super) trouble: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

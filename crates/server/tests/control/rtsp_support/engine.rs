@@ -32,6 +32,8 @@ pub struct FakeEngine {
     /// Its answer to the question how far a viewer is behind.
     pub backlog_bytes: u64,
     pub behind_ns: u64,
+    /// Why datagrams to groups do not leave; 0: they do.
+    pub group_errno: i32,
     /// How long the first extent of a run takes to be read.
     pub read_ns: u64,
 }
@@ -198,6 +200,10 @@ impl FakeEngine {
                 Some(_) => self.end_run(stream, StopReason::Paused),
             },
             Command::Measure { stream } => {
+                if self.streams.get(&stream).is_some_and(|state| matches!(state.dest, Dest::Multicast { .. }))
+                {
+                    self.events.push_back(Event::GroupState { stream, errno: self.group_errno });
+                }
                 if self.streams.get(&stream).is_some_and(|state| state.dest.conn().is_some()) {
                     let (backlog_bytes, behind_ns) = (self.backlog_bytes, self.behind_ns);
                     self.events.push_back(Event::Backlog { stream, backlog_bytes, behind_ns });

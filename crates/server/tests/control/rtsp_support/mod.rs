@@ -247,7 +247,8 @@ impl World {
                         Dest::Interleaved { rtp_channel, rtcp_channel, .. } => {
                             format!("open tcp {rtp_channel} {rtcp_channel}")
                         }
-                        Dest::Bytes { .. } | Dest::Multicast { .. } => panic!("not by RTSP: {dest:?}"),
+                        Dest::Multicast { group, port, .. } => format!("open cast {group} {port}"),
+                        Dest::Bytes { .. } => panic!("not by RTSP: {dest:?}"),
                     },
                     Command::Play { at, run, .. } => {
                         let wait_ms = at.ns_since(self.now) / MS;
@@ -257,6 +258,7 @@ impl World {
                         format!("queue {} at {cut}{}", packets_of(run), spare_of(run))
                     }
                     Command::Pause { .. } => "pause".into(),
+                    Command::Measure { .. } => "measure".into(),
                     Command::Close { .. } => "close".into(),
                     Command::ConnRemove { .. } => "drop conn".into(),
                     other => panic!("the session layer does not send {other:?}"),

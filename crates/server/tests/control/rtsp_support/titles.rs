@@ -211,7 +211,7 @@ fn rendition_of(title: &TitleEntry, place: usize) -> TitleEntry {
 /// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `ladder` (67 s, at three bit rates, as are `turning` and `foreign`, whose access points are not quite equal), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost), `silent` (its disks do not answer), `worn` (its times should be
-/// opened again).
+/// opened again), `live/news` and `live/sport` (without an end).
 #[derive(Default)]
 pub struct OpenTitles {
     pub open: HashMap<TitleRef, u32>,
@@ -219,6 +219,8 @@ pub struct OpenTitles {
     pub members_lost: bool,
     /// What else cannot be opened.
     pub broken: Option<String>,
+    /// Live titles that are there no more.
+    pub ended: Vec<String>,
     /// Everything has to be opened before it is used.
     pub on_disk: bool,
     /// The openings that have been requested and not answered yet, the oldest first.
@@ -284,6 +286,11 @@ impl Library for SharedTitles {
             "film" => Some(entry(name, 60)),
             "other" | "broken" | "crowded" | "torn" | "silent" => {
                 Some(TitleEntry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
+            }
+            "live/news" | "live/sport" => {
+                let id = TitleId([name.len() as u8; 16]);
+                let is_over = self.0.lock().unwrap().ended.iter().any(|ended| ended == name);
+                (!is_over).then(|| TitleEntry { id, packets: u32::MAX, ..entry(name, 60) })
             }
             "ladder" | "foreign" => Some(entry(name, 67)),
             "long" => Some(entry(name, 1000)),

@@ -152,7 +152,11 @@ impl Server {
             Self { child, url: String::new(), addr: "127.0.0.1:0".parse().unwrap(), lines, log: vec![] };
         let ready = server.wait_for("ready rtsp://", Duration::from_secs(60));
         server.url = ready[ready.find("rtsp://").unwrap()..].trim().to_owned();
-        server.addr = server.url["rtsp://".len()..].trim_end_matches('/').parse().expect("an address");
+        server.addr = server.url["rtsp://".len()..]
+            .trim_end_matches('/')
+            .replace("localhost", "127.0.0.1")
+            .parse()
+            .expect("an address");
         server
     }
 
