@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 
 use super::lock::{StoreLock, lock};
-use crate::dirs::{Dirs, LOCK_FILE, RECORDING_EXTENSION, random, remove_tree};
+use crate::dirs::{Dirs, LOCK_FILE, random, remove_tree};
 use crate::disk::Disk;
 use crate::error::StoreError;
 

@@ -38,6 +38,7 @@ use tracing_subscriber::EnvFilter;
 use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
+use super::library::{self, LibraryParts};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
@@ -61,6 +62,7 @@ use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Off
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
+use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
@@ -98,6 +100,9 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
+    let remote = args.library.titles(&open_titles);
+    let reader = reader.with_remote(remote.clone());
+    let closer = reader.closer();
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
     let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
     let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat, media);
@@ -111,11 +116,18 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
-    let registry = live.register(registry(&control, &cache, &meters, made));
+    let library_parts = LibraryParts {
+        volume: Arc::clone(&volume),
+        open_titles: Arc::clone(&open_titles),
+        closer,
+    };
+    let library = args.library.node(remote, library_parts)?;
+    let mut registry = live.register(registry(&control, &cache, &meters, made));
+    registry.add("library", None, library::sheet(library.clone()));
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let listening = listening(address, relay.as_ref(), &web);
-    let of_titles = (&open_titles, &volume);
+    let of_titles = (&open_titles, &volume, library.as_ref());
     let web = web.start(of_titles, (control.asker(), &cache, album), &registry, Arc::clone(&gate), &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     access::print(&listening, hosts.offload.as_deref(), &gate.policy());
@@ -124,7 +136,9 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let makers = start_makers(maker, web.is_some().then_some(pictures))?;
+    let library = library.map(|library| library.start(control.asker())).transpose();
+    let library = library.context("thread of the library")?;
+    let makers = start_makers(maker, web.is_some().then_some(pictures), library)?;
     notify::ready();
     let is_over = || is_over(&cancel, &control, &mut reloader);
     watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
@@ -244,13 +258,17 @@ fn known_titles(volume: &Volume) -> anyhow::Result<(Arc<OpenTitles>, Changes)> {
 }
 
 /// The threads that make what viewers would like, and how long each is waited for.
-type Makers = [(Option<Worker>, Duration); 2];
+type Makers = [(Option<Worker>, Duration); 3];
 
 /// Only the web shows pictures.
-fn start_makers(maker: Option<Maker>, pictures: Option<PicturesMaker>) -> anyhow::Result<Makers> {
+fn start_makers(
+    maker: Option<Maker>,
+    pictures: Option<PicturesMaker>,
+    library: Option<Worker>,
+) -> anyhow::Result<Makers> {
     let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
     let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
-    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP)])
+    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), (library, LIBRARY_STOP)])
 }
 
 fn librarian(

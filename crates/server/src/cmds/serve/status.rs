@@ -45,6 +45,7 @@ pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
         sessions,
         refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
         members,
+        library: None,
     }
 }
 
