@@ -17,8 +17,8 @@ use tokio::runtime::Runtime;
 use crate::access::{self, AccessOptions, Environment, Objects};
 use crate::error::{ObjectError, Remote};
 use crate::library_url::LibraryUrl;
-use crate::listing::PublishedTitle;
 use crate::limits::{CANCEL_LOOK, MANIFESTS_AHEAD, MAX_LISTED_TITLES};
+use crate::listing::PublishedTitle;
 
 /// Beginning of the names of all titles' objects, after the prefix of the library.
 pub(crate) const TITLES: &str = "t";

@@ -59,9 +59,14 @@ pub struct RemoteTitle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FetchState {
     Waiting,
-    Running { percent: u8 },
+    Running {
+        percent: u8,
+    },
     /// `is_repeated`: it is tried again when its time has come, else when a viewer asks for it then.
-    Failed { why: String, is_repeated: bool },
+    Failed {
+        why: String,
+        is_repeated: bool,
+    },
 }
 
 /// A fetch, for operators.
@@ -140,7 +145,8 @@ impl RemoteTitles {
             titles.insert(info.name.clone(), Arc::new(RemoteTitle { family }));
         }
         let mut state = self.lock();
-        let there: HashSet<TitleId> = titles.values().map(|title: &Arc<RemoteTitle>| title.info().id).collect();
+        let there: HashSet<TitleId> =
+            titles.values().map(|title: &Arc<RemoteTitle>| title.info().id).collect();
         state.fetches.retain(|id, fetch| there.contains(id) || matches!(fetch, FetchState::Running { .. }));
         state.queue.retain(|id| there.contains(id));
         state.retries.retain(|id, _| there.contains(id));
@@ -207,7 +213,8 @@ impl RemoteTitles {
         };
         if may_begin {
             if state.queue.len() >= MAX_FETCHES_WAITING {
-                return "too many titles are waiting to be fetched from the library; try again later".to_owned();
+                return "too many titles are waiting to be fetched from the library; try again later"
+                    .to_owned();
             }
             state.fetches.insert(id, FetchState::Waiting);
             state.queue.push_back(id);
@@ -216,7 +223,9 @@ impl RemoteTitles {
         }
         match state.fetches.get(&id) {
             Some(FetchState::Running { percent }) => {
-                format!("the title is being fetched from the library, {percent} % of it are here; try again later")
+                format!(
+                    "the title is being fetched from the library, {percent} % of it are here; try again later"
+                )
             }
             Some(FetchState::Failed { .. }) => {
                 "the title cannot be fetched from the library now; try again later".to_owned()

@@ -253,10 +253,9 @@ impl Service {
         Err(match error {
             OpenError::Full => Refusal::Exhausted(Exhausted::OpenTitles),
             OpenError::TimedOut(_) => Refusal::TimedOut,
-            OpenError::MembersLost(_)
-            | OpenError::Unfit(_)
-            | OpenError::Coming(_)
-            | OpenError::Broken(_) => Refusal::Broken,
+            OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Coming(_) | OpenError::Broken(_) => {
+                Refusal::Broken
+            }
         })
     }
 

@@ -273,7 +273,8 @@ fn keep_what_is_right(workspace: &Workspace, manifest: &Manifest) -> Result<(), 
         for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
             let entry = entry.map_err(StoreError::io("list", dir))?;
             let (name, path) = (entry.file_name(), entry.path());
-            let is_media = [LOCK_FILE, DATA_FILE, DATA_UNITS_FILE].iter().any(|kept| name == OsStr::new(kept));
+            let is_media =
+                [LOCK_FILE, DATA_FILE, DATA_UNITS_FILE].iter().any(|kept| name == OsStr::new(kept));
             let listed = name.to_str().and_then(|name| manifest.file(name)).filter(|_| number == 0);
             if !is_media && !listed.is_some_and(|entry| is_right(&path, entry)) {
                 workspace.disk().remove_file(&path).map_err(StoreError::io("remove", &path))?;

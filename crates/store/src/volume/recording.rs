@@ -193,10 +193,9 @@ impl RecordedMedia {
     pub(super) fn open(volume: &VolumeInner, homes: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
         let layout = match homes.len() {
             1 => None,
-            _ => StripeLayout::new(
-                &volume.members.geometry(),
-                MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64,
-            ),
+            _ => {
+                StripeLayout::new(&volume.members.geometry(), MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64)
+            }
         };
         let name = if layout.is_some() { DATA_UNITS_FILE } else { DATA_FILE };
         let open = |dirs: &Dirs| {

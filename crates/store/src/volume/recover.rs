@@ -24,8 +24,8 @@ use super::lock::{StoreLock, is_held};
 use super::manifest_io::{drop_unnamed, read_manifest};
 use super::members_io::leave_missing_behind;
 use crate::dirs::{
-    Dirs, IMPORT_EXTENSION, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree,
-    rename, sync_dir, unix_s,
+    Dirs, IMPORT_EXTENSION, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name,
+    read_whole, remove_tree, rename, sync_dir, unix_s,
 };
 use crate::disk::Disk;
 use crate::error::StoreError;
@@ -166,9 +166,8 @@ pub(super) fn recover(
             };
             // The power may have been cut before all members had the note.
             let id = path.file_name().and_then(id_of_name);
-            let is_kept = |path: PathBuf| {
-                path.with_extension(RECORDING_EXTENSION).exists() || has_import_note(&path)
-            };
+            let is_kept =
+                |path: PathBuf| path.with_extension(RECORDING_EXTENSION).exists() || has_import_note(&path);
             let is_kept =
                 id.is_some_and(|id| usable.iter().any(|dirs| is_kept(dirs.tmp.join(id.to_string()))));
             let fate = match RecoveryAction::of(dirs, &path, members, usable) {

@@ -62,8 +62,8 @@ use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Off
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
-use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
+use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
 use crate::session::ServerConfig;
@@ -116,11 +116,8 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
-    let library_parts = LibraryParts {
-        volume: Arc::clone(&volume),
-        open_titles: Arc::clone(&open_titles),
-        closer,
-    };
+    let library_parts =
+        LibraryParts { volume: Arc::clone(&volume), open_titles: Arc::clone(&open_titles), closer };
     let library = args.library.node(remote, library_parts)?;
     let mut registry = live.register(registry(&control, &cache, &meters, made));
     registry.add("library", None, library::sheet(library.clone()));

@@ -56,7 +56,8 @@ impl LibraryNode {
                     return;
                 }
                 self.lock().counters.fetched += 1;
-                let took = HumanDuration(std::time::Duration::from_nanos(MonotonicClock.now().ns_since(began)));
+                let took =
+                    HumanDuration(std::time::Duration::from_nanos(MonotonicClock.now().ns_since(began)));
                 let bytes: u64 = added.iter().map(|info| info.bytes).sum();
                 let left = match last.bytes_left_before {
                     0 => String::new(),

@@ -311,7 +311,8 @@ impl LibraryNode {
         }
         let all = self.remote.all();
         for id in parts {
-            let title = all.iter().find(|title| title.family().iter().any(|part| part.manifest.title.id == id));
+            let title =
+                all.iter().find(|title| title.family().iter().any(|part| part.manifest.title.id == id));
             match title {
                 Some(title) if is_first => self.remote.resume(title),
                 None if !index.lists(id) => {
