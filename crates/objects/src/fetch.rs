@@ -37,7 +37,7 @@ impl ObjectLibrary {
         self.fetch_imports(imports, first, tell)
     }
 
-    /// The same as copies for viewers, which may be removed again. What has come when it fails stays, and the next call goes on behind it.
+    /// The same as copies for viewers, which may be removed again. If it fails, the media fetched until then stay, and the next call goes on behind them.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).

@@ -34,7 +34,7 @@ struct ListedManifest {
     title: Option<Arc<PublishedTitle>>,
 }
 
-/// What the object store reports of a manifest. If none of it changes, the manifest has not either.
+/// Properties of a manifest's object. As long as none of them changes, the manifest does not either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ManifestVersion {
     tag: Option<String>,

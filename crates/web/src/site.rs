@@ -299,7 +299,7 @@ pub enum SiteError {
     /// There is no such title, or not any more.
     #[error("no such title")]
     NoTitle,
-    /// It is in the library, and is fetched first. Says how far that is, for viewers.
+    /// It is in the library, and is fetched first; with its progress, for viewers.
     #[error("{0}")]
     Coming(String),
     /// Its files cannot be read: for the log, not for viewers.

@@ -34,7 +34,7 @@ pub struct LibraryStatus {
     pub cached_bytes: u64,
     /// Bytes that they may take.
     pub space_bytes: u64,
-    /// Titles that are being fetched, wait for that, or could not be fetched.
+    /// Titles that are being fetched, wait to be, or could not be fetched.
     pub fetches: Vec<LibraryFetch>,
 }
 

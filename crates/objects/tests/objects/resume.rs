@@ -1,4 +1,4 @@
-//! Fetches for viewers that are interrupted: what has come is verified and used, and nothing is left when it is of no use.
+//! Fetches for viewers that are interrupted: their media are verified and used, and nothing is left of media without use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A published title, and a volume of so many members.
+    /// A published title, and a volume of this number of members.
     fn new(members: usize) -> Self {
         let (server, dir) = (S3Server::start(), tempfile::tempdir().unwrap());
         let source = Volume::open_or_create(&dir.path().join("source")).unwrap();
@@ -60,7 +60,7 @@ impl Scene {
         self.server.forget_plan();
     }
 
-    /// The members, opened by a program that has not seen what came before.
+    /// The members, opened by a program that knows nothing of the interruption.
     fn open_again(&self) -> Volume {
         match &self.dirs[..] {
             [dir] => Volume::open(dir).unwrap(),

@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     Hang,
     /// Half of the body, then the connection ends.
     Cut,
-    /// Nothing, until [`S3Server::release`]; then what was asked for.
+    /// Nothing until [`S3Server::release`], then the object.
     Hold,
 }
 
@@ -54,7 +54,7 @@ struct PlannedFault {
 struct FaultPlan {
     faults: Mutex<Vec<PlannedFault>>,
     requests: Mutex<Vec<String>>,
-    /// How often what was held has been released.
+    /// Number of releases.
     released: tokio::sync::watch::Sender<u64>,
 }
 
@@ -110,12 +110,12 @@ impl S3Server {
         self.plan.faults.lock().unwrap().push(PlannedFault { method, path_part, skip, times, fault });
     }
 
-    /// There are no faults from now on; what is held stays so.
+    /// There are no faults from now on; held responses stay so.
     pub(crate) fn forget_plan(&self) {
         self.plan.faults.lock().unwrap().clear();
     }
 
-    /// What is held goes on.
+    /// Held responses go on.
     pub(crate) fn release(&self) {
         self.forget_plan();
         self.plan.released.send_modify(|count| *count += 1);

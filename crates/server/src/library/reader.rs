@@ -164,8 +164,8 @@ impl TitleReader {
     }
 
     /// Also finds titles that only a library has.
-    pub fn with_remote(self, remote: Option<Arc<RemoteTitles>>) -> Self {
-        Self { remote, ..self }
+    pub fn with_remote(self, remote: Arc<RemoteTitles>) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
     /// For whoever removes titles.

@@ -201,7 +201,7 @@ impl RemoteTitles {
         infos.filter(|info| !names.contains(info.name.as_str()) && !ids.contains(&info.id)).cloned().collect()
     }
 
-    /// A viewer would have this title: it is fetched, unless it is already, or has just failed. Returns what the viewer is answered.
+    /// A viewer would have this title: it is fetched, unless it is already, or has just failed. Returns the answer for the viewer.
     pub fn request(&self, title: &RemoteTitle, now: Instant) -> String {
         let id = title.info().id;
         let mut state = self.lock();
@@ -280,7 +280,7 @@ impl RemoteTitles {
         title
     }
 
-    /// So much of a title is here.
+    /// Notes how far the fetch of a title is.
     pub fn progress(&self, id: TitleId, progress: TransferProgress) {
         let share = u128::from(progress.bytes_done) * 100 / u128::from(progress.bytes_total.max(1));
         let now = FetchState::Running { percent: share.min(99) as u8 };

@@ -321,7 +321,7 @@ pub enum OpenError {
     /// It lacks something that its transformation needs; names it.
     #[error("{0}")]
     Unfit(String),
-    /// It is not here: it is being fetched, or will be. Says so in words for viewers.
+    /// It is not here: it is being fetched, or will be; in words for viewers.
     #[error("{0}")]
     Coming(String),
     /// Its disks do not respond: the reason is logged and not sent to the viewer.

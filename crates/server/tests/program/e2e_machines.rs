@@ -169,7 +169,7 @@ fn title_published_at_one_node_plays_at_another_by_rtsp_and_http() {
     let now = library(&server);
     assert_eq!((&now["titles"], &now["cached_titles"]), (&1.into(), &1.into()), "{now}");
     assert!(server.said(SECRET).is_empty() && !now.to_string().contains(SECRET));
-    // A node without the library serves what it has got.
+    // The copy is sound.
     assert!(server.interrupt());
     assert!(ok(&["fsck", "--full", "--store", text(&scene.node)]).contains("no problem"));
 }

@@ -44,7 +44,7 @@ pub(super) fn create_or_overwrite(disk: &Disk, path: &Path) -> Result<DiskFile, 
     file.map_err(|e| StoreError::write("create", path, 0, 0, e))
 }
 
-/// Cuts off what an interrupted import may have left behind the end.
+/// Cuts off bytes behind the end, which an interrupted import may have left.
 pub(super) fn cut_off(file: &DiskFile, bytes: u64) -> Result<(), StoreError> {
     let length = file.file().metadata().map_err(StoreError::io("look at", file.path()))?.len();
     if length <= bytes {

@@ -1,7 +1,7 @@
 //! Takes over a title of another store, byte for byte and under its id: the same id means the same bytes everywhere. Every packet is compared with
 //! its stored sum and CRC before it is written, every file with its BLAKE3; parity is computed on the way.
 //!
-//! An import that is [kept](TitleImport::keep) leaves what it has when it is dropped or its program dies: `tmp/<id>`, with a note
+//! An import that is [kept](TitleImport::keep) leaves its files when it is dropped or its program dies: `tmp/<id>`, with a note
 //! `tmp/<id>.import` on each member. The next import of the title verifies the media in it as if they came from the other store, and writes
 //! them over themselves; the rest comes from there. A week later the next open of the store removes them.
 
@@ -131,7 +131,7 @@ impl TitleImport {
         self
     }
 
-    /// What has come stays when this is dropped, and when the program dies: the next import of the title goes on with it.
+    /// The files written until now stay when this is dropped, and when the program dies: the next import of the title goes on with it.
     ///
     /// # Errors
     /// If a disk refuses.
@@ -294,7 +294,7 @@ fn is_right(path: &Path, entry: &FileEntry) -> bool {
 }
 
 impl Volume {
-    /// Titles of other stores of which a dead process has left a part.
+    /// Titles of other stores whose import by a dead process has left a part.
     ///
     /// # Errors
     /// If a member cannot be read.
@@ -310,7 +310,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Bytes on all members of what was left of a title of another store.
+    /// Bytes on all members of the part that an interrupted import has left.
     pub fn interrupted_import_bytes(&self, id: TitleId) -> u64 {
         let of = |dirs: Dirs| {
             let files = std::fs::read_dir(dirs.tmp.join(id.to_string())).into_iter().flatten().flatten();
@@ -319,7 +319,7 @@ impl Volume {
         self.inner.usable().into_iter().map(of).sum()
     }
 
-    /// Removes what was left of a title of another store. Nothing happens if a process works on it.
+    /// Removes the part that an interrupted import has left. Nothing happens if a process works on it.
     ///
     /// # Errors
     /// If a member is missing, or refuses.

@@ -108,7 +108,7 @@ fn has_import_note(path: &Path) -> bool {
     note.exists() && is_young(&note, IMPORT_KEPT_S)
 }
 
-/// Returns whether work began in it less than `kept_s` ago. What cannot be examined is kept.
+/// Returns whether work began in it less than `kept_s` ago. An entry that cannot be examined is kept.
 fn is_young(path: &Path, kept_s: u64) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     let since = modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());

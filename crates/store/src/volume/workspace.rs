@@ -122,7 +122,7 @@ impl Workspace {
         (self.is_kept, self.note) = (true, Some(note));
     }
 
-    /// Removes what was to be kept.
+    /// Removes its files although they are kept.
     pub(super) fn discard(&mut self) {
         self.is_kept = false;
         self.remove();

@@ -38,7 +38,7 @@ use tracing_subscriber::EnvFilter;
 use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
-use super::library::{self, LibraryParts};
+use super::library::{self, LibraryNode};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
@@ -58,7 +58,7 @@ use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
-use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
+use crate::control::{Asker, ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
@@ -100,9 +100,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
-    let remote = args.library.titles(&open_titles);
-    let reader = reader.with_remote(remote.clone());
-    let closer = reader.closer();
+    let (reader, library) = args.library.node(reader, &volume, &open_titles)?;
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
     let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
     let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat, media);
@@ -116,11 +114,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
-    let library_parts =
-        LibraryParts { volume: Arc::clone(&volume), open_titles: Arc::clone(&open_titles), closer };
-    let library = args.library.node(remote, library_parts)?;
-    let mut registry = live.register(registry(&control, &cache, &meters, made));
-    registry.add("library", None, library::sheet(library.clone()));
+    let registry = live.register(registry(&control, &cache, &meters, made, library.clone()));
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let listening = listening(address, relay.as_ref(), &web);
@@ -133,12 +127,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let library = library.map(|library| library.start(control.asker())).transpose();
-    let library = library.context("thread of the library")?;
-    let makers = start_makers(maker, web.is_some().then_some(pictures), library)?;
+    let makers = start_makers(maker, web.is_some().then_some(pictures), library, control.asker())?;
     notify::ready();
-    let is_over = || is_over(&cancel, &control, &mut reloader);
-    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
+    watch(
+        || is_over(&cancel, &control, &mut reloader),
+        &cache,
+        &titles,
+        &members,
+        &transforms,
+        &mut injector,
+    );
     let ended_itself = control.is_finished();
     notify::stopping();
     stop_aside(web, makers, librarian, members);
@@ -261,8 +259,10 @@ type Makers = [(Option<Worker>, Duration); 3];
 fn start_makers(
     maker: Option<Maker>,
     pictures: Option<PicturesMaker>,
-    library: Option<Worker>,
+    library: Option<Arc<LibraryNode>>,
+    asker: Asker,
 ) -> anyhow::Result<Makers> {
+    let library = library.map(|library| library.start(asker)).transpose().context("thread of the library")?;
     let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
     let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
     Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), (library, LIBRARY_STOP)])
@@ -406,8 +406,10 @@ fn registry(
     cache: &Arc<Cache>,
     meters: &[Meters],
     made: Arc<Sheet<MadeOnUse>>,
+    library: Option<Arc<LibraryNode>>,
 ) -> Registry {
     let mut registry = Registry::default();
+    registry.add("library", None, library::sheet(library));
     let sheets = control.sheets();
     registry.add("sessions", None, move || sheets.counters.read());
     let sheets = control.sheets();

@@ -65,13 +65,13 @@ impl LibraryNode {
                 };
                 tracing::info!("{name}: fetched in {took}, {}{left}", ByteLen(bytes));
             }
-            // What has come is kept for the next start.
+            // The part is kept for the next start.
             Err(ObjectError::Cancelled) if stop.load(Ordering::Relaxed) => {}
             Err(error) => self.fetch_failed(title, &error),
         }
     }
 
-    /// If only time helps, what has come is kept; else it is removed.
+    /// If only time helps, the part that is here is kept; else it is removed.
     fn fetch_failed(&self, title: &RemoteTitle, error: &ObjectError) {
         let is_repeated = ends_all(error);
         if !is_repeated {

@@ -1,7 +1,7 @@
 //! `--library`: titles of an object store that this server does not hold. One thread lists the library and removes copies that it does not
 //! list any more; others fetch titles that viewers ask for ([`fetch`]); the copies have a limit ([`space`]).
 //!
-//! A library that is away stops nothing: what the store holds is served, and the library is tried again.
+//! A library that is away stops nothing: the titles of the store are served, and the library is tried again.
 
 mod fetch;
 mod space;
@@ -26,7 +26,7 @@ use crate::cmds::objects::{ObjectArgs, library_url};
 use crate::control::Asker;
 use crate::library::on_use::unix_now;
 use crate::library::open_titles::OpenTitles;
-use crate::library::reader::Closer;
+use crate::library::reader::{Closer, TitleReader};
 use crate::library::remote::{FetchReport, RemoteTitles};
 use crate::library::retry_timer::RetryTimer;
 use crate::limits::remote::{
@@ -77,22 +77,22 @@ millrace_core::counters! {
         gauge titles,
         /// Whether the library could be listed last time.
         gauge reachable,
-        /// Titles that are being fetched, or wait for that.
+        /// Titles that are being fetched or wait to be.
         gauge fetching,
         /// Copies that are here.
         gauge cached_titles,
-        /// What they take on all members together.
+        /// Their size on all members together.
         gauge cached_bytes,
-        /// What they may take.
+        /// The size that they may have.
         gauge space_bytes,
     }
 }
 
-/// What the threads work with.
-pub(super) struct LibraryParts {
-    pub(super) volume: Arc<Volume>,
-    pub(super) open_titles: Arc<OpenTitles>,
-    pub(super) closer: Closer,
+/// The store.
+struct LibraryParts {
+    volume: Arc<Volume>,
+    open_titles: Arc<OpenTitles>,
+    closer: Closer,
 }
 
 /// The library, as web side and threads see it.
@@ -137,30 +137,33 @@ impl LibraryArgs {
         }
     }
 
-    /// The titles of the library; `None` without one.
-    pub(super) fn titles(&self, open_titles: &Arc<OpenTitles>) -> Option<Arc<RemoteTitles>> {
-        self.library.as_ref().map(|_| Arc::new(RemoteTitles::new(Arc::clone(open_titles))))
-    }
-
-    /// The library itself.
+    /// The library, if there is one. `reader` then finds its titles too.
     pub(super) fn node(
         &self,
-        remote: Option<Arc<RemoteTitles>>,
-        parts: LibraryParts,
-    ) -> anyhow::Result<Option<Arc<LibraryNode>>> {
-        let (Some(url), Some(remote)) = (&self.library, remote) else { return Ok(None) };
-        Ok(Some(Arc::new(LibraryNode {
+        reader: TitleReader,
+        volume: &Arc<Volume>,
+        open_titles: &Arc<OpenTitles>,
+    ) -> anyhow::Result<(TitleReader, Option<Arc<LibraryNode>>)> {
+        let Some(url) = &self.library else { return Ok((reader, None)) };
+        let remote = Arc::new(RemoteTitles::new(Arc::clone(open_titles)));
+        let parts = LibraryParts {
+            volume: Arc::clone(volume),
+            open_titles: Arc::clone(open_titles),
+            closer: reader.closer(),
+        };
+        let node = Arc::new(LibraryNode {
             url: library_url("--library", url)?,
             objects: self.objects.clone(),
             interval: self.library_interval.0,
             wanted_space: self.library_cache,
             parts,
-            remote,
+            remote: Arc::clone(&remote),
             opened: OnceLock::new(),
             shared: Mutex::default(),
             eviction: Mutex::default(),
             asker: OnceLock::new(),
-        })))
+        });
+        Ok((reader.with_remote(remote), Some(node)))
     }
 }
 
@@ -170,7 +173,7 @@ impl LibraryNode {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the threads. `asker` knows who watches.
+    /// Starts the threads. `asker` knows the viewers.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -352,7 +355,7 @@ impl LibraryNode {
         }
     }
 
-    /// Half of what is free and of what copies have: at each start the same, however many there are.
+    /// By default half of the free space and of the space of copies: the same at each start, however many copies there are.
     fn set_space(&self) {
         let free: u64 = self.parts.volume.room().unwrap_or_default().iter().sum();
         let usual = free.saturating_add(self.copies_bytes()) / LIBRARY_SPACE_DIVISOR;

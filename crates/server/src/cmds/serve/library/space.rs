@@ -93,7 +93,7 @@ impl LibraryNode {
                 return Err(NoRoom::InUse);
             }
         }
-        // What an interrupted fetch has left has its place already.
+        // The part that an interrupted fetch has left has its place already.
         let parts = title.family().iter().map(|part| part.manifest.title.id);
         let left: u64 = parts.map(|id| self.parts.volume.interrupted_import_bytes(id)).sum();
         loop {
@@ -126,7 +126,7 @@ impl LibraryNode {
         true
     }
 
-    /// Removes a copy and what is derived from it, unless one of them is being watched; returns whether it is gone.
+    /// Removes a copy and the titles derived from it, unless one of them is being watched; returns whether it is gone.
     pub(super) fn remove_copy(&self, id: TitleId) -> bool {
         let family = self.parts.open_titles.family_of(id);
         let Some(watched) = self.watched() else { return false };
