@@ -29,7 +29,7 @@ impl Scene {
     fn new(members: usize) -> Self {
         let (server, dir) = (S3Server::start(), tempfile::tempdir().unwrap());
         let source = Volume::open_or_create(&dir.path().join("source")).unwrap();
-        let info = Film::new(50_011, 5).add(&source, "film");
+        let info = Film::new(350_077, 5).add(&source, "film");
         server.library().publish(&source, info.id, false, &mut |_| {}).unwrap();
         let dirs: Vec<PathBuf> = (0..members).map(|i| dir.path().join(format!("m{i}"))).collect();
         let target = match members {

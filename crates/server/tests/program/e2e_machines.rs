@@ -212,7 +212,7 @@ fn two_viewers_at_once_cause_one_fetch() {
 #[test]
 fn node_killed_in_the_middle_of_a_fetch_goes_on_behind_what_has_come() {
     let scene = Scene::new();
-    let info = scene.add("film", 50_011);
+    let info = scene.add("film", 350_077);
     scene.publish();
     let mut server = scene.node(&[]);
     wait_for_state(&server, "film", "remote");
@@ -263,7 +263,7 @@ fn wrong_truncated_and_refused_answers_do_not_reach_viewers() {
     scene.publish();
     let published = |info: &TitleInfo| scene.s3.file(&format!("hotel/t/{}/data.ts", info.id));
     let mut bytes = fs::read(published(&infos[3])).unwrap();
-    bytes[700_000] ^= 1;
+    bytes[300_000] ^= 1;
     fs::write(published(&infos[3]), bytes).unwrap();
     let server = scene.node(&[]);
     wait_for_state(&server, "bad", "remote");
@@ -295,8 +295,8 @@ fn full_cache_loses_the_copy_that_was_not_watched_for_longest() {
     }
     scene.publish();
     Film::new(3_000, 9).add(&Volume::open_or_create(&scene.node).unwrap(), "own");
-    // Two of 4 MB and not three.
-    let server = scene.node(&["--library-cache", "10MB"]);
+    // Two of 0.6 MB and not three.
+    let server = scene.node(&["--library-cache", "1500000B"]);
     bring(&server, "a");
     bring(&server, "b");
     // From now on b is the one that was not watched for longest.
@@ -312,7 +312,7 @@ fn full_cache_loses_the_copy_that_was_not_watched_for_longest() {
     assert!(library(&server)["fetches"][0]["trouble"].as_str().unwrap().contains("--library-cache"));
     assert_eq!(["a", "c", "own"].map(|name| state(&server, name)), ["cached", "cached", "local"]);
     let now = library(&server);
-    assert!(now["cached_bytes"].as_u64() < Some(10_000_000) && now["space_bytes"] == 10_000_000, "{now}");
+    assert!(now["cached_bytes"].as_u64() < Some(1_500_000) && now["space_bytes"] == 1_500_000, "{now}");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn copies_that_are_watched_stay() {
         scene.add(name, packets);
     }
     scene.publish();
-    let server = scene.node(&["--library-cache", "10MB"]);
+    let server = scene.node(&["--library-cache", "1500000B"]);
     bring(&server, "a");
     bring(&server, "b");
     // Sessions that have been set up hold their titles.
