@@ -37,9 +37,9 @@ impl Scene {
         Self { s3: S3Server::start(), store, node, dir }
     }
 
-    fn add(&self, name: &str, packets: u32) -> TitleInfo {
+    fn add(&self, name: &str, packets: usize) -> TitleInfo {
         let volume = Volume::open(&self.store).unwrap();
-        Film::new(packets, packets.into()).add(&volume, name)
+        Film::new(packets, packets as u64).add(&volume, name)
     }
 
     fn publish(&self) {
