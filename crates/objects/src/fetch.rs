@@ -2,15 +2,19 @@
 //! if it is wrong again, the object is.
 
 use bytes::Bytes;
+use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_store::format::manifest::{DATA_FILE, FileEntry, Manifest};
 use millrace_store::volume::{ImportStep, ImportedTitle, TitleImport, TitleInfo, Volume};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as ObjectPath;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::error::ObjectError;
 use crate::library::{ObjectLibrary, TransferProgress};
+use crate::limits::RANGE_BYTES;
+use crate::listing::PublishedTitle;
 use crate::ranges::RangeReader;
 
 impl ObjectLibrary {
@@ -29,27 +33,60 @@ impl ObjectLibrary {
         for manifest in titles {
             imports.extend(TitleImport::begin(volume, manifest.clone())?);
         }
+        let first = titles.first().map(|first| first.title.id);
+        self.fetch_imports(imports, first, tell)
+    }
+
+    /// The same as copies for viewers, which may be removed again. If it fails, the media fetched until then stay, and the next call goes on behind them.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_cached(
+        &self,
+        volume: &Volume,
+        titles: &[Arc<PublishedTitle>],
+        tell: &mut dyn FnMut(TransferProgress),
+    ) -> Result<Vec<TitleInfo>, ObjectError> {
+        let mut imports = Vec::new();
+        for title in titles {
+            if let Some(import) = TitleImport::begin(volume, title.manifest.clone())? {
+                let mut import = import.as_cached(&title.manifest_blake3);
+                import.keep()?;
+                imports.push(import);
+            }
+        }
+        self.fetch_imports(imports, titles.first().map(|first| first.manifest.title.id), tell)
+    }
+
+    fn fetch_imports(
+        &self,
+        imports: Vec<TitleImport>,
+        first: Option<TitleId>,
+        tell: &mut dyn FnMut(TransferProgress),
+    ) -> Result<Vec<TitleInfo>, ObjectError> {
         let bytes_total = imports.iter().flat_map(|i| &i.manifest().files).map(|file| file.bytes).sum();
-        let mut progress = TransferProgress { bytes_done: 0, bytes_total };
-        let mut more = |bytes: u64| {
+        let mut progress = TransferProgress { bytes_total, ..TransferProgress::default() };
+        let mut more = |bytes: u64, was_there: bool| {
             progress.bytes_done += bytes;
+            progress.bytes_left_before += if was_there { bytes } else { 0 };
             tell(progress);
         };
         let mut ready = Vec::new();
         for mut import in imports {
             for entry in import.manifest().files.clone() {
                 if entry.name != DATA_FILE {
-                    self.fetch_file(&import, &entry)?;
-                    more(entry.bytes);
+                    let was_there = import.has_file(&entry.name);
+                    if !was_there {
+                        self.fetch_file(&import, &entry)?;
+                    }
+                    more(entry.bytes, was_there);
                 }
             }
             self.fetch_media(&mut import, &mut more)?;
             ready.push(import.complete()?);
         }
         // Titles whose parent is here already stand by themselves.
-        let has_parent = titles.first().is_some_and(|first| {
-            ready.first().is_some_and(|ready: &ImportedTitle| ready.id() == first.title.id)
-        });
+        let has_parent = first.is_some() && first == ready.first().map(ImportedTitle::id);
         if ready.is_empty() {
             return Ok(Vec::new());
         }
@@ -85,10 +122,25 @@ impl ObjectLibrary {
         Err(self.remote.wrong(&path, "does not have the BLAKE3 of its manifest"))
     }
 
-    fn fetch_media(&self, import: &mut TitleImport, more: &mut dyn FnMut(u64)) -> Result<(), ObjectError> {
+    fn fetch_media(
+        &self,
+        import: &mut TitleImport,
+        more: &mut dyn FnMut(u64, bool),
+    ) -> Result<(), ObjectError> {
+        let mut start = 0;
+        loop {
+            self.run(std::future::ready(()))?;
+            match import.take_left(RANGE_BYTES as usize)? as u64 {
+                0 => break,
+                taken => {
+                    start += taken;
+                    more(taken, true);
+                }
+            }
+        }
         let info = &import.manifest().title;
         let path = self.object(info.id, DATA_FILE);
-        let mut ranges = RangeReader::new(&self.store, &path, info.bytes);
+        let mut ranges = RangeReader::starting_at(start, &self.store, &path, info.bytes);
         while let Some((range, bytes)) = self.run(ranges.next())? {
             let bytes = self.bytes_of(&path, range.clone(), bytes)?;
             let len = bytes.len() as u64;
@@ -102,7 +154,7 @@ impl ObjectLibrary {
                     return Err(self.remote.wrong(&path, format!("is wrong at byte {at}")));
                 }
             }
-            more(len);
+            more(len, false);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@
 //! | `profile` | the files of the AWS programs that have them |
 //! | `http` | the HTTP client below the S3 client |
 //! | `library` | [`ObjectLibrary`]: its titles |
+//! | `listing` | its titles, listed again and again |
 //! | `publish` | titles on their way there |
 //! | `upload` | parts of a large object, and the record of an interrupted upload |
 //! | `fetch` | titles on their way to a store |
@@ -38,6 +39,7 @@ mod http;
 mod library;
 mod library_url;
 pub mod limits;
+mod listing;
 mod profile;
 mod publish;
 mod ranges;
@@ -47,6 +49,7 @@ pub use access::{AccessOptions, Addressing, Environment};
 pub use error::ObjectError;
 pub use library::{LibraryListing, ObjectLibrary, TransferProgress};
 pub use library_url::LibraryUrl;
+pub use listing::{LibraryIndex, PublishedTitle, UnusableManifests};
 pub use profile::{ProfileValues, parse_profile};
 pub use publish::Published;
 pub use upload::UploadRecord;

@@ -18,9 +18,10 @@ use crate::access::{self, AccessOptions, Environment, Objects};
 use crate::error::{ObjectError, Remote};
 use crate::library_url::LibraryUrl;
 use crate::limits::{CANCEL_LOOK, MANIFESTS_AHEAD, MAX_LISTED_TITLES};
+use crate::listing::PublishedTitle;
 
 /// Beginning of the names of all titles' objects, after the prefix of the library.
-const TITLES: &str = "t";
+pub(crate) const TITLES: &str = "t";
 
 /// Titles in an object store. Its functions block; they return within a tenth of a second when they are cancelled.
 pub struct ObjectLibrary {
@@ -64,6 +65,8 @@ pub struct TransferProgress {
     pub bytes_done: u64,
     /// All bytes.
     pub bytes_total: u64,
+    /// Bytes of those done that an interrupted transfer has left.
+    pub bytes_left_before: u64,
 }
 
 impl ObjectLibrary {
@@ -106,7 +109,7 @@ impl ObjectLibrary {
         let mut listing = LibraryListing::default();
         for (id, manifest) in self.run(manifests)? {
             match manifest {
-                Ok(Some(manifest)) => listing.titles.push(manifest),
+                Ok(Some(title)) => listing.titles.push(title.manifest),
                 // Being published, or removed meanwhile.
                 Ok(None) => {}
                 Err(error @ ObjectError::Wrong { .. }) => listing.unreadable.push((id, error)),
@@ -136,7 +139,7 @@ impl ObjectLibrary {
     }
 
     /// The manifest of a title; `None` if the title is not there.
-    async fn read_manifest(&self, id: TitleId) -> Result<Option<Manifest>, ObjectError> {
+    pub(crate) async fn read_manifest(&self, id: TitleId) -> Result<Option<PublishedTitle>, ObjectError> {
         let path = self.object(id, MANIFEST_FILE);
         let Some(bytes) = self.read_small(&path).await? else { return Ok(None) };
         let manifest =
@@ -144,7 +147,8 @@ impl ObjectLibrary {
         if manifest.title.id != id || !manifest.placement.geometry().is_single() {
             return Err(self.remote.wrong(&path, "is not the manifest of this title"));
         }
-        Ok(Some(manifest))
+        let manifest_blake3 = blake3::hash(&bytes).to_hex().to_string();
+        Ok(Some(PublishedTitle { manifest, manifest_blake3 }))
     }
 
     /// A whole object of at most the length of a manifest; `None` if it is not there.
@@ -170,7 +174,7 @@ impl ObjectLibrary {
         self.path(&[TITLES, &id.to_string(), file])
     }
 
-    fn path(&self, parts: &[&str]) -> ObjectPath {
+    pub(crate) fn path(&self, parts: &[&str]) -> ObjectPath {
         let prefix = self.url.prefix();
         prefix.parts().chain(parts.iter().map(|part| object_store::path::PathPart::from(*part))).collect()
     }

@@ -18,6 +18,8 @@ pub const PARTS_AHEAD: usize = 4;
 pub const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// Titles of a library that are listed: each costs a request and some kilobytes of memory.
 pub const MAX_LISTED_TITLES: usize = 100_000;
+/// Objects of a library that are listed: a title has about six.
+pub const MAX_LISTED_OBJECTS: usize = 16 * MAX_LISTED_TITLES;
 /// Manifests requested at once.
 pub const MANIFESTS_AHEAD: usize = 16;
 /// Time to resolve a name and to connect.

@@ -45,7 +45,7 @@ impl ObjectLibrary {
         let mut export = TitleExport::open(volume, id)?;
         let files = export.manifest().files.clone();
         let mut progress =
-            TransferProgress { bytes_done: 0, bytes_total: files.iter().map(|file| file.bytes).sum() };
+            TransferProgress { bytes_total: files.iter().map(|file| file.bytes).sum(), ..<_>::default() };
         let manifest = Bytes::from(export.manifest().encode());
         let manifest_path = self.object(id, MANIFEST_FILE);
         // First, because an error response to GET has a body with the cause; one to HEAD has none.

@@ -23,7 +23,16 @@ pub(crate) struct RangeReader {
 
 impl RangeReader {
     pub(crate) fn new(store: &Arc<dyn ObjectStore>, path: &ObjectPath, bytes: u64) -> Self {
-        Self { store: Arc::clone(store), path: path.clone(), bytes, next: 0, ahead: VecDeque::new() }
+        Self::starting_at(0, store, path, bytes)
+    }
+
+    pub(crate) fn starting_at(
+        next: u64,
+        store: &Arc<dyn ObjectStore>,
+        path: &ObjectPath,
+        bytes: u64,
+    ) -> Self {
+        Self { store: Arc::clone(store), path: path.clone(), bytes, next, ahead: VecDeque::new() }
     }
 
     /// The next range and its bytes, which may be fewer; `None` at the end. Must run within a runtime.

@@ -61,6 +61,9 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     media.bandwidths.push(Bandwidth::new(BandwidthType::As, session_kbits(entry, peak_rate)));
     media.attributes.push(attribute("rtpmap", format!("{PAYLOAD_TYPE_MP2T} MP2T/90000")));
     media.attributes.push(attribute("control", format!("track1{}", asked.query(entry))));
+    if entry.access.is_remote() {
+        media.attributes.push(attribute("x-millrace-library", "remote".to_owned()));
+    }
     if let Some(matrix) = entry.fec {
         media.attributes.push(attribute("x-millrace-fec", matrix.offer()));
     }

@@ -246,7 +246,7 @@ fn tmp_holds_only_living_work(dirs: &Dirs, report: &mut CheckReport<'_>) -> Resu
     drop(lock);
     for entry in entries {
         match entry {
-            TmpEntry::Live(_) | TmpEntry::Kept(_) | TmpEntry::Recording(_) => {}
+            TmpEntry::Live(_) | TmpEntry::Kept(_) | TmpEntry::Recording(_) | TmpEntry::Import(_) => {}
             TmpEntry::Stale(path) => {
                 let remedy = "it is removed when the store is next opened, or resumed by a repair";
                 let what = "left by an ingest, a removal or a repair that did not end";

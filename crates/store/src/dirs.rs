@@ -29,6 +29,8 @@ pub const LOCK_FILE: &str = "lock";
 pub(crate) const REMOVED_SUFFIX: &str = ".rm";
 /// Extension of the note on a recording below `tmp`.
 pub(crate) const RECORDING_EXTENSION: &str = "recording";
+/// Extension of the note on a title below `tmp` that is taken over from another store, and goes on after an interruption.
+pub(crate) const IMPORT_EXTENSION: &str = "import";
 /// Below `tmp`: the data encoded for a ladder, kept for a while if the encoding is interrupted.
 pub(crate) const LADDER_SUFFIX: &str = ".ladder";
 

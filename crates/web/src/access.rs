@@ -22,7 +22,7 @@ use crate::context::{RoutedRequest, ServerContext};
 use crate::limits::RETRY_AFTER_S;
 use crate::request::{Fields, Method, RequestSource};
 use crate::route::{LIVE_PREFIX, Needs, ResourceKind, RouteMatch};
-use crate::site::{LiveStatus, NotTaken, Order, PicturesState, Site, SiteError};
+use crate::site::{LibraryCopy, LiveStatus, NotTaken, Order, PicturesState, Site, SiteError};
 use crate::status::Status;
 use crate::title_list::May;
 
@@ -275,6 +275,10 @@ impl Site for SeenBy {
 
     fn is_served_folder(&self, folder: &Path) -> bool {
         self.site.is_served_folder(folder)
+    }
+
+    fn library_copy(&self, title: &TitleInfo) -> Option<LibraryCopy> {
+        self.site.library_copy(title)
     }
 
     fn pictures(&self, title: &TitleInfo) -> PicturesState {

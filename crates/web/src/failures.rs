@@ -15,6 +15,7 @@ pub(crate) fn no_title() -> Answer {
 pub(crate) fn failed(error: &SiteError) -> Answer {
     match error {
         SiteError::NoTitle => no_title(),
+        SiteError::Coming(how_far) => not_sent(&DeliveryRefusal::Full(how_far.clone())),
         SiteError::Unreadable(why) => {
             tracing::debug!(%why, "HTTP: a title cannot be read");
             Answer::error(500, "the title cannot be read at the moment")

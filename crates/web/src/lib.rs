@@ -122,12 +122,12 @@ pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
 pub use self::site::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LiveCast, LiveFeed, LivePiece,
-    LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
-    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Site,
-    SiteError, SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LibraryCopy, LiveCast, LiveFeed,
+    LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
+    OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
+    Site, SiteError, SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
 };
-pub use self::status::Status;
+pub use self::status::{LibraryFetch, LibraryStatus, Status};
 pub use self::stream::{Carried, CarriedStream, ReadWrite};
 pub use self::totals::{Totals, WebCounters};
 pub use self::webhook::{Webhook, WebhookError};

@@ -20,6 +20,8 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::{About, Pictures};
 use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 pub use crate::live::{
@@ -164,6 +166,11 @@ pub trait Site: Send + Sync + 'static {
     /// Whether the server serves all of this directory: its name does not distinguish titles.
     fn is_served_folder(&self, folder: &Path) -> bool;
 
+    /// Where the copy of a title of the library is (`serve --library`); `None`: it is no title of a library. From memory.
+    fn library_copy(&self, _title: &TitleInfo) -> Option<LibraryCopy> {
+        None
+    }
+
     /// Returns the state of a title's poster and pictures for seeking. From memory; a call makes
     /// pending pictures be made sooner.
     fn pictures(&self, _title: &TitleInfo) -> PicturesState {
@@ -292,9 +299,22 @@ pub enum SiteError {
     /// There is no such title, or not any more.
     #[error("no such title")]
     NoTitle,
+    /// It is in the library, and is fetched first; with its progress, for viewers.
+    #[error("{0}")]
+    Coming(String),
     /// Its files cannot be read: for the log, not for viewers.
     #[error("{0}")]
     Unreadable(String),
+}
+
+/// Where the copy of a title of the library is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LibraryCopy {
+    /// `remote`: in the library only, fetched when it is played; `waiting` or `fetching`; `failed`: fetching is tried again; `cached`: here, until
+    /// its space is needed.
+    pub state: &'static str,
+    /// Share of it that is here, in percent.
+    pub percent: u8,
 }
 
 /// State of a title's pictures.

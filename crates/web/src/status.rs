@@ -18,6 +18,39 @@ pub struct Status {
     pub refusals: Vec<Refusal>,
     /// Members of the volume, if it has several.
     pub members: Vec<VolumeMember>,
+    /// The library whose titles are served too, if there is one.
+    pub library: Option<LibraryStatus>,
+}
+
+/// The library whose titles are served too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Library")]
+pub struct LibraryStatus {
+    /// Where it is.
+    pub url: String,
+    /// Why it could not be listed last time; the server tries again.
+    pub trouble: Option<String>,
+    /// Titles in it, as it was listed last.
+    pub titles: u64,
+    /// Copies of them that are here.
+    pub cached_titles: u64,
+    /// Bytes that these take.
+    pub cached_bytes: u64,
+    /// Bytes that they may take.
+    pub space_bytes: u64,
+    /// Titles that are being fetched, wait to be, or could not be fetched.
+    pub fetches: Vec<LibraryFetch>,
+}
+
+/// A title that is fetched from the library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LibraryFetch {
+    /// Its name.
+    pub title: String,
+    /// Share of it that is here, in percent.
+    pub percent: u8,
+    /// Why it could not be fetched; the server tries again.
+    pub trouble: Option<String>,
 }
 
 /// Something that viewers use up.

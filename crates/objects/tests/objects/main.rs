@@ -4,4 +4,5 @@ mod s3_server;
 
 mod faults;
 mod fuzz;
+mod resume;
 mod round_trip;

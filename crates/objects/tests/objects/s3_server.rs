@@ -1,5 +1,6 @@
 //! A server that speaks S3, by the crate `s3s-fs`: it checks signatures, and keeps objects as files. Faults are put between it and its
-//! clients.
+//! clients. The tests of the server have this file too.
+#![allow(dead_code)]
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -37,6 +38,8 @@ pub(crate) enum Fault {
     Hang,
     /// Half of the body, then the connection ends.
     Cut,
+    /// Nothing until [`S3Server::release`], then the object.
+    Hold,
 }
 
 struct PlannedFault {
@@ -51,6 +54,8 @@ struct PlannedFault {
 struct FaultPlan {
     faults: Mutex<Vec<PlannedFault>>,
     requests: Mutex<Vec<String>>,
+    /// Number of releases.
+    released: tokio::sync::watch::Sender<u64>,
 }
 
 impl FaultPlan {
@@ -93,7 +98,7 @@ impl S3Server {
         Self { dir, port, plan, _runtime: runtime }
     }
 
-    /// From the request number `skip` on, `times` responses to this method for paths with this part have the fault.
+    /// From the request number `skip` on, `times` responses to this method for paths or ranges with this part have the fault.
     pub(crate) fn plan(
         &self,
         method: &'static str,
@@ -103,6 +108,22 @@ impl S3Server {
         fault: Fault,
     ) {
         self.plan.faults.lock().unwrap().push(PlannedFault { method, path_part, skip, times, fault });
+    }
+
+    /// There are no faults from now on; held responses stay so.
+    pub(crate) fn forget_plan(&self) {
+        self.plan.faults.lock().unwrap().clear();
+    }
+
+    /// Held responses go on.
+    pub(crate) fn release(&self) {
+        self.forget_plan();
+        self.plan.released.send_modify(|count| *count += 1);
+    }
+
+    /// Its address.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Requests until now whose line contains both; forgets them all.
@@ -126,7 +147,7 @@ impl S3Server {
         variables.push(("XDG_STATE_HOME", state.to_str().unwrap()));
         AccessOptions {
             environment: Environment::of(variables),
-            endpoint: Some(format!("http://127.0.0.1:{}", self.port)),
+            endpoint: Some(self.endpoint()),
             retry_time: Duration::from_secs(2),
             body_time: Duration::from_secs(1),
             ..AccessOptions::default()
@@ -147,8 +168,16 @@ async fn serve(listener: TcpListener, service: S3Service, plan: Arc<FaultPlan>) 
     while let Ok((stream, _)) = listener.accept().await {
         let (service, plan) = (service.clone(), Arc::clone(&plan));
         let respond = service_fn(move |request: Request<Incoming>| {
-            let fault = plan.next(request.method().as_str(), &request.uri().to_string());
-            respond(service.clone(), request, fault)
+            let range = request.headers().get("range").and_then(|range| range.to_str().ok());
+            let asked = format!("{} {}", request.uri(), range.unwrap_or_default());
+            let fault = plan.next(request.method().as_str(), &asked);
+            let (service, mut released) = (service.clone(), plan.released.subscribe());
+            async move {
+                if matches!(fault, Some(Fault::Hold)) {
+                    let _ = released.changed().await;
+                }
+                respond(service, request, fault).await
+            }
         });
         tokio::spawn(
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), respond),

@@ -5,6 +5,7 @@ use std::time::Instant as StdInstant;
 
 use clap::Args;
 use millrace_core::units::ByteLen;
+use millrace_store::volume::TitleEdit;
 
 use super::NewStoreArgs;
 use super::objects::{ObjectArgs, TransferBar, ends_all, library_url, named, warn_unreadable};
@@ -72,10 +73,21 @@ pub(super) fn run(args: &FetchArgs) -> anyhow::Result<ExitCode> {
                 continue;
             }
         };
+        // A copy that a server fetched for its viewers is the operator's from now on.
+        let mut is_kept = false;
+        for id in family.iter().map(|manifest| manifest.title.id) {
+            let copy = volume.find(&id.to_string())?.filter(|info| info.origin.cached.is_some());
+            if copy.is_some() {
+                volume.edit_title(id, TitleEdit::Keep)?;
+                is_kept = true;
+            }
+        }
         if args.json {
             added.iter().try_for_each(super::print_json)?;
         } else if !args.quiet {
-            if added.is_empty() {
+            if is_kept {
+                println!("kept: {}", super::terminal::name(&manifest.title.name));
+            } else if added.is_empty() {
                 println!("already there: {}", super::terminal::name(&manifest.title.name));
             }
             let secs = start.elapsed().as_secs_f64();

@@ -350,7 +350,7 @@ fn context(
     let parent = parent.and_then(|derived| all.iter().find(|info| info.id == derived.parent));
     let owner = parent.unwrap_or(title).clone();
     let folders = folders_of(&title.source.path, |_| false);
-    TitleContext { renditions, pictures, owner, folders }
+    TitleContext { renditions, pictures, owner, folders, library: None }
 }
 
 /// Returns the renditions of a title, for the end of its line.

@@ -8,6 +8,7 @@
 //! | [`skipped`] | the reports made about files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
 //! | [`reader`] | the control thread's access to them: looks them up, requests their opening |
+//! | [`remote`] | titles that only a library has, and their fetches |
 //! | `retry_timer` | when work that failed for a cause that may pass is tried again |
 //! | [`on_use`] | which speeds viewers wish for, which titles were made so, and which of those go |
 //! | `access` | index and packet times of one |
@@ -18,6 +19,7 @@ pub mod on_use;
 pub mod open_titles;
 mod openers;
 pub mod reader;
+pub mod remote;
 pub(crate) mod retry_timer;
 pub mod sidecars;
 pub mod skipped;

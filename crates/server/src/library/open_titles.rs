@@ -191,6 +191,26 @@ impl OpenTitles {
         self.lock().get(name).map(|served| served.listed.info.clone())
     }
 
+    /// All titles, also derived ones.
+    pub fn ids(&self) -> HashSet<TitleId> {
+        self.lock().values().map(|served| served.listed.info.id).collect()
+    }
+
+    /// A title and those derived from it, with their names.
+    pub fn family_of(&self, id: TitleId) -> Vec<(TitleId, String)> {
+        let titles = self.lock();
+        let infos = titles.values().map(|served| &served.listed.info);
+        let family = infos.filter(|info| info.id == id || info.derived.is_some_and(|of| of.parent == id));
+        family.map(|info| (info.id, info.name.clone())).collect()
+    }
+
+    /// Copies of titles of a library, without derived ones.
+    pub fn cached(&self) -> Vec<TitleInfo> {
+        let titles = self.lock();
+        let infos = titles.values().map(|served| &served.listed.info);
+        infos.filter(|info| info.origin.cached.is_some() && info.derived.is_none()).cloned().collect()
+    }
+
     /// Titles that were made because viewers asked for them, and their names.
     pub fn made_on_use(&self) -> Vec<(TitleId, String)> {
         let titles = self.lock();

@@ -14,7 +14,9 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
+use millrace_core::seam::Clock;
 use millrace_media::ts_packet::PTS_MODULUS;
+use millrace_offload::clock::MonotonicClock;
 use millrace_store::StoreError;
 use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
 use millrace_store::index::TitleIndex;
@@ -25,6 +27,7 @@ use millrace_store::volume::{self, Derived, Volume};
 use super::on_use::OnUse;
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::{Openers, Results};
+use super::remote::RemoteTitles;
 use crate::admission::CacheFigures;
 use crate::limits::MAX_OPENINGS;
 use crate::limits::control::MAX_IDLE_TITLES;
@@ -69,6 +72,8 @@ pub struct TitleReader {
     failed: VecDeque<(OpenKey, OpenError)>,
     /// Where viewers' wishes go, if they are collected.
     on_use: Option<Arc<OnUse>>,
+    /// Titles that only a library has, and the uses of its copies.
+    remote: Option<Arc<RemoteTitles>>,
 }
 
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
@@ -144,6 +149,7 @@ impl TitleReader {
             idle: VecDeque::new(),
             failed: VecDeque::new(),
             on_use: None,
+            remote: None,
         })
     }
 
@@ -155,6 +161,11 @@ impl TitleReader {
     /// Passes on which speeds viewers wish for, and which of those that were made so are used.
     pub fn with_wishes(self, on_use: Arc<OnUse>) -> Self {
         Self { on_use: Some(on_use), ..self }
+    }
+
+    /// Also finds titles that only a library has.
+    pub fn with_remote(self, remote: Arc<RemoteTitles>) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
     /// For whoever removes titles.
@@ -204,6 +215,14 @@ impl TitleReader {
         if let Some(on_use) = self.on_use.as_ref().filter(|_| is_on_use && self.open.contains_key(&key))
             && !on_use.begin_use(id)
         {
+            return Err(removed());
+        }
+        if let Some(remote) = self.remote.as_ref().filter(|_| self.open.contains_key(&key))
+            && !remote.begin_use(id)
+        {
+            if let Some(on_use) = self.on_use.as_ref().filter(|_| is_on_use) {
+                on_use.end_use(id);
+            }
             return Err(removed());
         }
         if let Some(open) = self.open.get_mut(&key) {
@@ -439,7 +458,7 @@ impl Library for TitleReader {
     }
 
     fn find(&mut self, name: &str) -> Option<TitleEntry> {
-        let served = self.open_titles.get(name)?;
+        let Some(served) = self.open_titles.get(name) else { return self.remote.as_ref()?.entry(name) };
         let info = &served.listed.info;
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
@@ -523,6 +542,11 @@ impl Library for TitleReader {
     }
 
     fn open(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError> {
+        if entry.access.is_remote() {
+            let remote = self.remote.as_ref().and_then(|remote| Some((remote, remote.find(&entry.name)?)));
+            let (remote, title) = remote.ok_or_else(removed)?;
+            return Err(OpenError::Coming(remote.request(&title, MonotonicClock.now())));
+        }
         self.current(entry).ok_or_else(removed)?;
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
@@ -546,6 +570,9 @@ impl Library for TitleReader {
         open.viewers = open.viewers.saturating_sub(1);
         if let Some(on_use) = &self.on_use {
             on_use.end_use(key.id());
+        }
+        if let Some(remote) = &self.remote {
+            remote.end_use(key.id());
         }
         if open.viewers == 0 {
             self.idle.push_back(key);

@@ -21,6 +21,11 @@ impl<T: Copy + Ord + Add<Duration, Output = T>> RetryTimer<T> {
         Self { due: now + wait, wait }
     }
 
+    /// The time of the attempt.
+    pub(crate) fn due(&self) -> T {
+        self.due
+    }
+
     pub(crate) fn is_due(&self, now: T) -> bool {
         self.due <= now
     }

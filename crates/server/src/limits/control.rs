@@ -259,6 +259,8 @@ pub const TOP_RETRY: Duration = Duration::from_secs(2);
 pub const TOP_ENGINES: usize = 4;
 /// Casts that `top` shows one by one, likewise.
 pub const TOP_CASTS: usize = 4;
+/// Fetches of titles that it shows: as many as run at once, and some that failed.
+pub const TOP_FETCHES: usize = 4;
 /// Events that `top` remembers: at most half of a large screen.
 pub const TOP_EVENTS: usize = 50;
 /// After what silence repair and scrub are over. Reads have their own, shorter limit; but a file that is made durable may

@@ -7,6 +7,7 @@ pub mod adapt;
 pub mod cast;
 pub mod control;
 pub mod live;
+pub mod remote;
 pub mod trick;
 pub mod web;
 

@@ -247,13 +247,16 @@ impl Service {
             Ok(title) => return Ok(title),
             Err(OpenError::MembersLost(lost)) => return Err(Refusal::MembersLost(lost)),
             Err(OpenError::Unfit(why)) => return Err(Refusal::Unfit(why)),
+            Err(OpenError::Coming(how_far)) => return Err(Refusal::Coming(how_far)),
             Err(error) => error,
         };
         self.tell(ServiceEvent::Broken { title: entry.name.clone(), reason: error.to_string() });
         Err(match error {
             OpenError::Full => Refusal::Exhausted(Exhausted::OpenTitles),
             OpenError::TimedOut(_) => Refusal::TimedOut,
-            OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Broken(_) => Refusal::Broken,
+            OpenError::MembersLost(_) | OpenError::Unfit(_) | OpenError::Coming(_) | OpenError::Broken(_) => {
+                Refusal::Broken
+            }
         })
     }
 

@@ -122,6 +122,10 @@ pub trait AccessPoints: Send + Sync {
     fn is_stale(&self) -> bool {
         false
     }
+    /// Whether the title is not here, and would be fetched first.
+    fn is_remote(&self) -> bool {
+        false
+    }
     /// The last access point at or before `time`; the title's beginning if there is none.
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;
     /// The first access point at or behind `time`; `None` if there is none, or none that begins a packet.
@@ -317,6 +321,9 @@ pub enum OpenError {
     /// It lacks something that its transformation needs; names it.
     #[error("{0}")]
     Unfit(String),
+    /// It is not here: it is being fetched, or will be; in words for viewers.
+    #[error("{0}")]
+    Coming(String),
     /// Its disks do not respond: the reason is logged and not sent to the viewer.
     #[error("title cannot be opened: {0}")]
     TimedOut(String),

@@ -26,6 +26,9 @@ pub enum Refusal {
     /// The title lacks something that the transformation needs; names it.
     #[error("{0}")]
     Unfit(String),
+    /// The title is not here: it is fetched first; with its progress.
+    #[error("{0}")]
+    Coming(String),
     /// Parts of the title are being opened; repeat the same request when
     /// [`super::Service::take_openings`] names its connection.
     #[error("the title is being opened")]

@@ -16,7 +16,7 @@ const RETRY_AFTER_S: &str = "10";
 fn status(refusal: &Refusal) -> u16 {
     match refusal {
         Refusal::Exhausted(what) if !what.is_room_to_play() => 503,
-        Refusal::Exhausted(_) | Refusal::Ending | Refusal::Fec(_) => 453,
+        Refusal::Exhausted(_) | Refusal::Ending | Refusal::Coming(_) | Refusal::Fec(_) => 453,
         Refusal::Unfit(_) | Refusal::NoRenditions | Refusal::NoRendition { .. } => 404,
         Refusal::Gone => 454,
         Refusal::Busy | Refusal::RenditionHeld(_) => 455,
@@ -32,7 +32,7 @@ fn status(refusal: &Refusal) -> u16 {
 /// request does not matter.
 fn is_own_line(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::MembersLost(_) | Refusal::Ending => true,
+        Refusal::MembersLost(_) | Refusal::Coming(_) | Refusal::Ending => true,
         Refusal::Exhausted(Exhausted::EngineConnections) => false,
         Refusal::Exhausted(what) => what.is_room_to_play() || *what == Exhausted::AddressSessions,
         _ => false,
@@ -51,6 +51,7 @@ pub(super) fn refusal_reply(refusal: &Refusal) -> Reply {
         Refusal::MembersLost(_)
         | Refusal::Exhausted(Exhausted::OpenTitles | Exhausted::Openings)
         | Refusal::Opening
+        | Refusal::Coming(_)
         | Refusal::TimedOut => reply.header(RETRY_AFTER, RETRY_AFTER_S),
         _ => reply,
     }

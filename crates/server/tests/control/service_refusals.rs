@@ -38,6 +38,7 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Exhausted(Exhausted::EngineConnections) => "EngineConnections",
         Refusal::MembersLost(_) => "MembersLost",
         Refusal::Unfit(_) => "Unfit",
+        Refusal::Coming(_) => "Coming",
         Refusal::Exhausted(Exhausted::OpenTitles) => "TooManyTitles",
         Refusal::Broken => "Broken",
         Refusal::Opening => "Opening",
@@ -81,7 +82,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 54;
+const REFUSALS: usize = 55;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -401,6 +402,7 @@ fn titles(met: &mut Met) {
     met.see(ask(&mut desk, "crowded"), "the title cannot be played now", Some("open titles"));
     let broken = desk.events.iter().filter(|event| matches!(event, ServiceEvent::Broken { .. }));
     assert_eq!(broken.count(), 2, "the operator is told why");
+    met.see(ask(&mut desk, "remote"), "it is being fetched, 40 % of it are here", None);
     met.see(ask(&mut desk, "torn"), "2 members lost (b, c), 1 may be", None);
     met.see(ask(&mut desk, "silent"), "the title's disks do not respond", None);
     let mut request = desk.request("film", conn, tcp(conn));

@@ -23,6 +23,7 @@ mod e2e_library;
 mod e2e_link;
 mod e2e_live;
 mod e2e_live_sources;
+mod e2e_machines;
 mod e2e_made_on_use;
 mod e2e_members;
 mod e2e_multicast;
@@ -61,6 +62,8 @@ mod printed_text;
 mod remote_commands;
 mod repair_command;
 mod request_ids;
+#[path = "../../../objects/tests/objects/s3_server.rs"]
+mod s3_server;
 mod support;
 mod transform_command;
 mod trick_command;

@@ -169,6 +169,10 @@ pub struct Origin {
     /// interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_title_id")]
     pub replaces: Option<TitleId>,
+    /// Of a copy that a server fetched from a library for its viewers, and removes when its space is needed: BLAKE3 of the title's manifest
+    /// there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<String>,
 }
 
 impl Origin {

@@ -60,3 +60,6 @@ pub const MAX_ROUNDS: usize = 16;
 pub const MAX_CODEC_NAME_BYTES: usize = 24;
 /// How long encoded data is kept for an `add` that continues after an interruption.
 pub const LADDER_KEPT_S: u64 = 7 * 86_400;
+/// How long a part of a title is kept that is taken over from another store. A server that fetches it goes on within minutes; after a week
+/// nothing will.
+pub const IMPORT_KEPT_S: u64 = 7 * 86_400;

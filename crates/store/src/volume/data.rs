@@ -38,12 +38,36 @@ pub(crate) struct DataWriter {
     hasher: blake3::Hasher,
 }
 
+/// Creates a file, or opens the one that an interrupted import has left, to write the same bytes over it.
+pub(super) fn create_or_overwrite(disk: &Disk, path: &Path) -> Result<DiskFile, StoreError> {
+    let file = if path.exists() { disk.open_or_create(path) } else { disk.create_new(path) };
+    file.map_err(|e| StoreError::write("create", path, 0, 0, e))
+}
+
+/// Cuts off bytes behind the end, which an interrupted import may have left.
+pub(super) fn cut_off(file: &DiskFile, bytes: u64) -> Result<(), StoreError> {
+    let length = file.file().metadata().map_err(StoreError::io("look at", file.path()))?.len();
+    if length <= bytes {
+        return Ok(());
+    }
+    file.set_len(bytes).map_err(|e| StoreError::write("shorten", file.path(), bytes, 0, e))
+}
+
 impl DataWriter {
     /// Creates the file, which must not exist.
     pub(crate) fn create(disk: &Disk, path: &Path) -> Result<Self, StoreError> {
         let file = disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
+        Ok(Self::of(file))
+    }
+
+    /// Writes over the file that an interrupted import has left, if there is one.
+    pub(super) fn create_or_overwrite(disk: &Disk, path: &Path) -> Result<Self, StoreError> {
+        create_or_overwrite(disk, path).map(Self::of)
+    }
+
+    fn of(file: DiskFile) -> Self {
         let buffer = vec![0; WRITE_BYTES].into_boxed_slice();
-        Ok(Self { file, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() })
+        Self { file, buffer, filled: 0, hashed: 0, written: 0, hasher: blake3::Hasher::new() }
     }
 
     /// Returns the number of bytes taken.
@@ -88,6 +112,10 @@ impl DataWriter {
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.hash();
         self.write()?;
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
         self.file
             .sync_all()
             .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))
@@ -95,7 +123,10 @@ impl DataWriter {
 
     /// Writes the rest and makes all of it durable.
     pub(crate) fn finish(mut self) -> Result<Finished, StoreError> {
-        self.flush()?;
+        self.hash();
+        self.write()?;
+        cut_off(&self.file, self.written)?;
+        self.sync()?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
 }

@@ -23,6 +23,8 @@ pub enum TitleEdit {
     },
     /// This file has the same content.
     Copy(SourceIdentity),
+    /// A copy that a server fetched for its viewers stays.
+    Keep,
 }
 
 impl Volume {
@@ -52,6 +54,7 @@ impl Volume {
                     info.origin.blake3 = (info.source.bytes != info.bytes).then_some(blake3);
                     info.source = source;
                 }
+                TitleEdit::Keep => info.origin.cached = None,
                 TitleEdit::Copy(copy) => {
                     let copies = &mut info.origin.copies;
                     copies.retain(|other| other.path != copy.path);

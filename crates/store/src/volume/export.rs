@@ -77,7 +77,9 @@ impl TitleExport {
 
 /// The manifest that the title would have on one member without parity.
 fn as_plain_file(manifest: Manifest) -> Manifest {
-    let Manifest { title, placement, mut files } = manifest;
+    let Manifest { mut title, placement, mut files } = manifest;
+    // Of this store alone.
+    title.origin.cached = None;
     files.retain(|file| {
         ![DATA_FILE, PARITY_META_FILE, PARITY_CRC_FILE, PARITY_UNITS_FILE].contains(&&*file.name)
     });

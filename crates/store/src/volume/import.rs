@@ -1,6 +1,12 @@
 //! Takes over a title of another store, byte for byte and under its id: the same id means the same bytes everywhere. Every packet is compared with
 //! its stored sum and CRC before it is written, every file with its BLAKE3; parity is computed on the way.
+//!
+//! An import that is [kept](TitleImport::keep) leaves its files when it is dropped or its program dies: `tmp/<id>`, with a note
+//! `tmp/<id>.import` on each member. The next import of the title verifies the media in it as if they came from the other store, and writes
+//! them over themselves; the rest comes from there. A week later the next open of the store removes them.
 
+use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,16 +16,21 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::wire::checksum::sum16;
 
 use super::data::DataWriter;
+use super::lock::StoreLock;
 use super::open::{open_crcs, open_index, open_meta, open_sums};
 use super::publish::{self, INGEST, Naming, UnpublishedTitle};
+use super::recording::RecordedMedia;
+use super::recover::{TmpEntry, look_at_tmp};
 use super::state::{Volume, VolumeInner};
 use super::stripe_writer::StripeWriter;
 use super::workspace::Workspace;
 use super::writer::{add_stripe_files, copy_to_others, placement};
-use crate::dirs::Dirs;
+use crate::dirs::{Dirs, IMPORT_EXTENSION, LOCK_FILE, hash, id_of_name, sync_dir, write_new};
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::manifest::{self, CRC_FILE, DATA_FILE, FileEntry, INDEX_FILE, Manifest, SUMS_FILE};
+use crate::format::manifest::{
+    self, CRC_FILE, DATA_FILE, DATA_UNITS_FILE, FileEntry, INDEX_FILE, Manifest, SUMS_FILE,
+};
 use crate::format::title_info::TitleInfo;
 use crate::meta::{CrcFile, MetaFile, PacketCrc};
 
@@ -36,6 +47,8 @@ pub struct TitleImport {
     /// As a plain file on one member.
     manifest: Manifest,
     media: Option<MediaImport>,
+    /// Media that an interrupted import has left, until the first that are not there or are wrong.
+    left: Option<RecordedMedia>,
 }
 
 #[derive(Debug)]
@@ -90,12 +103,85 @@ impl TitleImport {
         let volume = Arc::clone(&volume.inner);
         let homes = volume.all_members(INGEST)?;
         let generation = volume.members.generation();
-        let workspace = Workspace::create_as(&homes, id)?;
-        // Looked at when no other process can be writing it any more.
-        if homes.iter().any(|home| home.title(id).exists()) {
+        let is_there = || homes.iter().any(|home| home.title(id).exists());
+        if is_there() {
             return Ok(None);
         }
-        Ok(Some(Self { volume, homes, generation, workspace, manifest, media: None }))
+        let workspace = Workspace::adopt_or_create_as(&homes, id, IMPORT_EXTENSION)?;
+        // Looked at when no other process can be writing it any more.
+        if is_there() {
+            return Ok(None);
+        }
+        let mut manifest = manifest;
+        manifest.title.origin.cached = None;
+        let mut left = None;
+        if workspace.is_adopted() {
+            keep_what_is_right(&workspace, &manifest)?;
+            // Where a member has no part, there is nothing to go on with.
+            left = RecordedMedia::open(&volume, &homes, id).ok();
+        }
+        Ok(Some(Self { volume, homes, generation, workspace, manifest, media: None, left }))
+    }
+
+    /// Marks the title as a copy for viewers, which may be removed again, of the title with this manifest. It replaces no other title.
+    #[must_use]
+    pub fn as_cached(mut self, manifest_blake3: &str) -> Self {
+        let origin = &mut self.manifest.title.origin;
+        (origin.cached, origin.replaces) = (Some(manifest_blake3.to_owned()), None);
+        self
+    }
+
+    /// The files written until now stay when this is dropped, and when the program dies: the next import of the title goes on with it.
+    ///
+    /// # Errors
+    /// If a disk refuses.
+    pub fn keep(&mut self) -> Result<(), StoreError> {
+        for (home, path) in self.homes.iter().zip(self.workspace.paths()) {
+            sync_dir(&home.disk, path)?;
+            let note = path.with_extension(IMPORT_EXTENSION);
+            if !note.exists() {
+                write_new(&home.disk, &note, b"")?;
+            }
+            sync_dir(&home.disk, &home.tmp)?;
+        }
+        self.workspace.keep(IMPORT_EXTENSION);
+        Ok(())
+    }
+
+    /// Whether an interrupted import has left this file, whole.
+    pub fn has_file(&self, name: &str) -> bool {
+        name != DATA_FILE && self.workspace.path().join(name).exists()
+    }
+
+    /// Takes media that an interrupted import has left: about `most` bytes, if they are right. Returns how many; 0: the rest must come from
+    /// elsewhere. To be called before the first [`write_media`](Self::write_media).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_left(&mut self, most: usize) -> Result<usize, StoreError> {
+        let Some(left) = &mut self.left else { return Ok(0) };
+        let taken = self.media.as_ref().map_or(0, |media| u64::from(media.packets) * PACKET as u64);
+        let rest = self.manifest.title.bytes.saturating_sub(taken);
+        let whole = most.next_multiple_of(PACKET);
+        let mut bytes = vec![0; usize::try_from(rest).map_or(whole, |rest| rest.min(whole))];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match left.read(&mut bytes[filled..]) {
+                Ok(count) if count > 0 => filled += count,
+                _ => break,
+            }
+        }
+        // Behind a part of a packet the rest is requested from its beginning.
+        let is_all = filled == bytes.len();
+        bytes.truncate(if is_all { filled } else { filled - filled % PACKET });
+        if bytes.is_empty() || self.write_media(&bytes)? != ImportStep::Taken {
+            self.left = None;
+            return Ok(0);
+        }
+        if !is_all {
+            self.left = None;
+        }
+        Ok(bytes.len())
     }
 
     /// The manifest.
@@ -138,7 +224,7 @@ impl TitleImport {
         let meta = open_meta(&dir.join(manifest::meta_file(DEFAULT_SIZE)), info, DEFAULT_SIZE)?;
         let crcs = open_crcs(&dir.join(CRC_FILE), info, info.bytes)?;
         let data = match self.homes.len() {
-            1 => Some(DataWriter::create(self.workspace.disk(), &dir.join(DATA_FILE))?),
+            1 => Some(DataWriter::create_or_overwrite(self.workspace.disk(), &dir.join(DATA_FILE))?),
             _ => None,
         };
         let paths: Vec<&Path> = self.workspace.paths().collect();
@@ -178,6 +264,75 @@ impl TitleImport {
         let manifest = Manifest { title, placement, files: same };
         let Self { volume, homes, generation, workspace, .. } = self;
         Ok(ImportedTitle(UnpublishedTitle { volume, homes, generation, workspace, manifest, naming }))
+    }
+}
+
+/// Removes everything from the directories of an interrupted import but its media and the files beside them that are right.
+fn keep_what_is_right(workspace: &Workspace, manifest: &Manifest) -> Result<(), StoreError> {
+    for (number, dir) in workspace.paths().enumerate() {
+        for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+            let entry = entry.map_err(StoreError::io("list", dir))?;
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_media =
+                [LOCK_FILE, DATA_FILE, DATA_UNITS_FILE].iter().any(|kept| name == OsStr::new(kept));
+            let listed = name.to_str().and_then(|name| manifest.file(name)).filter(|_| number == 0);
+            if !is_media && !listed.is_some_and(|entry| is_right(&path, entry)) {
+                workspace.disk().remove_file(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is the one that the manifest promises. Its program may have died before it was durable.
+fn is_right(path: &Path, entry: &FileEntry) -> bool {
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    let is_same = |hasher: blake3::Hasher| {
+        hasher.count() == entry.bytes && hasher.finalize().to_hex().as_str() == entry.blake3
+    };
+    hash(&file).is_ok_and(is_same) && file.sync_all().is_ok()
+}
+
+impl Volume {
+    /// Titles of other stores whose import by a dead process has left a part.
+    ///
+    /// # Errors
+    /// If a member cannot be read.
+    pub fn interrupted_imports(&self) -> Result<Vec<TitleId>, StoreError> {
+        let mut found = Vec::new();
+        for dirs in self.inner.usable() {
+            let _lock = StoreLock::take(&dirs)?;
+            for entry in look_at_tmp(&dirs)? {
+                let TmpEntry::Import(path) = entry else { continue };
+                found.extend(path.file_name().and_then(id_of_name).filter(|id| !found.contains(id)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Bytes on all members of the part that an interrupted import has left.
+    pub fn interrupted_import_bytes(&self, id: TitleId) -> u64 {
+        let of = |dirs: Dirs| {
+            let files = std::fs::read_dir(dirs.tmp.join(id.to_string())).into_iter().flatten().flatten();
+            files.filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum::<u64>()
+        };
+        self.inner.usable().into_iter().map(of).sum()
+    }
+
+    /// Removes the part that an interrupted import has left. Nothing happens if a process works on it.
+    ///
+    /// # Errors
+    /// If a member is missing, or refuses.
+    pub fn remove_interrupted_import(&self, id: TitleId) -> Result<(), StoreError> {
+        let homes = self.inner.all_members(INGEST)?;
+        let has_note = |home: &Dirs| home.tmp.join(id.to_string()).with_extension(IMPORT_EXTENSION).exists();
+        if !homes.iter().any(has_note) || homes.iter().any(|home| home.title(id).exists()) {
+            return Ok(());
+        }
+        match Workspace::adopt_or_create_as(&homes, id, IMPORT_EXTENSION) {
+            Ok(_) | Err(StoreError::TitleInProgress { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub struct InterruptedRecording {
 }
 
 /// The note of a recording.
-pub(super) fn note_path(dirs: &Dirs, id: TitleId) -> PathBuf {
+fn note_path(dirs: &Dirs, id: TitleId) -> PathBuf {
     dirs.tmp.join(id.to_string()).with_extension(RECORDING_EXTENSION)
 }
 
@@ -81,7 +81,7 @@ impl TitleWriter {
             write_new(&home.disk, &note_path(home, writer.id()), &bytes)?;
             sync_dir(&home.disk, &home.tmp)?;
         }
-        writer.workspace.keep();
+        writer.workspace.keep(RECORDING_EXTENSION);
         Ok(writer)
     }
 
@@ -154,23 +154,7 @@ impl InterruptedRecording {
     /// # Errors
     /// If a member is missing, or has been replaced since and so has no part of it.
     pub fn media(&self) -> Result<RecordedMedia, StoreError> {
-        let homes = self.volume.all_members(INGEST)?;
-        let layout = match homes.len() {
-            1 => None,
-            _ => StripeLayout::new(
-                &self.volume.members.geometry(),
-                MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64,
-            ),
-        };
-        let name = if layout.is_some() { DATA_UNITS_FILE } else { DATA_FILE };
-        let open = |dirs: &Dirs| {
-            let path = dirs.tmp.join(self.id.to_string()).join(name);
-            File::open(&path).map_err(StoreError::io("open", &path))
-        };
-        let files: Vec<File> = homes.iter().map(open).collect::<Result<_, _>>()?;
-        let mut media = RecordedMedia { files, layout, place: 0, end: u64::MAX };
-        media.end = media.find_end().map_err(StoreError::io("look at", &self.volume.dir))?;
-        Ok(media)
+        RecordedMedia::open(&self.volume, &self.volume.all_members(INGEST)?, self.id)
     }
 
     /// Removes it: it is a title now, or there was nothing in it.
@@ -205,6 +189,25 @@ pub struct RecordedMedia {
 }
 
 impl RecordedMedia {
+    /// Opens the media in the workspace of this title, which nothing writes.
+    pub(super) fn open(volume: &VolumeInner, homes: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
+        let layout = match homes.len() {
+            1 => None,
+            _ => {
+                StripeLayout::new(&volume.members.geometry(), MAX_TITLE_PACKETS * DEFAULT_PACKET_BYTES as u64)
+            }
+        };
+        let name = if layout.is_some() { DATA_UNITS_FILE } else { DATA_FILE };
+        let open = |dirs: &Dirs| {
+            let path = dirs.tmp.join(id.to_string()).join(name);
+            File::open(&path).map_err(StoreError::io("open", &path))
+        };
+        let files: Vec<File> = homes.iter().map(open).collect::<Result<_, _>>()?;
+        let mut media = Self { files, layout, place: 0, end: u64::MAX };
+        media.end = media.find_end().map_err(StoreError::io("look at", &volume.dir))?;
+        Ok(media)
+    }
+
     /// Place of the first missing byte: bytes written behind it, on other members, belong to nothing.
     fn find_end(&self) -> io::Result<u64> {
         let lengths: Vec<u64> =

@@ -8,6 +8,7 @@
 //! | `tmp/<id>` without a manifest, `titles/<id>` on others | left: a repair goes on with it |
 //! | `tmp/<id>` of a title that is nowhere visible | removed, unless a member that may have it is missing |
 //! | the same with `tmp/<id>.recording` | left: a title is made of it ([`super::recording`]) |
+//! | the same with `tmp/<id>.import` | left for a week: the import goes on with it ([`super::import`]) |
 //! | `tmp/<key>.ladder`, encoded for a ladder that was interrupted | kept for a week |
 //! | a new manifest of a title in `tmp`, and the same in place on some | put in place on the others, with its files |
 
@@ -22,16 +23,15 @@ use millrace_core::ids::TitleId;
 use super::lock::{StoreLock, is_held};
 use super::manifest_io::{drop_unnamed, read_manifest};
 use super::members_io::leave_missing_behind;
-use super::recording::note_path;
 use crate::dirs::{
-    Dirs, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name, read_whole, remove_tree,
-    rename, sync_dir, unix_s,
+    Dirs, IMPORT_EXTENSION, LADDER_SUFFIX, LOCK_FILE, RECORDING_EXTENSION, REMOVED_SUFFIX, id_of_name,
+    read_whole, remove_tree, rename, sync_dir, unix_s,
 };
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::manifest::{MANIFEST_FILE, Manifest};
 use crate::limits::MAX_MANIFEST_BYTES;
-use crate::limits::volume::LADDER_KEPT_S;
+use crate::limits::volume::{IMPORT_KEPT_S, LADDER_KEPT_S};
 use crate::members::{MemberState, Members};
 
 /// Classification of an entry of `tmp`.
@@ -45,6 +45,8 @@ pub(crate) enum TmpEntry {
     Kept(PathBuf),
     /// A recording whose program died: a title is made of it.
     Recording(PathBuf),
+    /// A part of a title of another store whose process died: the next import of the title goes on with it.
+    Import(PathBuf),
     /// Nothing that Millrace makes.
     Foreign(PathBuf),
 }
@@ -59,7 +61,7 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
         if is_ladder(&name) {
             entries.push(if is_held(&path.join(LOCK_FILE))? {
                 TmpEntry::Live(path)
-            } else if is_young(&path) {
+            } else if is_young(&path, LADDER_KEPT_S) {
                 TmpEntry::Kept(path)
             } else {
                 TmpEntry::Stale(path)
@@ -71,6 +73,12 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
             entries.push(if is_needed { TmpEntry::Kept(path) } else { TmpEntry::Stale(path) });
             continue;
         }
+        if path.extension().is_some_and(|extension| extension == IMPORT_EXTENSION) {
+            let (dir, is_young) = (path.with_extension(""), is_young(&path, IMPORT_KEPT_S));
+            let is_needed = dir.is_dir() && (is_young || is_held(&dir.join(LOCK_FILE))?);
+            entries.push(if is_needed { TmpEntry::Kept(path) } else { TmpEntry::Stale(path) });
+            continue;
+        }
         entries.push(if removed.is_some_and(|name| id_of_name(OsStr::new(name)).is_some()) {
             TmpEntry::Stale(path)
         } else if id_of_name(&name).is_none() {
@@ -79,6 +87,8 @@ pub(crate) fn look_at_tmp(dirs: &Dirs) -> Result<Vec<TmpEntry>, StoreError> {
             TmpEntry::Live(path)
         } else if path.with_extension(RECORDING_EXTENSION).exists() {
             TmpEntry::Recording(path)
+        } else if has_import_note(&path) {
+            TmpEntry::Import(path)
         } else {
             TmpEntry::Stale(path)
         });
@@ -92,11 +102,17 @@ fn is_ladder(name: &OsStr) -> bool {
     key.is_some_and(|key| id_of_name(OsStr::new(key)).is_some())
 }
 
-/// Returns whether work began in it recently. A directory that cannot be examined is kept.
-fn is_young(path: &Path) -> bool {
+/// Whether an import goes on with this directory.
+fn has_import_note(path: &Path) -> bool {
+    let note = path.with_extension(IMPORT_EXTENSION);
+    note.exists() && is_young(&note, IMPORT_KEPT_S)
+}
+
+/// Returns whether work began in it less than `kept_s` ago. An entry that cannot be examined is kept.
+fn is_young(path: &Path, kept_s: u64) -> bool {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     let since = modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    since.is_none_or(|since| unix_s().saturating_sub(since.as_secs()) < LADDER_KEPT_S)
+    since.is_none_or(|since| unix_s().saturating_sub(since.as_secs()) < kept_s)
 }
 
 /// Removes what dead processes left. Foreign entries stay: they are not ours to delete.
@@ -145,12 +161,17 @@ pub(super) fn recover(
     let mut left = Vec::new();
     for dirs in usable {
         for entry in look_at_tmp(dirs)? {
-            let (TmpEntry::Stale(path) | TmpEntry::Recording(path)) = entry else { continue };
+            let (TmpEntry::Stale(path) | TmpEntry::Recording(path) | TmpEntry::Import(path)) = entry else {
+                continue;
+            };
             // The power may have been cut before all members had the note.
             let id = path.file_name().and_then(id_of_name);
-            let is_recording = id.is_some_and(|id| usable.iter().any(|dirs| note_path(dirs, id).exists()));
+            let is_kept =
+                |path: PathBuf| path.with_extension(RECORDING_EXTENSION).exists() || has_import_note(&path);
+            let is_kept =
+                id.is_some_and(|id| usable.iter().any(|dirs| is_kept(dirs.tmp.join(id.to_string()))));
             let fate = match RecoveryAction::of(dirs, &path, members, usable) {
-                RecoveryAction::Remove if is_recording => RecoveryAction::Leave,
+                RecoveryAction::Remove if is_kept => RecoveryAction::Leave,
                 fate => fate,
             };
             left.push((dirs, path, fate));
@@ -199,7 +220,8 @@ enum RecoveryAction {
 
 impl RecoveryAction {
     fn of(dirs: &Dirs, path: &Path, members: &Members, usable: &[Dirs]) -> Self {
-        let is_note = path.extension().is_some_and(|extension| extension == RECORDING_EXTENSION);
+        let notes = [RECORDING_EXTENSION, IMPORT_EXTENSION];
+        let is_note = path.extension().is_some_and(|extension| notes.iter().any(|note| extension == *note));
         if is_note || path.file_name().is_some_and(is_ladder) {
             return Self::Remove;
         }

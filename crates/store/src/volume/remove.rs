@@ -22,12 +22,35 @@ impl Volume {
     /// Its derived titles are removed after it: by then no title can be derived from it any more,
     /// and derived titles that a crash leaves have no parent, which the next open detects.
     pub fn remove(&self, id: TitleId) -> Result<(), StoreError> {
+        self.remove_if(id, |_| Ok(true)).map(drop)
+    }
+
+    /// Removes a title, and those derived from it, if it is a copy that a server fetched for its viewers. Returns whether it was.
+    ///
+    /// # Errors
+    /// As [`Volume::remove`].
+    pub fn remove_cached(&self, id: TitleId) -> Result<bool, StoreError> {
+        self.remove_if(id, |_| {
+            let (_, manifest) = manifest_io::find_manifest(&self.inner.members, id)?;
+            Ok(manifest.title.origin.cached.is_some())
+        })
+    }
+
+    fn remove_if(
+        &self,
+        id: TitleId,
+        is_due: impl FnOnce(&[Dirs]) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
         let named = self.inner.with_catalogue(move |catalogue| catalogue.by_id(id)).ok().flatten();
-        self.remove_one(id, |_| Ok(true))?;
+        if !self.remove_one(id, is_due)? {
+            return Ok(false);
+        }
         let name = named.map(|info| info.name);
         // The title is gone whatever becomes of these.
         let derived = self.inner.with_catalogue(move |catalogue| catalogue.derived_of(id, name));
-        derived.unwrap_or_default().iter().try_for_each(|info| self.remove_if_there(info.id, |_| Ok(true)))
+        let derived = derived.unwrap_or_default();
+        derived.iter().try_for_each(|info| self.remove_if_there(info.id, |_| Ok(true)))?;
+        Ok(true)
     }
 
     /// Completes interrupted removals of titles that others have replaced.

@@ -12,7 +12,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum::sum16;
 
-use super::data::WRITE_BYTES;
+use super::data::{WRITE_BYTES, create_or_overwrite, cut_off};
 use crate::dirs::{Dirs, write_out};
 use crate::disk::DiskFile;
 use crate::error::StoreError;
@@ -250,7 +250,7 @@ struct UnitsWriter {
 
 impl UnitsWriter {
     fn create(home: &Dirs, path: &Path) -> Result<Self, StoreError> {
-        let file = home.disk.create_new(path).map_err(|e| StoreError::write("create", path, 0, 0, e))?;
+        let file = create_or_overwrite(&home.disk, path)?;
         let buffer = Vec::with_capacity(WRITE_BYTES);
         Ok(Self { file, buffer, written: 0, hasher: blake3::Hasher::new() })
     }
@@ -274,13 +274,19 @@ impl UnitsWriter {
 
     fn flush(&mut self) -> Result<(), StoreError> {
         self.write()?;
+        self.sync()
+    }
+
+    fn sync(&self) -> Result<(), StoreError> {
         self.file
             .sync_all()
             .map_err(|e| StoreError::write("make durable", self.file.path(), self.written, 0, e))
     }
 
     fn finish(mut self) -> Result<Finished, StoreError> {
-        self.flush()?;
+        self.write()?;
+        cut_off(&self.file, self.written)?;
+        self.sync()?;
         Ok(Finished { bytes: self.written, blake3: self.hasher.finalize() })
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use millrace_core::ids::TitleId;
 
 use super::lock::{StoreLock, lock};
-use crate::dirs::{Dirs, LOCK_FILE, RECORDING_EXTENSION, random, remove_tree};
+use crate::dirs::{Dirs, LOCK_FILE, random, remove_tree};
 use crate::disk::Disk;
 use crate::error::StoreError;
 
@@ -17,8 +17,10 @@ pub(crate) struct Workspace {
     id: TitleId,
     parts: Vec<WorkspaceDir>,
     gone: bool,
-    /// A recording is made in it, which is kept.
+    /// Its files stay when it is dropped.
     is_kept: bool,
+    /// Extension of the notes beside the directories that keep them from being swept, if there are any.
+    note: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -43,12 +45,45 @@ impl Workspace {
 
     /// The same under an id that is given. An error if another process has a workspace with this id.
     pub(crate) fn create_as(members: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
-        let mut workspace = Self { id, parts: Vec::new(), gone: false, is_kept: false };
+        let mut workspace = Self::empty(id);
         for dirs in members {
             let part = WorkspaceDir::create(dirs, workspace.id)?;
             workspace.parts.push(part);
         }
         Ok(workspace)
+    }
+
+    /// The same; directories that a dead process has left with a note of this extension are taken over with their files.
+    pub(crate) fn adopt_or_create_as(
+        members: &[Dirs],
+        id: TitleId,
+        note: &'static str,
+    ) -> Result<Self, StoreError> {
+        let mut workspace = Self::empty(id);
+        for dirs in members {
+            let has_note = dirs.tmp.join(id.to_string()).with_extension(note).exists();
+            workspace.note = workspace.note.or(has_note.then_some(note));
+        }
+        // Until all are locked, an error must leave the files where they are.
+        workspace.is_kept = workspace.note.is_some();
+        for dirs in members {
+            let part = match workspace.note {
+                None => WorkspaceDir::create(dirs, id)?,
+                Some(_) => WorkspaceDir::adopt_or_create(dirs, id)?,
+            };
+            workspace.parts.push(part);
+        }
+        workspace.is_kept = false;
+        Ok(workspace)
+    }
+
+    fn empty(id: TitleId) -> Self {
+        Self { id, parts: Vec::new(), gone: false, is_kept: false, note: None }
+    }
+
+    /// Whether a dead process had begun it.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.note.is_some()
     }
 
     /// The random id, also that of the title made here.
@@ -81,50 +116,69 @@ impl Workspace {
         Ok(())
     }
 
-    /// Its files stay until they are a title or [discarded](Self::discard).
-    pub(super) fn keep(&mut self) {
-        self.is_kept = true;
+    /// Its files stay until they are a title or [discarded](Self::discard). The caller has written a note with this extension beside each
+    /// directory.
+    pub(super) fn keep(&mut self, note: &'static str) {
+        (self.is_kept, self.note) = (true, Some(note));
     }
 
-    /// Removes a recording.
+    /// Removes its files although they are kept.
     pub(super) fn discard(&mut self) {
-        if std::mem::take(&mut self.is_kept) {
-            self.remove_notes();
-            self.remove();
-        }
+        self.is_kept = false;
+        self.remove();
     }
 
     /// They have been renamed: nothing is left to remove.
     pub(crate) fn forget(mut self) {
         self.gone = true;
-        if self.is_kept {
-            self.remove_notes();
-        }
+        self.remove_notes();
     }
 
     fn remove_notes(&self) {
+        let Some(extension) = self.note else { return };
         for part in &self.parts {
             // A note without its directory is swept when the store is opened next.
-            let _ = part.disk.remove_file(&part.path.with_extension(RECORDING_EXTENSION));
+            let _ = part.disk.remove_file(&part.path.with_extension(extension));
         }
     }
 
-    /// Removes them now; nothing in them can be used any more. Those of a recording stay.
+    /// Removes them now; nothing in them can be used any more. Those that are kept stay.
     pub(crate) fn remove(&mut self) {
-        if !std::mem::replace(&mut self.gone, true) && !self.is_kept {
-            for part in &self.parts {
-                // An error here has no caller to go to; the remains are swept when the store is
-                // opened next.
-                let _ = remove_tree(&part.disk, &part.path);
-            }
+        if self.is_kept || std::mem::replace(&mut self.gone, true) {
+            return;
+        }
+        self.remove_notes();
+        for part in &self.parts {
+            // An error here has no caller to go to; the remains are swept when the store is
+            // opened next.
+            let _ = remove_tree(&part.disk, &part.path);
         }
     }
 }
 
 impl WorkspaceDir {
     fn create(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
+        let _store = StoreLock::take(dirs)?;
+        Self::create_locked(dirs, id)
+    }
+
+    /// Takes a directory over whose process has died, or creates it.
+    fn adopt_or_create(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
         let path = dirs.tmp.join(id.to_string());
         let _store = StoreLock::take(dirs)?;
+        if !path.is_dir() {
+            return Self::create_locked(dirs, id);
+        }
+        let lock_path = path.join(LOCK_FILE);
+        let file = File::options().create(true).append(true).open(&lock_path);
+        let file = file.map_err(StoreError::io("open", &lock_path))?;
+        file.try_lock().map_err(|_| StoreError::TitleInProgress { id })?;
+        Ok(Self { path, disk: dirs.disk.clone(), _lock: file })
+    }
+
+    /// The caller holds the store lock.
+    fn create_locked(dirs: &Dirs, id: TitleId) -> Result<Self, StoreError> {
+        let path = dirs.tmp.join(id.to_string());
         let disk = dirs.disk.clone();
         disk.create_dir(&path).map_err(|e| match e.kind() {
             std::io::ErrorKind::AlreadyExists => StoreError::TitleInProgress { id },

@@ -183,7 +183,7 @@ pub(crate) fn title(site: &dyn Site, title: TitleInfo) -> Answer {
 pub(crate) async fn remove(shared: &Arc<ServerContext>, name: String) -> Answer {
     match shared.reading(move |shared| shared.site.remove(&name)).await {
         Ok(()) => Answer::empty(204),
-        Err(SiteError::NoTitle) => no_title(),
+        Err(SiteError::NoTitle | SiteError::Coming(_)) => no_title(),
         // Users with the right to remove titles may learn the reason.
         Err(SiteError::Unreadable(why)) => Answer::error(500, &format!("the title cannot be removed: {why}")),
     }

@@ -37,7 +37,7 @@ pub(crate) async fn take(
     let name = routed.found.name.clone();
     let renamed = routed.shared.reading(move |shared| shared.site.rename(&name, &title)).await;
     let renamed = renamed.map_err(|error| match error {
-        SiteError::NoTitle => no_title(),
+        SiteError::NoTitle | SiteError::Coming(_) => no_title(),
         SiteError::Unreadable(why) => Answer::error(500, &format!("the title cannot be changed: {why}")),
     })?;
     Ok(api::title(&routed.seen_by(visitor), renamed))

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{chapters, pictures, subtitles};
 use crate::elementary::StreamFormat;
-use crate::site::{PicturesState, Site};
+use crate::site::{LibraryCopy, PicturesState, Site};
 use crate::subtitles::text;
 
 /// A title, as the API describes it.
@@ -57,6 +57,8 @@ pub struct TitleDescription {
     pictures: String,
     /// Address of its chapters (JSON); null if there are none.
     chapters: Option<String>,
+    /// Where its copy is, if it is a title of the library that this server serves; null if it is not.
+    library: Option<LibraryCopy>,
 }
 
 /// An elementary stream of a title.
@@ -102,6 +104,8 @@ pub struct TitleContext {
     pub owner: TitleInfo,
     /// The folders of its source file ([`folders_of`]).
     pub folders: Vec<String>,
+    /// Where its copy is, if it is a title of a library.
+    pub library: Option<LibraryCopy>,
 }
 
 impl TitleDescription {
@@ -111,6 +115,7 @@ impl TitleDescription {
             pictures: site.pictures(&title),
             owner: text::owner(site, &title),
             folders: folders_of(&title.source.path, |folder| site.is_served_folder(folder)),
+            library: site.library_copy(&title),
         };
         Self::new(title, context)
     }
@@ -141,6 +146,7 @@ impl TitleDescription {
             file: subtitles::address(&owner.name, &track.label),
         };
         Self {
+            library: context.library,
             title: title.display_name(),
             folder: context.folders.last().cloned(),
             folders: context.folders,

@@ -79,7 +79,7 @@ function tile(title, share) {
   const poster = posterOf(title);
   poster.append(title.isLive ? part('length live', 'Live') : part('length', title.path ? title.count + ' titles' : seconds(title.duration_s)));
   const words = part('words', element('strong', title.title), part('soft', title.path ? 'Folder' : title.folder),
-    ...(title.path ? [] : [part('soft', title.isLive ? title.message : format(title))]));
+    ...(title.path ? [] : [part('soft', title.isLive ? title.message : coming(title) || format(title))]));
   item.classList.toggle('folder', Boolean(title.path));
   button.append(poster, words);
   if (share !== undefined) {

@@ -27,6 +27,7 @@ const SCRIPT: &str = concat!(
     include_str!("pictures.js"),
     include_str!("chapters.js"),
     include_str!("recording.js"),
+    include_str!("remote.js"),
     include_str!("list.js"),
     include_str!("folders.js"),
     include_str!("upload.js")

@@ -33,7 +33,7 @@ function format(title) {
   return [megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
 }
 
-const about = (title) => (title.isLive ? ['Live', title.message, megabits(title.mean_bits_per_s)] : [seconds(title.duration_s), title.folder, format(title)]).filter(Boolean).join(' · ');
+const about = (title) => (title.isLive ? ['Live', title.message, megabits(title.mean_bits_per_s)] : [seconds(title.duration_s), title.folder, format(title), coming(title)]).filter(Boolean).join(' · ');
 
 // --- elements ---
 
@@ -292,6 +292,7 @@ async function start(title) {
   const isNative = video.canPlayType(HLS_TYPE) !== '';
   // Who lets a page choose sounds plays HLS well himself. Others are left to hls.js, with which the quality can be chosen.
   const library = isNative && 'audioTracks' in video ? null : await hlsLibrary();
+  await bring(title);
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
     if (lacksPictures(title)) failed(cannotDecode(title));

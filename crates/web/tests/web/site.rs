@@ -551,6 +551,7 @@ impl Site for MadeUp {
                 place: "/disk1".to_owned(),
                 trouble: self.trouble.lock().unwrap().clone().or(Some("it is slow".to_owned())),
             }],
+            library: None,
         })
     }
 

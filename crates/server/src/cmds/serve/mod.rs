@@ -9,6 +9,7 @@ mod bind;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
+mod library;
 mod link;
 mod listen;
 mod live;
@@ -47,6 +48,7 @@ use millrace_store::volume::Volume;
 use millrace_web::Network;
 
 use self::librarian::DeletedFiles;
+use self::library::LibraryArgs;
 use self::link::LinkRate;
 use self::listen::{ListenChoice, parse_listen};
 use self::multicast::parse_multicast;
@@ -239,6 +241,8 @@ pub(crate) struct ServeArgs {
     pub(crate) rights: RightsArgs,
     #[command(flatten)]
     pub(crate) uploads: UploadArgs,
+    #[command(flatten)]
+    pub(crate) library: LibraryArgs,
     /// How the cache reads: auto, uring or threads
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Memory and disks")]
     pub(crate) read: ReadChoice,
@@ -379,6 +383,7 @@ impl ServeArgs {
         self.egress.check()?;
         self.tls.check()?;
         self.rights.check()?;
+        self.library.check()?;
         self.tcp.check(self.listen.map(|listen| listen.ip()))?;
         self.named_transforms()?;
         SourcePair::all(&self.live)?;

@@ -38,6 +38,7 @@ use tracing_subscriber::EnvFilter;
 use super::access::{self, Listening};
 use super::inject::Injector;
 use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
+use super::library::{self, LibraryNode};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
 use super::members::{DamageWatch, HealthWatch, MembersWatch};
@@ -57,12 +58,13 @@ use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
-use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
+use crate::control::{Asker, ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
 use crate::limits::cast::SAP_STOP;
 use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
+use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
 use crate::session::ServerConfig;
@@ -99,6 +101,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
         .context("threads that open titles")?
         .with_transforms(transforms.clone());
+    let (reader, library) = args.library.node(reader, &volume, &open_titles)?;
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
     let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
     let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat, media);
@@ -112,11 +115,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let rests = Rests::new(Arc::clone(&cache), loads(&meters));
     let (album, pictures) = PicturesMaker::of(args.picture_settings(), &volume, &open_titles, rests);
     let made = maker.as_ref().map(Maker::sheet).unwrap_or_default();
-    let registry = live.register(registry(&control, &cache, &meters, made));
+    let registry = live.register(registry(&control, &cache, &meters, made, library.clone()));
     let registry = with_others(registry, &transforms, (&mut web, loads(&meters)), tls.as_ref(), &gate);
     let stats = args.stats.as_deref().map(|path| StatsFile::start(path, &registry)).transpose()?;
     let listening = listening(address, relay.as_ref(), &web);
-    let of_titles = (&open_titles, &volume);
+    let of_titles = (&open_titles, &volume, library.as_ref());
     let web = web.start(of_titles, (control.asker(), &cache, album), &registry, Arc::clone(&gate), &hosts)?;
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     access::print(&listening, hosts.offload.as_deref(), &gate.policy());
@@ -126,10 +129,18 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let announcing = args.announce(control.asker())?;
-    let makers = start_makers(maker, web.is_some().then_some(pictures), announcing)?;
+    let library = library.map(|library| library.start(control.asker())).transpose();
+    let aside = [(announcing, SAP_STOP), (library.context("thread of the library")?, LIBRARY_STOP)];
+    let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
     notify::ready();
-    let is_over = || is_over(&cancel, &control, &mut reloader);
-    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
+    watch(
+        || is_over(&cancel, &control, &mut reloader),
+        &cache,
+        &titles,
+        &members,
+        &transforms,
+        &mut injector,
+    );
     let ended_itself = control.is_finished();
     notify::stopping();
     stop_aside(web, makers, librarian, members);
@@ -245,18 +256,20 @@ fn known_titles(volume: &Volume) -> anyhow::Result<(Arc<OpenTitles>, Changes)> {
     Ok((open_titles, first))
 }
 
-/// The threads that make what viewers would like, and the one that announces casts; and how long each is waited for.
-type Makers = [(Option<Worker>, Duration); 3];
+/// The threads that make what viewers would like, the one that announces casts and the one of the library; and how long
+/// each is waited for.
+type Makers = [(Option<Worker>, Duration); 4];
 
 /// Only the web shows pictures.
 fn start_makers(
     maker: Option<Maker>,
     pictures: Option<PicturesMaker>,
-    announcing: Option<Worker>,
+    aside: [(Option<Worker>, Duration); 2],
 ) -> anyhow::Result<Makers> {
     let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
     let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
-    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), (announcing, SAP_STOP)])
+    let [announcing, library] = aside;
+    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), announcing, library])
 }
 
 fn librarian(
@@ -397,8 +410,10 @@ fn registry(
     cache: &Arc<Cache>,
     meters: &[Meters],
     made: Arc<Sheet<MadeOnUse>>,
+    library: Option<Arc<LibraryNode>>,
 ) -> Registry {
     let mut registry = Registry::default();
+    registry.add("library", None, library::sheet(library));
     let sheets = control.sheets();
     registry.add("sessions", None, move || sheets.counters.read());
     let sheets = control.sheets();

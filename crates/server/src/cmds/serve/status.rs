@@ -47,6 +47,7 @@ pub(super) fn of(snapshot: Snapshot, members: Vec<VolumeMember>) -> Status {
         casts: snapshot.casts.iter().map(cast).collect(),
         refusals: snapshot.turned_away.into_iter().map(refusal).collect(),
         members,
+        library: None,
     }
 }
 

@@ -11,9 +11,11 @@ use millrace_core::counters::{CounterSample, Registry, Sheet};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::limits::web::DEFAULT_MEMORY_BYTES;
+use millrace_core::seam::Clock;
 use millrace_core::units::ByteLen;
 use millrace_make::ingest::IngestOptions;
 use millrace_media::subtitles::SubtitleLabel;
+use millrace_offload::clock::MonotonicClock;
 use millrace_offload::load::LoadSnapshot;
 use millrace_rights::Gate;
 use millrace_store::StoreError;
@@ -22,13 +24,14 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource,
-    NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError, Status,
-    TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LibraryCopy, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
+    NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError,
+    Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::mpsc;
 
 use super::access::Listening;
+use super::library::LibraryNode;
 use super::listen::ListenChoice;
 use super::live_sources::LiveSources;
 use super::pictures::Album;
@@ -38,6 +41,7 @@ use super::uploads::{Intake, UploadArgs};
 use super::{invite, status};
 use crate::control::Asker;
 use crate::library::open_titles::OpenTitles;
+use crate::library::remote::RemoteTitle;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
 use crate::live::{LiveChannel, LivePush, LiveTitles, Recordings};
@@ -164,7 +168,7 @@ impl Web {
     /// Starts it, if it is wanted, and prints where the page is.
     pub(super) fn start(
         self,
-        (open_titles, volume): (&Arc<OpenTitles>, &Arc<Volume>),
+        (open_titles, volume, library): (&Arc<OpenTitles>, &Arc<Volume>, Option<&Arc<LibraryNode>>),
         (control, cache, album): (Asker, &Arc<Cache>, Arc<Album>),
         registry: &Arc<Registry>,
         gate: Arc<Gate>,
@@ -199,6 +203,7 @@ impl Web {
             album,
             open_titles: Arc::clone(open_titles),
             volume: Arc::clone(volume),
+            library: library.map(Arc::clone),
             live,
             orders,
             control,
@@ -242,6 +247,8 @@ struct ServerSite {
     album: Arc<Album>,
     open_titles: Arc<OpenTitles>,
     volume: Arc<Volume>,
+    /// Whose titles are served too.
+    library: Option<Arc<LibraryNode>>,
     live: LiveParts,
     orders: mpsc::UnboundedSender<Order>,
     control: Asker,
@@ -257,6 +264,17 @@ struct ServerSite {
 impl ServerSite {
     fn id_of(&self, name: &str) -> Result<TitleId, SiteError> {
         self.open_titles.info_named(name).map(|info| info.id).ok_or(SiteError::NoTitle)
+    }
+
+    fn remote(&self, name: &str) -> Option<Arc<RemoteTitle>> {
+        self.library.as_ref()?.remote.find(name)
+    }
+
+    /// The same for reading: a title that only the library has is fetched then.
+    fn id_to_read(&self, name: &str) -> Result<TitleId, SiteError> {
+        let Err(error) = self.id_of(name) else { return self.id_of(name) };
+        let (Some(library), Some(title)) = (&self.library, self.remote(name)) else { return Err(error) };
+        Err(SiteError::Coming(library.remote.request(&title, MonotonicClock.now())))
     }
 
     fn kept(&self, id: TitleId) -> Option<Arc<TitleIndex>> {
@@ -275,7 +293,16 @@ fn unreadable(error: impl std::fmt::Display) -> SiteError {
 
 impl Site for ServerSite {
     fn titles(&self) -> Vec<TitleInfo> {
-        self.open_titles.titles()
+        let mut titles = self.open_titles.titles();
+        if let Some(library) = &self.library {
+            titles.extend(library.remote.titles_beside(&titles));
+            titles.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        titles
+    }
+
+    fn library_copy(&self, title: &TitleInfo) -> Option<LibraryCopy> {
+        self.library.as_ref()?.remote.copy_of(title)
     }
 
     fn live(&self) -> Vec<LiveStatus> {
@@ -316,7 +343,7 @@ impl Site for ServerSite {
     }
 
     fn title(&self, name: &str) -> Option<TitleInfo> {
-        self.open_titles.info_named(name)
+        self.open_titles.info_named(name).or_else(|| Some(self.remote(name)?.info().clone()))
     }
 
     fn renditions(&self, name: &str) -> Vec<TitleInfo> {
@@ -325,7 +352,7 @@ impl Site for ServerSite {
     }
 
     fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError> {
-        let id = self.id_of(name)?;
+        let id = self.id_to_read(name)?;
         if let Some(index) = self.kept(id) {
             return Ok(index);
         }
@@ -337,12 +364,12 @@ impl Site for ServerSite {
     }
 
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
-        let mut reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
+        let mut reader = MediaReader::open(&self.volume, self.id_to_read(name)?).map_err(unreadable)?;
         reader.read_exact(from, out).map_err(unreadable)
     }
 
     fn open<'a>(&'a self, name: &'a str) -> Result<Box<dyn TitleBytes + 'a>, SiteError> {
-        let reader = MediaReader::open(&self.volume, self.id_of(name)?).map_err(unreadable)?;
+        let reader = MediaReader::open(&self.volume, self.id_to_read(name)?).map_err(unreadable)?;
         Ok(Box::new(OpenTitle(reader)))
     }
 
@@ -351,6 +378,9 @@ impl Site for ServerSite {
     }
 
     fn pictures(&self, title: &TitleInfo) -> PicturesState {
+        if self.remote(&title.name).is_some() {
+            return PicturesState::Delayed("the title is in the library only".to_owned());
+        }
         self.album.state(title.id)
     }
 
@@ -359,6 +389,9 @@ impl Site for ServerSite {
     }
 
     fn subtitles(&self, title: &TitleInfo, file: &str) -> Result<String, SiteError> {
+        if self.remote(&title.name).is_some() {
+            return Err(SiteError::NoTitle);
+        }
         let first = self.volume.read_subtitles(title.id, file);
         if !matches!(first, Err(StoreError::BadTitle { .. })) {
             return first.map_err(unreadable);
@@ -420,13 +453,15 @@ impl Site for ServerSite {
 
     fn status(&self) -> Result<Status, SiteError> {
         let snapshot = self.control.snapshot().ok_or_else(|| unreadable("the server does not answer"))?;
-        Ok(status::of(snapshot, status::members(&self.volume, &self.cache)))
+        let library = self.library.as_ref().map(|library| library.status());
+        Ok(Status { library, ..status::of(snapshot, status::members(&self.volume, &self.cache)) })
     }
 
     fn summary(&self) -> Result<Status, SiteError> {
         let in_use = self.control.in_use().ok_or_else(|| unreadable("the server does not answer"))?;
         let (room, members) = (status::room(in_use), status::members(&self.volume, &self.cache));
-        Ok(Status { room, members, ..Status::default() })
+        let library = self.library.as_ref().map(|library| library.status());
+        Ok(Status { room, members, library, ..Status::default() })
     }
 
     fn remove(&self, name: &str) -> Result<(), SiteError> {
@@ -456,7 +491,8 @@ impl Site for ServerSite {
     }
 
     fn titles_version(&self) -> u64 {
-        self.open_titles.version()
+        let of_library = self.library.as_ref().map_or(0, |library| library.remote.version());
+        self.open_titles.version().wrapping_add(of_library)
     }
 
     fn counters(&self, visit: &mut dyn FnMut(CounterSample<'_>)) {

@@ -12,7 +12,7 @@ use crate::cmds::percent::Percent;
 
 /// Settings that have a range, by the name of their field in `ServeArgs`.
 #[cfg(test)]
-pub(super) const IDS: [&str; 16] = [
+pub(super) const IDS: [&str; 17] = [
     "cache",
     "web_memory",
     "engines",
@@ -28,6 +28,7 @@ pub(super) const IDS: [&str; 16] = [
     "fast_start",
     "upload_rate",
     "webhook_timeout",
+    "library_interval",
     "settle",
 ];
 
@@ -57,6 +58,10 @@ pub(super) fn of(id: &str) -> Option<Range> {
         "webhook_timeout" => between(
             HumanDuration(crate::limits::MIN_ADVICE_TIME),
             HumanDuration(crate::limits::MAX_ADVICE_TIME),
+        ),
+        "library_interval" => between(
+            HumanDuration(crate::limits::remote::MIN_LIBRARY_INTERVAL),
+            HumanDuration(crate::limits::remote::MAX_LIBRARY_INTERVAL),
         ),
         "settle" => between(time(0), HumanDuration(crate::limits::control::MAX_SETTLE)),
         _ => return None,

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
-use millrace_core::units::{BitRate, Count};
+use millrace_core::units::{BitRate, ByteLen, Count};
 
 use super::screen::KeyPress;
-use super::watch::{Cast, Engine, ServerFigures, Session, Status, Update};
+use super::watch::{Cast, Engine, LibraryState, ServerFigures, Session, Status, Update};
 use crate::cmds::terminal::name;
-use crate::limits::control::{TOP_CASTS, TOP_ENGINES, TOP_EVENTS};
+use crate::limits::control::{TOP_CASTS, TOP_ENGINES, TOP_EVENTS, TOP_FETCHES};
 
 /// What sessions are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -159,6 +159,7 @@ impl View {
         }
         let troubles = status.members.iter().filter_map(|member| member.trouble.as_ref());
         lines.extend(troubles.take(2).map(|trouble| format!("! {}", name(trouble))));
+        lines.extend(status.library.iter().flat_map(library));
         lines
     }
 
@@ -179,6 +180,20 @@ impl View {
         });
         sessions
     }
+}
+
+/// The library whose titles are served too.
+fn library(library: &LibraryState) -> Vec<String> {
+    let (used, of) = (ByteLen(library.cached_bytes), ByteLen(library.space_bytes));
+    let (here, all) = (library.cached_titles, library.titles);
+    let mut lines =
+        vec![format!("library {}  {here} of {all} titles here  {used} of {of}", name(&library.url))];
+    lines.extend(library.trouble.iter().map(|trouble| format!("! {}", name(trouble))));
+    lines.extend(library.fetches.iter().take(TOP_FETCHES).map(|fetch| match &fetch.trouble {
+        None => format!("fetching {}  {} %", name(&fetch.title), fetch.percent),
+        Some(trouble) => format!("! {}: {}", name(&fetch.title), name(trouble)),
+    }));
+    lines
 }
 
 fn engine(engine: &Engine) -> String {

@@ -1,4 +1,4 @@
-use super::super::watch::{Cast, MemberStatus, Room};
+use super::super::watch::{Cast, FetchState, MemberStatus, Room};
 use super::*;
 
 fn session(number: u64) -> Session {
@@ -48,6 +48,7 @@ fn now(sessions: u64, engines: usize) -> Update {
             MemberStatus { trouble: None },
             MemberStatus { trouble: Some("member 1 is gone".to_owned()) },
         ],
+        library: None,
     };
     Update::Now(Box::new((figures, status)))
 }
@@ -101,6 +102,33 @@ fn view_lines_at_80_columns_match_expected_layout() {
     assert!(lines[23].starts_with("q ends"));
     // Nothing is lost of what does not fit, where there is no terminal.
     assert_eq!(view.all().len(), 8 + 3);
+}
+
+#[test]
+fn library_is_shown_with_its_fetches_and_troubles() {
+    let fetch = |title: &str, percent, trouble: Option<&str>| FetchState {
+        title: title.to_owned(),
+        percent,
+        trouble: trouble.map(str::to_owned),
+    };
+    let shown = library(&LibraryState {
+        url: "s3://films".to_owned(),
+        trouble: Some("it cannot be reached".to_owned()),
+        titles: 12,
+        cached_titles: 3,
+        cached_bytes: 2 << 30,
+        space_bytes: 8 << 30,
+        fetches: vec![fetch("film", 40, None), fetch("other", 0, Some("it is wrong"))],
+    });
+    assert_eq!(
+        shown,
+        [
+            "library s3://films  3 of 12 titles here  2GiB of 8GiB",
+            "! it cannot be reached",
+            "fetching film  40 %",
+            "! other: it is wrong"
+        ]
+    );
 }
 
 #[test]

@@ -58,6 +58,7 @@ pub(super) struct Status {
     pub(super) sessions_left_out: u64,
     pub(super) members: Vec<MemberStatus>,
     pub(super) casts: Vec<Cast>,
+    pub(super) library: Option<LibraryState>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -67,6 +68,26 @@ pub(super) struct Cast {
     pub(super) to: String,
     pub(super) listeners: u64,
     pub(super) is_sending: bool,
+    pub(super) trouble: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct LibraryState {
+    pub(super) url: String,
+    pub(super) trouble: Option<String>,
+    pub(super) titles: u64,
+    pub(super) cached_titles: u64,
+    pub(super) cached_bytes: u64,
+    pub(super) space_bytes: u64,
+    pub(super) fetches: Vec<FetchState>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct FetchState {
+    pub(super) title: String,
+    pub(super) percent: u8,
     pub(super) trouble: Option<String>,
 }
 

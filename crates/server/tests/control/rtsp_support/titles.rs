@@ -284,7 +284,7 @@ impl Library for SharedTitles {
         }
         match name {
             "film" => Some(entry(name, 60)),
-            "other" | "broken" | "crowded" | "torn" | "silent" => {
+            "other" | "broken" | "crowded" | "torn" | "silent" | "remote" => {
                 Some(TitleEntry { timeline: Timeline { ssrc: 7, timestamp_base: 0 }, ..entry(name, 20) })
             }
             "live/news" | "live/sport" => {
@@ -356,6 +356,7 @@ impl Library for SharedTitles {
             }
             "crowded" => return Err(OpenError::Full),
             "torn" => return Err(OpenError::MembersLost(TORN.into())),
+            "remote" => return Err(OpenError::Coming("it is being fetched, 40 % of it are here".into())),
             "silent" => return Err(OpenError::TimedOut("/disk: disk not responding".into())),
             _ => {}
         }

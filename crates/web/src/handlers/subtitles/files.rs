@@ -110,7 +110,7 @@ pub(crate) async fn remove(shared: &Arc<ServerContext>, found: &RouteMatch) -> A
     match shared.reading(move |shared| shared.site.remove_subtitles(&name, &of)).await {
         Ok(true) => Answer::empty(204),
         Ok(false) => no_track(&label),
-        Err(SiteError::NoTitle) => no_title(),
+        Err(SiteError::NoTitle | SiteError::Coming(_)) => no_title(),
         // Clients with the right to delete may see the reason.
         Err(SiteError::Unreadable(why)) => {
             Answer::error(500, &format!("the subtitles cannot be removed: {why}"))
