@@ -50,7 +50,7 @@ impl ObjectLibrary {
         let mut imports = Vec::new();
         for title in titles {
             if let Some(import) = TitleImport::begin(volume, title.manifest.clone())? {
-                let mut import = import.as_cached(&title.manifest_blake3);
+                let mut import = import.marked_as_copy(&title.manifest_blake3);
                 import.keep()?;
                 imports.push(import);
             }

@@ -50,7 +50,7 @@ pub(super) fn summary(outcomes: &[BenchOutcome], (commit, command, date): (&str,
             }
         }
     }
-    for table in &table {
+    if let Some(table) = &table {
         out.push('\n');
         markdown_table(&mut out, table);
     }

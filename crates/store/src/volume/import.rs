@@ -125,7 +125,7 @@ impl TitleImport {
 
     /// Marks the title as a copy for viewers, which may be removed again, of the title with this manifest. It replaces no other title.
     #[must_use]
-    pub fn as_cached(mut self, manifest_blake3: &str) -> Self {
+    pub fn marked_as_copy(mut self, manifest_blake3: &str) -> Self {
         let origin = &mut self.manifest.title.origin;
         (origin.cached, origin.replaces) = (Some(manifest_blake3.to_owned()), None);
         self

@@ -58,7 +58,7 @@ use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
-use crate::control::{Asker, ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
+use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
 use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
