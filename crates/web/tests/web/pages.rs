@@ -418,7 +418,7 @@ fn status_api_lists_sessions_for_local_client() {
     assert_eq!((sessions.len(), &status["sessions_left_out"]), (200, &3.into()));
     assert_eq!(sessions[0]["session"], "session-3");
     let document = include_str!("../../../../docs/ref/http.md");
-    let lists = ["room", "sessions", "refusals", "members"].map(|list| &status[list][0]);
+    let lists = ["room", "sessions", "casts", "refusals", "members"].map(|list| &status[list][0]);
     for field in [&status].into_iter().chain(lists).flat_map(|object| object.as_object().unwrap().keys()) {
         assert!(document.contains(&format!("`{field}`")), "{field} is not in docs/ref/http.md");
     }
