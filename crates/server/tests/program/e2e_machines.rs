@@ -194,7 +194,7 @@ fn two_viewers_at_once_cause_one_fetch() {
     let scene = Scene::new();
     scene.add("film", 3_000);
     scene.publish();
-    let server = scene.node(&[]);
+    let mut server = scene.node(&[]);
     wait_for_state(&server, "film", "remote");
     scene.s3.count("GET", "");
     scene.s3.plan("GET", "data.ts", 0, usize::MAX, Fault::Hold);
@@ -207,6 +207,7 @@ fn two_viewers_at_once_cause_one_fetch() {
     scene.s3.release();
     wait_for_state(&server, "film", "cached");
     assert_eq!(scene.s3.count("GET", "data.ts"), 1);
+    assert!(server.said("cannot be fetched").is_empty(), "one fetch, and none that met another");
 }
 
 #[test]
