@@ -98,10 +98,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let sources = Arc::<SourceTable>::default();
     let (engines, meters, seat) =
         start_engines(&engine, &mut udp, &sources, &egress, handles.into_iter().zip(loop_sides), &bells)?;
-    let reader = TitleReader::new(Arc::clone(&open_titles), Arc::clone(&volume), Arc::clone(&cache))
-        .context("threads that open titles")?
-        .with_transforms(transforms.clone());
-    let (reader, library) = args.library.node(reader, &volume, &open_titles)?;
+    let (reader, library) = title_reader(args, (&volume, &open_titles, &cache), &transforms)?;
     let (reader, maker) = with_maker(args.trick_space, reader, (&volume, &open_titles, &cache), &meters);
     let udp = udp.into_iter().flatten().map(|ports| ports.receiver).collect();
     let offload = args.tcp.start(address.port(), web.offload_port(args.http, &args.tcp), seat, media);
@@ -128,19 +125,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let announcing = args.announce(control.asker())?;
-    let library = library.map(|library| library.start(control.asker())).transpose();
-    let aside = [(announcing, SAP_STOP), (library.context("thread of the library")?, LIBRARY_STOP)];
+    let aside = start_aside(args, library, &control)?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
     notify::ready();
-    watch(
-        || is_over(&cancel, &control, &mut reloader),
-        &cache,
-        &titles,
-        &members,
-        &transforms,
-        &mut injector,
-    );
+    let is_over = || is_over(&cancel, &control, &mut reloader);
+    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
     let ended_itself = control.is_finished();
     notify::stopping();
     stop_aside(web, makers, librarian, members);
@@ -256,8 +245,30 @@ fn known_titles(volume: &Volume) -> anyhow::Result<(Arc<OpenTitles>, Changes)> {
     Ok((open_titles, first))
 }
 
-/// The threads that make what viewers would like, the one that announces casts and the one of the library; and how long
-/// each is waited for.
+/// Opens the titles of the store, and knows those of the library.
+fn title_reader(
+    args: &ServeArgs,
+    (volume, open_titles, cache): (&Arc<Volume>, &Arc<OpenTitles>, &Arc<Cache>),
+    transforms: &Transforms,
+) -> anyhow::Result<(TitleReader, Option<Arc<LibraryNode>>)> {
+    let reader = TitleReader::new(Arc::clone(open_titles), Arc::clone(volume), Arc::clone(cache))
+        .context("threads that open titles")?
+        .with_transforms(transforms.clone());
+    args.library.node(reader, volume, open_titles)
+}
+
+/// The thread that announces casts and that of the library, and how long each is waited for.
+fn start_aside(
+    args: &ServeArgs,
+    library: Option<Arc<LibraryNode>>,
+    control: &ControlHandle,
+) -> anyhow::Result<[(Option<Worker>, Duration); 2]> {
+    let announcing = args.announce(control.asker())?;
+    let library = library.map(|library| library.start(control.asker())).transpose();
+    Ok([(announcing, SAP_STOP), (library.context("thread of the library")?, LIBRARY_STOP)])
+}
+
+/// The threads that make what viewers would like, with those beside them, and how long each is waited for.
 type Makers = [(Option<Worker>, Duration); 4];
 
 /// Only the web shows pictures.
