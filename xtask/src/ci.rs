@@ -26,7 +26,7 @@ struct CiPart {
 /// Adds to the list the items that it has skipped itself, line by line.
 type PartRun = fn(&mut Vec<String>, Beside<'_>) -> PartOutcome;
 
-/// What a host runs on a thread of its own, as soon as it has built what it needs: cargo builds for one caller at a time.
+/// The guests, which a host runs on a thread of its own after its build: cargo builds for one caller at a time.
 /// The other parts do not run it.
 type Beside<'a> = &'a mut (dyn FnMut() + Send);
 

@@ -125,7 +125,7 @@ impl Engine {
         self.batch.rows[index as usize].dest.conn().filter(|_| is_open)
     }
 
-    /// Getter: of a stream to a group, the errno with which its last packets were refused, 0 if they left; `None` for all other
+    /// Getter: of a stream to a group, the errno of its last refused packets, 0 if they left; `None` for all other
     /// streams.
     pub fn group_errno(&self, id: StreamId) -> Option<i32> {
         let index = self.find(id).ok()?;

@@ -27,7 +27,7 @@ pub struct UrlOptions {
     pub rendition: Option<String>,
     /// How much later than the actual end the announced end is.
     pub late_end: MediaTicks,
-    /// The group that viewers who want multicast get, with its time to live.
+    /// The group for viewers by multicast, with its time to live.
     pub group: Option<(GroupAddress, u8)>,
 }
 

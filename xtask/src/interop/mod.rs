@@ -162,7 +162,7 @@ impl FailedCheck<'_> {
         self.pressure.is_some_and(|pressure| pressure > BUSY)
     }
 
-    /// What the second verdict has to name.
+    /// Note in the second verdict.
     fn note(&self) -> String {
         let short = self.pressure.map(|p| format!("; processors short {:.0} % of the time", p * 100.0));
         format!("second try, first: {}{}", self.reason, short.unwrap_or_default())

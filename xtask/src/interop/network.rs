@@ -91,6 +91,8 @@ impl Network {
             command(&format!("ip -n {namespace} addr add {address}/24 dev {device}"))?;
             command(&format!("ip -n {namespace} link set lo up"))?;
             command(&format!("ip -n {namespace} link set {device} up"))?;
+            // Players join groups at the interface of their route.
+            command(&format!("ip -n {namespace} route add 224.0.0.0/4 dev {device}"))?;
             command(&format!(
                 "ip netns exec {namespace} ethtool -K {device} tx off rx off tso off gso off gro off"
             ))?;

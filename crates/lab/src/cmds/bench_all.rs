@@ -19,7 +19,7 @@ use crate::report::{self, BenchOutcome, OutcomeState};
 
 /// Directory of the report without `--report`.
 const DIRECTORY: &str = "bench-report";
-/// What the markers in a document name without `--section`.
+/// Name in the markers of a document without `--section`.
 const SECTION: &str = "all";
 /// Options of single benchmarks that have a meaning for all.
 const OPTIONS: [&str; 2] = ["only", "runs"];

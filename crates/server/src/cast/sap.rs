@@ -7,13 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use millrace_core::time::{Instant, NS_PER_S};
 
 use super::url::CastUrl;
+use crate::limits::cast::{SAP_BITS_PER_S, SAP_LEAST_INTERVAL_S};
 
 /// UDP port of announcements.
 pub const SAP_PORT: u16 = 9875;
-/// Bits a second of all announcements in a scope (section 3.1).
-const LIMIT_BITS_PER_S: u64 = 4000;
-/// Shortest interval between two announcements of a session.
-const MIN_INTERVAL_S: u64 = 300;
 /// Header bits (section 6): version 1, IPv6 source, deletion.
 const VERSION_1: u8 = 1 << 5;
 const IPV6_SOURCE: u8 = 1 << 4;
@@ -115,7 +112,7 @@ impl Announcer {
         let mut messages: Vec<_> = over.map(|over| deletion(over.message)).collect();
         let bytes = wanted.values().map(|message| message.to_bytes(message.url.to.ip()).len() as u64);
         // All of them in one limit, although each scope may have it: never more than the rule allows.
-        let interval_s = MIN_INTERVAL_S.max(8 * bytes.sum::<u64>() / LIMIT_BITS_PER_S);
+        let interval_s = SAP_LEAST_INTERVAL_S.max(8 * bytes.sum::<u64>() / SAP_BITS_PER_S);
         for (to, message) in wanted {
             let is_due = self.current.get(&to).is_none_or(|before| {
                 let offset = interval_s * 2 / 3 * NS_PER_S / 1000 * before.random_permille;

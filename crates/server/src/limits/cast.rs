@@ -27,6 +27,10 @@ pub const MAX_CHANNEL_OUTPUTS: usize = 8;
 pub const CHANNEL_LOOK_NS: u64 = 5_000_000;
 /// Groups of a range that are used at most: as many as there are numbers in the usual range, 239.192.0.0/16.
 pub const MAX_GROUPS: u32 = 1 << 16;
+/// Bits a second of all announcements in a scope (RFC 2974 section 3.1).
+pub const SAP_BITS_PER_S: u64 = 4000;
+/// Shortest interval in seconds between two announcements of a session (RFC 2974 section 3.1).
+pub const SAP_LEAST_INTERVAL_S: u64 = 300;
 /// Interval at which casts are compared with those that are announced.
 pub const SAP_LOOK: Duration = Duration::from_millis(500);
 /// The thread that announces casts ends within this time, with the deletions.

@@ -170,14 +170,14 @@ impl Service {
         Ok(self.streams.get(&stream).map_or(0, |stream| stream.engine))
     }
 
-    /// Has the cast sent, unless it is.
+    /// Begins to send the cast, unless it is sent already.
     fn run_cast(&mut self, now: Instant, key: CastKey) -> Result<(), Refusal> {
         self.open_cast(now, key)?;
         let Some(stream) = self.casts.casts.get(&key).and_then(|cast| cast.stream) else {
             return Err(Refusal::Gone);
         };
         match self.play(now, stream, &PlayRequest::default()) {
-            // What it is still doing ends with the engine's next answer.
+            // Its last order ends with the engine's next answer.
             Ok(Played::GoesOn | Played::Begun | Played::Waits) | Err(Refusal::Busy) => Ok(()),
             Err(refusal) => Err(refusal),
         }

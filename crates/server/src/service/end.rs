@@ -4,13 +4,13 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
 
-use super::event::{ServiceEvent, Totals};
+use super::event::ServiceEvent;
 use super::keys::{StreamKey, StreamPath, ports_of};
 use super::listeners::{CastNotice, Listener};
 use super::run::{ActiveRun, DeliveryState};
 use super::speed::Speed;
 use super::state::Service;
-use super::stream::{EndReason, PlaybackStream};
+use super::stream::{EndReason, PlaybackStream, Totals};
 use super::streams::Closing;
 use crate::limits::ENGINE_ANSWER_TIMEOUT_NS;
 

@@ -7,12 +7,12 @@ use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::ReportBlock;
 use millrace_offload::command::{self, Command, FailReason, RunEnd, StopReason, StreamEvent};
 
-use super::event::{ServiceEvent, Totals};
+use super::event::ServiceEvent;
 use super::keys::{StreamKey, StreamPath};
 use super::queued::Missed;
 use super::run::{DeliveryState, QueuedChange};
 use super::state::Service;
-use super::stream::EndReason;
+use super::stream::{EndReason, Totals};
 use super::streams::Closing;
 
 impl Service {

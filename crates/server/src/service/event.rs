@@ -15,7 +15,7 @@ use super::listeners::CastNotice;
 use super::matrix::FecMode;
 use super::refusal::{ConnRefusal, Refusal};
 use super::speed::Speed;
-use super::stream::{EndReason, ReportedLoss};
+use super::stream::{EndReason, ReportedLoss, Totals};
 use crate::admission::AdmissionNotice;
 
 /// One thing that happened.
@@ -354,19 +354,6 @@ pub enum FecChange {
     Failed,
 }
 
-/// An engine's totals of a stream at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Media packets sent.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Packets that the viewer's address refused.
-    pub unreachable: u64,
-    /// Packets that left after their time.
-    pub late: u64,
-}
-
 impl ServiceEvent {
     /// Whether it has a line in the log. The others happen with one that has, or too often.
     pub fn is_logged(&self) -> bool {
@@ -454,6 +441,19 @@ impl ServiceEvent {
     }
 }
 
+impl fmt::Display for Playing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, title, from, seek, scale, rendition, .. } = self;
+        let plays = if *seek { "seeks" } else { "plays" };
+        write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())?;
+        match rendition {
+            _ if !scale.is_normal() => write!(f, " at speed {scale}"),
+            Some(rendition) => write!(f, " as {rendition}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for ServiceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -463,15 +463,7 @@ impl fmt::Display for ServiceEvent {
                 conn.map_or(Ok(()), |conn| write!(f, ", asked for by {conn}"))?;
                 write!(f, ", engine {engine}")
             }
-            Self::Playing(Playing { session, title, from, seek, scale, rendition, .. }) => {
-                let plays = if *seek { "seeks" } else { "plays" };
-                write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())?;
-                match rendition {
-                    _ if !scale.is_normal() => write!(f, " at speed {scale}"),
-                    Some(rendition) => write!(f, " as {rendition}"),
-                    None => Ok(()),
-                }
-            }
+            Self::Playing(playing) => playing.fmt(f),
             Self::Rendition { session, title, from, to, at, cause } => {
                 write!(f, "session {session} goes from {from} to {to}: {title} ")?;
                 at.map_or(Ok(()), |at| write!(f, "at {at} "))?;

@@ -19,13 +19,13 @@ use millrace_core::time::Instant;
 use millrace_rights::base;
 
 use super::counted::{CountedViewer, Player};
-use super::event::{ServiceEvent, Totals};
+use super::event::ServiceEvent;
 use super::exhausted::Exhausted;
 use super::fetchers::{Fetch, Fetcher, Fetching, NextSegment};
 use super::refusal::Refusal;
 use super::request::Sender;
 use super::state::Service;
-use super::stream::EndReason;
+use super::stream::{EndReason, Totals};
 use crate::admission::Demand;
 
 impl Service {

@@ -9,15 +9,14 @@ use millrace_core::time::Instant;
 use millrace_rights::Quota;
 
 use super::counted::CountedViewer;
-use super::event::Totals;
 use super::groups::GroupAddress;
 use super::keys::{ConnKey, StreamKey};
-use super::stream::EndReason;
+use super::stream::{EndReason, Totals};
 
 /// A title and the family of its group: each has at most one cast.
 pub(super) type CastKey = (TitleId, bool);
 
-/// The group of a title, and what is sent to it.
+/// The group of a title, and the stream to it.
 #[derive(Debug)]
 pub(super) struct Cast {
     pub(super) title: String,

@@ -273,6 +273,19 @@ impl PlaybackStream {
     }
 }
 
+/// An engine's totals of a stream at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Media packets sent.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that the viewer's address refused.
+    pub unreachable: u64,
+    /// Packets that left after their time.
+    pub late: u64,
+}
+
 /// Why a stream is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {

@@ -65,7 +65,7 @@ const CHURNED: &str = "engine, bursts, 10,000 connections come and go each secon
 const FRAMED: &str = "engine, bursts with headers";
 /// Number of streams that the targets apply to.
 const PROMISED_STREAMS: u32 = 100_000;
-/// Least ratio to the rate of the heap's loop, which is what a program with a timer for each packet does: of the wheel's loop,
+/// Least ratio to the rate of the heap's loop, the usual design of a program with a timer for each packet: of the wheel's loop,
 /// which is otherwise the same, and of the whole engine with its usual bursts, which keeps sessions, leases, reports and
 /// counters as well.
 const HEAP_BOUND: f64 = 3.0;
