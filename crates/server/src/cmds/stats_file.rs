@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 21] = [
+    const PARTS: [(&str, &[Counter]); 22] = [
         ("sessions", crate::control::ServerCounters::COUNTERS),
         ("now", crate::control::ServerGauges::COUNTERS),
         ("web", WebCounters::COUNTERS),
@@ -190,6 +190,7 @@ mod tests {
         ("offload_tcp", TcpCounters::COUNTERS),
         ("offload_ip", IpCounters::COUNTERS),
         ("offload_gate", GateCounters::COUNTERS),
+        ("library", crate::cmds::serve::library::LibraryCounters::COUNTERS),
         ("made_on_use", crate::cmds::serve::maker::MadeOnUse::COUNTERS),
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),

@@ -9,7 +9,7 @@ mod bind;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
-mod library;
+pub(crate) mod library;
 mod link;
 mod listen;
 mod live;

@@ -180,7 +180,7 @@ impl LibraryNode {
     pub(super) fn start(self: &Arc<Self>, asker: Asker) -> std::io::Result<Worker> {
         let _ = self.asker.set(asker);
         let node = Arc::clone(self);
-        Worker::start("library", move |stop| node.run(stop))
+        Worker::start("shared-library", move |stop| node.run(stop))
     }
 
     fn run(&self, stop: &Arc<AtomicBool>) {
