@@ -23,6 +23,7 @@ use process::Stopwatch;
 use report::{CheckVerdict, InteropReport};
 use server::Server;
 
+use crate::suite::SECOND_TRIES;
 use crate::turns::take_turns;
 use crate::workspace;
 
@@ -145,10 +146,6 @@ fn play(lab: &mut Lab, options: &InteropOptions, report: &mut InteropReport) -> 
 /// A player that has to wait for a processor half of the time shows nothing about the server.
 const BUSY: f64 = 0.5;
 
-/// Failed checks of a phase that get a second try though this machine had processors: its hypervisor may have lacked
-/// them, which is seen nowhere. More failures than this have another cause.
-const SECOND_TRIES: usize = 3;
-
 /// A check that failed beside others.
 struct FailedCheck<'a> {
     check: &'a Check,
@@ -197,7 +194,8 @@ fn run_all(checks: &[Check], lab: &Lab, server: &Server, jobs: usize, report: &m
     }
 }
 
-/// Divides failed checks into those that are tried again and those that are not.
+/// Divides failed checks into those that are tried again and those that are not. A few are tried again though this machine
+/// had processors: its hypervisor may have lacked them, which is seen nowhere.
 fn second_tries(failed: Vec<FailedCheck<'_>>) -> (Vec<FailedCheck<'_>>, Vec<FailedCheck<'_>>) {
     let others = failed.iter().filter(|one| !one.was_busy()).count();
     failed.into_iter().partition(|one| one.was_busy() || others <= SECOND_TRIES)

@@ -33,8 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The longest that are named at the end.
 const NAMED: usize = 12;
 
-/// Programs whose failed tests get a second try, alone, if [`order::is_real_time`]. More failures than this have another cause.
-const SECOND_TRIES: usize = 3;
+/// Programs whose failed tests get a second try, alone, if [`order::is_real_time`], and checks of a phase with players. More
+/// failures than this have another cause.
+pub(crate) const SECOND_TRIES: usize = 3;
 
 const HELP: &str = "\
 usage: cargo xtask test [--at-once N] [TEXT...]

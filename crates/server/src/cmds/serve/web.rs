@@ -272,7 +272,10 @@ impl ServerSite {
 
     /// The same for reading: a title that only the library has is fetched then.
     fn id_to_read(&self, name: &str) -> Result<TitleId, SiteError> {
-        let Err(error) = self.id_of(name) else { return self.id_of(name) };
+        let error = match self.id_of(name) {
+            Ok(id) => return Ok(id),
+            Err(error) => error,
+        };
         let (Some(library), Some(title)) = (&self.library, self.remote(name)) else { return Err(error) };
         Err(SiteError::Coming(library.remote.request(&title, MonotonicClock.now())))
     }
