@@ -179,7 +179,9 @@ fn playlists_of_a_cold_title_are_answered_with_503_and_begin_its_fetch() {
     let scene = Scene::new();
     scene.add("film", 3_000);
     scene.publish();
-    let server = scene.node(&[]);
+    let mut server = scene.node(&[]);
+    let empty = format!("no titles here yet; those of the library {URL} are fetched when a viewer asks");
+    assert_eq!(server.said("no titles"), [empty]);
     wait_for_state(&server, "film", "remote");
     scene.s3.plan("GET", "data.ts", 0, usize::MAX, Fault::Hold);
     let (head, _) = status_of(&server, "/titles/film/index.m3u8");

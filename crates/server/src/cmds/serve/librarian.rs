@@ -48,6 +48,8 @@ pub(super) struct LibrarySettings {
     pub(super) quiet: bool,
     /// Whether only users may watch.
     pub(super) needs_user: bool,
+    /// The library of `--library`.
+    pub(super) library: Option<String>,
 }
 
 /// Everything that the thread needs.
@@ -183,6 +185,11 @@ impl Librarian {
 
     /// The line that is printed at startup if there are no titles.
     fn nothing_yet(&self, settling: usize) -> String {
+        if let Some(library) = self.settings.library.as_ref().filter(|_| settling == 0) {
+            return format!(
+                "no titles here yet; those of the library {library} are fetched when a viewer asks"
+            );
+        }
         match (settling, self.settings.folders.first()) {
             (0, None) => "no titles yet; add one with: millrace add FILE".to_owned(),
             (0, Some(folder)) => format!("no titles yet; put films into {}", folder.display()),

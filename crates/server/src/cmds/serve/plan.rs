@@ -153,6 +153,7 @@ impl ServeArgs {
             ffmpeg: self.ffmpeg.clone(),
             quiet: self.quiet,
             needs_user: self.rights.is_for_users(),
+            library: self.library.library.clone(),
         }
     }
 }
