@@ -35,7 +35,6 @@
 //! | topic | read |
 //! | --- | --- |
 //! | the vocabulary | `crates/core/src/lib.rs`, then `seam.rs`, `packet.rs`, `pool.rs` |
-//! | reception of packets | `crates/core/src/seam.rs` (`PacketRx`), `docs/design/0020-receive-side.md` |
 //! | source address of datagrams | `crates/core/src/source.rs`, `Server::source_for` in `crates/server/src/session/setup.rs` |
 //! | destinations of packets | `crates/core/src/dest.rs`, `docs/design/0019-ways-out.md` |
 //! | counters and their output | `crates/core/src/counters.rs`, `docs/ref/counters.md` |

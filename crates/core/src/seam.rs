@@ -1,9 +1,6 @@
 //! The ports through which time and packets come in and go out. Whatever is behind a port can be swapped: the real
 //! thing in the server, a virtual one in a test.
 
-use std::fmt;
-use std::net::SocketAddr;
-
 pub use crate::byte_range::ByteRange;
 pub use crate::dest::Dest;
 use crate::ids::StreamId;
@@ -164,77 +161,6 @@ impl Protocol {
             Self::Udp => layout::UDP,
         }
     }
-}
-
-/// A packet that came in. It lies in the device's memory and is lent while it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received<'a> {
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// Of UDP the payload; of TCP the whole segment, header and options first.
-    pub bytes: &'a [u8],
-    /// Who sent it.
-    pub source: SocketAddr,
-    /// To which of this host's addresses.
-    pub destination: SocketAddr,
-    /// When it came, as exactly as the device knows: never later than `now` of the call that shows
-    /// it, and never earlier than the packets shown before.
-    pub arrival: Instant,
-    /// Its place in a train of datagrams that the kernel received in one piece (GRO) and that share the arrival of the first;
-    /// `None`: it came alone.
-    pub train: Option<u16>,
-}
-
-/// A device is gone or broken: nothing will come from it again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceGone {
-    /// `errno` of the call that showed it.
-    pub errno: i32,
-}
-
-impl fmt::Display for DeviceGone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the receiving device is gone: {}", std::io::Error::from_raw_os_error(self.errno))
-    }
-}
-
-impl std::error::Error for DeviceGone {}
-
-crate::counters! {
-    /// Counts of a [`PacketRx`] since its creation.
-    pub struct RxCounters {
-        /// Datagrams and segments handed out.
-        sum packets,
-        /// Their bytes, without headers below UDP or TCP.
-        sum bytes,
-        /// Batches with at least one packet.
-        sum batches,
-        /// Datagrams that came in a train that the kernel received in one piece.
-        sum coalesced,
-        /// Packets dropped by the kernel because there was no room for them, as far as it has reported them.
-        sum dropped,
-        /// Datagrams longer than the buffers; they are not handed out.
-        sum truncated,
-        /// Packets with impossible lengths, or of a kind that is not taken; they are not handed out.
-        sum malformed,
-        /// Packets with a wrong checksum; they are not handed out.
-        sum bad_checksums,
-    }
-}
-
-/// The ingress path. Implementations may not block and may not allocate once they run.
-pub trait PacketRx {
-    /// Shows `sink` the packets that have arrived by `now`, in the order of arrival: at most
-    /// [`RX_BATCH_PACKETS`](crate::limits::RX_BATCH_PACKETS). When it returns, their memory is the
-    /// device's again. Returns how many packets it took, including those that it does not hand out;
-    /// 0: nothing waits.
-    ///
-    /// # Errors
-    /// When the device is gone; every later call returns the same error.
-    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> Result<usize, DeviceGone>;
-
-    /// Returns its counts of received packets.
-    fn counters(&self) -> &RxCounters;
 }
 
 /// The next need of a stream: one extent, by a deadline.

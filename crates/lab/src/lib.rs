@@ -15,7 +15,6 @@
 //! | [`link_host`] | a host on this machine that meets its servers through an emulated link |
 //! | [`media`] | media files made on the spot |
 //! | [`proc`] | processor time and memory of a process, from /proc |
-//! | [`raw_recv`] | recvmmsg as a C program would call it: the yardstick for what receives |
 //! | [`raw_send`] | sendmmsg with UDP_SEGMENT as a C program would call it: the yardstick |
 //! | [`raw_loops`] | send loops that do nothing else, by sockets and by AF_XDP |
 //! | [`runner`] | the thread of our TCP in these two |
@@ -48,7 +47,6 @@ pub mod netns;
 pub mod peers;
 pub mod proc;
 pub mod raw_loops;
-pub mod raw_recv;
 pub mod raw_send;
 pub mod reference;
 pub mod report;

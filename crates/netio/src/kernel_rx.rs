@@ -1,16 +1,51 @@
-//! The ingress path by the kernel's sockets.
+//! Datagrams of live sources, by the kernel's sockets.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::limits::RX_BATCH_PACKETS;
-use millrace_core::seam::{DeviceGone, PacketRx, Protocol, Received, RxCounters};
 use millrace_core::time::Instant;
 
 use crate::error::NetError;
 use crate::recv::{Cursor, UdpRx, UdpRxConfig};
 use crate::sys::socket::{canonical, tell_local_address};
+
+/// A datagram that came in. It lies in the receiver's memory and is lent while it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedDatagram<'a> {
+    /// Its payload.
+    pub bytes: &'a [u8],
+    /// Who sent it.
+    pub source: SocketAddr,
+    /// To which of this host's addresses.
+    pub destination: SocketAddr,
+    /// When it came, as exactly as the kernel knows: never later than `now` of the call that shows
+    /// it, and never earlier than the datagrams shown before.
+    pub arrival: Instant,
+    /// Its place in a train of datagrams that the kernel received in one piece (GRO) and that share
+    /// the arrival of the first; `None`: it came alone.
+    pub train: Option<u16>,
+}
+
+/// Counts of a [`KernelRx`] since its creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxCounters {
+    /// Datagrams shown.
+    pub packets: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Batches with at least one datagram.
+    pub batches: u64,
+    /// Datagrams that came in a train that the kernel received in one piece.
+    pub coalesced: u64,
+    /// Datagrams dropped by the kernel because there was no room for them, as far as it has
+    /// reported them.
+    pub dropped: u64,
+    /// Datagrams longer than the buffers; they are not shown.
+    pub truncated: u64,
+}
 
 /// Receives the datagrams of one UDP socket: a [`UdpRx`] that never waits and reports the
 /// destination address of each datagram.
@@ -62,13 +97,13 @@ impl KernelRx {
     }
 
     /// Fetches the next batch; how many messages it has.
-    fn fetch(&mut self, now: Instant) -> Result<usize, DeviceGone> {
+    fn fetch(&mut self, now: Instant) -> io::Result<usize> {
         if let Some(errno) = self.gone {
-            return Err(DeviceGone { errno });
+            return Err(io::Error::from_raw_os_error(errno));
         }
         let messages = self.rx.take().map_err(|errno| {
             self.gone = Some(errno);
-            DeviceGone { errno }
+            io::Error::from_raw_os_error(errno)
         })?;
         self.rest = Cursor::default();
         if messages > 0 {
@@ -79,7 +114,7 @@ impl KernelRx {
     }
 
     /// Shows the datagrams that were fetched and not shown; returns their number.
-    fn show(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> usize {
+    fn show(&mut self, now: Instant, sink: &mut dyn FnMut(&ReceivedDatagram<'_>)) -> usize {
         let counters = &mut self.counters;
         let mut datagrams = self.rx.datagrams(self.rest);
         let mut shown = 0;
@@ -89,8 +124,7 @@ impl KernelRx {
             let arrival = Instant(stamp).min(now).max(self.last_arrival);
             self.last_arrival = arrival;
             let ip = datagram.local.unwrap_or(self.local.ip()).to_canonical();
-            sink(&Received {
-                protocol: Protocol::Udp,
+            sink(&ReceivedDatagram {
                 bytes: datagram.bytes,
                 source: canonical(datagram.from),
                 destination: with_ip(self.local, ip),
@@ -106,10 +140,18 @@ impl KernelRx {
         counters.batches += u64::from(shown > 0);
         shown
     }
-}
 
-impl PacketRx for KernelRx {
-    fn receive(&mut self, now: Instant, sink: &mut dyn FnMut(&Received<'_>)) -> Result<usize, DeviceGone> {
+    /// Shows `sink` the datagrams that have arrived by `now`, in the order of arrival: at most
+    /// [`RX_BATCH_PACKETS`]. Does not wait and does not allocate. Returns how many it took,
+    /// including those that it does not show; 0: nothing waits.
+    ///
+    /// # Errors
+    /// When the socket cannot be used; every later call returns the same error.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        sink: &mut dyn FnMut(&ReceivedDatagram<'_>),
+    ) -> io::Result<usize> {
         match self.show(now, sink) {
             0 => {
                 let messages = self.fetch(now)?;
@@ -120,7 +162,8 @@ impl PacketRx for KernelRx {
         }
     }
 
-    fn counters(&self) -> &RxCounters {
+    /// Returns its counts.
+    pub fn counters(&self) -> &RxCounters {
         &self.counters
     }
 }

@@ -4,7 +4,6 @@
 //! | --- | --- | --- |
 //! | [`KernelTx`] | the egress path everywhere: UDP (with GSO where the kernel has it), multicast, RTP interleaved in TCP, a title's bytes in TCP | sockets from [`bind_pair`]; no privileges. `CAP_NET_ADMIN` or `net.core.wmem_max` for the full send buffer |
 //! | [`xdp::XdpTx`] | frames of our own straight to a network interface | `CAP_NET_RAW`, memory that may be locked |
-//! | [`xdp::XdpRx`] | packets to steered ports, past the kernel's sockets | `CAP_NET_RAW`, `CAP_NET_ADMIN`, `CAP_BPF`, memory that may be locked |
 //! | [`null::NullTx`] | measuring everything but the sending | nothing |
 //! | [`null::CollectTx`] | tests: keeps what would have been sent | memory |
 //! | [`KernelRx`] | the ingress path everywhere: datagrams that come to a UDP socket | a socket, for a group of receivers that of [`open_ingest`] |
@@ -50,4 +49,4 @@ pub use kernel::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, TxCounters, UdpPair, UdpPorts, ZERO_COPY_MIN_BYTES,
     ZeroCopy, bind_pair, bind_ports,
 };
-pub use kernel_rx::KernelRx;
+pub use kernel_rx::{KernelRx, ReceivedDatagram};

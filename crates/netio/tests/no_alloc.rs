@@ -5,20 +5,17 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use millrace_core::ids::ConnId;
 use millrace_core::pool::{ExtentArena, HeapRegion};
-use millrace_core::seam::{PacketRx, PacketTx, Payload, Protocol, SendOutcome, Transmit};
-use millrace_core::time::Instant as CoreInstant;
+use millrace_core::seam::{PacketTx, Payload, SendOutcome, Transmit};
 use millrace_core::wire::frame::LinkHeader;
 use millrace_netio::egress_select::{BestTx, EgressPath, EgressPlan, NewDevice, exchange};
-use millrace_netio::limits::RX_LOOK_NS;
 use millrace_netio::null::SliceBatch;
 use millrace_netio::route::{Hop, HopTable};
-use millrace_netio::xdp::steer::Steering;
-use millrace_netio::xdp::{Strategy, XdpConfig, XdpRx, XdpRxConfig, XdpTx};
+use millrace_netio::xdp::{Strategy, XdpConfig, XdpTx};
 use millrace_netio::{GsoMode, KernelTx};
 use support::films::*;
 use support::xdp;
@@ -262,35 +259,4 @@ fn choosing_a_way_allocates_nothing() {
     assert_eq!(count, 0);
     let sent = tx.tally().read();
     assert!(sent.by(EgressPath::Xdp) > 100 && sent.by(EgressPath::Kernel) > 100, "{sent}");
-}
-
-#[test]
-fn receiving_past_the_sockets_allocates_nothing() {
-    let Some(net) = Wire::new() else { return };
-    let arena = ExtentArena::with_aside(Box::new(HeapRegion::new(1)), 1);
-    let config = XdpRxConfig { interface: "vb".into(), queue: 0, arena, frames: 64, zero_copy: false };
-    let mut rx = match net.viewers.inside(|| XdpRx::open(&config)) {
-        Ok(rx) => rx,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let steering = net.viewers.inside(|| Steering::attach("vb")).unwrap();
-    let to = "10.77.0.2:5004".parse().unwrap();
-    steering.steer(Protocol::Udp, to).unwrap();
-    steering.set_socket(0, rx.socket_fd().unwrap()).unwrap();
-    let socket = net.server.inside(|| UdpSocket::bind("10.77.0.1:0")).unwrap();
-    let begun = Instant::now();
-    let mut count = 0;
-    for round in 1..=20 {
-        for length in 0..10 {
-            socket.send_to(&[1; 200][..length * 20], to).unwrap();
-        }
-        let calls = allocations(|| {
-            while count < round * 10 && begun.elapsed() < TIMEOUT {
-                // It looks at its socket, too.
-                let now = CoreInstant(count * RX_LOOK_NS);
-                let _ = rx.receive(now, &mut |_| count += 1);
-            }
-        });
-        assert_eq!((calls, count), (0, round * 10));
-    }
 }

@@ -22,7 +22,6 @@ use crate::idle::{IdlePolicy, Wait};
 use crate::limits::{BATCHES_PER_TURN, COMMANDS_PER_TURN, LEASES_PER_TURN, LINGER_NS};
 use crate::load::LoadMeter;
 use crate::loop_tx::LoopTx;
-use crate::reception::Reception;
 
 /// Everything one loop owns.
 pub struct CoreLoop<C, T> {
@@ -48,8 +47,6 @@ pub struct CoreLoop<C, T> {
     pub load: LoadMeter,
     /// The length of bursts.
     pub adaptive_burst: AdaptiveBurst,
-    /// The ingress path, if there is one.
-    pub reception: Option<Reception>,
     /// Extents that the egress path needs again.
     refetch: ExtentRefetch,
     state: LoopState,
@@ -107,7 +104,6 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             idle,
             load,
             adaptive_burst,
-            reception: None,
             refetch: ExtentRefetch::default(),
             state,
         }
@@ -123,7 +119,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
                 if work == 0 && is_over {
                     self.tx.shut_down(now);
                     self.load.publish(self.engine.counters(), self.tx.counters());
-                    break self.publish_reception();
+                    break;
                 }
             }
             if work == 0 {
@@ -139,9 +135,6 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         self.state.tx_pending = self.tx.tend(now);
         work += self.take_leases(now);
         work += self.serve_connections(now);
-        if self.reception.is_some() {
-            work += self.receive(now);
-        }
         work += self.send(now);
         work += self.tx.depart(now);
         work += self.post_wants(now);
@@ -152,9 +145,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
         // A turn's work is accounted to this turn: most wake-ups have one turn with work, and then
         // one without.
         let ended = self.clock.now();
-        if self.load.turn(ended, work, self.engine.counters(), self.tx.counters()) {
-            self.publish_reception();
-        }
+        self.load.turn(ended, work, self.engine.counters(), self.tx.counters());
         if let Some(burst_ns) = self.adaptive_burst.look(now, self.load.busy_ns()) {
             self.engine.set_burst_ns(burst_ns);
         }
@@ -244,17 +235,6 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
         }
         LEASES_PER_TURN
-    }
-
-    #[inline(never)]
-    fn receive(&mut self, now: Instant) -> usize {
-        self.reception.as_mut().map_or(0, |reception| reception.turn(now))
-    }
-
-    fn publish_reception(&self) {
-        if let Some(reception) = &self.reception {
-            self.load.publish_rx(reception.counters());
-        }
     }
 
     #[inline(never)]
@@ -392,8 +372,7 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             next = Some(next.map_or(retry, |next| next.min(retry)));
         }
         let Wait::Sleep(limit) = self.idle.wait(now, next) else { return std::hint::spin_loop() };
-        let rx = self.reception.as_ref().and_then(Reception::fd);
-        let others = [self.tx.full_conns_fd(), self.tx.incoming_fd(), rx];
+        let others = [self.tx.full_conns_fd(), self.tx.incoming_fd()];
         if self.engine.shares_wakes() && limit.as_nanos() <= u128::from(MAX_BURST_NS) {
             // All wake-ups of streams are one: events from other sources within this short time
             // wait for it too.

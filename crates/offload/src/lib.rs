@@ -15,7 +15,6 @@
 //! | [`adaptive_burst`] | longer bursts when it is busy |
 //! | `extent_refetch` | re-requests extents that were released while a receiver was stalled |
 //! | [`loop_tx`] | the egress path that a loop needs, as traits |
-//! | [`reception`] | packets received by a device, passed to a sink |
 //! | [`toe`] | the TCP offload engine: another loop, and sockets for host threads |
 //! | [`thread_priority`] | short slices for engines, the lowest priority for background threads |
 //! | [`hugepage`], [`heap`], [`affinity`], [`clock`] | memory, cores and time of the real machine |
@@ -44,15 +43,13 @@ pub mod idle;
 pub mod limits;
 pub mod load;
 pub mod loop_tx;
-pub mod reception;
 pub mod slot_allocator;
 pub mod thread_priority;
 pub mod toe;
 
 /// Sockets for groups.
 pub use millrace_netio::multicast::{MulticastSettings, MulticastSocket};
-/// Socket set-up for starting engines: the ports that they share, the egress paths made from them,
-/// and reception on them.
+/// Socket set-up for starting engines: the ports that they share and the egress paths made from them.
 pub use millrace_netio::{
     GsoMode, IcmpReader, KernelTx, KernelTxConfig, NetError, TxCounters, UdpPair, UdpPorts, bind_pair,
     bind_ports,

@@ -33,9 +33,6 @@ pub const LOAD_PUBLISH_NS: u64 = 10_000_000;
 pub const COMMANDS_PER_TURN: usize = 64;
 /// Leases one turn of the loop takes.
 pub const LEASES_PER_TURN: usize = 128;
-/// Batches that one turn of the loop receives: 256 packets of less than 1 us each, so that no departure waits for more than a quarter
-/// of a millisecond.
-pub const RX_BATCHES_PER_TURN: usize = 4;
 /// Sockets of a queue pair at most: a place in its tables and a word of its memory each.
 pub const MAX_PAIR_SOCKETS: u32 = 1 << 16;
 /// Bytes that a pair's buffers of one kind are at most: offsets in records have 32 bits.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use millrace_core::counters::Sheet;
-use millrace_core::seam::RxCounters;
 use millrace_core::time::Instant;
 use millrace_engine::EngineCounters;
 use millrace_netio::TxCounters;
@@ -41,8 +40,6 @@ pub struct LoopSheets {
     pub engine: Arc<Sheet<EngineCounters>>,
     /// What its sockets have done.
     pub tx: Arc<Sheet<TxCounters>>,
-    /// What its receiving device has received.
-    pub rx: Arc<Sheet<RxCounters>>,
 }
 
 /// Adds up the turns of one loop.
@@ -60,8 +57,8 @@ impl LoadMeter {
         Self { sheets, totals: LoadSnapshot::default(), last: now, published: now }
     }
 
-    /// Everything since the last call was one turn that ended at `now` and did `work` things. Whether the totals were published.
-    pub fn turn(&mut self, now: Instant, work: usize, engine: &EngineCounters, tx: &TxCounters) -> bool {
+    /// Everything since the last call was one turn that ended at `now` and did `work` things.
+    pub fn turn(&mut self, now: Instant, work: usize, engine: &EngineCounters, tx: &TxCounters) {
         let ns = now.ns_since(self.last);
         self.last = now;
         if work > 0 {
@@ -71,12 +68,10 @@ impl LoadMeter {
         } else {
             self.totals.idle_ns += ns;
         }
-        let is_time = now.ns_since(self.published) >= LOAD_PUBLISH_NS;
-        if is_time {
+        if now.ns_since(self.published) >= LOAD_PUBLISH_NS {
             self.published = now;
             self.publish(engine, tx);
         }
-        is_time
     }
 
     /// Everything since the last call was a sleep that ended at `now`.
@@ -99,11 +94,6 @@ impl LoadMeter {
         self.sheets.engine.publish(engine);
         self.sheets.tx.publish(tx);
     }
-
-    /// Publishes the counters of a receiving device.
-    pub fn publish_rx(&self, rx: &RxCounters) {
-        self.sheets.rx.publish(rx);
-    }
 }
 
 #[cfg(test)]
@@ -117,11 +107,11 @@ mod tests {
         let engine =
             |open, packets, bytes| EngineCounters { open, packets, bytes, ..EngineCounters::default() };
         let tx = TxCounters { entries: 5, ..TxCounters::default() };
-        assert!(!meter.turn(Instant(100), 3, &engine(1, 7, 700), &tx));
-        assert!(!meter.turn(Instant(150), 0, &engine(1, 7, 700), &tx));
+        meter.turn(Instant(100), 3, &engine(1, 7, 700), &tx);
+        meter.turn(Instant(150), 0, &engine(1, 7, 700), &tx);
         meter.slept(Instant(1_000));
         assert_eq!(sheets.load.read(), LoadSnapshot::default(), "not yet published");
-        assert!(meter.turn(Instant(20_000_000), 1, &engine(2, 8, 800), &tx));
+        meter.turn(Instant(20_000_000), 1, &engine(2, 8, 800), &tx);
         let s = sheets.load.read();
         assert_eq!((sheets.engine.read(), sheets.tx.read()), (engine(2, 8, 800), tx));
         assert_eq!(s.busy_ns + s.idle_ns, 20_000_000);

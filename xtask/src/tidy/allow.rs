@@ -111,11 +111,6 @@ pub(super) const LISTED: &[AllowEntry] = &[
     ),
     entry(
         Rule::Unsafe,
-        "crates/lab/src/raw_recv.rs",
-        "the plain recvmmsg loop that others are measured against",
-    ),
-    entry(
-        Rule::Unsafe,
         "crates/lab/src/raw_send.rs",
         "the plain sendmmsg loop that others are measured against",
     ),

@@ -1,4 +1,3 @@
 //! Codes and parsers of this crate beside implementations that share nothing with them.
 
 mod fec_reference;
-mod fuzz_frame;

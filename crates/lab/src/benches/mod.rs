@@ -12,7 +12,6 @@ mod overload;
 mod parity;
 mod peers;
 mod reads;
-mod rx;
 mod seeks;
 mod sessions;
 mod start;
@@ -41,7 +40,6 @@ pub const ALL: &[Bench] = &[
     nlf::BENCH,
     nlf::paths::BENCH,
     tx::BENCH,
-    rx::BENCH,
     steer::BENCH,
     backends::BENCH,
     sessions::BENCH,

@@ -28,7 +28,6 @@
 //! | `row` | the state of each stream: its path and its template |
 //! | `output` | datagrams into rings |
 //! | `tx` | [`XdpTx`]: the egress path |
-//! | `rx` | [`XdpRx`]: the ingress path |
 //! | `chain` | frames of several descriptors, header and payload |
 //! | `raw` | [`XdpRaw`]: whole frames both ways, for a network stack of one's own |
 //! | `queues` | [`XdpQueues`]: the same by all queues of an interface |
@@ -46,7 +45,6 @@ mod queues;
 mod raw;
 pub mod ring;
 mod row;
-mod rx;
 pub mod socket;
 pub mod steer;
 mod strategy;
@@ -59,7 +57,6 @@ pub use memory::{MemoryNic, MemoryPacket};
 pub use output::XdpCounters;
 pub use queues::XdpQueues;
 pub use raw::{XdpRaw, XdpRawConfig, XdpRawCounters};
-pub use rx::{XdpRx, XdpRxConfig};
 pub use strategy::{Abilities, Strategy};
 pub use tx::{XdpConfig, XdpTx};
 

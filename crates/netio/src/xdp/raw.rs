@@ -23,7 +23,6 @@ use super::error::XdpError;
 use super::memory::MemoryNic;
 use super::output::{Far, MemoryBell};
 use super::ring::{Consumer, Desc, Producer, Ring};
-use super::rx::OFFSET_SHIFT;
 use super::socket::{Kick, SocketConfig, XdpSocket};
 use super::strategy::{Abilities, Strategy};
 use super::umem::{CHUNK_BYTES, FrameKind, Frames, is_on_huge_pages};
@@ -31,6 +30,9 @@ use crate::features::DeviceFeatures;
 use crate::limits::{
     DEFAULT_XDP_RAW_FRAMES, MAX_XDP_RX_FRAMES, RX_LOOK_NS, XDP_CHAIN_DESCRIPTORS, XDP_RAW_FULL_QUEUES,
 };
+
+/// With unaligned chunks the upper bits of an address say where in its frame the packet begins (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`).
+const OFFSET_SHIFT: u32 = 48;
 
 /// The configuration of an [`XdpRaw`].
 #[derive(Clone, Debug)]

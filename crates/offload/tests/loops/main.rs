@@ -4,7 +4,6 @@ mod asleep;
 mod engine_chained;
 mod loop_plays;
 mod raw_ts;
-mod reception;
 mod referred_pages;
 #[path = "../support/mod.rs"]
 mod support;

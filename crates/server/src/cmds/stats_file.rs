@@ -139,7 +139,6 @@ mod tests {
     use std::collections::HashSet;
 
     use millrace_core::counters::{Counter, Group};
-    use millrace_core::seam::RxCounters;
     use millrace_engine::EngineCounters;
     use millrace_offload::TxCounters;
     use millrace_offload::egress_select::{ChoiceCounters, PathCounters};
@@ -179,7 +178,7 @@ mod tests {
     }
 
     /// The groups that `serve` and `engine` register, by their part; the reference is made of them.
-    const PARTS: [(&str, &[Counter]); 22] = [
+    const PARTS: [(&str, &[Counter]); 21] = [
         ("sessions", crate::control::ServerCounters::COUNTERS),
         ("now", crate::control::ServerGauges::COUNTERS),
         ("web", WebCounters::COUNTERS),
@@ -195,7 +194,6 @@ mod tests {
         ("loop", LoadSnapshot::COUNTERS),
         ("engine", EngineCounters::COUNTERS),
         ("sockets", TxCounters::COUNTERS),
-        ("received", RxCounters::COUNTERS),
         ("egress", ChoiceCounters::COUNTERS),
         ("paths", PathCounters::COUNTERS),
         ("cache", CacheStats::COUNTERS),

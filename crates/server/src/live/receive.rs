@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use millrace_core::seam::{Clock, PacketRx};
+use millrace_core::seam::Clock;
 use millrace_offload::clock::MonotonicClock;
-use millrace_offload::reception::LoopRx;
 use millrace_offload::{IngestAddress, KernelRx, NetError, UdpRxConfig, open_ingest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -115,8 +114,7 @@ impl Receiver {
                 match received {
                     Ok(0) => break,
                     Ok(_) => {}
-                    Err(gone) => {
-                        let error = std::io::Error::from_raw_os_error(gone.errno);
+                    Err(error) => {
                         tracing::error!(
                             "live source {name}: cannot receive {url}: {error}; restart the server to try again"
                         );
@@ -151,8 +149,8 @@ pub fn run(new: &mpsc::Receiver<Receiver>, titles: &Arc<LiveTitles>, stop: &Atom
 
 /// Returns when something may have come, or after `most`.
 fn wait(receivers: &[Receiver], most: Duration) {
-    let fds = receivers.iter().filter_map(|receiver| receiver.socket.rx.fd());
-    let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let mut fds: Vec<_> =
+        receivers.iter().map(|receiver| PollFd::new(&receiver.socket.rx, PollFlags::IN)).collect();
     let most = Timespec { tv_sec: 0, tv_nsec: i64::from(most.subsec_nanos()) };
     // A signal ends the wait early, which does no harm.
     let _ = poll(&mut fds, Some(&most));

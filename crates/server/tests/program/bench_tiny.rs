@@ -197,7 +197,6 @@ fn bench_with_tiny_input_produces_valid_report() {
                     assert!(sends(of), "{of}: {report}");
                 }
             }
-            "rx" => assert!(promise(&report, "rx-gro-rate")["value"].as_f64().unwrap() > 0.0, "{report}"),
             _ => {}
         }
     }

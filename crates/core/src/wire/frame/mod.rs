@@ -3,16 +3,12 @@
 //! A [`Template`] is all of them with everything filled in that does not change from one datagram to the next, and with
 //! the sums of it. [`Template::emit`] copies it and patches what does change: lengths, IP id, the RTP header and the two
 //! checksums, which come from the stored sum of the payload: no byte of the payload is looked at.
-//!
-//! [`parse`](parse()) is the other direction: a frame from the network, every length and checksum in it verified.
 
 pub mod layout;
-mod parse;
 mod template;
 
 use std::net::SocketAddr;
 
-pub use parse::{ParsedPacket, Unfit, parse};
 pub use template::{Template, udp_check};
 
 use crate::limits::RTP_HEADER_BYTES;

@@ -439,11 +439,10 @@ fn registry(
     registry.add("made_on_use", None, move || made.read());
     for (number, meters) in meters.iter().enumerate() {
         let engine = Some(("engine", number.to_string()));
-        let LoopSheets { load, engine: counters, tx, rx } = meters.sheets.clone();
+        let LoopSheets { load, engine: counters, tx } = meters.sheets.clone();
         registry.add("loop", engine.clone(), move || load.read());
         registry.add("engine", engine.clone(), move || counters.read());
         registry.add("sockets", engine.clone(), move || tx.read());
-        registry.add("received", engine.clone(), move || rx.read());
         let tally = Arc::clone(&meters.egress);
         registry.add("egress", engine, move || tally.read().choice());
     }
