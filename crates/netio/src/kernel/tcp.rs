@@ -16,8 +16,8 @@
 //! us before a viewer with a receive buffer of 64 KiB that reads nothing is noticed (Linux 6.18,
 //! loopback): default 3.9 MB, `SO_SNDBUF` of 1 MiB 2.1 MB, `TCP_NOTSENT_LOWAT` of 128 KiB 0.26 MB.
 //!
-//! A connection that carries bytes has four times as much ([`BYTES_NOT_SENT`]): it never pauses or
-//! seeks, and each time that it becomes writable costs a wake-up, which then sends two extents.
+//! A connection that carries bytes has eight times as much ([`BYTES_NOT_SENT`]): it never pauses or
+//! seeks, and each time that it becomes writable costs a wake-up, which then sends four extents.
 //!
 //! A connection that is full is watched until it can be written again ([`watch`](super::watch)).
 

@@ -1,5 +1,5 @@
-//! Cost of sending files over HTTP as fast as they are taken, beside nginx with sendfile and the
-//! same bytes.
+//! Cost of sending files over HTTP beside nginx with sendfile: as fast as they are taken, and to
+//! viewers that watch (`viewers`).
 //!
 //! Both servers run all the time, on the same core; clients on the other cores fetch from one of them at a time, in turns. Everything is in memory: in
 //! the cache of ours, in the page cache for nginx. Bytes are counted by the clients, processor time is that of the server's processes and of the
@@ -8,6 +8,7 @@
 
 mod engine;
 mod fetch;
+mod viewers;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -34,10 +35,17 @@ use crate::proc::cpu_ns;
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "http",
-    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile, what HTTPS costs beside HTTP, and our TCP beside the kernel's",
+    shows: "bytes a processor second of the server, by HTTP from memory as fast as they are taken: whole HLS segments, whole files; ours and nginx with sendfile, what HTTPS costs beside HTTP, and our TCP beside the kernel's; and the core time of viewers that watch by HLS and of files read at their own rate",
     not_for: "how many viewers a server carries (bench peers has that), and the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["runs", "rate", "only", "offload", "tun", "quick", "duration", "scratch"],
-    targets: &["http-segments-ratio", "http-files-ratio", "http-https-cost", "http-engine-ratio"],
+    targets: &[
+        "http-segments-ratio",
+        "http-files-ratio",
+        "http-https-cost",
+        "http-engine-ratio",
+        "http-players-cost",
+        "http-paced-cost",
+    ],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
@@ -66,7 +74,8 @@ const FIRST_BYTES: Duration = Duration::from_secs(20);
 /// Before a measurement begins, everybody is under way.
 const SETTLE: Duration = Duration::from_millis(200);
 /// What `--only` names.
-const PARTS: [&str; 4] = ["segments", "files", "https", engine::PART];
+const PARTS: [&str; 6] =
+    ["segments", "files", "https", engine::PART, viewers::PARTS[0].0, viewers::PARTS[1].0];
 /// Those that have clients on one host and the servers, with nginx among them, on another.
 const ON_A_SITE: [&str; 3] = [PARTS[0], PARTS[1], PARTS[2]];
 
@@ -121,8 +130,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("http");
     let mut noise = NoiseMeter::start();
     let scratch = Scratch::new(options, "http")?;
-    let default_rate = options.pick(2_000_000, 8_000_000, 8_000_000);
-    let rate = options.rates.first().copied().unwrap_or(BitRate(default_rate));
+    let rate = rate(options);
     options.say(&format!("making media files of {rate}"));
     let files = titles(&scratch.0, rate, options.pick(8, TITLE_S, TITLE_S))?;
     if ON_A_SITE.into_iter().any(wants) {
@@ -131,8 +139,15 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     if wants(engine::PART) {
         engine::run(options, &scratch.0, &files, &mut noise, &mut report)?;
     }
+    viewers::run(options, &scratch.0, wants, &mut noise, &mut report)?;
     report.noise = Some(noise.finish());
     Ok(report)
+}
+
+/// The media rate.
+fn rate(options: &Options) -> BitRate {
+    let default_rate = options.pick(2_000_000, 8_000_000, 8_000_000);
+    options.rates.first().copied().unwrap_or(BitRate(default_rate))
 }
 
 /// The parts with one server of ours, and nginx.
