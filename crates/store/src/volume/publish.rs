@@ -79,18 +79,21 @@ pub(super) fn publish(mut titles: Vec<UnpublishedTitle>) -> Result<Vec<TitleInfo
         })
     };
     let shown = show_all(&titles, &sync);
-    let mut infos = Vec::with_capacity(titles.len());
+    let (mut infos, mut renamed) = (Vec::with_capacity(titles.len()), Vec::new());
     for title in titles {
-        let UnpublishedTitle { homes, workspace, manifest, .. } = title;
+        let UnpublishedTitle { homes, mut workspace, manifest, .. } = title;
         let info = manifest.title.clone();
         // Where it is visible the rest must not be removed: the next open completes it.
         if homes.iter().any(|home| home.title(info.id).exists()) {
-            workspace.forget();
+            workspace.leave();
+            renamed.push(workspace);
         }
         infos.push((info, manifest));
     }
     shown?;
     sync()?;
+    // Only now: a power cut could undo the renames, and without its note a recording would be swept.
+    renamed.iter().for_each(Workspace::remove_notes);
     // The new title is in place. If the old one cannot be removed now, the next open removes it.
     let hidden = replaced.map(|old| remove::hide_with_derived(&volume, &old, &lock).unwrap_or_default());
     drop(lock);
