@@ -8,7 +8,7 @@ use super::catalogue::Catalogue;
 use super::lock::StoreLock;
 use super::name::slug;
 use super::remove;
-use super::state::VolumeInner;
+use super::state::{Volume, VolumeInner};
 use super::workspace::Workspace;
 use crate::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use crate::error::StoreError;
@@ -163,6 +163,19 @@ fn name_of_own(
     }
     info.name = free.name;
     Ok(None)
+}
+
+impl Volume {
+    /// Name and display name that a title with these wishes gets, as long as no other title takes them before.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be read.
+    pub fn free_names(&self, wish: &str, title: &str) -> Result<(String, String), StoreError> {
+        let wishes = [wish.to_owned()];
+        let free = self.inner.with_catalogue(move |catalogue| catalogue.free_name(&wishes))?;
+        let title = free.number.map_or_else(|| title.to_owned(), |n| title_text(&format!("{title} ({n})")));
+        Ok((free.name, title))
+    }
 }
 
 /// The renames of all titles, the first one's last. If one fails, those before it are taken back.
