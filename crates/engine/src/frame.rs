@@ -79,6 +79,17 @@ fn datagram_bytes(content: &ExtentContent, place: u32, count: u32) -> u64 {
     if place + count == content.packets { full - short } else { full }
 }
 
+/// Whether a lease may not cover all that an extent will have: of one that grows, or the last one of a title whose end is not known.
+pub(crate) fn is_part(media: &RunMedia, lease: &Lease) -> bool {
+    let is_short = lease.content().packets < media.layout.packets_per_extent();
+    lease.is_partial() || is_endless(media) && is_short
+}
+
+/// Whether the title is written while it is sent: it has no last packet yet.
+pub(crate) fn is_endless(media: &RunMedia) -> bool {
+    media.packets == u32::MAX
+}
+
 /// Whether an extent holds what extent `number` of a title must hold, at least up to the packet at `place` if it still grows: everything
 /// that is later computed from it stays within its bounds then.
 pub(crate) fn fits(media: &RunMedia, (number, place): (u32, u32), lease: &Lease) -> bool {
@@ -91,7 +102,7 @@ pub(crate) fn fits(media: &RunMedia, (number, place): (u32, u32), lease: &Lease)
         && content.number == number
         && content.layout == media.layout
         && u64::from(content.first_packet) == first
-        && (u64::from(content.packets) == left.min(u64::from(per_extent)) || lease.is_partial())
+        && (u64::from(content.packets) == left.min(u64::from(per_extent)) || is_part(media, lease))
         && u64::from(content.packets) <= left
         && content.packets > place
         && (1..=media.layout.packet_bytes()).contains(&last_bytes)

@@ -16,7 +16,7 @@ const TABLE_PMT: u8 = 2;
 const STUFFING: u8 = 0xff;
 
 /// Puts sections together from the payloads of one PID.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SectionAssembler {
     bytes: Vec<u8>,
     collecting: bool,

@@ -51,6 +51,9 @@ impl UrlOptions {
 /// The range of a live title, in descriptions and replies (RFC 2326 section 3.6).
 pub const LIVE_RANGE: &str = "npt=now-";
 
+/// The range of a recording that is still being made: its end is not known.
+pub const GROWING_RANGE: &str = "npt=0-";
+
 /// The description, for a viewer that reaches the server at `local`.
 pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], asked: &UrlOptions) -> String {
     let attribute = |name: &str, value: String| Attribute { attribute: name.into(), value: Some(value) };
@@ -63,6 +66,9 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     media.attributes.push(attribute("control", format!("track1{}", asked.query(entry))));
     if entry.access.is_remote() {
         media.attributes.push(attribute("x-millrace-library", "remote".to_owned()));
+    }
+    if entry.access.grown_to().is_some() {
+        media.attributes.push(attribute("x-millrace-recording", "growing".to_owned()));
     }
     if let Some(matrix) = entry.fec {
         media.attributes.push(attribute("x-millrace-fec", matrix.offer()));
@@ -85,6 +91,7 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     session.attributes.push(attribute("control", "*".into()));
     let range = match entry.is_live() {
         true => LIVE_RANGE.to_owned(),
+        false if entry.is_endless() => GROWING_RANGE.to_owned(),
         false => format!("npt=0-{}", npt(MediaTicks(entry.end().0 + asked.late_end.0))),
     };
     session.attributes.push(attribute("range", range));

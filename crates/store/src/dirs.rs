@@ -183,7 +183,13 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], StoreError> {
 
 /// Seconds since 1970 (UTC) by the machine's clock: only ever stored for people to read.
 pub fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    unix_ms() / 1_000
+}
+
+/// Milliseconds since 1970 (UTC).
+pub(crate) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Makes the directories of a member that is there. Where its disk is not mounted there is no superblock, and nothing may be made.

@@ -216,6 +216,19 @@ impl TitleIndex {
         Ok(self)
     }
 
+    /// Only the parts before `end`, where a line of the clock is known to end: the index of a title that grows.
+    pub(crate) fn cut_at(mut self, end: ClockPiece) -> Self {
+        let ClockPiece { byte, time } = end;
+        let parts = &mut self.parts;
+        parts.access.retain(|point| point.byte < byte && point.time <= time);
+        parts.pieces.retain(|piece| piece.byte < byte && piece.time <= time);
+        parts.pieces.push(end);
+        parts.bases.retain(|base| base.byte < byte && base.time <= time);
+        parts.layouts.retain(|layout| layout.byte < byte);
+        parts.end = None;
+        self
+    }
+
     /// Adds the data known to the writer of the title, and checks the whole.
     pub(crate) fn complete(
         mut self,

@@ -260,6 +260,14 @@ impl<R: Record> RecordsWriter<R> {
         write_out(&mut self.file, &mut self.buffer, &mut self.written)
     }
 
+    /// Writes the blocks that are full, so that readers find them; returns how many there are, and the records behind them.
+    pub(crate) fn write_full_blocks(&mut self) -> Result<(u32, &[u8]), StoreError> {
+        let last = self.buffer.split_off(self.buffer.len() / META_BLOCK_BYTES * META_BLOCK_BYTES);
+        self.write()?;
+        self.buffer.extend_from_slice(&last);
+        Ok(((self.records / u64::from(R::PER_BLOCK)) as u32, &self.buffer))
+    }
+
     /// Completes the file with the header of `title`'s `data_bytes` and makes it durable; returns its length and BLAKE3.
     pub(crate) fn finish(
         mut self,

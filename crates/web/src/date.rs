@@ -13,6 +13,21 @@ pub(crate) fn of_unix_s(seconds: u64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_SECOND)))
 }
 
+/// Milliseconds since 1970 as ISO 8601 has them, in UTC.
+pub(crate) fn iso_ms(unix_ms: u64) -> String {
+    let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
+    // Years from March on, in eras of 400 years: so the day in the year depends on no leap day before it.
+    let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (s, ms) = (ms / 1_000, ms % 1_000);
+    let (h, m, s) = (s / 3_600, s / 60 % 60, s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+}
+
 /// A date in a header field, in seconds since 1970.
 pub(crate) fn to_unix_s(text: &str) -> Option<u64> {
     let time = httpdate::parse_http_date(text).ok()?;
@@ -22,6 +37,14 @@ pub(crate) fn to_unix_s(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn iso_ms_of_moments_is_their_date() {
+        assert_eq!(iso_ms(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(iso_ms(951_782_399_999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(iso_ms(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(iso_ms(4_107_542_400_001), "2100-03-01T00:00:00.001Z");
+    }
 
     #[test]
     fn dates_go_both_ways() {

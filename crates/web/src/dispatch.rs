@@ -155,6 +155,10 @@ async fn of_title(
 ) -> Result<Answer, Answer> {
     let RoutedRequest { shared, request, found, .. } = routed;
     Ok(match found.route.kind {
+        kind if title.is_growing() && is_of_whole(kind) => {
+            let answer = Answer::error(503, "the title is being recorded; this is there when it is complete");
+            answer.with("Retry-After", "60")
+        }
         ResourceKind::File => file::answer(request, &title),
         ResourceKind::Cmaf => master::master_playlist(shared, request, title, MasterForm::Made, link).await,
         ResourceKind::Master => master::master_playlist(shared, request, title, MasterForm::Any, link).await,
@@ -176,6 +180,17 @@ async fn of_title(
         ResourceKind::Segment => hls::segment(routed, title).await,
         _ => api::title(seen, title),
     })
+}
+
+/// Whether something of a title can be made only when all of the title is there.
+fn is_of_whole(kind: ResourceKind) -> bool {
+    use ResourceKind::{
+        Cmaf, CmafInit, CmafMedia, CmafSegment, CmafStill, CmafStills, CmafSubtitleSegment, CmafSubtitles,
+        Poster, Sprites, SpritesVtt, SubtitleSegment, Subtitles,
+    };
+    let is_cmaf = matches!(kind, Cmaf | CmafInit | CmafMedia | CmafSegment | CmafStill | CmafStills);
+    let is_text = matches!(kind, CmafSubtitleSegment | CmafSubtitles | SubtitleSegment | Subtitles);
+    is_cmaf || is_text || matches!(kind, Poster | Sprites | SpritesVtt)
 }
 
 /// Answers an upload. `beat` is called whenever a part of its body has arrived.

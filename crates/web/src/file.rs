@@ -11,7 +11,7 @@ use crate::conditions::{self, PreconditionResult, Version};
 use crate::date;
 use crate::range::{self, RequestedRange};
 use crate::request::{Method, Request};
-use crate::site::OrderedMedia;
+use crate::site::{ALL_THAT_COMES, OrderedMedia};
 
 /// Media type of a transport stream (RFC 3555 section 4.2.10).
 pub(crate) const MPEG_TS: &str = "video/mp2t";
@@ -21,9 +21,12 @@ pub(crate) const MPEG_TS: &str = "video/mp2t";
 const TAG_DIGITS: usize = 32;
 
 /// Returns the tag that distinguishes this content of the title from other content of the same
-/// name.
-pub(crate) fn content_tag(title: &TitleInfo) -> &str {
-    title.blake3.get(..TAG_DIGITS).unwrap_or(&title.blake3)
+/// name. A recording is watched before its hash is known, and its addresses stay: it has its id, which no other content has.
+pub(crate) fn content_tag(title: &TitleInfo) -> String {
+    match title.began_unix_ms {
+        Some(_) => title.id.to_string(),
+        None => title.blake3.get(..TAG_DIGITS).unwrap_or(&title.blake3).to_owned(),
+    }
 }
 
 /// Digits of the content's hash in addresses.
@@ -34,11 +37,14 @@ const VERSION_DIGITS: usize = 12;
 /// address is kept for ever.
 pub(crate) fn version_of(title: &TitleInfo, rules: impl Display) -> String {
     let tag = content_tag(title);
-    format!("{rules}-{}", tag.get(..VERSION_DIGITS).unwrap_or(tag))
+    format!("{rules}-{}", tag.get(..VERSION_DIGITS).unwrap_or(&tag))
 }
 
 /// Answers GET and HEAD.
 pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
+    if title.is_growing() {
+        return growing(title);
+    }
     let version =
         Version { tag: format!("\"{}\"", content_tag(title)), made_unix_s: Some(title.added_unix_s) };
     let headers = vec![
@@ -57,6 +63,24 @@ pub(crate) fn answer(request: &Request, title: &TitleInfo) -> Answer {
             segment: None,
         })
     })
+}
+
+/// A recording that is still being made: from its beginning to its end, whenever that will be. There are no ranges of it.
+fn growing(title: &TitleInfo) -> Answer {
+    let body = Body::Media(OrderedMedia {
+        title: title.name.clone(),
+        bytes: ALL_THAT_COMES,
+        before: Vec::new(),
+        ahead_ms: FAST_START_MS,
+        quota: None,
+        segment: None,
+    });
+    let headers = vec![
+        ("Content-Type", MPEG_TS.to_owned()),
+        ("Accept-Ranges", "none".to_owned()),
+        ("Cache-Control", "no-store".to_owned()),
+    ];
+    Answer { status: 200, headers, body }
 }
 
 /// The response with something of `length` bytes or a part of it, as the request has it; `body` gives bytes of it.

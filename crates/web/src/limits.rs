@@ -106,6 +106,8 @@ pub const RETRY_AFTER_S: u32 = 5;
 
 /// No segment is ended before this by choice: each costs a request.
 pub const HLS_LEAST_TICKS: u64 = 2 * MEDIA_HZ;
+/// Longest segment that the playlist of a recording announces: six seconds and the distance to a key picture, unless these are further apart.
+pub const RECORDED_TARGET_S: u64 = 10;
 /// Bytes in front of a segment among which its tables are looked for: a PAT every 100 ms, at 10 Mb/s.
 pub const TABLES_LOOK_BYTES: usize = 128 * 1024 / TS_PACKET_BYTES * TS_PACKET_BYTES;
 /// Bytes from a title's first access point among which its streams are looked at: the first second of 4 Mb/s, with every stream in it.

@@ -47,7 +47,7 @@ impl RoutedRequest<'_> {
         let carried = session_of(self.request.query.as_deref());
         let by_engine = match kind {
             ResourceKind::Media => true,
-            ResourceKind::Master => browsers_play_stored(&title.streams),
+            ResourceKind::Master => title.is_growing() || browsers_play_stored(&title.streams),
             ResourceKind::Cmaf | ResourceKind::CmafMedia => false,
             // Pictures and subtitles are not counted, so they begin no session.
             ResourceKind::CmafStills | ResourceKind::Subtitles | ResourceKind::CmafSubtitles => {
@@ -64,7 +64,7 @@ impl RoutedRequest<'_> {
             mean_rate: all().map(|title| title.mean_rate).max().unwrap_or(title.mean_rate),
             peak_rate: all().map(|title| title.peak_rate).max().unwrap_or(title.peak_rate),
             by_engine,
-            is_reloaded: false,
+            is_reloaded: title.is_growing(),
         };
         self.session_link(seen, wanted).await
     }

@@ -11,7 +11,7 @@ use millrace_core::time::Instant;
 use super::ahead::owed;
 use super::{Engine, time_behind, time_of};
 use crate::batch::{BatchEntry, Burst, EntryContent};
-use crate::frame::{bytes_of, fits, times};
+use crate::frame::{bytes_of, fits, is_endless, is_part, times};
 use crate::limits::{FIRST_REPORT_NS, LATE_NS, MAX_UNREACHABLE_NS, RTCP_INTERVAL_NS};
 use crate::stream::{ExtentProgress, Input, NEVER, flag, pending};
 use crate::types::{FailReason, LeaseFailure, StopReason};
@@ -55,7 +55,8 @@ impl Engine {
         }
         self.schedule(index, now);
         let stream = &mut self.streams[index as usize];
-        if self.batch.lease(index, extent).is_some_and(Lease::grows) {
+        let is_endless = is_endless(&self.cold[index as usize].media);
+        if is_endless || self.batch.lease(index, extent).is_some_and(Lease::grows) {
             // Media written late is late for good: the viewer's buffer makes up for it once, not
             // each time.
             stream.pace.at = stream.pace.at.plus_ns(now.ns_since(stream.due));
@@ -84,9 +85,9 @@ impl Engine {
     /// next extent: the first that departs no more than [`LEASE_AHEAD_NS`] before the last, or one
     /// before it.
     pub(super) fn note_ask_at(&mut self, index: u32) {
-        let stream = &mut self.streams[index as usize];
+        let (stream, cold) = (&mut self.streams[index as usize], &self.cold[index as usize]);
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
-        if lease.is_partial() {
+        if is_part(&cold.media, lease) {
             // The rest of this one comes first.
             stream.ask_at = stream.per_extent;
             return;
@@ -316,7 +317,9 @@ impl Engine {
             let behind = held.map(time_behind).unwrap_or_default();
             let span = held.map_or(behind, |lease| behind.since(time_of(lease, 0)));
             let grows = held.is_some_and(Lease::grows);
-            self.cold_mut(index).time_behind = behind;
+            let cold = self.cold_mut(index);
+            cold.time_behind = behind;
+            let grows = grows || is_endless(&cold.media);
             self.release(index, (burst.extent % 2) as usize);
             self.note_ask_at(index);
             if self.stream(index).rushes() && !run_is_done && !grows {
@@ -337,7 +340,7 @@ impl Engine {
     pub(super) fn want_more(&mut self, index: u32) {
         let (stream, cold) = (&self.streams[index as usize], &mut self.cold[index as usize]);
         let Some(lease) = self.batch.lease(index, stream.extent) else { return };
-        if !lease.is_partial() || stream.place() < lease.content().packets {
+        if !is_part(&cold.media, lease) || stream.place() < lease.content().packets {
             return;
         }
         let extent = stream.extent;

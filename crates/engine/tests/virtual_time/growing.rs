@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use millrace_core::ids::{RunSerial, StreamId};
-use millrace_core::pool::{ExtentArena, Growing, HeapRegion};
+use millrace_core::pool::{ExtentArena, ExtentContent, Growing, HeapRegion};
 use millrace_core::seam::{Payload, SendOutcome, TransmitBatch, Want};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
@@ -73,6 +73,23 @@ impl Live {
         self.engine.handle_lease(self.now, STREAM, RUN, extent, lease);
     }
 
+    /// Fills an extent as one that does not grow and lends it.
+    fn lend_filled(&mut self, extent: u32, packets: u32) {
+        let (layout, first) = (self.film.layout, extent * PER_EXTENT);
+        let mut fill = self.arena.fill(extent).unwrap();
+        for place in 0..packets {
+            let time = self.film.time(first + place);
+            let header = self.film.timeline.header(first + place, time).emit();
+            fill.bytes_mut()[place as usize * layout.slot_bytes()..][..12].copy_from_slice(&header);
+            let record = millrace_core::packet::PacketMeta::new(0, 0, time).to_bytes();
+            fill.bytes_mut()[layout.meta_offset(place, packets)..][..record.len()].copy_from_slice(&record);
+        }
+        fill.publish();
+        let content = ExtentContent { packets, ..self.film.content(extent) };
+        let lease = self.arena.lend(extent, content).unwrap();
+        self.engine.handle_lease(self.now, STREAM, RUN, extent, lease);
+    }
+
     /// Sends the packets due within `ns`; returns the first packet that was not sent.
     fn run_for(&mut self, ns: u64) -> u32 {
         let end = self.now.plus_ns(ns);
@@ -133,6 +150,27 @@ fn growing_extent_is_sent_and_rest_requested_once() {
     let counters = live.engine.counters();
     assert_eq!((counters.overdue, counters.starved, counters.catch_ups), (0, 0, 0), "{counters:?}");
     assert_eq!((live.arena.leases(0), live.arena.leases(1)), (1, 1), "only the writers have them");
+}
+
+/// A recording is read from its files: its extents are whole, but for the last one.
+#[test]
+fn short_last_extent_of_endless_title_is_sent_and_the_end_asked_for() {
+    let mut live = Live::new(0);
+    live.want(0);
+    live.lend_filled(0, PER_EXTENT);
+    assert_eq!(live.run_for(S), PER_EXTENT);
+    live.want(PER_EXTENT);
+    // Written late: late for good, and not sent all at once.
+    live.run_for(5 * S);
+    live.lend_filled(1, 50);
+    assert!((PER_EXTENT + 1..PER_EXTENT + 50).contains(&live.run_for(20 * MS)), "{}", live.sent);
+    assert_eq!(live.run_for(S), PER_EXTENT + 50);
+    live.want(PER_EXTENT + 50);
+    live.fail(1, LeaseFailure::Ended);
+    live.run_for(4 * S);
+    let counters = live.engine.counters();
+    assert_eq!((counters.overdue, counters.starved, counters.catch_ups), (0, 0, 0), "{counters:?}");
+    assert_eq!(live.end(), (StopReason::Finished, PER_EXTENT + 50, sequence_of(PER_EXTENT + 50)));
 }
 
 #[test]

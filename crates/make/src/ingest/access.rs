@@ -22,7 +22,7 @@ pub(crate) enum PictureAccess {
 }
 
 /// Looks at the elementary stream from the start of a PES packet up to its first picture.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PictureLook {
     syntax: VideoSyntax,
     bytes: Vec<u8>,

@@ -43,7 +43,7 @@ struct Candidate {
 }
 
 /// Collects the title's access points.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AccessList {
     /// Packets with tables and their times once known, ascending.
     tables: VecDeque<(u64, Option<u64>)>,

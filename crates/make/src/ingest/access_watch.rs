@@ -26,7 +26,7 @@ pub(crate) struct BarePictures {
 }
 
 /// See the module's text.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct AccessWatch {
     /// Access points found.
     pub(crate) list: AccessList,

@@ -111,7 +111,7 @@ impl ClockInterval {
 }
 
 /// Rates seen: of the last second, the fastest, and whether all are the same.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Rates {
     window: VecDeque<ClockInterval>,
     total: ClockInterval,
@@ -171,7 +171,7 @@ impl Rates {
 }
 
 /// Turns anchors into points. See the module's text for the rules.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MediaClock {
     /// The clock was written by ffmpeg for us: forward jumps are real.
     trusted: bool,

@@ -71,7 +71,7 @@ struct Stamped {
 }
 
 /// Chooses the clock and follows it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ClockSource {
     trusted: bool,
     stamped: Vec<Stamped>,

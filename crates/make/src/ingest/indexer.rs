@@ -62,7 +62,7 @@ struct PidState {
 }
 
 /// See the module's text.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Indexer {
     pids: Vec<PidState>,
     bytes: u64,

@@ -14,7 +14,7 @@ use millrace_media::psi::PmtStream;
 const HEADER_BYTES: usize = 8;
 
 /// Collects the title's layouts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LayoutList {
     done: Vec<LayoutStream>,
     now: Vec<LayoutStream>,

@@ -31,7 +31,7 @@ pub(crate) struct CompletePacket {
 }
 
 /// Packets of one size. A packet is handed out when it is whole, its time is known and nothing more can mark it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Packetizer {
     packet_bytes: usize,
     sums: bool,
@@ -150,7 +150,7 @@ impl Packetizer {
 }
 
 /// Highest rate over windows of 1 s that slide by 10 ms.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PeakRate {
     slots: [u64; Self::SLOTS as usize],
     now: u64,

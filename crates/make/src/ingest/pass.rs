@@ -65,6 +65,16 @@ pub(crate) fn pass<R: ByteSource, S: IndexSink>(
     options: &IndexOptions,
     sink: &mut S,
 ) -> Result<Passed, R::Error> {
+    watched_pass(source, options, sink, &mut |_, _| Ok(()))
+}
+
+/// The same; `watch` sees the indexer and the sink after each read.
+pub(crate) fn watched_pass<R: ByteSource, S: IndexSink>(
+    source: &mut R,
+    options: &IndexOptions,
+    sink: &mut S,
+    watch: &mut dyn FnMut(&Indexer, &mut S) -> Result<(), StreamError>,
+) -> Result<Passed, R::Error> {
     let mut framer = Framer::new(BUFFER_BYTES);
     let mut indexer = Indexer::new(&options.packet_sizes, S::SUMS, options.trusted_clock);
     let mut framing = options.framing;
@@ -90,6 +100,7 @@ pub(crate) fn pass<R: ByteSource, S: IndexSink>(
             indexer.run(run, gap, sink)?;
         }
         done.media = indexer.media_done();
+        watch(&indexer, sink)?;
     }
     let framing = framing.ok_or(StreamError::NoPackets { bytes: done.source_bytes })?;
     let skipped = framer.skipped();
@@ -116,7 +127,7 @@ pub fn index_only<S: IndexSink>(
     pass(&mut ReaderSource(reader), options, sink)
 }
 
-struct ReaderSource<'a>(&'a mut dyn Read);
+pub(crate) struct ReaderSource<'a>(pub(crate) &'a mut dyn Read);
 
 impl ByteSource for ReaderSource<'_> {
     type Error = StreamError;

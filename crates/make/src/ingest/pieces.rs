@@ -28,7 +28,7 @@ impl Slope {
 }
 
 /// Merges points that lie on a line: a constant rate becomes one piece, a variable one keeps its points.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PieceList {
     pieces: Vec<ClockPiece>,
     start: Point,

@@ -38,7 +38,7 @@ impl PresentedStream {
 }
 
 /// Follows the stamps of sound and pictures.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Presentation {
     /// First byte and lowest first stamp of each base.
     bases: Vec<(u64, u64)>,

@@ -22,7 +22,7 @@ pub(crate) struct TableNews {
     pub pids_changed: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ProgramEntry {
     number: u16,
     table_pid: u16,
@@ -32,7 +32,7 @@ struct ProgramEntry {
 }
 
 /// The tables of a transport stream.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Programs {
     pat: SectionAssembler,
     /// Sections of the PAT by number.

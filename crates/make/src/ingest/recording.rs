@@ -1,46 +1,87 @@
 //! Recordings: transport streams that come for hours, from a source that cannot be asked again.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
 
-use millrace_core::packet::PacketMeta;
 use millrace_core::seam::Clock;
-use millrace_core::time::{Instant, NS_PER_S};
-use millrace_store::StoreError;
+use millrace_core::time::NS_PER_S;
+use millrace_store::index::TitleIndex;
 use millrace_store::volume::{
-    InterruptedRecording, Naming, RecordingNote, SourceIdentity, TitleInfo, TitleWriter, Volume, unix_s,
+    FinishTitle, GrowingMedia, InterruptedRecording, Naming, RecordingNote, SourceIdentity, TitleInfo,
+    TitleWriter, Volume, unix_s,
 };
 
 use super::error::{IngestError, StreamError};
 use super::framing::Framing;
-use super::pass::{self, IndexOptions, Passed};
-use super::sink::IndexSink;
+use super::indexed::Indexed;
+use super::indexer::Indexer;
+use super::pass::{self, IndexOptions, Passed, ReaderSource};
+use super::sink::NullSink;
 use super::{IngestOptions, UncommittedTitle, check_packet_sizes, stream_error};
 use crate::limits::ingest::RECORDING_FLUSH_NS;
 
 /// Makes a title of the transport stream that `reader` returns until its end. The media is on the disks a second after it came, and stays
-/// there even if the program dies: [`finish_interrupted`] makes a title of it.
+/// there even if the program dies: [`finish_interrupted`] makes a title of it. A reader that fails with
+/// [`ErrorKind::ConnectionAborted`] wants none: nothing is left then.
+///
+/// `grew` gets the media for those who watch it meanwhile, and the title as it is then, whenever there is more of it.
 ///
 /// # Errors
-/// [`IngestError`]: nothing came, or the store fails. The media written until then is kept for [`finish_interrupted`].
+/// [`IngestError`]: nothing came, the reader wants no title, or the store fails. The media written until then is kept for
+/// [`finish_interrupted`].
 pub fn record(
     volume: &Volume,
     note: &RecordingNote,
     options: &IngestOptions,
     clock: &dyn Clock,
     reader: &mut dyn Read,
+    grew: &mut dyn FnMut(&Arc<GrowingMedia>, TitleInfo, TitleIndex),
 ) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
-    let writer = TitleWriter::begin_recording(volume, &options.packet_sizes, note)?;
-    let mut sink = FlushingSink { writer, clock, flushed: clock.now() };
-    let passed = pass::index_only(reader, &how(options), &mut sink);
-    match passed {
-        Ok(passed) => commit(sink.writer, passed, note, Vec::new()),
+    let mut writer = TitleWriter::begin_recording(volume, &options.packet_sizes, note)?;
+    let growing = writer.growing().cloned();
+    let (mut flushed, mut shown) = (clock.now(), 0);
+    let mut watch = |indexer: &Indexer, writer: &mut TitleWriter| -> Result<(), StreamError> {
+        if indexer.bytes() > 0 {
+            writer.begins_now();
+        }
+        let now = clock.now();
+        if now.ns_since(flushed) < RECORDING_FLUSH_NS {
+            return Ok(());
+        }
+        flushed = now;
+        writer.flush()?;
+        let Some(growing) = writer.growing().cloned() else { return Ok(()) };
+        // An index of many hours is long: it is made again when a thousandth more has come.
+        if growing.packets() > shown + shown / 1_000 {
+            shown = growing.packets();
+            // Without tables and a clock it cannot be watched yet.
+            if let Ok(indexed) = indexer.clone().finish(&mut NullSink)
+                && let Ok((info, index)) = writer.as_it_grows(finish(indexed, note))
+            {
+                grew(&growing, info, index);
+            }
+        }
+        Ok(())
+    };
+    let passed = pass::watched_pass(&mut ReaderSource(reader), &how(options), &mut writer, &mut watch);
+    let title = match passed {
+        Ok(passed) => commit(writer, passed, note, Vec::new()),
         Err(StreamError::NoPackets { .. }) => {
-            sink.writer.discard();
+            writer.discard();
             Err(IngestError::Empty { path: note.source.clone() })
         }
+        Err(StreamError::Read { error, .. }) if error.kind() == ErrorKind::ConnectionAborted => {
+            writer.discard();
+            Err(IngestError::Cancelled { path: note.source.clone() })
+        }
         Err(error) => Err(stream_error(&note.source, error)),
+    };
+    if let Some(growing) = growing {
+        // Its viewers play the rest.
+        title.as_ref().map_or_else(|_| growing.abandon(), |title| growing.finish(title.packets));
     }
+    title
 }
 
 /// Makes a title of a recording whose program has died, and removes its remains. `None`: nothing had come.
@@ -81,36 +122,21 @@ fn commit(
     note: &RecordingNote,
     notes: Vec<String>,
 ) -> Result<TitleInfo, IngestError> {
-    let identity = SourceIdentity {
-        path: note.source.clone(),
-        bytes: passed.source_bytes,
-        modified_unix_ns: unix_s() * NS_PER_S,
-    };
-    let naming = Naming { title: Some(note.title.clone()), ..Naming::default() };
-    Ok(UncommittedTitle::new(writer, passed, notes).commit(note.name.clone(), identity, None, naming)?)
+    let source = SourceIdentity { bytes: passed.source_bytes, ..identity(&passed.indexed, note) };
+    Ok(UncommittedTitle::new(writer, passed, notes).commit(note.name.clone(), source, None, naming(note))?)
 }
 
-/// Makes the media durable every now and then.
-struct FlushingSink<'a> {
-    writer: TitleWriter,
-    clock: &'a dyn Clock,
-    flushed: Instant,
+/// The title that the indexed media makes.
+fn finish(indexed: Indexed, note: &RecordingNote) -> FinishTitle {
+    let source = identity(&indexed, note);
+    FinishTitle { naming: naming(note), ..indexed.finish(note.name.clone(), source) }
 }
 
-impl IndexSink for FlushingSink<'_> {
-    const SUMS: bool = TitleWriter::SUMS;
+fn identity(indexed: &Indexed, note: &RecordingNote) -> SourceIdentity {
+    let (path, bytes) = (note.source.clone(), indexed.bytes);
+    SourceIdentity { path, bytes, modified_unix_ns: unix_s() * NS_PER_S }
+}
 
-    fn data(&mut self, ts: &[u8]) -> Result<(), StoreError> {
-        self.writer.data(ts)?;
-        let now = self.clock.now();
-        if now.ns_since(self.flushed) >= RECORDING_FLUSH_NS {
-            self.writer.flush()?;
-            self.flushed = now;
-        }
-        Ok(())
-    }
-
-    fn meta(&mut self, packet_bytes: u16, meta: PacketMeta) -> Result<(), StoreError> {
-        self.writer.meta(packet_bytes, meta)
-    }
+fn naming(note: &RecordingNote) -> Naming {
+    Naming { title: Some(note.title.clone()), ..Naming::default() }
 }

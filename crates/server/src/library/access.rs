@@ -5,11 +5,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
+use millrace_media::ts_packet::PTS_MODULUS;
 use millrace_store::StoreError;
 use millrace_store::blocking::Timeout;
+use millrace_store::index::TitleIndex;
+use millrace_store::stripes::StripeLayout;
 use millrace_store::volume::TitleFiles;
 
-use crate::service::{AccessPoint, AccessPoints};
+use crate::service::{AccessPoint, AccessPoints, FecMatrix, Presentation, TimeBase};
+
+/// Returns the title's time stamps according to the index, moved by `offset`.
+pub(super) fn presentation(index: &TitleIndex, offset: u64) -> Presentation {
+    let bases = index.bases().iter().map(|base| {
+        let first_pts = (base.first_pts + offset) % PTS_MODULUS;
+        TimeBase { time: base.time, first_pts }
+    });
+    Presentation::new(index.parts().end, bases.collect())
+}
+
+/// Returns the FEC that can be sent for these stripes; `None` without parity, or if a header of ST
+/// 2022-1 has no room for them.
+pub(super) fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
+    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
+    Some(FecMatrix {
+        data_units: small(stripes.k())?,
+        parity_units: small(stripes.m())?,
+        unit_packets: u8::try_from(stripes.unit_packets()).ok()?,
+    })
+}
 
 /// Index and packet times of a title in one packet size. An opener puts the files in; readers never
 /// wait for one to be opened.

@@ -7,6 +7,7 @@
 //! | [`writers`] | which files other programs still write |
 //! | [`skipped`] | the reports made about files and folders that were left out |
 //! | [`open_titles`] | the titles of the store, as the control plane sees them |
+//! | [`growing`] | recordings that are still being made, among them |
 //! | [`reader`] | the control thread's access to them: looks them up, requests their opening |
 //! | [`remote`] | titles that only a library has, and their fetches |
 //! | `retry_timer` | when work that failed for a cause that may pass is tried again |
@@ -15,6 +16,7 @@
 //! | `openers` | the threads that open them |
 
 mod access;
+pub mod growing;
 pub mod on_use;
 pub mod open_titles;
 mod openers;

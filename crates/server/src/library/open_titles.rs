@@ -17,11 +17,14 @@ use millrace_store::StoreError;
 use millrace_store::volume::{ListedAt, ListedTitle, Listing, Rendition, TitleInfo, UnreadableTitle, Volume};
 
 use super::access::Access;
+use super::growing::GrowingTitle;
 
 /// The titles there are now.
 #[derive(Default)]
 pub struct OpenTitles {
     titles: Mutex<BTreeMap<String, Arc<ServedTitle>>>,
+    /// Recordings that are still being made, by name. A stored title of the same name comes first: the recording has become it.
+    growing: Mutex<BTreeMap<String, Arc<GrowingTitle>>>,
     listed: Mutex<Listed>,
     version: AtomicU64,
 }
@@ -140,11 +143,48 @@ impl OpenTitles {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// All titles, by name, without those that are derived from them.
+    /// All stored titles, by name, without those that are derived from them.
     pub fn titles(&self) -> Vec<TitleInfo> {
         let titles = self.lock();
         let infos = titles.values().map(|shelved| &shelved.listed.info);
         infos.filter(|info| info.derived.is_none()).cloned().collect()
+    }
+
+    fn lock_growing(&self) -> MutexGuard<'_, BTreeMap<String, Arc<GrowingTitle>>> {
+        // Each change is one insertion or removal.
+        self.growing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The recordings that are being made and can be watched, beside the stored titles.
+    pub fn growing_titles(&self) -> Vec<TitleInfo> {
+        let growing: Vec<_> = self.lock_growing().values().map(|title| title.info()).collect();
+        let titles = self.lock();
+        let is_beside = |info: &&Arc<TitleInfo>| !titles.contains_key(&info.name);
+        growing.iter().filter(is_beside).map(|info| TitleInfo::clone(info)).collect()
+    }
+
+    /// The recording of this name that is being made.
+    pub fn growing(&self, name: &str) -> Option<Arc<GrowingTitle>> {
+        self.lock_growing().get(name).filter(|_| !self.lock().contains_key(name)).cloned()
+    }
+
+    /// A recording can be watched from now on.
+    pub fn add_growing(&self, title: Arc<GrowingTitle>) {
+        let name = title.info().name.clone();
+        self.lock_growing().insert(name, title);
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The list of titles has to be made again: a recording has become much longer.
+    pub fn note_growth(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A recording is a stored title, or there will be none of it.
+    pub fn remove_growing(&self, name: &str) {
+        if self.lock_growing().remove(name).is_some() {
+            self.version.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Returns the titles that show the one of this name at other speeds, from memory.
@@ -188,7 +228,8 @@ impl OpenTitles {
 
     /// Returns the description of the title of this name.
     pub fn info_named(&self, name: &str) -> Option<TitleInfo> {
-        self.lock().get(name).map(|served| served.listed.info.clone())
+        let stored = self.lock().get(name).map(|served| served.listed.info.clone());
+        stored.or_else(|| Some(TitleInfo::clone(&*self.growing(name)?.info())))
     }
 
     /// All titles, also derived ones.

@@ -15,15 +15,13 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, MAX_OPEN_TITLES};
 use millrace_core::packet::WireLayout;
 use millrace_core::scale::Scale;
 use millrace_core::seam::Clock;
-use millrace_media::ts_packet::PTS_MODULUS;
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::StoreError;
-use millrace_store::cache::{Cache, ReadyTitle, TitleSource};
-use millrace_store::index::TitleIndex;
-use millrace_store::stripes::StripeLayout;
+use millrace_store::cache::{Cache, GrowingTitle as GrowingSource, ReadyTitle, TitleSource};
 use millrace_store::transform::{Derivation, DeriveTitleError, Transforms, timeline_of};
 use millrace_store::volume::{self, Derived, Volume};
 
+use super::access::{matrix, presentation};
 use super::on_use::OnUse;
 use super::open_titles::{OpenTitles, ServedTitle};
 use super::openers::{Openers, Results};
@@ -32,29 +30,8 @@ use crate::admission::CacheFigures;
 use crate::limits::MAX_OPENINGS;
 use crate::limits::control::MAX_IDLE_TITLES;
 use crate::service::{
-    CachedParity, FecMatrix, Library, NeededPart, OpenError, Presentation, Rendition, TimeBase, TitleEntry,
-    TitlePart, Transformed,
+    CachedParity, Library, NeededPart, OpenError, Rendition, TitleEntry, TitlePart, Transformed,
 };
-
-/// Returns the title's time stamps according to the index, moved by `offset`.
-fn presentation(index: &TitleIndex, offset: u64) -> Presentation {
-    let bases = index.bases().iter().map(|base| {
-        let first_pts = (base.first_pts + offset) % PTS_MODULUS;
-        TimeBase { time: base.time, first_pts }
-    });
-    Presentation::new(index.parts().end, bases.collect())
-}
-
-/// Returns the FEC that can be sent for these stripes; `None` without parity, or if a header of ST
-/// 2022-1 has no room for them.
-fn matrix(stripes: &StripeLayout) -> Option<FecMatrix> {
-    let small = |n: usize| u8::try_from(n).ok().filter(|&n| n > 0);
-    Some(FecMatrix {
-        data_units: small(stripes.k())?,
-        parity_units: small(stripes.m())?,
-        unit_packets: u8::try_from(stripes.unit_packets()).ok()?,
-    })
-}
 
 /// The control thread's hand among the titles.
 pub struct TitleReader {
@@ -79,13 +56,25 @@ pub struct TitleReader {
 /// A title in one packet size, or one of its parity tracks: each is open, cached and closed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OpenKey {
-    Media { id: TitleId, packet_bytes: usize, is_raw: bool, transform: Option<u8> },
-    Parity { id: TitleId, track: u8 },
+    Media {
+        id: TitleId,
+        packet_bytes: usize,
+        is_raw: bool,
+        transform: Option<u8>,
+    },
+    Parity {
+        id: TitleId,
+        track: u8,
+    },
+    /// A recording that is being made. The stored title that it becomes has another key.
+    Growing {
+        id: TitleId,
+    },
 }
 
 impl OpenKey {
     fn id(self) -> TitleId {
-        let (Self::Media { id, .. } | Self::Parity { id, .. }) = self;
+        let (Self::Media { id, .. } | Self::Parity { id, .. } | Self::Growing { id }) = self;
         id
     }
 }
@@ -244,6 +233,23 @@ impl TitleReader {
         self.open.len() < MAX_OPEN_TITLES
     }
 
+    /// One more viewer of a recording that is being made, or was when it was looked up.
+    fn open_growing(&mut self, entry: &TitleEntry) -> Result<TitleRef, OpenError> {
+        let key = OpenKey::Growing { id: entry.id };
+        if !self.open.contains_key(&key) {
+            let growing =
+                self.open_titles.growing(&entry.name).filter(|growing| growing.media().id() == entry.id);
+            let media = Arc::clone(growing.ok_or_else(removed)?.media());
+            let (packets, layout) = (entry.packets, entry.layout);
+            let title = ReadyTitle::of_source(Box::new(GrowingSource(media)));
+            self.adopt(key, UncachedTrack { title, packets, layout })?;
+        }
+        let open = self.open.get_mut(&key).ok_or(OpenError::Full)?;
+        open.viewers += 1;
+        self.idle.retain(|&idle| idle != key);
+        Ok(open.track.title)
+    }
+
     /// Hands a title over to the cache. It has no viewers yet.
     fn adopt(&mut self, key: OpenKey, ready: UncachedTrack) -> Result<(), OpenError> {
         if self.open.contains_key(&key) {
@@ -351,6 +357,8 @@ fn open_track(
             let files = volume.open_parity(id, track).map_err(|error| said_of(volume, error))?;
             (files.packets(), files.layout(), ReadyTitle::of_source(Box::new(files)))
         }
+        // Its files are open already: it is never asked for here.
+        OpenKey::Growing { .. } => return Err(removed()),
     };
     Ok(Box::new(UncachedTrack { title, packets, layout }))
 }
@@ -458,7 +466,10 @@ impl Library for TitleReader {
     }
 
     fn find(&mut self, name: &str) -> Option<TitleEntry> {
-        let Some(served) = self.open_titles.get(name) else { return self.remote.as_ref()?.entry(name) };
+        let Some(served) = self.open_titles.get(name) else {
+            let growing = self.open_titles.growing(name).map(|growing| growing.entry());
+            return growing.or_else(|| self.remote.as_ref()?.entry(name));
+        };
         let info = &served.listed.info;
         let files = served.access.files();
         let layout = files.as_ref().map(|files| files.layout);
@@ -547,6 +558,9 @@ impl Library for TitleReader {
             let (remote, title) = remote.ok_or_else(removed)?;
             return Err(OpenError::Coming(remote.request(&title, MonotonicClock.now())));
         }
+        if entry.is_endless() {
+            return self.open_growing(entry);
+        }
         self.current(entry).ok_or_else(removed)?;
         if let Some(lost) = self.lost(entry) {
             return Err(OpenError::MembersLost(lost));
@@ -574,7 +588,10 @@ impl Library for TitleReader {
         if let Some(remote) = &self.remote {
             remote.end_use(key.id());
         }
-        if open.viewers == 0 {
+        if open.viewers == 0 && matches!(key, OpenKey::Growing { .. }) {
+            // Its files are those of another title by now, or of none: they must not keep their space.
+            self.close_key(key);
+        } else if open.viewers == 0 {
             self.idle.push_back(key);
             self.close_idle(MAX_IDLE_TITLES);
         }

@@ -84,6 +84,8 @@ pub const RECORD_BEGIN_WAIT: Duration = Duration::from_secs(60);
 pub const RECORD_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Media that is recorded between two looks at the free space of the disks.
 pub const RECORD_SPACE_LOOK_BYTES: u64 = 256 << 10;
+/// The list of titles is made again whenever a recording has become this much longer: pages load it then.
+pub const RELIST_TICKS: u64 = 10 * MEDIA_HZ;
 /// A recording ends when a disk has less room than this beyond its reserve: a writer holds a mebibyte, and index and sums come at the end.
 pub const RECORD_ROOM_BYTES: u64 = 2 << 20;
 /// Longest time that the server waits at its end until recordings are titles. Others are finished at the next start.

@@ -6,17 +6,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use millrace_core::time::MediaTicks;
 use millrace_make::ingest::{IngestError, IngestOptions, finish_interrupted, record};
 use millrace_offload::clock::MonotonicClock;
 use millrace_offload::thread_priority::yield_to_all;
-use millrace_store::volume::{RecordingNote, TitleInfo, Volume, slug, title_text, unix_s};
+use millrace_store::index::TitleIndex;
+use millrace_store::volume::{GrowingMedia, RecordingNote, TitleInfo, Volume, slug, title_text, unix_s};
 use millrace_web::{LiveRecording, RecordingRefusal, RecordingWish};
 
 use super::tap::{RecordingProgress, TapReader};
 use super::titles::LiveTitles;
 use crate::date::utc_minute;
+use crate::library::growing::GrowingTitle;
 use crate::library::open_titles::OpenTitles;
-use crate::limits::live::{RECORD_ROOM_BYTES, RECORD_SPACE_LOOK_BYTES, RECORDING_STOP, RECORDING_STOP_LOOK};
+use crate::limits::live::{
+    RECORD_ROOM_BYTES, RECORD_SPACE_LOOK_BYTES, RECORDING_STOP, RECORDING_STOP_LOOK, RELIST_TICKS,
+};
 
 struct RunningRecording {
     /// Name of the live title.
@@ -66,7 +71,8 @@ impl Recordings {
         let title = wish.title.map(|title| title_text(&title)).filter(|title| !title.is_empty());
         let title = title.unwrap_or_else(|| format!("{source} {}", utc_minute(began_unix_s)));
         let path = format!("live:{source}").into();
-        let note = RecordingNote { name: slug(&title), title, source: path, began_unix_s };
+        let (name, title) = self.free_names(&running, &title)?;
+        let note = RecordingNote { name, title, source: path, began_unix_s };
         reader.end_after(wish.for_s.map(Duration::from_secs));
         let progress = Arc::clone(reader.progress());
         let ends_unix_s = wish.for_s.map(|length_s| began_unix_s.saturating_add(length_s));
@@ -80,6 +86,35 @@ impl Recordings {
         running.retain(|recording| !recording.thread.is_finished());
         running.push(recording);
         Ok(report)
+    }
+
+    /// Name and display name that neither a title nor another recording has.
+    fn free_names(
+        &self,
+        running: &[RunningRecording],
+        title: &str,
+    ) -> Result<(String, String), RecordingRefusal> {
+        let (mut wish, mut shown, mut number) = (slug(title), title.to_owned(), 1);
+        loop {
+            let free = self.store.volume.free_names(&wish, &shown);
+            let (name, title) = free.map_err(|error| RecordingRefusal::NoRoom(error.to_string()))?;
+            let is_taken = |other: &RunningRecording| !other.thread.is_finished() && other.note.name == name;
+            if !running.iter().any(is_taken) {
+                return Ok((name, title));
+            }
+            number += 1;
+            (wish, shown) = (slug(&format!("{title} {number}")), format!("{title} ({number})"));
+        }
+    }
+
+    /// Ends the recording that is the title of this name, and makes no title of it; `false`: there is none.
+    pub fn abort(&self, name: &str) -> bool {
+        let running = self.lock();
+        let is_it = |of: &&RunningRecording| of.note.name == name && !of.thread.is_finished();
+        let Some(recording) = running.iter().find(is_it) else { return false };
+        recording.progress.abort();
+        self.store.open_titles.remove_growing(name);
+        true
     }
 
     /// Ends the recording of a live title; it becomes a title within moments.
@@ -196,8 +231,14 @@ impl RecordingStore {
     fn record(&self, note: &RecordingNote, reader: TapReader) {
         let progress = Arc::clone(reader.progress());
         let mut reader = WhileThereIsRoom { reader, store: self, taken: 0, looked: 0 };
-        match record(&self.volume, note, &self.ingest, &MonotonicClock, &mut reader) {
+        let mut shown = Shown { store: self, title: None, listed: MediaTicks(0) };
+        let mut grew = |media: &_, info, index| shown.grow(media, info, index);
+        let title = record(&self.volume, note, &self.ingest, &MonotonicClock, &mut reader, &mut grew);
+        match title {
             Ok(title) => self.added(&title),
+            Err(IngestError::Cancelled { .. }) => {
+                tracing::info!("recording of \"{}\": removed before its end", note.title);
+            }
             Err(IngestError::Empty { .. }) => {
                 tracing::warn!("recording of \"{}\": nothing came that a title can begin with", note.title);
             }
@@ -206,6 +247,8 @@ impl RecordingStore {
                 note.title
             ),
         }
+        // The stored title is listed by now, if there is one.
+        self.open_titles.remove_growing(&note.name);
         if let (_, lost_bytes @ 1..) = progress.bytes() {
             tracing::warn!(
                 "recording of \"{}\": {lost_bytes} bytes are missing, because the disks did not take them in time",
@@ -219,6 +262,32 @@ impl RecordingStore {
         title.notes.iter().for_each(|note| tracing::info!("{}: {note}", title.name));
         if let Err(error) = self.open_titles.look(&self.volume) {
             tracing::warn!("cannot read the store: {error}; keeping the previous list of titles");
+        }
+    }
+}
+
+/// The title that a recording is while it is being made.
+struct Shown<'a> {
+    store: &'a RecordingStore,
+    title: Option<Arc<GrowingTitle>>,
+    /// How long it was when the list of titles was made again.
+    listed: MediaTicks,
+}
+
+impl Shown<'_> {
+    fn grow(&mut self, media: &Arc<GrowingMedia>, info: TitleInfo, index: TitleIndex) {
+        let (titles, duration) = (&self.store.open_titles, info.duration);
+        match &self.title {
+            Some(title) => title.replace(info, index),
+            None => {
+                let title = Arc::new(GrowingTitle::new(Arc::clone(media), info, index));
+                titles.add_growing(Arc::clone(&title));
+                self.title = Some(title);
+            }
+        }
+        if duration.since(self.listed).0 >= RELIST_TICKS {
+            self.listed = duration;
+            titles.note_growth();
         }
     }
 }

@@ -51,6 +51,8 @@ const GOING: u8 = 0;
 const ENDING: u8 = 1;
 /// It has ended, or has to at once.
 const OVER: u8 = 2;
+/// It has to end at once, without a title.
+const UNWANTED: u8 = 3;
 
 impl RecordingProgress {
     /// Bytes handed to the recording, and bytes that it did not take in time.
@@ -70,7 +72,12 @@ impl RecordingProgress {
 
     /// Ends it at once.
     pub(super) fn cut(&self) {
-        self.stage.store(OVER, Ordering::Relaxed);
+        self.stage.fetch_max(OVER, Ordering::Relaxed);
+    }
+
+    /// Ends it at once; no title is made of it.
+    pub(super) fn abort(&self) {
+        self.stage.store(UNWANTED, Ordering::Relaxed);
     }
 
     fn stage(&self) -> u8 {
@@ -215,7 +222,7 @@ impl TapReader {
                     self.look_at_clock();
                     // While the source is silent, the end of the media does not come.
                     let is_late = |since| MonotonicClock.now().ns_since(since) >= RECORD_TAIL_NS;
-                    if self.progress.stage() == OVER || self.ending.is_some_and(is_late) {
+                    if self.progress.stage() >= OVER || self.ending.is_some_and(is_late) {
                         return None;
                     }
                 }
@@ -237,7 +244,11 @@ impl TapReader {
 impl Read for TapReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.piece.len() {
-            let Some(piece) = self.next_piece() else { return Ok(0) };
+            let piece = self.next_piece();
+            if self.progress.stage() == UNWANTED {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            let Some(piece) = piece else { return Ok(0) };
             (self.piece, self.taken) = (piece, 0);
         }
         let length = out.len().min(self.piece.len() - self.taken);

@@ -23,8 +23,8 @@ const SPARE: u8 = 0;
 
 /// The packets that hold these bytes, and where in the first and the last one they begin and end (0: with the packet's end).
 fn packets_of(entry: &TitleEntry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {
-    if entry.is_live() && bytes.end == u64::MAX {
-        // From the last access point on, as long as it comes.
+    if entry.is_endless() && bytes.end == u64::MAX {
+        // A live title from the last access point on, a recording from its beginning, as long as it comes.
         let join = entry.access.access_at_or_before(MediaTicks(0)).packet;
         return Some((join..entry.packets, Numbering::Bytes { head: 0, last: 0 }));
     }

@@ -369,6 +369,8 @@ fn decide(
                 sought.map_or(Some(to), |sought| sought.end(to, is_reverse)).ok_or(Refusal::EmptyRange)?;
             Some(to)
         }
+        // It ends where it will end then.
+        Some(Span { to: None, .. }) if stream.entry.is_endless() && !is_reverse => None,
         Some(Span { to: None, .. }) => Some(if is_reverse { MediaTicks(0) } else { stream.entry.end() }),
         None => None,
     };

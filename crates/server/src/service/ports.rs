@@ -64,21 +64,30 @@ pub struct Transformed {
 }
 
 impl TitleEntry {
-    /// The end that is announced: when the last picture has been shown, which is after the last packet has come.
+    /// The end that is announced: when the last picture has been shown, which is after the last packet has come. That of a recording that is
+    /// still being made moves.
     pub fn end(&self) -> MediaTicks {
+        if let Some(end) = self.access.grown_to() {
+            return end;
+        }
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
     }
 
     /// Whether it is being written while it is sent: it has no last packet, and viewers join where it is.
     pub fn is_live(&self) -> bool {
+        self.is_endless() && self.access.grown_to().is_none()
+    }
+
+    /// Whether it is written while it is sent: a live title, or a recording that was still being made when it was looked up.
+    pub fn is_endless(&self) -> bool {
         self.packets == u32::MAX
     }
 
     /// Returns the same entry without RTP headers, for receivers of plain datagrams; `None` if it
     /// is not available in this form.
     pub fn raw(&self) -> Option<Self> {
-        // A live title is written in one form only.
-        (!self.is_live()).then_some(())?;
+        // A title is written in one form only.
+        (!self.is_endless()).then_some(())?;
         Some(Self { layout: self.layout.raw()?, ..self.clone() })
     }
 }
@@ -125,6 +134,10 @@ pub trait AccessPoints: Send + Sync {
     /// Whether the title is not here, and would be fetched first.
     fn is_remote(&self) -> bool {
         false
+    }
+    /// Of a recording that grows: how far it has come.
+    fn grown_to(&self) -> Option<MediaTicks> {
+        None
     }
     /// The last access point at or before `time`; the title's beginning if there is none.
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;

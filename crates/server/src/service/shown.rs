@@ -1,6 +1,7 @@
 //! A title, and the entry that is sent in its place: times of the one as times of the other.
 
 use millrace_core::ids::TitleRef;
+use millrace_core::packet::PacketMeta;
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 
@@ -49,7 +50,12 @@ impl<'a> ShownEntry<'a> {
 
     /// Where it ends by itself: with the title, or backwards with its beginning.
     pub(super) fn end(self) -> Stop {
-        let time = if self.scale().is_reverse() { MediaTicks(0) } else { self.title.end() };
+        let time = match self.scale().is_reverse() {
+            true => MediaTicks(0),
+            // No place of a recording that grows is behind its end.
+            false if self.title.is_endless() => MediaTicks(PacketMeta::MAX_TICKS),
+            false => self.title.end(),
+        };
         Stop { packet: self.sent.packets, time }
     }
 

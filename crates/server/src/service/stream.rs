@@ -255,7 +255,7 @@ impl PlaybackStream {
             DeliveryState::Paused { next_packet, .. } => {
                 shown.sent.access.time_of(next_packet).map(|time| shown.shown_time(time))
             }
-            DeliveryState::Ended { stop, .. } => Some(stop.time),
+            DeliveryState::Ended { stop, .. } => Some(stop.time.min(self.entry.end())),
         }
     }
 

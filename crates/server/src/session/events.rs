@@ -10,7 +10,7 @@ use super::state::PendingPlay;
 use crate::rtsp::Reply;
 use crate::rtsp::range::npt;
 use crate::sdp::LIVE_RANGE;
-use crate::service::{ConnKey, EndReason, Playing, ServiceEvent, StreamKey};
+use crate::service::{ConnKey, EndReason, Playing, ServiceEvent, StreamKey, TitleEntry};
 
 impl RtspFace<'_> {
     pub(super) fn act_on(&mut self, now: Instant, event: &ServiceEvent) {
@@ -51,6 +51,8 @@ impl RtspFace<'_> {
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));
         if stream.entry().is_live() {
             reply = reply.header(RANGE, LIVE_RANGE);
+        } else if let (Some(from), true) = (playing.from, is_to_open_end(stream.entry(), playing)) {
+            reply = reply.header(RANGE, format!("npt={}-", npt(from)));
         } else if let Some(from) = playing.from {
             // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
             let is_reverse = playing.scale.is_reverse();
@@ -108,4 +110,9 @@ impl RtspFace<'_> {
             self.close(pending.conn);
         }
     }
+}
+
+/// Whether it is played to the end of a recording that is still being made.
+fn is_to_open_end(entry: &TitleEntry, playing: &Playing) -> bool {
+    entry.is_endless() && playing.until >= entry.end()
 }

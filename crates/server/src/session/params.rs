@@ -11,7 +11,7 @@ use super::server::RtspFace;
 use super::state::ReceivedRequest;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, RtspRequest, speeds};
-use crate::sdp::LIVE_RANGE;
+use crate::sdp::{GROWING_RANGE, LIVE_RANGE};
 use crate::service::{ConnKey, FecMode, PlaybackStream, Refusal, RenditionWish, StreamKey};
 
 const TEXT: &str = "text/parameters";
@@ -118,6 +118,7 @@ fn parameter(stream: &PlaybackStream, name: &str, now: Instant) -> Option<String
         // A live title has none.
         "duration" => (!stream.entry().is_live()).then(|| npt(stream.entry().end())),
         "range" if stream.entry().is_live() => Some(LIVE_RANGE.to_owned()),
+        "range" if stream.entry().is_endless() => Some(GROWING_RANGE.to_owned()),
         "range" => Some(format!("npt={}-{}", npt(MediaTicks(0)), npt(stream.entry().end()))),
         "scale" => Some(speeds::format_scale(stream.scale())),
         "speed" => Some(speeds::format_speed(stream.speed())),

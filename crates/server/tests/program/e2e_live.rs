@@ -35,8 +35,15 @@ pub(crate) fn free_port() -> SocketAddr {
 }
 
 impl Site {
-    fn start(scheme: &str) -> Self {
+    pub(crate) fn start(scheme: &str) -> Self {
         Self::with(scheme, &[])
+    }
+
+    /// With its store in this directory.
+    pub(crate) fn in_dir(dir: tempfile::TempDir) -> Self {
+        let to = free_port();
+        let server = Server::start(&dir.path().join("store"), &["--live", &format!("news=udp://{to}")]);
+        Self { dir, server, to }
     }
 
     /// With more options of `serve`.
@@ -217,9 +224,18 @@ pub(crate) struct Viewer {
 
 impl Viewer {
     pub(crate) fn of(site: &Site) -> Self {
+        Self::of_title(site, "live/news")
+    }
+
+    pub(crate) fn of_title(site: &Site, name: &str) -> Self {
         let stream = TcpStream::connect(site.server.addr).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        Self { stream, url: site.rtsp(), cseq: 0 }
+        Self { stream, url: site.server.title(name), cseq: 0 }
+    }
+
+    /// The description.
+    pub(crate) fn describe(&mut self) -> String {
+        self.ask("DESCRIBE", "", "Accept: application/sdp\r\n").1
     }
 
     fn send(&mut self, method: &str, track: &str, headers: &str) {

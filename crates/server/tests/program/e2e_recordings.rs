@@ -93,7 +93,8 @@ impl Site {
         let name = self.until("a title", |site| {
             let titles = site.api("/api/v1/titles");
             let titles = titles["titles"].as_array().unwrap().clone();
-            let found = titles.into_iter().find(|found| found["title"] == title)?;
+            let is_it = |found: &Value| found["title"] == title && found["is_recording"] == false;
+            let found = titles.into_iter().find(is_it)?;
             found["name"].as_str().map(str::to_owned)
         });
         let mut stream = TcpStream::connect(self.server.page()).unwrap();

@@ -17,6 +17,7 @@ mod e2e_fec_gst;
 mod e2e_folders;
 mod e2e_full_disk;
 mod e2e_gone;
+mod e2e_growing;
 mod e2e_hostile;
 mod e2e_lengths;
 mod e2e_library;

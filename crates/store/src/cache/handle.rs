@@ -120,6 +120,8 @@ impl CacheHandle {
             return None;
         }
         let lease = self.residents.lend(ExtentKey { title: want.title, extent: want.extent })?;
+        // Behind the last packet of a recording there is nothing to lend.
+        let lease = Some(lease).filter(|lease| lease.content().packets > want.place.into())?;
         let pushed = self.asks.push(Ask::Took(*want));
         debug_assert!(pushed.is_ok(), "there was room, and nobody else fills it");
         self.untold_since.get_or_insert(now);

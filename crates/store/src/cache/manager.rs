@@ -172,7 +172,7 @@ impl Manager {
     fn turn(&mut self, now: Instant) -> usize {
         let mut work = self.take_control(now);
         work += self.take_asks(now);
-        work += self.policy.take_fed(now);
+        work += self.policy.take_fed(now) + self.policy.take_grown(now);
         self.policy.handle_time(now);
         while let Some(title) = self.policy.next_closed(now) {
             self.forget_title(title);
@@ -342,6 +342,7 @@ impl Manager {
     fn has_work(&self) -> bool {
         self.handles.iter().flatten().any(ManagerEnd::has_work)
             || self.policy.has_fed()
+            || self.policy.has_grown()
             || self.reader.has_done()
             || self.transformer.has_done()
     }

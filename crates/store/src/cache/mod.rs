@@ -25,6 +25,7 @@
 //! | `plain` | titles that are whole in one file |
 //! | `derived` | titles that are transformed when an extent is filled ([`crate::transform`]) |
 //! | `live` | titles that are still being written: the way in for their media |
+//! | `growing` | recordings, read while their files grow |
 //! | `order` | the reads for an extent, and their results |
 //! | `read` | reading many extents at once, each from one file or from files on many members |
 //! | `health` | which members are asked |
@@ -56,6 +57,7 @@ mod error;
 mod evict;
 mod extent_table;
 mod fill;
+mod growing;
 mod handle;
 mod health;
 mod live;
@@ -92,6 +94,7 @@ use millrace_core::seam::{Clock, Doorbell};
 pub use self::config::{CacheConfig, ReadBackend};
 pub use self::derived::DerivedTitle;
 pub use self::error::CacheError;
+pub use self::growing::GrowingTitle;
 pub use self::handle::{CacheHandle, Grant, ReadFailure};
 pub use self::health::MemberHealth;
 pub use self::live::{FeedError, Feeder, Keep, LiveTitle};
@@ -239,6 +242,9 @@ impl Cache {
         let ReadyTitle { title, members } = ready;
         if let Some(members) = members {
             self.watch(members)?;
+        }
+        if let Some(growth) = title.kind().growth() {
+            growth.attach(&self.wake);
         }
         let (reply, answer) = sync_channel(1);
         self.tell(ManagerCommand::Open(title, reply))?;

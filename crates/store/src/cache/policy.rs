@@ -7,6 +7,7 @@
 //! ```
 
 mod closing;
+mod growing;
 mod live;
 
 use std::cmp::Reverse;
@@ -67,6 +68,8 @@ pub(super) struct Policy {
     titles: TitleTable,
     /// Of these, those that are being written.
     live: Vec<(TitleRef, Feed)>,
+    /// Streams that wait for recordings to grow. Some may not wait any more.
+    at_edge: Vec<(ExtentKey, Waiter)>,
     /// Titles to close when no connection may need them again.
     closing: Vec<TitleRef>,
     streams: StreamTable,
@@ -120,6 +123,7 @@ impl Policy {
             joined: HashSet::new(),
             titles: TitleTable::default(),
             live: Vec::new(),
+            at_edge: Vec::new(),
             closing: Vec::new(),
             streams: StreamTable::new(handles),
             plan: ReadPlan::new(extents as usize),
@@ -169,6 +173,9 @@ impl Policy {
     pub(super) fn want(&mut self, now: Instant, handle: u16, want: &Want) {
         if let Some(at) = self.live_at(want.title) {
             return self.want_live(now, handle, want, at);
+        }
+        if self.is_behind_edge(want) {
+            return self.want_at_edge(now, handle, want);
         }
         let key = ExtentKey { title: want.title, extent: want.extent };
         let stream = match self.arrive(now, handle, want) {

@@ -26,6 +26,7 @@ use crate::meta::{CrcFile, META_BLOCK_BYTES, MetaFile, RECORDS_PER_BLOCK};
 use crate::stripes::StripeLayout;
 use crate::sums::DeriveError;
 use crate::transform::Derivation;
+use crate::volume::growing::Growth;
 
 /// Room for the data of one extent, read to the borders of default-size packets, with what alignment adds at both ends.
 pub(super) const DATA_STAGING_BYTES: usize =
@@ -49,6 +50,8 @@ pub enum TrackId {
     Parity(u8),
     /// The media while it is being written.
     Live,
+    /// The media of a recording, read from its files while they grow.
+    Growing,
     /// The media transformed when extents are filled, with the number of the transformation.
     Derived(u8),
 }
@@ -222,6 +225,11 @@ pub(super) trait TitleKind: Send + Sync {
         None
     }
 
+    /// How far the title has grown, if its files grow; `None`: they are complete.
+    fn growth(&self) -> Option<&Growth> {
+        None
+    }
+
     /// Whether packets that are marked as missing are lost for good: then they are reported and, some time later, read again.
     fn holes_are_damage(&self) -> bool {
         true
@@ -290,9 +298,14 @@ impl OpenTitle {
         self.layout
     }
 
+    /// Packets that can be read.
+    pub(super) fn packets(&self) -> u32 {
+        self.kind.growth().map_or(self.packets, Growth::packets)
+    }
+
     /// Extents of the title.
     pub(super) fn extents(&self) -> u32 {
-        self.packets.div_ceil(self.layout.packets_per_extent())
+        self.packets().div_ceil(self.layout.packets_per_extent())
     }
 
     /// Extents that are read together where that can be, so that each member is asked for `read_bytes` at a time.
@@ -303,14 +316,14 @@ impl OpenTitle {
 
     /// Media time at which an extent begins.
     pub(super) fn start_ns(&self, extent: u32) -> Ns {
-        let packet = extent.saturating_mul(self.layout.packets_per_extent()).min(self.packets);
+        let packet = extent.saturating_mul(self.layout.packets_per_extent()).min(self.packets());
         Ns::try_from(self.source().media_time(packet).to_ns()).unwrap_or(Ns::MAX)
     }
 
     /// The packets of an extent; `None` if the title has no such extent.
     pub(super) fn packets_of(&self, extent: u32) -> Option<Range<u32>> {
         let first = extent.checked_mul(self.layout.packets_per_extent())?;
-        let packets = self.packets.checked_sub(first)?.min(self.layout.packets_per_extent());
+        let packets = self.packets().checked_sub(first)?.min(self.layout.packets_per_extent());
         (packets > 0).then_some(first..first + packets)
     }
 
@@ -332,7 +345,7 @@ impl OpenTitle {
         let data = start..end;
         let (mut read, mut crc_packets, mut crcs) = (data.clone(), 0..0, 0..0);
         if self.source().has_crcs() && matches!(self.source().track(), TrackId::Media | TrackId::Derived(_)) {
-            let last = self.packets - 1;
+            let last = self.packets().saturating_sub(1);
             let media_bytes = u64::from(last) * size as u64 + self.source().packet_bytes_at(last) as u64;
             read = to_borders(&data, media_bytes);
             crc_packets = packets_of(&data);

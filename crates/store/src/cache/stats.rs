@@ -333,7 +333,7 @@ impl std::fmt::Display for Trouble {
         let (id, extent, bytes) = (self.id, self.extent, &self.bytes);
         match (&self.path, self.track) {
             (Some(path), _) => write!(f, "{}: bytes {}..{}", path.display(), bytes.start, bytes.end),
-            (None, TrackId::Media | TrackId::Live | TrackId::Derived(_)) => {
+            (None, TrackId::Media | TrackId::Live | TrackId::Growing | TrackId::Derived(_)) => {
                 write!(f, "title {id}: bytes {}..{} of its media", bytes.start, bytes.end)
             }
             (None, TrackId::Parity(track)) => write!(f, "title {id}: parity track {track}, extent {extent}"),

@@ -48,6 +48,7 @@ fn manifest(bytes: u64, sizes: &[u16]) -> Manifest {
         subtitles: Vec::new(),
         source_start: 0,
         chapters: Vec::new(),
+        began_unix_ms: None,
     };
     let placement = Placement::new(Uuid([1; 16]), &[Uuid([2; 16])], Geometry::SINGLE, bytes);
     let files = Manifest::expected_files(&title, &Geometry::SINGLE)

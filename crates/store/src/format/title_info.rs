@@ -76,6 +76,9 @@ pub struct TitleInfo {
     /// Chapters by start, ascending. A title made from another has none: those of its parent count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chapters: Vec<Chapter>,
+    /// Wall-clock time of its first packet in milliseconds since 1970 (UTC), of a recording. Titles of older versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_unix_ms: Option<u64>,
 }
 
 /// A part of a film that has a name, from its start to the start of the next.
@@ -93,6 +96,11 @@ fn is_zero(ticks: &i64) -> bool {
 }
 
 impl TitleInfo {
+    /// Whether it is a recording that is still being made: the hash of its content is not known before its end. No stored title is.
+    pub fn is_growing(&self) -> bool {
+        self.blake3.is_empty()
+    }
+
     /// What people call it: its display name, else the name of its source file without extension.
     pub fn display_name(&self) -> String {
         if let Some(title) = &self.title {

@@ -282,6 +282,7 @@ pub(crate) fn info(id: TitleId, media: &[u8]) -> TitleInfo {
         subtitles: Vec::new(),
         source_start: 0,
         chapters: Vec::new(),
+        began_unix_ms: None,
     }
 }
 

@@ -9,6 +9,7 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::time::MediaTicks;
 use millrace_core::wire::checksum;
 
+use super::growing::{Grown, seal_last};
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 use crate::index::TIME_STEP_PACKETS;
@@ -108,11 +109,12 @@ impl DataWriter {
         Ok(())
     }
 
-    /// Makes the bytes durable that have come until now.
-    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
+    /// Makes the bytes durable that have come until now; returns how many they are.
+    pub(crate) fn flush(&mut self) -> Result<u64, StoreError> {
         self.hash();
         self.write()?;
-        self.sync()
+        self.sync()?;
+        Ok(self.written)
     }
 
     fn sync(&self) -> Result<(), StoreError> {
@@ -181,6 +183,11 @@ impl SizeWriter {
         self.packet_bytes as u16
     }
 
+    /// Media time of packets 0, 256, 512 ...
+    pub(crate) fn times(&self) -> &[MediaTicks] {
+        &self.times
+    }
+
     /// Returns the media time of the last packet received.
     pub(crate) fn last_time(&self) -> MediaTicks {
         self.last_time
@@ -223,6 +230,13 @@ impl SizeWriter {
             self.writer.push(PacketMeta::new(sum, meta.flags(), meta.time()))?;
         }
         Ok(())
+    }
+
+    /// The additions for readers of a growing title; the files have `bytes` bytes of its media.
+    pub(crate) fn grown(&mut self, bytes: u64) -> Result<Grown<'_>, StoreError> {
+        let records = self.writer.records();
+        let (blocks, last) = self.writer.write_full_blocks()?;
+        Ok(Grown { bytes, records, blocks, last: seal_last(last, blocks), times: &self.times })
     }
 
     /// Ends the data: a packet that is not full is the short last one. `Err` has sums and metas that found no partner.

@@ -17,6 +17,7 @@
 //! | `writer` | writes a title |
 //! | `publish` | makes written data visible: one title, or a title with its renditions |
 //! | `recording` | titles written for hours, and the remains of interrupted ones |
+//! | `growing` | reading such titles while they are written |
 //! | `data` | the one pass over its bytes |
 //! | `stripe_writer` | stripes of units on the members, with their parity |
 //! | `open` | opens a title's files, checked against each other |
@@ -44,6 +45,7 @@ mod data;
 mod derived;
 mod edit;
 mod export;
+pub(crate) mod growing;
 mod import;
 mod ladder_dir;
 mod listing;
@@ -99,6 +101,7 @@ pub use damaged::DAMAGED_FILE;
 pub use derived::Rendition;
 pub use edit::TitleEdit;
 pub use export::TitleExport;
+pub use growing::GrowingMedia;
 pub use import::{FileImport, ImportStep, ImportedTitle, TitleImport};
 pub use ladder_dir::{LadderDir, PartialFile};
 pub use listing::{ListedAt, ListedTitle, Listing, LostMembers, PlacedOn, UnreadableTitle};

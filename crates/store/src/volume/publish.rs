@@ -8,7 +8,7 @@ use super::catalogue::Catalogue;
 use super::lock::StoreLock;
 use super::name::slug;
 use super::remove;
-use super::state::VolumeInner;
+use super::state::{Volume, VolumeInner};
 use super::workspace::Workspace;
 use crate::dirs::{Dirs, remove_tree, rename, sync_dir, write_new};
 use crate::error::StoreError;
@@ -79,18 +79,21 @@ pub(super) fn publish(mut titles: Vec<UnpublishedTitle>) -> Result<Vec<TitleInfo
         })
     };
     let shown = show_all(&titles, &sync);
-    let mut infos = Vec::with_capacity(titles.len());
+    let (mut infos, mut renamed) = (Vec::with_capacity(titles.len()), Vec::new());
     for title in titles {
-        let UnpublishedTitle { homes, workspace, manifest, .. } = title;
+        let UnpublishedTitle { homes, mut workspace, manifest, .. } = title;
         let info = manifest.title.clone();
         // Where it is visible the rest must not be removed: the next open completes it.
         if homes.iter().any(|home| home.title(info.id).exists()) {
-            workspace.forget();
+            workspace.leave();
+            renamed.push(workspace);
         }
         infos.push((info, manifest));
     }
     shown?;
     sync()?;
+    // Only now: a power cut could undo the renames, and without its note a recording would be swept.
+    renamed.iter().for_each(Workspace::remove_notes);
     // The new title is in place. If the old one cannot be removed now, the next open removes it.
     let hidden = replaced.map(|old| remove::hide_with_derived(&volume, &old, &lock).unwrap_or_default());
     drop(lock);
@@ -160,6 +163,19 @@ fn name_of_own(
     }
     info.name = free.name;
     Ok(None)
+}
+
+impl Volume {
+    /// Name and display name that a title with these wishes gets, as long as no other title takes them before.
+    ///
+    /// # Errors
+    /// If the catalogue cannot be read.
+    pub fn free_names(&self, wish: &str, title: &str) -> Result<(String, String), StoreError> {
+        let wishes = [wish.to_owned()];
+        let free = self.inner.with_catalogue(move |catalogue| catalogue.free_name(&wishes))?;
+        let title = free.number.map_or_else(|| title.to_owned(), |n| title_text(&format!("{title} ({n})")));
+        Ok((free.name, title))
+    }
 }
 
 /// The renames of all titles, the first one's last. If one fails, those before it are taken back.

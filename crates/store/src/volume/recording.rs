@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,6 +83,7 @@ impl TitleWriter {
             sync_dir(&home.disk, &home.tmp)?;
         }
         writer.workspace.keep(RECORDING_EXTENSION);
+        writer.let_grow()?;
         Ok(writer)
     }
 
@@ -176,20 +178,17 @@ fn remove_note(dirs: &Dirs, id: TitleId) -> Result<(), StoreError> {
     }
 }
 
-/// The media of an interrupted recording, from its first byte to the last one of a whole TS packet. After a power cut there may be zeros
-/// behind the flushed bytes.
+/// The files that hold the media of a title being written: one plain file, or one with the data units of each member.
 #[derive(Debug)]
-pub struct RecordedMedia {
+pub(crate) struct UnitFiles {
     /// By position.
-    files: Vec<File>,
+    files: Vec<Arc<File>>,
     /// `None`: the media is one plain file.
     layout: Option<StripeLayout>,
-    place: u64,
-    end: u64,
 }
 
-impl RecordedMedia {
-    /// Opens the media in the workspace of this title, which nothing writes.
+impl UnitFiles {
+    /// Opens those in the workspace of this title. How long it will be is not known: the layout has room for the longest.
     pub(super) fn open(volume: &VolumeInner, homes: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
         let layout = match homes.len() {
             1 => None,
@@ -200,12 +199,38 @@ impl RecordedMedia {
         let name = if layout.is_some() { DATA_UNITS_FILE } else { DATA_FILE };
         let open = |dirs: &Dirs| {
             let path = dirs.tmp.join(id.to_string()).join(name);
-            File::open(&path).map_err(StoreError::io("open", &path))
+            File::open(&path).map(Arc::new).map_err(StoreError::io("open", &path))
         };
-        let files: Vec<File> = homes.iter().map(open).collect::<Result<_, _>>()?;
-        let mut media = Self { files, layout, place: 0, end: u64::MAX };
-        media.end = media.find_end().map_err(StoreError::io("look at", &volume.dir))?;
-        Ok(media)
+        Ok(Self { files: homes.iter().map(open).collect::<Result<_, _>>()?, layout })
+    }
+
+    /// The file at a position.
+    pub(crate) fn file(&self, position: usize) -> &Arc<File> {
+        &self.files[position]
+    }
+
+    /// Where bytes of the media lie: positions of files, each with a range in its file.
+    pub(crate) fn pieces(&self, bytes: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
+        let mut at = bytes.start;
+        std::iter::from_fn(move || {
+            (at < bytes.end).then(|| {
+                let (position, offset, run) = self.locate(at, bytes.end);
+                at += run;
+                (position, offset..offset + run)
+            })
+        })
+    }
+
+    /// The file in which the byte at `place` is, its offset there, and how many up to `end` follow it in a row.
+    fn locate(&self, place: u64, end: u64) -> (usize, u64, u64) {
+        let left = end - place;
+        let Some(layout) = &self.layout else { return (0, place, left) };
+        let stripe = (place / layout.stripe_bytes()) as u32;
+        let in_stripe = place % layout.stripe_bytes();
+        let unit_bytes = layout.unit_bytes() as u64;
+        let (unit, within) = ((in_stripe / unit_bytes) as usize, in_stripe % unit_bytes);
+        let position = layout.position_of(stripe, unit);
+        (position, layout.offset_of(stripe, unit) + within, left.min(unit_bytes - within))
     }
 
     /// Place of the first missing byte: bytes written behind it, on other members, belong to nothing.
@@ -233,17 +258,23 @@ impl RecordedMedia {
         };
         Ok(end - end % TS_PACKET_BYTES as u64)
     }
+}
 
-    /// The file in which the next byte is, its offset there, and how many follow it in a row.
-    fn locate(&self) -> (&File, u64, u64) {
-        let left = self.end - self.place;
-        let Some(layout) = &self.layout else { return (&self.files[0], self.place, left) };
-        let stripe = (self.place / layout.stripe_bytes()) as u32;
-        let in_stripe = self.place % layout.stripe_bytes();
-        let unit_bytes = layout.unit_bytes() as u64;
-        let (unit, within) = ((in_stripe / unit_bytes) as usize, in_stripe % unit_bytes);
-        let file = &self.files[layout.position_of(stripe, unit)];
-        (file, layout.offset_of(stripe, unit) + within, left.min(unit_bytes - within))
+/// The media of an interrupted recording, from its first byte to the last one of a whole TS packet. After a power cut there may be zeros
+/// behind the flushed bytes.
+#[derive(Debug)]
+pub struct RecordedMedia {
+    units: UnitFiles,
+    place: u64,
+    end: u64,
+}
+
+impl RecordedMedia {
+    /// Opens the media in the workspace of this title, which nothing writes.
+    pub(super) fn open(volume: &VolumeInner, homes: &[Dirs], id: TitleId) -> Result<Self, StoreError> {
+        let units = UnitFiles::open(volume, homes, id)?;
+        let end = units.find_end().map_err(StoreError::io("look at", &volume.dir))?;
+        Ok(Self { units, place: 0, end })
     }
 }
 
@@ -252,9 +283,9 @@ impl Read for RecordedMedia {
         if self.place == self.end {
             return Ok(0);
         }
-        let (file, offset, run) = self.locate();
+        let (position, offset, run) = self.units.locate(self.place, self.end);
         let length = out.len().min(usize::try_from(run).unwrap_or(usize::MAX));
-        let count = file.read_at(&mut out[..length], offset)?;
+        let count = self.units.file(position).read_at(&mut out[..length], offset)?;
         self.place += count as u64;
         Ok(count)
     }

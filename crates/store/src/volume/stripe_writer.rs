@@ -173,9 +173,10 @@ impl StripeWriter {
         Ok(())
     }
 
-    /// Makes the media of full stripes durable.
-    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
-        self.members.iter_mut().filter_map(|member| member.data.as_mut()).try_for_each(UnitsWriter::flush)
+    /// Makes the media of full stripes durable; returns how many bytes they have.
+    pub(super) fn flush(&mut self) -> Result<u64, StoreError> {
+        self.members.iter_mut().filter_map(|member| member.data.as_mut()).try_for_each(UnitsWriter::flush)?;
+        Ok(u64::from(self.stripes) * self.shape.stripe_bytes())
     }
 
     /// Writes the rest and makes all of it durable.

@@ -128,13 +128,13 @@ impl Workspace {
         self.remove();
     }
 
-    /// They have been renamed: nothing is left to remove.
-    pub(crate) fn forget(mut self) {
+    /// They have been renamed: nothing but notes is left to remove.
+    pub(crate) fn leave(&mut self) {
         self.gone = true;
-        self.remove_notes();
     }
 
-    fn remove_notes(&self) {
+    /// Removes the notes beside the directories.
+    pub(crate) fn remove_notes(&self) {
         let Some(extension) = self.note else { return };
         for part in &self.parts {
             // A note without its directory is swept when the store is opened next.

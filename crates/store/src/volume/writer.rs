@@ -12,13 +12,15 @@ use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 
 use super::data::{DataWriter, SUM_STEP_BYTES, SizeWriter, sum_grains};
+use super::growing::GrowingMedia;
 use super::publish::{self, INGEST, Naming, UnpublishedTitle};
+use super::recording::UnitFiles;
 use super::state::{Volume, VolumeInner};
 use super::stripe_writer::{StripeWriter, StripesDone};
 use super::subtitles::NewSubtitles;
 use super::workspace::Workspace;
 use crate::crcs::CrcMaker;
-use crate::dirs::{Dirs, copy_new, random, unix_s, write_new};
+use crate::dirs::{Dirs, copy_new, random, unix_ms, unix_s, write_new};
 use crate::error::StoreError;
 use crate::format::derived::Derived;
 use crate::format::manifest::{
@@ -26,7 +28,7 @@ use crate::format::manifest::{
     SUMS_FILE,
 };
 use crate::format::title_info::{Chapter, ElementaryStream, Origin, SourceIdentity, TitleInfo};
-use crate::index::TitleIndex;
+use crate::index::{ClockPiece, TIME_STEP_PACKETS, TitleIndex};
 use crate::meta::Finished;
 use crate::sums::{GRAIN_BYTES, SumsWriter};
 
@@ -49,6 +51,9 @@ pub struct TitleWriter {
     /// When the title begins on the clock of its source, in ticks.
     source_start: i64,
     chapters: Vec<Chapter>,
+    /// For those who read it meanwhile.
+    growing: Option<Arc<GrowingMedia>>,
+    began_unix_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -125,7 +130,18 @@ impl TitleWriter {
             .collect::<Result<_, _>>()?;
         let files = Some(Files { data, stripes, sums, crcs, sizes, metas: 0 });
         let (subtitles, source_start, chapters) = (Vec::new(), 0, Vec::new());
-        Ok(Self { volume, homes, generation, workspace, files, subtitles, source_start, chapters })
+        Ok(Self {
+            volume,
+            homes,
+            generation,
+            workspace,
+            files,
+            subtitles,
+            source_start,
+            chapters,
+            growing: None,
+            began_unix_ms: None,
+        })
     }
 
     /// The title's identity.
@@ -141,6 +157,11 @@ impl TitleWriter {
     /// When the title begins on the clock of its source, in ticks ([`TitleInfo::source_start`]).
     pub fn begins_at(&mut self, source_start: i64) {
         self.source_start = source_start;
+    }
+
+    /// The first packet comes at this moment, unless one came before.
+    pub fn begins_now(&mut self) {
+        self.began_unix_ms.get_or_insert_with(unix_ms);
     }
 
     /// The chapters of the title, by start, ascending.
@@ -176,10 +197,51 @@ impl TitleWriter {
     /// # Errors
     /// If a disk refuses.
     pub fn flush(&mut self) -> Result<(), StoreError> {
+        let growing = self.growing.clone();
         self.or_give_up(|_, files| {
-            files.data.as_mut().map_or(Ok(()), DataWriter::flush)?;
-            files.stripes.as_mut().map_or(Ok(()), StripeWriter::flush)
+            let whole = files.data.as_mut().map(DataWriter::flush).transpose()?;
+            let stripes = files.stripes.as_mut().map(StripeWriter::flush).transpose()?;
+            if let Some(growing) = growing {
+                growing.grow(files.sizes[0].grown(whole.or(stripes).unwrap_or(0))?);
+            }
+            Ok(())
         })
+    }
+
+    /// Lets others read the media while it is written.
+    pub(super) fn let_grow(&mut self) -> Result<(), StoreError> {
+        let units = UnitFiles::open(&self.volume, &self.homes, self.id())?;
+        let meta = self.workspace.path().join(manifest::meta_file(DEFAULT_SIZE));
+        self.growing = Some(Arc::new(GrowingMedia::new(self.id(), random_timeline()?, units, &meta)?));
+        Ok(())
+    }
+
+    /// The media for those who read it while it is written; `None` unless it is a recording.
+    pub fn growing(&self) -> Option<&Arc<GrowingMedia>> {
+        self.growing.as_ref()
+    }
+
+    /// The title as it is now, as far as its readers have got it: properties and index. `finish` describes all that has come.
+    ///
+    /// # Errors
+    /// The parts of its index contradict each other; nothing has come.
+    pub fn as_it_grows(&self, finish: FinishTitle) -> Result<(TitleInfo, TitleIndex), StoreError> {
+        let id = self.id();
+        let files = self.files.as_ref().ok_or_else(|| gave_up(id))?;
+        let growing = self.growing.as_ref().ok_or_else(|| bad(id, "it is no recording".to_owned()))?;
+        let packets = growing.packets();
+        let bytes = u64::from(packets) * DEFAULT_PACKET_BYTES as u64;
+        let last = packets.checked_sub(1).ok_or_else(|| bad(id, "nothing has come".to_owned()))?;
+        let record = growing.record(last).map_err(StoreError::io("read", self.workspace.path()))?;
+        let steps = packets.div_ceil(TIME_STEP_PACKETS) as usize;
+        let times = files.sizes[0].times().iter().take(steps).copied().collect();
+        let place = ClockPiece { byte: bytes - DEFAULT_PACKET_BYTES as u64, time: record.time() };
+        let index = finish.index.clone().cut_at(place).complete(times, bytes, record.time())?;
+        let media = Finished { bytes, blake3: blake3::Hash::from_bytes([0; 32]) };
+        let sizes = vec![DEFAULT_SIZE];
+        let finish = FinishTitle { duration: record.time(), ..finish };
+        let info = describe(id, finish, media, sizes, growing.timeline());
+        Ok((TitleInfo { blake3: String::new(), began_unix_ms: self.began_unix_ms, ..info }, index))
     }
 
     /// After an error, closes and removes the files at once, so that half-written media on a full
@@ -232,7 +294,9 @@ impl TitleWriter {
 
     /// Writes the rest and makes all of it durable, but for the manifest.
     fn complete(self, finish: FinishTitle) -> Result<UnpublishedTitle, StoreError> {
-        let Self { volume, homes, generation, workspace, files, subtitles, source_start, chapters } = self;
+        let Self { volume, homes, generation, workspace, files, subtitles, source_start, chapters, .. } =
+            self;
+        let (growing, began_unix_ms) = (self.growing, self.began_unix_ms);
         let id = workspace.id();
         let bad = |what: String| bad(id, what);
         let files = files.ok_or_else(|| gave_up(id))?;
@@ -248,8 +312,10 @@ impl TitleWriter {
         let index = finish.index.clone().complete(times, media.bytes, finish.duration)?;
         same.push(write_index(&workspace, &index)?);
         let naming = finish.naming.clone();
-        let mut info = describe(id, finish, media, sizes)?;
+        let timeline = growing.map_or_else(random_timeline, |growing| Ok(growing.timeline()))?;
+        let mut info = describe(id, finish, media, sizes, timeline);
         (info.source_start, info.chapters) = (source_start, chapters);
+        info.began_unix_ms = began_unix_ms;
         for track in &subtitles {
             track.write(workspace.disk(), workspace.path(), &mut info, &mut same)?;
         }
@@ -399,10 +465,9 @@ fn describe(
     finish: FinishTitle,
     data: Finished,
     packet_sizes: Vec<u16>,
-) -> Result<TitleInfo, StoreError> {
-    let ssrc = u32::from_le_bytes(random()?);
-    let timestamp_base = u32::from_le_bytes(random()?);
-    Ok(TitleInfo {
+    timeline: Timeline,
+) -> TitleInfo {
+    TitleInfo {
         id,
         name: finish.name,
         title: finish.naming.title,
@@ -414,7 +479,7 @@ fn describe(
         peak_rate: finish.peak_rate,
         constant_rate: finish.constant_rate,
         streams: finish.streams,
-        timeline: Timeline { ssrc, timestamp_base },
+        timeline,
         source: finish.source,
         origin: Origin { blake3: finish.naming.source_blake3, ..Origin::default() },
         added_unix_s: unix_s(),
@@ -425,7 +490,13 @@ fn describe(
         subtitles: Vec::new(),
         source_start: 0,
         chapters: Vec::new(),
-    })
+        began_unix_ms: None,
+    }
+}
+
+fn random_timeline() -> Result<Timeline, StoreError> {
+    let ssrc = u32::from_le_bytes(random()?);
+    Ok(Timeline { ssrc, timestamp_base: u32::from_le_bytes(random()?) })
 }
 
 /// Where its units lie: on all members of the volume.

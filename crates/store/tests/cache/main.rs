@@ -5,6 +5,7 @@ mod cache_content;
 mod cache_crcs;
 mod cache_eviction;
 mod cache_failure;
+mod cache_growing;
 mod cache_live;
 mod cache_members;
 mod cache_rate;

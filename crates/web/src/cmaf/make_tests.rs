@@ -240,6 +240,7 @@ fn info(bytes: u64) -> TitleInfo {
         subtitles: Vec::new(),
         source_start: 0,
         chapters: Vec::new(),
+        began_unix_ms: None,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::hls::codecs::Described;
 use crate::hls::playlist::{self, PlaylistContents};
 use crate::hls::segments::CUTS;
 use crate::hls::text::Text;
+use crate::limits::RECORDED_TARGET_S;
 use crate::session;
 use crate::site::{OrderedMedia, OrderedSegment};
 
@@ -28,11 +29,13 @@ pub(crate) async fn media_playlist(routed: RoutedRequest<'_>, title: TitleInfo, 
     let link = link.to_owned();
     let text = move |look: &TitleAnalysis, streams: &Described, title: &TitleInfo| {
         let source = PlaylistContents {
-            segments: &look.segments.list,
+            segments: &look.segments.list[..look.settled],
             first: 0,
             discontinuities: 0,
-            target_s: look.target_s,
-            is_whole: true,
+            // A later segment of a recording may be longer, and this must not change.
+            target_s: look.target_s.max(least_target_s(title)),
+            is_whole: !title.is_growing(),
+            began_unix_ms: title.began_unix_ms,
             are_independent: look.segments.are_independent && streams.are_independent,
             maps: &[],
             are_pictures: false,
@@ -49,18 +52,36 @@ pub(crate) async fn media_playlist(routed: RoutedRequest<'_>, title: TitleInfo, 
             false => write(), // for its holder alone
         }
     };
-    let known = shared.looked_at.known(title.id);
+    let is_growing = title.is_growing();
+    let known = shared.looked_at.known(&title);
     if let Some((look, streams)) = known.as_ref().and_then(|look| Some((look, look.known_streams()?))) {
-        return text(look, streams, &title).answer(request);
+        return match look.settled {
+            0 if is_growing => no_segment_yet(),
+            _ => text(look, streams, &title).answer(request),
+        };
     }
     let work = move |shared: &ServerContext| {
         let look = shared.looked_at.look(&*shared.site, &title)?;
-        Ok(text(&look, look.streams(&*shared.site, &title)?, &title))
+        if look.settled == 0 && is_growing {
+            return Ok(None);
+        }
+        Ok(Some(text(&look, look.streams(&*shared.site, &title)?, &title)))
     };
     match shared.reading(work).await {
-        Ok(text) => text.answer(request),
+        Ok(Some(text)) => text.answer(request),
+        Ok(None) => no_segment_yet(),
         Err(error) => failed(&error),
     }
+}
+
+/// Least target duration in a playlist: it must not change while a recording grows.
+fn least_target_s(title: &TitleInfo) -> u64 {
+    if title.began_unix_ms.is_some() { RECORDED_TARGET_S } else { 0 }
+}
+
+/// The answer as long as a recording is shorter than its first segment.
+pub(crate) fn no_segment_yet() -> Answer {
+    Answer::error(503, "the recording has no segment yet").with("Retry-After", "2")
 }
 
 /// `/titles/NAME/hls/VERSION/NUMBER.ts`
@@ -71,7 +92,7 @@ pub(crate) async fn segment(routed: RoutedRequest<'_>, title: TitleInfo) -> Answ
     }
     let number = found.number;
     let at = number as usize;
-    let known = shared.looked_at.known(title.id);
+    let known = shared.looked_at.known(&title);
     let known = known.and_then(|look| Some((look.known_tables(at)?, look)));
     let found = match known {
         Some((tables, look)) => Ok(Some((look, tables))),

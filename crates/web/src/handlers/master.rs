@@ -83,7 +83,8 @@ async fn text(
         titles.push(title.clone());
     }
     let mut made = None;
-    if wanted == MasterForm::Made || !browsers_play_stored(&title.streams) {
+    // Other forms are made of the whole title, and so of a complete one.
+    if !title.is_growing() && (wanted == MasterForm::Made || !browsers_play_stored(&title.streams)) {
         match cmaf::offered(shared, &title, &titles, link).await {
             Ok(found) => made = Some(found),
             // Transport streams are left.
@@ -100,8 +101,11 @@ async fn text(
     let mut groups = Vec::new();
     let stored_subtitles = if made.is_some() { STORED_SUBTITLES } else { SUBTITLES };
     for (id, below, is_listed) in [(SUBTITLES, "cmaf/", made.is_some()), (stored_subtitles, "", is_stored)] {
-        let members =
-            if is_listed { subtitles::listed(shared, &title, below, link).await? } else { Vec::new() };
+        let members = if is_listed && !title.is_growing() {
+            subtitles::listed(shared, &title, below, link).await?
+        } else {
+            Vec::new()
+        };
         if !members.is_empty() {
             groups.push(SubtitleGroup { id, members });
         }

@@ -59,6 +59,10 @@ pub struct TitleDescription {
     chapters: Option<String>,
     /// Where its copy is, if it is a title of the library that this server serves; null if it is not.
     library: Option<LibraryCopy>,
+    /// It is being recorded: it grows, and can be watched from its beginning.
+    is_recording: bool,
+    /// Wall-clock time of its first packet in milliseconds since 1970, of a recording; null if it is not known.
+    began_unix_ms: Option<u64>,
 }
 
 /// An elementary stream of a title.
@@ -146,6 +150,8 @@ impl TitleDescription {
             file: subtitles::address(&owner.name, &track.label),
         };
         Self {
+            is_recording: title.is_growing(),
+            began_unix_ms: title.began_unix_ms,
             library: context.library,
             title: title.display_name(),
             folder: context.folders.last().cloned(),
@@ -158,7 +164,7 @@ impl TitleDescription {
             renditions: context.renditions,
             file: format!("/titles/{}.ts", title.name),
             hls: format!("/titles/{}/index.m3u8", title.name),
-            cmaf: is_apart.then(|| format!("/titles/{}/cmaf.m3u8", title.name)),
+            cmaf: (is_apart && !title.is_growing()).then(|| format!("/titles/{}/cmaf.m3u8", title.name)),
             id: title.id.to_string(),
             bytes: title.bytes,
             duration_s: title.duration.as_secs_f64(),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::first_pictures::Captions;
 use super::master::{Beside, StreamAttributes, rates};
 use super::playlist::{self, PlaylistContents, target_s};
-use super::segments::{MediaSegment, Segments, segments};
+use super::segments::{MediaSegment, Segments, segments, settled};
 
 const PACKET: u64 = 1316;
 
@@ -64,6 +64,34 @@ fn cuts_are_near_the_target_and_at_access_points() {
     // Without access points any place will do, and the result reports it.
     let found = segments(&index(2000, MEDIA_HZ / 100, &[], &[]));
     assert_eq!((lengths(&found), found.are_independent), (vec![6, 6, 6, 2], false));
+}
+
+#[test]
+fn settled_segments_of_title_that_grows_are_those_of_the_whole() {
+    let irregular = [0, 10, 180, 590, 640, 1190, 1700, 1790, 1830, 2900, 2950, 3700, 3740];
+    let patterns: [(Vec<u64>, &[u64]); 4] = [
+        ((0..4000).step_by(100).collect(), &[]),
+        ((0..4000).step_by(270).collect(), &[]),
+        ((0..4000).step_by(50).collect(), &[730, 1400, 1410]),
+        (irregular.to_vec(), &[2000]),
+    ];
+    for (access, jumps) in patterns {
+        let up_to = |packets: u64, all: &[u64]| -> Vec<u64> {
+            all.iter().copied().filter(|&packet| packet < packets).collect()
+        };
+        let whole = segments(&index(4000, MEDIA_HZ / 100, &access, jumps));
+        let mut most = 0;
+        for packets in (100..4000).step_by(7) {
+            let (access, jumps) = (up_to(packets, &access), up_to(packets, jumps));
+            let grown = index(packets, MEDIA_HZ / 100, &access, &jumps);
+            let found = segments(&grown);
+            let count = settled(&grown, &found);
+            assert!(count >= most, "{packets}: none is taken away");
+            assert_eq!(found.list[..count], whole.list[..count], "{packets} of {access:?}, {jumps:?}");
+            most = count;
+        }
+        assert!(most + 3 >= whole.list.len(), "{most} of {}", whole.list.len());
+    }
 }
 
 #[test]
@@ -155,6 +183,7 @@ fn playlist_of_moving_window_lists_sequence_numbers() {
         discontinuities: 1,
         target_s: target_s(&found.list),
         is_whole: false,
+        began_unix_ms: None,
         are_independent: true,
         maps: &[],
         are_pictures: false,

@@ -12,7 +12,7 @@ use super::codecs::{self, Described};
 use super::first_pictures::{can_show_captions, starts_alone};
 use super::master::{Rates, rates};
 use super::playlist::target_s;
-use super::segments::{Segments, segments};
+use super::segments::{Segments, segments, settled};
 use super::tables::{self, Which};
 use super::text::Text;
 use crate::elementary::Demux;
@@ -34,6 +34,12 @@ pub(crate) struct TitleAnalysis {
     id: TitleId,
     name: String,
     bytes: u64,
+    /// How long it was.
+    title_bytes: u64,
+    /// It is a recording that is being made.
+    is_growing: bool,
+    /// How many segments stay as they are.
+    pub(crate) settled: usize,
     map_pids: Vec<u16>,
     /// The byte at which each layout begins.
     layouts: Vec<u64>,
@@ -53,9 +59,14 @@ pub(crate) struct TitleAnalysis {
 
 impl LookedAt {
     /// Returns the information about a title that is available without reading.
-    pub(crate) fn known(&self, id: TitleId) -> Option<Arc<TitleAnalysis>> {
+    /// Of a recording that has grown meanwhile nothing is known.
+    pub(crate) fn known(&self, title: &TitleInfo) -> Option<Arc<TitleAnalysis>> {
         let mut titles = self.titles.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = titles.iter().position(|look| look.id == id)?;
+        let at = titles.iter().position(|look| look.id == title.id)?;
+        if (titles[at].title_bytes, titles[at].is_growing) != (title.bytes, title.is_growing()) {
+            titles.remove(at);
+            return None;
+        }
         let look = titles.remove(at)?;
         titles.push_front(Arc::clone(&look));
         Some(look)
@@ -63,7 +74,7 @@ impl LookedAt {
 
     /// The same; if nothing is known, the title's index is read.
     pub(crate) fn look(&self, site: &dyn Site, title: &TitleInfo) -> Result<Arc<TitleAnalysis>, SiteError> {
-        if let Some(look) = self.known(title.id) {
+        if let Some(look) = self.known(title) {
             return Ok(look);
         }
         let look = Arc::new(TitleAnalysis::new(title, &*site.index(&title.name)?));
@@ -85,6 +96,9 @@ impl TitleAnalysis {
             id: title.id,
             name: title.name.clone(),
             bytes: index.data_bytes(),
+            title_bytes: title.bytes,
+            is_growing: title.is_growing(),
+            settled: if title.is_growing() { settled(index, &segments) } else { segments.list.len() },
             map_pids,
             layouts,
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use millrace_core::time::{MEDIA_HZ, MediaTicks};
 
 use super::segments::MediaSegment;
+use crate::date;
 
 /// Contents of a media playlist.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct PlaylistContents<'a> {
     pub(crate) target_s: u64,
     /// Whether no segment will be added.
     pub(crate) is_whole: bool,
+    /// Wall-clock time of the title's beginning, in milliseconds since 1970; `None`: unknown.
+    pub(crate) began_unix_ms: Option<u64>,
     /// Whether each begins where a decoder can start.
     pub(crate) are_independent: bool,
     /// Init segments: the number of the first segment that each holds for, and its address. None for transport streams.
@@ -47,8 +50,10 @@ pub(crate) fn write(source: &PlaylistContents<'_>, address: impl Fn(u64) -> Stri
     if source.are_independent {
         text.push_str("#EXT-X-INDEPENDENT-SEGMENTS\n");
     }
-    if source.is_whole && source.first == 0 {
-        text.push_str("#EXT-X-PLAYLIST-TYPE:VOD\n");
+    if source.first == 0 {
+        // Of one that grows nothing is ever taken away, and it may be left by its players.
+        let kind = if source.is_whole { "VOD" } else { "EVENT" };
+        let _ = writeln!(text, "#EXT-X-PLAYLIST-TYPE:{kind}");
     }
     if source.are_pictures {
         text.push_str("#EXT-X-I-FRAMES-ONLY\n");
@@ -73,6 +78,13 @@ pub(crate) fn write(source: &PlaylistContents<'_>, address: impl Fn(u64) -> Stri
             let _ = writeln!(text, "#EXT-X-MAP:URI=\"{address}\"");
         }
         map = now;
+        // Players count on from there; after a jump they may not.
+        if let Some(began) = source.began_unix_ms
+            && (number == source.first || segment.is_discontinuous)
+        {
+            let at = began + segment.at.0 * 1_000 / MEDIA_HZ;
+            let _ = writeln!(text, "#EXT-X-PROGRAM-DATE-TIME:{}", date::iso_ms(at));
+        }
         let _ = writeln!(text, "#EXTINF:{},\n{}", seconds(segment.duration), address(number));
     }
     if source.is_whole {

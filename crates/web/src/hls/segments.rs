@@ -91,6 +91,21 @@ pub(crate) fn segments(index: &TitleIndex) -> Segments {
     Segments { list, are_independent: !index.access_points().is_empty() }
 }
 
+/// How many of the segments of a title that grows stay as they are when more comes.
+pub(crate) fn settled(index: &TitleIndex, segments: &Segments) -> usize {
+    let list = &segments.list;
+    let last_point = index.access_points().last().map_or(MediaTicks(0), |point| point.time);
+    let is_settled = |pair: &[MediaSegment]| {
+        let (segment, next) = (&pair[0], &pair[1]);
+        let target = MediaTicks(segment.at.0 + HLS_TARGET_TICKS);
+        // The choice between the points on both sides of the target has been made, and the end is further away than the one chosen.
+        let is_chosen =
+            last_point >= target && index.duration().since(target).0 >= next.at.0.abs_diff(target.0);
+        next.is_discontinuous || is_chosen
+    };
+    list.windows(2).take_while(|pair| is_settled(pair)).count()
+}
+
 /// The first access point in a range of bytes, or the start of the range.
 fn first_point(points: &[SegmentBoundary], from: u64, end: u64) -> u64 {
     let at = points.partition_point(|point| point.byte < from);

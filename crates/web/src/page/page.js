@@ -30,7 +30,7 @@ const megabits = (rate) => (rate / 1e6).toFixed(1) + ' Mb/s';
 
 function format(title) {
   const codecs = [...new Set(title.streams.map((stream) => stream.codec))].join(', ');
-  return [megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
+  return [title.is_recording && 'Being recorded', megabits(title.mean_bits_per_s), codecs].filter(Boolean).join(' · ');
 }
 
 const about = (title) => (title.isLive ? ['Live', title.message, megabits(title.mean_bits_per_s)] : [seconds(title.duration_s), title.folder, format(title), coming(title)]).filter(Boolean).join(' · ');

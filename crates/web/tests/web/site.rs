@@ -139,6 +139,7 @@ impl Film {
             subtitles: Vec::new(),
             source_start: 0,
             chapters: Vec::new(),
+            began_unix_ms: None,
         };
         Self { info, index: Arc::default(), bytes, manner }
     }

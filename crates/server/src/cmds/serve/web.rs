@@ -297,6 +297,8 @@ fn unreadable(error: impl std::fmt::Display) -> SiteError {
 impl Site for ServerSite {
     fn titles(&self) -> Vec<TitleInfo> {
         let mut titles = self.open_titles.titles();
+        titles.extend(self.open_titles.growing_titles());
+        titles.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(library) = &self.library {
             titles.extend(library.remote.titles_beside(&titles));
             titles.sort_by(|a, b| a.name.cmp(&b.name));
@@ -355,6 +357,9 @@ impl Site for ServerSite {
     }
 
     fn index(&self, name: &str) -> Result<Arc<TitleIndex>, SiteError> {
+        if let Some(growing) = self.open_titles.growing(name) {
+            return Ok(growing.index());
+        }
         let id = self.id_to_read(name)?;
         if let Some(index) = self.kept(id) {
             return Ok(index);
@@ -367,6 +372,9 @@ impl Site for ServerSite {
     }
 
     fn read(&self, name: &str, from: u64, out: &mut [u8]) -> Result<(), SiteError> {
+        if let Some(growing) = self.open_titles.growing(name) {
+            return growing.media().read_at(from, out).map_err(unreadable);
+        }
         let mut reader = MediaReader::open(&self.volume, self.id_to_read(name)?).map_err(unreadable)?;
         reader.read_exact(from, out).map_err(unreadable)
     }
@@ -383,6 +391,9 @@ impl Site for ServerSite {
     fn pictures(&self, title: &TitleInfo) -> PicturesState {
         if self.remote(&title.name).is_some() {
             return PicturesState::Delayed("the title is in the library only".to_owned());
+        }
+        if title.is_growing() {
+            return PicturesState::Delayed("the title is being recorded".to_owned());
         }
         self.album.state(title.id)
     }
@@ -468,6 +479,9 @@ impl Site for ServerSite {
     }
 
     fn remove(&self, name: &str) -> Result<(), SiteError> {
+        if self.open_titles.growing(name).is_some() && self.live.recordings.abort(name) {
+            return Ok(());
+        }
         match self.volume.remove(self.id_of(name)?) {
             Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
             removed => removed.map_err(unreadable)?,

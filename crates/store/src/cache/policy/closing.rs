@@ -47,6 +47,8 @@ impl Policy {
         self.positions -= closed.heads.places();
         self.extent_table.drop_title(title);
         self.close_live(now, title);
+        // Nothing of it is waited for any more.
+        self.serve_edge(now);
         for (key, waiter) in self.plan.forget_title(title) {
             self.answer(ns(now), key, &waiter, Err(ReadFailure::NoTitle));
         }

@@ -38,6 +38,7 @@ fn row(number: u8) -> CatalogueRow {
         subtitles: Vec::new(),
         source_start: 0,
         chapters: Vec::new(),
+        began_unix_ms: None,
     };
     let stamp = Stamp { inode: 1, bytes: 2, modified_ns: 3 };
     CatalogueRow { info, stamp, placed: PlacedOn { members: 3, may: 1 } }

@@ -234,6 +234,7 @@ fn list(plan: &CmafPlan, title: &TitleInfo, track: usize, link: &str, are_stills
         discontinuities: 0,
         target_s: target_s(&listed),
         is_whole: true,
+        began_unix_ms: None,
         are_independent: true,
         maps: &maps,
         are_pictures: are_stills,

@@ -145,6 +145,7 @@ fn list(title: &TitleInfo, segments: &[MediaSegment], track: u16, rules: &str, l
         discontinuities: 0,
         target_s: target_s(segments),
         is_whole: true,
+        began_unix_ms: None,
         are_independent: true,
         maps: &[],
         are_pictures: false,
