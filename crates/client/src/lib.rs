@@ -23,7 +23,7 @@
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
 //! | [`listen`], [`net`] | addresses and sockets of streams that are sent without a request; other sockets |
 //! | [`fec`] | lost packets recovered from FEC: a window that repairs and orders, without I/O |
-//! | [`nvod`] | a viewer of near video on demand, without I/O but for what it holds |
+//! | [`nvod`] | a viewer of near video on demand: channels to hear, packets held; the file for them is its only I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`reception`] | the figures of receiver reports |
 //! | [`lateness`] | arrival against media time, jitter, gaps |

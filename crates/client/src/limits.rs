@@ -107,7 +107,7 @@ pub const SILENT_EARLY_US: u64 = 200_000;
 
 // Near video on demand.
 
-/// Packets held in memory; what a plan needs beyond it goes into a file. Half a minute of 8 Mb/s is 30 MB, half a film several GB.
+/// Packets held in memory; a plan that needs more has a file. Half a minute of 8 Mb/s is 30 MB, half a film several GB.
 pub const NVOD_MEMORY_BYTES: usize = 64 << 20;
 /// A cast whose announcements stopped this long before the end of the title has ended: ten of them are missing.
 pub const NVOD_SILENCE_NS: u64 = 2_000_000_000;

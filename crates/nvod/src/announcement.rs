@@ -1,4 +1,4 @@
-//! The packet from which a receiver learns the plan, and where in it the cast is. Numbers are big-endian.
+//! The packet that describes the plan to receivers, and the position of the cast in it. Numbers are big-endian.
 //!
 //! | bytes | content |
 //! | --- | --- |

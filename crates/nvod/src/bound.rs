@@ -1,6 +1,6 @@
 //! The shortest delay of any scheme.
 //!
-//! A viewer may arrive at any time and hears everything from then on. What is shown at `t` must therefore be sent at least once in
+//! A viewer may arrive at any time and hears everything from then on. The picture at `t` must therefore be sent at least once in
 //! every interval of `D + t`, `D` the delay: it costs at least `dt / (D + t)` of the playback rate. Over a film of length `F` that is
 //! `ln((D + F) / D)`. A bandwidth of `B` times the playback rate thus allows no delay below `F / (e^B - 1)`
 //! (Hu, "Video-on-demand broadcasting protocols: a comprehensive study", INFOCOM 2001; Engebretsen and Sudan, "Harmonic broadcasting

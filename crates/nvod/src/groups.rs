@@ -1,5 +1,5 @@
 //! The groups of a cast: announcements go to the one in its address, channel `n` to the `n + 1`th after it, all on one port. A host
-//! joins and leaves groups, not ports, so only channels with groups of their own spare the network what nobody hears.
+//! joins and leaves groups, not ports, so only a channel with a group of its own is kept from links without viewers of it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

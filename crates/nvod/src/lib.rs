@@ -8,7 +8,7 @@
 //! | [`scheme`] | staggered, skyscraper, pagoda and fixed-delay pagoda broadcasting: the segments of each channel |
 //! | [`plan`] | a scheme for one title: slots, delay, buffer, and which channel a viewer hears when |
 //! | [`bound`] | the shortest delay that any scheme can have |
-//! | [`announcement`] | the packet from which a receiver learns the plan |
+//! | [`announcement`] | the packet that describes the plan to receivers |
 //! | [`packet`] | RTP packets that carry their place in the title |
 //! | [`groups`] | where each channel is sent |
 #![forbid(unsafe_code)]

@@ -15,7 +15,7 @@ pub const MAX_FILM_NS: u64 = 12 * 3600 * NS_PER_S;
 pub const MAX_WAIT_SLOTS: u32 = 1024;
 /// Rotations of one channel at most: about the square root of [`MAX_SEGMENTS`] is best, twice as many are never needed.
 pub const MAX_ROTATIONS: u32 = 512;
-/// Widths of skyscrapers: numbers of its series, with which two channels at a time are enough for every arrival. The tests try them
+/// Widths of skyscrapers: numbers of its series: two channels at a time are enough for every arrival. The tests try them
 /// with every phase; beyond 52 the delay hardly falls and the buffer doubles.
 pub const SKYSCRAPER_WIDTHS: [u16; 5] = [2, 5, 12, 25, 52];
 /// Bytes of a title's name in an announcement at most: a datagram stays far below the smallest MTU.

@@ -1,4 +1,4 @@
-//! A scheme for one title: its slots, its figures, and what a viewer hears.
+//! A scheme for one title: its slots, its figures, and the channels that a viewer hears.
 
 use crate::limits::{GUARD_NS, MAX_CHANNELS, MAX_FILM_NS, MAX_SEGMENTS, MIN_SLOT_NS, SKYSCRAPER_WIDTHS};
 use crate::scheme::{Channel, Layout, Rotation, Scheme, lay_out};
@@ -100,7 +100,7 @@ impl Plan {
         Ok(Self { request, layout, segments, slot_ns, buffer_slots })
     }
 
-    /// What it was made of.
+    /// The numbers that it was made from.
     pub fn request(&self) -> PlanRequest {
         self.request
     }
@@ -176,12 +176,12 @@ impl Plan {
         slot.saturating_mul(self.slot_ns)
     }
 
-    /// The slot in which segment 0 is shown to a viewer who is ready at `first_slot`.
+    /// The slot in which segment 0 is shown to a viewer ready at `first_slot`.
     pub fn playback_slot(&self, first_slot: u64) -> u64 {
         first_slot + u64::from(self.layout.wait) - 1
     }
 
-    /// What a viewer who is ready at `first_slot` hears: each segment in the last slot that is not too late. Ordered by time.
+    /// The channels that a viewer ready at `first_slot` hears: each segment in the last slot that is not too late. Ordered by time.
     pub fn joins(&self, first_slot: u64) -> Vec<ChannelJoin> {
         let playback = self.playback_slot(first_slot);
         let mut joins: Vec<_> = (0..self.channels())
@@ -212,7 +212,7 @@ impl Plan {
     }
 }
 
-/// What all channels can have brought after each slot, less what was shown. Both are straight lines within a slot.
+/// Slots that all channels can have brought after each slot, less those shown. Both are straight lines within a slot.
 fn packed_buffer_slots(layout: &Layout) -> u32 {
     let (wait, segments) = (layout.wait - 1, layout.segments());
     // Turns of the rotations of each channel, and the segments that these brought.

@@ -34,7 +34,7 @@ impl Case {
     }
 }
 
-/// Hears what the plan tells it to, slot by slot, knowing nothing of how schemes are made.
+/// Hears the channels of the plan slot by slot, knowing nothing of how schemes are made.
 fn watch(plan: &Plan, arrival_ns: u64) {
     let first = plan.slot_from(arrival_ns);
     let playback = plan.playback_slot(first);

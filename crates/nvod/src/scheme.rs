@@ -197,7 +197,7 @@ fn fixed_delay_with(channels: u8, wait: u32) -> Layout {
     Layout { channels: laid, wait }
 }
 
-/// The number of rotations with which a channel carries most segments from `first` on. The best is near the square root of the
+/// Tries numbers of rotations; the channel with most segments from `first` on is taken. The best is near the square root of the
 /// longest period.
 fn fullest_channel(first: u32, wait: u32) -> Channel {
     let root = (wait + first).isqrt();

@@ -73,7 +73,7 @@ impl PacketHold {
         self.held.contains_key(&number)
     }
 
-    /// The lowest number held, and the media time of that packet.
+    /// The lowest number held, with its media time.
     pub fn first(&self) -> Option<(u32, u32)> {
         self.held.first_key_value().map(|(number, packet)| (*number, packet.time))
     }

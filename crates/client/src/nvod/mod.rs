@@ -1,5 +1,5 @@
 //! A viewer of near video on demand, without sockets and without a clock: which channels to hear when, packets held until they are
-//! played, and what is given up.
+//! played, and those given up.
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -26,7 +26,7 @@ pub struct UselessPackets {
     pub foreign: u64,
     /// Held or played already: channels repeat what others have brought.
     pub again: u64,
-    /// Beyond what the plan needs.
+    /// More than the plan needs.
     pub overflow: u64,
 }
 
@@ -100,7 +100,7 @@ impl Viewing {
             .map(|join| join.channel)
     }
 
-    /// When a channel is to be joined or left, or a packet played.
+    /// The time of the next join, leave or packet.
     pub fn poll_at(&self, now: Instant) -> Option<Instant> {
         let joins = self.joins.iter().flat_map(|join| {
             let from = Instant(self.slot_start(join.from_slot).0.saturating_sub(GUARD_NS));

@@ -32,8 +32,8 @@ fn datagram(announced: &Announcement, number: u32) -> Vec<u8> {
     [&packet.emit_header()[..], packet.payload].concat()
 }
 
-/// A cast and a viewer in virtual time: what is played, when, and how many channels were heard in each step at most. `is_lost`
-/// says of a channel and a packet whether it is lost on the way.
+/// A cast and a viewer in virtual time: packets in the order of play, and the most channels heard in a step. `is_lost`
+/// decides for a channel and a packet whether it is lost on the way.
 struct Played {
     numbers: Vec<u32>,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! `nvod://` against a sender on the loopback interface that loses what a test wants lost.
+//! `nvod://` against a sender on the loopback interface that loses chosen packets.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn send(control: SocketAddr, lost: &[u32], stop: &AtomicBool) {
     let film_ns = u64::from(PACKETS) * PACKET_NS;
     let plan = Plan::new(PlanRequest { scheme: Scheme::Staggered, channels: 1, film_ns }).unwrap();
     let start = Instant::now();
-    let mut sequence = 0;
+    let mut sequence = 0u32;
     while !stop.load(Ordering::Relaxed) {
         for number in 0..PACKETS {
             let due = u64::from(sequence) * PACKET_NS;

@@ -32,7 +32,7 @@ pub(super) struct NvodArgs {
     /// Only this number of channels, 1 to 16
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_CHANNELS)))]
     channels: Option<u8>,
-    /// Draw the segments of the first slots of each channel, and what a viewer hears who arrives at their beginning
+    /// Draw the segments of the first slots of each channel, in brackets those that a viewer hears from the beginning on
     #[arg(long, value_name = "SCHEME", requires = "channels")]
     draw: Option<Scheme>,
     /// Print JSON

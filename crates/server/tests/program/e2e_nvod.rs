@@ -38,7 +38,7 @@ fn stored(store: &Path) -> Vec<u8> {
     std::fs::read(titles[0].as_ref().unwrap().path().join("data.ts")).unwrap()
 }
 
-/// Two viewers of one cast, the second of whom comes a while after the first, both to files.
+/// Two viewers of one cast, one later than the other, both to files.
 fn watch(store: &Path, dir: &Path, scheme: &str, channels: u8) {
     let address = format!("nvod://{GROUP}:{}", free_port());
     let url = format!("{address}?channels={channels}&scheme={scheme}&iface=127.0.0.1");

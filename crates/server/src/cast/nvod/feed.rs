@@ -101,7 +101,7 @@ struct ChannelReader {
     title: Arc<SegmentedTitle>,
     media: MediaReader,
     slot: u64,
-    /// What is left of its segment.
+    /// Packets of its segment that are not sent yet.
     packets: Range<u32>,
     /// The next of them, read already.
     metas: Vec<PacketMeta>,

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`url`] | `nvod://` addresses to send to |
 //! | [`title`] | a title cut into the segments of a plan |
-//! | [`feed`] | the thread that reads what is due next |
+//! | [`feed`] | the thread that reads ahead |
 //! | [`sender`] | packets at their times |
 
 pub mod feed;

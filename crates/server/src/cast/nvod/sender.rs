@@ -145,7 +145,7 @@ impl<C: Clock> NvodSender<C> {
         self.channels[channel].enqueue_parts(&placed.emit_header(), payload);
     }
 
-    /// Sends what is due, and an announcement if it is time.
+    /// Sends the queues, and an announcement if it is time.
     fn flush(&mut self, turn: &mut dyn FnMut(&Self, Instant)) {
         let now = self.clock.now();
         for channel in &mut self.channels {
