@@ -76,7 +76,11 @@ impl Announcement {
             Scheme::Pagoda => (2, 0),
             Scheme::FixedDelay => (3, 0),
         };
-        let name = &self.name[..self.name.floor_char_boundary(MAX_NAME_BYTES)];
+        let mut end = self.name.len().min(MAX_NAME_BYTES);
+        while !self.name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let name = &self.name[..end];
         let mut bytes = Vec::with_capacity(FIXED_BYTES + name.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&[VERSION, scheme, channels, name.len() as u8]);
