@@ -42,6 +42,12 @@ const RULES: &[Rule] = &[
         why: "formats only: bytes in, meaning out, so whatever it parses can be fuzzed without a file or a clock",
     },
     Rule {
+        krate: "millrace-nvod",
+        ours: &["millrace-core"],
+        theirs: Some(&["thiserror"]),
+        why: "a schedule that sender and receiver must agree on: numbers in, numbers out, without a clock or a socket",
+    },
+    Rule {
         krate: "millrace-store",
         ours: &["millrace-core", "millrace-media"],
         theirs: None,
@@ -117,7 +123,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         krate: "millrace-client",
-        ours: &["millrace-core", "millrace-netio", "millrace-ts"],
+        ours: &["millrace-core", "millrace-netio", "millrace-nvod", "millrace-ts"],
         theirs: None,
         why: "it is the oracle: code shared with the server would hide bugs in both",
     },
@@ -160,6 +166,7 @@ const RULES: &[Rule] = &[
             "millrace-cli",
             "millrace-media",
             "millrace-make",
+            "millrace-nvod",
             "millrace-store",
             "millrace-objects",
             "millrace-offload",

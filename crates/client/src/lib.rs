@@ -23,6 +23,7 @@
 //! | [`sdp`], [`url`], [`script`] | descriptions, addresses, scripts of pauses and seeks |
 //! | [`listen`], [`net`] | addresses and sockets of streams that are sent without a request; other sockets |
 //! | [`fec`] | lost packets recovered from FEC: a window that repairs and orders, without I/O |
+//! | [`nvod`] | a viewer of near video on demand: channels to hear, packets held; the file for them is its only I/O |
 //! | [`receive`], [`reorder`] | sequence numbers counted, payloads put in order, both in bounded memory |
 //! | [`reception`] | the figures of receiver reports |
 //! | [`lateness`] | arrival against media time, jitter, gaps |
@@ -48,6 +49,7 @@ pub mod lateness;
 pub mod limits;
 pub mod listen;
 pub mod net;
+pub mod nvod;
 pub mod play;
 pub mod procfs;
 pub mod receive;

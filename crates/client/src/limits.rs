@@ -104,3 +104,10 @@ pub const MAX_BYE_EARLY_US: u64 = 6_000_000;
 pub const MIN_BYE_EARLY_US: u64 = 1_000_000;
 /// How far before the announced end a stream without BYE may stop: a few pictures.
 pub const SILENT_EARLY_US: u64 = 200_000;
+
+// Near video on demand.
+
+/// Packets held in memory; a plan that needs more has a file. Half a minute of 8 Mb/s is 30 MB, half a film several GB.
+pub const NVOD_MEMORY_BYTES: usize = 64 << 20;
+/// A cast whose announcements stopped this long before the end of the title has ended: ten of them are missing.
+pub const NVOD_SILENCE_NS: u64 = 2_000_000_000;

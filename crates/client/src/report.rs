@@ -22,6 +22,8 @@ use crate::verify::ByteCheck;
 pub enum EndReason {
     /// The server sent an RTCP BYE: the end of the title.
     Bye,
+    /// All of a title whose length was announced was played.
+    Complete,
     /// The time asked for was over.
     Duration,
     /// No packet came for the time allowed.
@@ -37,7 +39,7 @@ pub enum EndReason {
 impl EndReason {
     /// Whether the stream ended, rather than who received it.
     pub(crate) fn is_of_the_stream(self) -> bool {
-        matches!(self, Self::Bye | Self::Silence | Self::ServerClosed)
+        matches!(self, Self::Bye | Self::Complete | Self::Silence | Self::ServerClosed)
     }
 }
 

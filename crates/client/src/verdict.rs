@@ -88,7 +88,9 @@ impl ReceptionReport {
                 (length / 2).clamp(MIN_BYE_EARLY_US, MAX_BYE_EARLY_US)
             }
             EndReason::Silence | EndReason::ServerClosed => SILENT_EARLY_US,
-            EndReason::Duration | EndReason::OutputClosed | EndReason::Cancelled => return false,
+            EndReason::Complete | EndReason::Duration | EndReason::OutputClosed | EndReason::Cancelled => {
+                return false;
+            }
         };
         match self.place.missing_us() {
             Some(missing) => missing > early,

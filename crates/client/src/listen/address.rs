@@ -14,6 +14,8 @@ pub enum Carriage {
     Raw,
     /// `rtp://`: RTP.
     Rtp,
+    /// `nvod://`: announcements of near video on demand.
+    Nvod,
 }
 
 /// An address to listen at: `udp://[address][:port][?step=N&interface=NAME]`, `rtp://…`.
@@ -45,6 +47,7 @@ impl ListenUrl {
         let carriage = match scheme.to_ascii_lowercase().as_str() {
             "udp" => Carriage::Raw,
             "rtp" => Carriage::Rtp,
+            "nvod" => Carriage::Nvod,
             _ => return Err("the scheme is neither udp nor rtp"),
         };
         let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -84,6 +87,11 @@ impl ListenUrl {
             Some(("interface" | "localaddr", value)) if !value.is_empty() => {
                 self.interface = Some(value.to_owned());
             }
+            // The address that the sender was given is good for receivers too.
+            Some(("iface", value)) if self.carriage == Carriage::Nvod && !value.is_empty() => {
+                self.interface = Some(value.to_owned());
+            }
+            Some(("channels" | "scheme" | "ttl" | "dscp", _)) if self.carriage == Carriage::Nvod => {}
             _ => return Err("the options are step and interface"),
         }
         Ok(())
@@ -103,7 +111,11 @@ impl ListenUrl {
 
 impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let scheme = if self.carriage == Carriage::Raw { "udp" } else { "rtp" };
+        let scheme = match self.carriage {
+            Carriage::Raw => "udp",
+            Carriage::Rtp => "rtp",
+            Carriage::Nvod => "nvod",
+        };
         write!(f, "{scheme}://{}", SocketAddr::new(self.address, self.port))
     }
 }
@@ -120,6 +132,7 @@ mod tests {
             ("UDP://[ff15::1]:7000?localaddr=x", "udp://[ff15::1]:7000", 2, Some("x")),
             ("udp://:1234", "udp://0.0.0.0:1234", 2, None),
             ("rtp://@", "rtp://0.0.0.0:5004", 2, None),
+            ("nvod://239.1.2.3:6000?channels=3&iface=lo&ttl=2", "nvod://239.1.2.3:6000", 2, Some("lo")),
             ("rtp://[::]", "rtp://[::]:5004", 2, None),
         ] {
             let url = ListenUrl::parse(given).unwrap();

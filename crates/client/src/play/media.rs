@@ -153,6 +153,8 @@ pub(crate) struct MediaReceiver {
     span: Option<(u64, u64)>,
     bye_ns: Option<u64>,
     report_at_bye: bool,
+    /// Packets of a title whose length was announced.
+    announced_packets: Option<u64>,
 }
 
 impl MediaReceiver {
@@ -179,7 +181,13 @@ impl MediaReceiver {
             span: None,
             bye_ns: None,
             report_at_bye: false,
+            announced_packets: None,
         }
+    }
+
+    /// The whole title was to come, and has this many packets.
+    pub(crate) fn expect_packets(&mut self, packets: u64) {
+        self.announced_packets = Some(packets);
     }
 
     /// The description names another payload type.
@@ -510,7 +518,10 @@ impl MediaReceiver {
         let sequence = SequenceReport {
             lost: repair.map_or(counts.lost, |repair| repair.fec.lost),
             lost_at_start: if repair.is_some() { 0 } else { counts.lost_at_start },
-            lost_at_end: self.report_at_bye.then_some(at_end),
+            lost_at_end: self
+                .announced_packets
+                .map(|packets| packets.saturating_sub(counts.received + counts.lost + counts.lost_at_start))
+                .or_else(|| self.report_at_bye.then_some(at_end)),
             reordered: counts.reordered,
             late: self.late,
             duplicates: counts.duplicates,

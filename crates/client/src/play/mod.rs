@@ -4,6 +4,7 @@
 mod connect;
 mod listen;
 mod media;
+mod nvod;
 mod session;
 mod summary;
 
@@ -23,6 +24,7 @@ use crate::limits::{
     FEC_WAIT_NS, REORDER_PACKETS, REORDER_WAIT, REPLY_TIMEOUT, RTP_BUFFER_BYTES, SILENCE, UDP_TIMEOUT,
 };
 use crate::listen::ListenUrl;
+use crate::listen::address::Carriage;
 use crate::report::ReceptionReport;
 use crate::rtsp::headers::PlaybackPace;
 use crate::script::Script;
@@ -62,7 +64,7 @@ impl FromStr for TransportChoice {
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
     /// The title: `rtsp://host[:port]/path`; or `rtp://address:port`, to listen to a stream sent
-    /// there.
+    /// there; or `nvod://group:port`, near video on demand.
     pub url: String,
     /// How RTP is to come.
     pub transport: TransportChoice,
@@ -158,8 +160,12 @@ impl PlayOptions {
     fn listen_url(&self) -> Option<Result<ListenUrl, ClientError>> {
         let wrong = |option, got: String, allowed| Err(ClientError::Option { option, got, allowed });
         let scheme = self.url.trim().split("://").next().unwrap_or_default();
-        if !scheme.eq_ignore_ascii_case("rtp") {
+        let is_nvod = scheme.eq_ignore_ascii_case("nvod");
+        if !is_nvod && !scheme.eq_ignore_ascii_case("rtp") {
             return None;
+        }
+        if is_nvod && self.fec != FecChoice::Off {
+            return Some(wrong("fec", self.fec.to_string(), "off: near video on demand has none"));
         }
         if self.fec == FecChoice::All {
             return Some(wrong(
@@ -169,7 +175,7 @@ impl PlayOptions {
             ));
         }
         if self.start.is_some() || self.end.is_some() || !self.script.0.is_empty() {
-            let allowed = "an rtsp:// address: an rtp:// address has no control connection";
+            let allowed = "an rtsp:// address: streams that are sent without a request cannot be controlled";
             return Some(wrong("start, end or script", self.url.clone(), allowed));
         }
         let url = ListenUrl::parse(&self.url);
@@ -221,7 +227,11 @@ pub fn play(
 ) -> Result<ReceptionReport, ClientError> {
     options.check()?;
     if let Some(url) = options.listen_url() {
-        return listen::Listening::start(options, &url?, cancel, progress)?.run();
+        let url = url?;
+        return match url.carriage {
+            Carriage::Nvod => nvod::NvodPlayer::start(options, url, cancel, progress)?.run(),
+            _ => listen::Listening::start(options, &url, cancel, progress)?.run(),
+        };
     }
     let url = RtspUrl::parse(&options.url)?;
     let mut sink = SinkWriter::start(&options.output, options.reference.as_deref())?;

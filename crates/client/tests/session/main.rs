@@ -3,4 +3,5 @@
 mod analyse;
 mod play;
 mod play_fec;
+mod play_nvod;
 mod st2022;

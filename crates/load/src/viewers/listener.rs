@@ -70,6 +70,7 @@ impl Listener {
         let counts = match url.carriage {
             Carriage::Raw => ListenMeter::Raw(Box::new(RawMeter::new(options.nominal_rate, inspect))),
             Carriage::Rtp => ListenMeter::Rtp { meter: Box::default(), is_described: false },
+            Carriage::Nvod => return Err("a load has no viewers of near video on demand".to_owned()),
         };
         Ok(Self {
             inlet,

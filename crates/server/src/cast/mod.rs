@@ -13,6 +13,7 @@
 //! | [`pace`] | datagrams at their times |
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
 //! | [`sap`] | announcements of casts |
+//! | [`nvod`] | near video on demand: one title on several channels |
 //! | [`channel`] | a channel as an operator writes it, and its state |
 //! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
 //!
@@ -22,6 +23,7 @@
 pub mod channel;
 pub mod channel_feed;
 pub mod items;
+pub mod nvod;
 pub mod pace;
 pub mod playout;
 pub mod sap;

@@ -9,6 +9,7 @@ use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{FIRST_SEQUENCE, PAYLOAD_TYPE_MP2T, RtpHeader};
 use millrace_media::ts_packet::SYSTEM_TICKS_PER_MEDIA_TICK;
+use millrace_nvod::packet::PLACED_HEADER_BYTES;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg, sockopt};
 
 use super::pace::PacedSink;
@@ -18,6 +19,9 @@ use crate::live::address::LiveTransport;
 
 /// Position of the differentiated services code point in its byte (RFC 2474 section 3).
 const DSCP_SHIFT: u8 = 2;
+
+/// A datagram with the longest header.
+const MOST_BYTES: usize = PLACED_HEADER_BYTES + DEFAULT_PACKET_BYTES;
 
 /// Why a destination cannot be sent to.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +54,7 @@ pub struct CastCounts {
 
 /// A datagram that waits for the next system call.
 struct QueuedDatagram {
-    bytes: [u8; RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES],
+    bytes: [u8; MOST_BYTES],
     length: usize,
 }
 
@@ -80,7 +84,7 @@ impl CastSender {
             ssrc: random.hash_one(0) as u32,
             timestamp_base: random.hash_one(1) as u32,
         };
-        let queued = || QueuedDatagram { bytes: [0; RTP_HEADER_BYTES + DEFAULT_PACKET_BYTES], length: 0 };
+        let queued = || QueuedDatagram { bytes: [0; MOST_BYTES], length: 0 };
         Ok(Self {
             url: url.clone(),
             socket,
@@ -140,6 +144,21 @@ impl CastSender {
         }
         bytes[at..at + payload.len()].copy_from_slice(payload);
         *length = at + payload.len();
+        self.queued += 1;
+    }
+
+    /// Queues a datagram whose header the caller made; [`PacedSink::flush`] sends it.
+    ///
+    /// # Panics
+    /// If it is longer than a packet with the header of [`millrace_nvod::packet`].
+    pub fn enqueue_parts(&mut self, header: &[u8], payload: &[u8]) {
+        if self.queued == CAST_BATCH_DATAGRAMS {
+            self.send();
+        }
+        let QueuedDatagram { bytes, length } = &mut self.queue[self.queued];
+        *length = header.len() + payload.len();
+        bytes[..header.len()].copy_from_slice(header);
+        bytes[header.len()..*length].copy_from_slice(payload);
         self.queued += 1;
     }
 

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,42 +12,54 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, NS_PER_S};
-use millrace_core::units::{BitRate, Count};
+use millrace_core::units::{BitRate, Count, HumanDuration};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::volume::Volume;
 use serde::Serialize;
 
 use super::StoreArgs;
+use super::nvod_cast::{self, NvodCast};
+use crate::cast::nvod::NvodUrl;
+use crate::cast::nvod::url::NvodUrlError;
+use crate::cast::url::CastUrlError;
 use crate::cast::{
     CastItem, CastSender, CastUrl, ItemList, ItemOpener, PaceEnd, PacedSink, Pacer, Playout, PlayoutNews,
 };
 use crate::limits::cast::CAST_PROGRESS_NS;
 use crate::live::address::LiveTransport;
 
-/// Send titles in a row to a UDP or RTP address, unicast or multicast, without a server
+/// Send titles in a row to a UDP or RTP address, unicast or multicast, or one title as near video on demand, without a server
 ///
 /// The titles become one transport stream whose clock, counters and PIDs go on from title to title. It is sent in real time by its
 /// clock references. A title that is missing or damaged is skipped.
+///
+/// To nvod://GROUP:PORT one title of the store is sent on several multicast groups again and again, so that any number of viewers
+/// (millrace play nvod://GROUP:PORT) begin within a short time after they join. See also: millrace nvod
 #[derive(Args)]
 #[command(after_help = "Examples:\n  millrace cast my-film udp://239.1.1.1:5000?ttl=4 --loop\n  \
                   millrace cast evening.m3u rtp://239.1.1.1:5000?iface=eth1 --loop --sdp evening.sdp\n  \
-                  millrace cast opening.ts my-film udp://127.0.0.1:5000\n\n\
-                  URL options: ttl=1..255 (multicast: 1 by default), iface=NAME or ADDR, dscp=0..63, pkt_size=BYTES.\n\
-                  Exit code: 0 everything was sent, or --loop was interrupted; 1 a title was skipped, nothing\ncould be sent, or a cast without --loop was interrupted; \
+                  millrace cast opening.ts my-film udp://127.0.0.1:5000\n  \
+                  millrace cast my-film 'nvod://239.1.1.1:5000?channels=6&scheme=fixed-delay'\n\n\
+                  URL options: ttl=1..255 (multicast: 1 by default), iface=NAME or ADDR, dscp=0..63, pkt_size=BYTES;\n\
+                  of nvod:// also channels=1..16 and scheme=staggered, skyscraper, pagoda or fixed-delay.\n\
+                  Exit code: 0 everything was sent, or --loop or nvod:// was interrupted; 1 a title was skipped, nothing\ncould be sent, or a cast without --loop was interrupted; \
                   2 the command line is invalid")]
 pub(super) struct CastArgs {
     /// Titles of the store, files with transport streams, or playlists (.m3u, .m3u8), in order
     #[arg(value_name = "TITLE|FILE|PLAYLIST", required = true)]
     items: Vec<String>,
-    /// Where to send: udp://ADDR:PORT or rtp://ADDR:PORT, with options behind a question mark
+    /// Where to send: udp://ADDR:PORT, rtp://ADDR:PORT or nvod://GROUP:PORT, with options behind a question mark
     #[arg(value_name = "URL", required = true)]
-    url: CastUrl,
+    url: CastTarget,
     /// Begin again after the last title, until interrupted
     #[arg(long = "loop")]
     is_loop: bool,
     /// Write a session description for receivers of rtp:// into this file
     #[arg(long, value_name = "FILE")]
     sdp: Option<PathBuf>,
+    /// End a cast to nvod:// after this time; else it goes on until interrupted
+    #[arg(long = "for", value_name = "TIME")]
+    time: Option<HumanDuration>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -55,6 +68,24 @@ pub(super) struct CastArgs {
     quiet: bool,
     #[command(flatten)]
     store: StoreArgs,
+}
+
+/// Where to send.
+#[derive(Clone, Debug)]
+enum CastTarget {
+    Stream(CastUrl),
+    Nvod(NvodUrl),
+}
+
+impl FromStr for CastTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if NvodUrl::is_meant(text) {
+            return text.parse().map(Self::Nvod).map_err(|error: NvodUrlError| error.to_string());
+        }
+        text.parse().map(Self::Stream).map_err(|error: CastUrlError| error.to_string())
+    }
 }
 
 /// Summary of a cast.
@@ -91,7 +122,36 @@ struct CastTitle {
 
 /// Sends.
 pub(super) fn run(args: &CastArgs) -> anyhow::Result<ExitCode> {
-    let url = &args.url;
+    match &args.url {
+        CastTarget::Stream(url) => run_stream(args, url),
+        CastTarget::Nvod(url) => {
+            let [item] = &args.items[..] else {
+                return Err(super::usage(anyhow::anyhow!(
+                    "nvod://: got {} titles; near video on demand sends one, name one",
+                    args.items.len()
+                )));
+            };
+            if args.is_loop || args.sdp.is_some() {
+                return Err(super::usage(anyhow::anyhow!(
+                    "nvod://: --loop and --sdp are for other casts; leave them out, or write udp:// or rtp://"
+                )));
+            }
+            let request = NvodCast {
+                item,
+                url,
+                time: args.time.map(|time| time.0),
+                is_json: args.json,
+                is_quiet: args.quiet,
+            };
+            nvod_cast::run(&request, &args.store)
+        }
+    }
+}
+
+fn run_stream(args: &CastArgs, url: &CastUrl) -> anyhow::Result<ExitCode> {
+    if args.time.is_some() {
+        return Err(super::usage(anyhow::anyhow!("--for: only a cast to nvod:// has it; leave it out")));
+    }
     let items = read_items(&args.items)?;
     let mut sender = CastSender::open(url).map_err(|error| super::usage(error.into()))?;
     if let Some(path) = &args.sdp {

@@ -51,6 +51,8 @@ mod ladder;
 mod live;
 mod ls;
 pub(crate) mod memory;
+mod nvod;
+mod nvod_cast;
 mod objects;
 mod password;
 mod play;
@@ -106,6 +108,7 @@ enum CliCommand {
     Transform(transform::TransformArgs),
     Play(play::PlayArgs),
     Cast(cast::CastArgs),
+    Nvod(nvod::NvodArgs),
     /// Load any server with many viewers, and measure received packets, lateness and loss (by millrace-lab)
     Load(lab::LabArgs),
     Live(live::LiveArgs),
@@ -324,6 +327,7 @@ pub fn main() -> ExitCode {
         CliCommand::Transform(args) => transform::run(&args),
         CliCommand::Play(args) => play::run(&args),
         CliCommand::Cast(args) => cast::run(&args),
+        CliCommand::Nvod(args) => nvod::run(&args),
         CliCommand::Load(args) => lab::run("load", &args),
         CliCommand::Live(args) => live::run(&args),
         CliCommand::Record(args) => record::run(&args),

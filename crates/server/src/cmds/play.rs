@@ -12,7 +12,7 @@ use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::{BitRate, HumanDuration};
 
-/// Play a title from any RTSP server, or receive RTP, and report loss, order, lateness and wrong bytes
+/// Play a title from any RTSP server, or receive RTP or near video on demand, and report loss, order, lateness and wrong bytes
 ///
 /// The exit code is 0 if the title was played to its end (or to the requested end), nothing was lost and every byte compared is
 /// right.
@@ -21,6 +21,7 @@ use millrace_core::units::{BitRate, HumanDuration};
                         millrace play rtsp://host:8554/film -o - | ffplay -\n  \
                         millrace play rtsp://host:8554/film --fec all\n  \
                         millrace play rtp://239.1.2.3:5004 --fec xor -o copy.ts\n  \
+                        millrace play nvod://239.1.1.1:5000 -o - | ffplay -\n  \
                         millrace play rtsp://host:8554/film -o copy.ts --verify original.ts --stats json\n  \
                         millrace play rtsp://host:8554/film --analyse\n  \
                         millrace play rtsp://host:8554/film --start 10m --scale -8\n  \
@@ -31,7 +32,8 @@ use millrace_core::units::{BitRate, HumanDuration};
                         are not the MPEG transport stream that was announced. Lateness and faults of the media themselves are\n\
                         reported but do not change the exit code.")]
 pub(super) struct PlayArgs {
-    /// rtsp://host[:port]/title, or rtp://[address]:port to receive a stream sent to that address
+    /// rtsp://host[:port]/title, rtp://[address]:port to receive a stream sent to that address, or nvod://group:port for near video
+    /// on demand
     url: String,
     /// Transport: udp, tcp, or auto (UDP, then TCP if nothing arrives)
     #[arg(long, value_name = "HOW", default_value = "auto")]

@@ -39,3 +39,11 @@ pub const SAP_STOP: Duration = Duration::from_secs(2);
 pub const CAST_RETRY_NS: u64 = 2_000_000_000;
 /// Usual ports of groups: 500 pairs, outside of the range of `--udp-ports` and below the ports that systems choose themselves.
 pub const DEFAULT_GROUP_PORTS: (u16, u16) = (20_000, 20_999);
+/// Media of all channels of near video on demand that is read and sorted by time at once: a few packets of each channel.
+pub const NVOD_STEP_NS: u64 = 50_000_000;
+/// Such steps read ahead: a second, as for other casts, and some 16 MB for the most channels of 8 Mb/s.
+pub const NVOD_STEPS: usize = 20;
+/// Packets of a channel read at once: 84 kB, one request to a disk.
+pub const NVOD_BATCH_PACKETS: usize = 64;
+/// Packets whose times are read at once when a title is cut into segments: 64 KiB.
+pub const NVOD_SCAN_PACKETS: usize = 8192;

@@ -29,6 +29,7 @@ mod e2e_made_on_use;
 mod e2e_members;
 mod e2e_multicast;
 mod e2e_nginx;
+mod e2e_nvod;
 mod e2e_offload;
 mod e2e_offload_http;
 mod e2e_packet_sizes;
