@@ -83,6 +83,7 @@ mod page;
 mod process;
 mod range;
 mod recent;
+mod reload;
 mod request;
 mod route;
 mod session;
@@ -121,6 +122,7 @@ pub use self::handlers::title::{TitleContext, TitleDescription, folders_of};
 pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
+pub use self::reload::{ChangeEffect, ReloadReport, SettingChange};
 pub use self::site::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LibraryCopy, LiveCast, LiveFeed,
     LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,

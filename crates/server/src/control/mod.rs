@@ -281,7 +281,7 @@ enum Ask {
     Fetch(Box<millrace_web::Fetch>),
     Viewer(Box<millrace_web::ViewerAdmission>),
     Tunnel(Box<millrace_web::TunnelConn>),
-    Limits(Box<ServiceConfig>),
+    Limits(Box<ServiceConfig>, std::sync::mpsc::SyncSender<()>),
     ShutDown(Duration),
 }
 
@@ -410,10 +410,12 @@ impl ControlHandle {
         Asker { asks: self.asks.clone(), casts: Arc::clone(&self.sheets.casts) }
     }
 
-    /// Takes those of the settings that may change while viewers are served.
-    pub fn set_limits(&self, new: ServiceConfig) {
-        // If the control side has ended, the server is shutting down.
-        drop(self.asks.send(Ask::Limits(Box::new(new))));
+    /// Takes those of the settings that may change while viewers are served. Waits for the control thread, at most a second;
+    /// `false`: it has not taken them over by then.
+    pub fn set_limits(&self, new: ServiceConfig) -> bool {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        let is_sent = self.asks.send(Ask::Limits(Box::new(new), answer)).is_ok();
+        is_sent && answered.recv_timeout(SNAPSHOT_WAIT).is_ok()
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.

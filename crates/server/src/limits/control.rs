@@ -187,6 +187,8 @@ pub const MEMBERS_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the main thread looks for a signal and for trouble to report: people do not notice.
 pub const SIGNAL_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Callers of the API that wait for a reload at once: operators and their programs. All of them get the outcome of the next one.
+pub const MAX_WAITING_RELOADS: usize = 16;
 /// Time to notify viewers that the server ends: longer than [`BYE_LIMIT`], shorter than service
 /// managers wait.
 pub const STOP_FAREWELL: Duration = Duration::from_secs(3);

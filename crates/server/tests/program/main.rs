@@ -36,6 +36,7 @@ mod e2e_process;
 mod e2e_proxied;
 mod e2e_real_disks;
 mod e2e_recordings;
+mod e2e_reload;
 mod e2e_rendition;
 mod e2e_rights;
 mod e2e_scale;

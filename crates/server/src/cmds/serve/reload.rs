@@ -1,140 +1,128 @@
-//! SIGHUP: the settings are read again. Those that can change while viewers are served do; the others are logged as needing a
-//! restart. One mistake in the settings, and nothing changes.
+//! The settings are read again, at SIGHUP and for callers of the API. Those that can change while viewers are served do; the others
+//! are reported as needing a restart. One mistake in the settings, and nothing changes.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::FromArgMatches;
 use millrace_make::live::pull::without_secrets;
+use millrace_web::{ChangeEffect, ReloadReport, SettingChange};
 
+use super::reload_requests::ReloadRequests;
 use super::{ServeArgs, notify};
-use crate::cmds::settings::{self, Faults, Layered, TakesEffect};
-use crate::cmds::{Cli, CliCommand};
+use crate::cmds::CliCommand;
+use crate::cmds::settings::{self, Faults, Parsed, Setting, TakesEffect, Values};
 use crate::service::ServiceConfig;
 
-/// Values by the name of their setting, as they were given; of a setting without a value there is none.
-type Values = BTreeMap<String, Vec<String>>;
+/// The setting that sizes tables, and can be changed below its value at the start.
+const MAX_STREAMS: &str = "max-streams";
 
 /// The settings that the server runs with.
 pub(super) struct Reloader {
-    asked: Arc<AtomicBool>,
+    requests: Arc<ReloadRequests>,
     command_line: Vec<OsString>,
+    /// The configuration file.
+    file: Option<PathBuf>,
     running: Values,
     /// Tables have the size that this number of viewers needed at the start.
     most_streams: usize,
 }
 
 impl Reloader {
-    /// Reads again whenever `asked` is set. The server was started with `args`.
-    pub(super) fn new(asked: Arc<AtomicBool>, args: &ServeArgs) -> Self {
-        Self::of(std::env::args_os().collect(), asked, args)
+    /// The server was started with `running`, the values that `args` were made of.
+    pub(super) fn new(command_line: Vec<OsString>, running: Values, args: &ServeArgs) -> Self {
+        let (requests, file) = (Arc::default(), args.config.clone());
+        Self { requests, command_line, file, running, most_streams: args.max_streams }
     }
 
-    fn of(command_line: Vec<OsString>, asked: Arc<AtomicBool>, args: &ServeArgs) -> Self {
-        // The file may have changed since it was read for `args`, a moment ago; the next signal finds that change.
-        let running = read(&command_line).map(|(_, values)| values).unwrap_or_default();
-        Self { asked, command_line, running, most_streams: args.max_streams }
+    /// Where a reload is requested.
+    pub(super) fn requests(&self) -> Arc<ReloadRequests> {
+        Arc::clone(&self.requests)
     }
 
-    /// Reads the settings again after a signal, and hands over those of the service.
-    pub(super) fn look(&mut self, apply: impl FnOnce(ServiceConfig)) {
-        if !self.asked.swap(false, Ordering::Relaxed) {
-            return;
-        }
+    /// Reads the settings again if that was requested, and hands over those of the service. `apply` returns whether they count
+    /// from now on.
+    pub(super) fn look(&mut self, apply: impl FnOnce(ServiceConfig) -> bool) {
+        let Some(requests) = self.requests.take() else { return };
         notify::reloading();
-        match self.reload() {
-            Ok((service, changes)) => {
-                apply(service);
-                if changes.is_empty() {
-                    tracing::info!("SIGHUP: no setting has changed");
-                }
-                changes.iter().for_each(SettingChange::log);
-            }
-            Err(faults) => {
-                for fault in faults {
-                    tracing::error!("SIGHUP: no setting was changed: {fault}");
-                }
-            }
-        }
+        let cause = if requests.by_signal { "SIGHUP" } else { "API" };
+        tracing::info!("{cause}: reading the settings again");
+        let report = self.reload(apply);
+        log(&report);
+        self.requests.answer(requests, report);
         notify::ready();
     }
 
-    /// Returns the settings of the service, and every change since the last time.
-    fn reload(&mut self) -> Result<(ServiceConfig, Vec<SettingChange>), Vec<String>> {
+    fn reload(&mut self, apply: impl FnOnce(ServiceConfig) -> bool) -> ReloadReport {
+        let at_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
+        let (changes, faults) = match self.take_over(apply) {
+            Ok(changes) => (changes, Vec::new()),
+            Err(faults) => (Vec::new(), faults),
+        };
+        ReloadReport { at_unix_s, changes, faults }
+    }
+
+    /// Returns every change since the last time, or the faults.
+    fn take_over(
+        &mut self,
+        apply: impl FnOnce(ServiceConfig) -> bool,
+    ) -> Result<Vec<SettingChange>, Vec<String>> {
+        self.check_file()?;
         let (args, values) = read(&self.command_line)?;
         let mut service = args.server_config().service;
         let mut changes = changes(&self.running, &values);
         if service.max_streams > self.most_streams {
             service.max_streams = self.most_streams;
-            for change in changes.iter_mut().filter(|change| change.name == "max-streams") {
-                change.bound = Some(self.most_streams);
+            for change in changes.iter_mut().filter(|change| change.name == MAX_STREAMS) {
+                change.effect = ChangeEffect::NeedsRestart;
+                change.until_restart = Some(self.most_streams.to_string());
             }
         }
-        // A change that waits for a restart is reported at each signal.
-        for change in changes.iter().filter(|change| change.is_in_effect()) {
+        if !apply(service) {
+            return Err(vec![
+                "the control thread does not respond; the settings are read, see the log, and reload again"
+                    .to_owned(),
+            ]);
+        }
+        // A change that waits for a restart is reported at each reload.
+        for change in changes.iter().filter(|change| change.effect == ChangeEffect::InEffect) {
             match values.get(&change.name) {
                 Some(now) => self.running.insert(change.name.clone(), now.clone()),
                 None => self.running.remove(&change.name),
             };
         }
-        Ok((service, changes))
+        Ok(changes)
+    }
+
+    /// A pipe was read to its end at the start: now it would look like an empty file, or block this thread.
+    fn check_file(&self) -> Result<(), Vec<String>> {
+        let Some(path) = &self.file else { return Ok(()) };
+        // A file that is gone is reported where it is read.
+        let is_other = std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+        if is_other {
+            let path = path.display();
+            return Err(vec![format!(
+                "{path}: not a regular file, which cannot be read again; start the server with --config FILE"
+            )]);
+        }
+        Ok(())
     }
 }
 
 /// The settings as a new server would have them.
 fn read(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<String>> {
-    let faults = |faults| match faults {
+    let Parsed { cli, origins, values } = settings::parse(command_line).map_err(|faults| match faults {
         Faults::Below(faults) => faults,
         Faults::Line(error) => vec![error.to_string().lines().next().unwrap_or_default().to_owned()],
-    };
-    let layered = settings::layered(command_line).map_err(faults)?;
-    let Layered { matches, origins } = layered;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| faults(error.into()))?;
-    let (CliCommand::Serve(args), Some(serve)) = (cli.command, matches.subcommand_matches("serve")) else {
+    })?;
+    let CliCommand::Serve(args) = cli.command else {
         return Err(vec![
             "the server was not started by 'millrace serve'; start it so to change its settings".into(),
         ]);
     };
     args.check().map_err(|error| vec![format!("{:#}", origins.blame(error))])?;
-    let values = settings::table().into_iter().map(|setting| {
-        let values = setting.values_in(serve);
-        (setting.name, values)
-    });
-    Ok((args, values.filter(|(_, values)| !values.is_empty()).collect()))
-}
-
-/// A setting that has another value than the one that the server runs with.
-#[derive(Debug, PartialEq, Eq)]
-struct SettingChange {
-    name: String,
-    before: String,
-    now: String,
-    takes_effect: TakesEffect,
-    /// Highest value until the next restart, if the new one is beyond it.
-    bound: Option<usize>,
-}
-
-impl SettingChange {
-    fn is_in_effect(&self) -> bool {
-        self.takes_effect == TakesEffect::Reload && self.bound.is_none()
-    }
-
-    fn log(&self) {
-        let Self { name, before, now, .. } = self;
-        match (self.takes_effect, self.bound) {
-            (TakesEffect::Restart, _) => {
-                tracing::warn!("SIGHUP: {name}: {now} needs a restart; until then {before}")
-            }
-            (TakesEffect::Reload, None) => {
-                tracing::info!("SIGHUP: {name}: {now} from now on, before {before}")
-            }
-            (TakesEffect::Reload, Some(bound)) => tracing::warn!(
-                "SIGHUP: {name}: {now} needs a restart, because the tables have the size of the start; until then {bound}"
-            ),
-        }
-    }
+    Ok((args, values))
 }
 
 fn changes(running: &Values, read: &Values) -> Vec<SettingChange> {
@@ -142,17 +130,32 @@ fn changes(running: &Values, read: &Values) -> Vec<SettingChange> {
         // URLs of sources may have passwords, which the log must not have.
         values.map_or_else(|| "the default".to_owned(), |values| without_secrets(&values.join(", ")))
     };
-    let changed = settings::table().into_iter().filter_map(|setting| {
-        let (before, now) = (running.get(&setting.name), read.get(&setting.name));
-        (before != now).then(|| SettingChange {
-            before: text(before),
-            now: text(now),
-            takes_effect: setting.takes_effect,
-            bound: None,
-            name: setting.name,
-        })
+    let changed = settings::table().into_iter().filter_map(|Setting { name, takes_effect, .. }| {
+        let (before, now) = (running.get(&name), read.get(&name));
+        let is_changed = before != now;
+        let (before, now) = (text(before), text(now));
+        let (effect, until_restart) = match takes_effect {
+            TakesEffect::Reload => (ChangeEffect::InEffect, None),
+            TakesEffect::Restart => (ChangeEffect::NeedsRestart, Some(before.clone())),
+        };
+        is_changed.then_some(SettingChange { name, before, now, effect, until_restart })
     });
     changed.collect()
+}
+
+fn log(ReloadReport { changes, faults, .. }: &ReloadReport) {
+    for fault in faults {
+        tracing::error!("reload: no setting was changed: {fault}");
+    }
+    if changes.is_empty() && faults.is_empty() {
+        tracing::info!("reload: no setting has changed");
+    }
+    for SettingChange { name, before, now, until_restart, .. } in changes {
+        match until_restart {
+            Some(until) => tracing::warn!("reload: {name}: {now} needs a restart; until then {until}"),
+            None => tracing::info!("reload: {name}: {now} from now on, before {before}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +165,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cmds::Cli;
 
     /// Another value than the default for each setting that can change while viewers are served.
     const OTHERS: &[(&str, &str)] = &[
@@ -205,28 +209,54 @@ mod tests {
 
     fn reloader(file: &Path) -> Reloader {
         let line: Vec<OsString> = vec!["millrace".into(), "serve".into(), "--config".into(), file.into()];
-        let (args, _) = read(&line).unwrap();
-        Reloader::of(line, Arc::default(), &args)
+        let (args, values) = read(&line).unwrap();
+        Reloader::new(line, values, &args)
+    }
+
+    /// Reloads; returns what was handed over to the service too.
+    fn reload(reloader: &mut Reloader) -> (Option<ServiceConfig>, ReloadReport) {
+        let mut taken = None;
+        let report = reloader.reload(|service| {
+            taken = Some(service);
+            true
+        });
+        (taken, report)
     }
 
     #[test]
-    fn reload_of_changed_file_tells_what_is_in_effect_and_what_waits() {
+    fn reload_of_changed_file_reports_changes_in_effect_and_pending_restart() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("millrace.toml");
         std::fs::write(&file, "max-streams = 100\ncache = \"1GiB\"\n").unwrap();
         let mut reloader = reloader(&file);
-        assert_eq!(reloader.reload().unwrap().1, []);
+        assert_eq!(reload(&mut reloader).1.changes, []);
         std::fs::write(&file, "max-streams = 50\ncache = \"2GiB\"\nmax-rate = \"5Mb/s\"\n").unwrap();
-        let (service, changes) = reloader.reload().unwrap();
+        let (service, report) = reload(&mut reloader);
+        let service = service.unwrap();
         assert_eq!((service.max_streams, service.max_rate.map(|rate| rate.0)), (50, Some(5_000_000)));
         let all: Vec<_> =
-            changes.iter().map(|change| (&*change.name, &*change.before, &*change.now)).collect();
+            report.changes.iter().map(|change| (&*change.name, &*change.before, &*change.now)).collect();
         let expected =
             [("cache", "1GiB", "2GiB"), ("max-streams", "100", "50"), ("max-rate", "the default", "5Mb/s")];
         assert_eq!(all, expected);
+        assert_eq!(report.changes[0].until_restart.as_deref(), Some("1GiB"));
         // The cache still waits; the others run.
-        let (_, changes) = reloader.reload().unwrap();
-        assert_eq!(changes.iter().map(|change| &*change.name).collect::<Vec<_>>(), ["cache"]);
+        let (_, report) = reload(&mut reloader);
+        assert_eq!(report.changes.iter().map(|change| &*change.name).collect::<Vec<_>>(), ["cache"]);
+    }
+
+    #[test]
+    fn first_reload_compares_with_the_values_that_the_server_was_started_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("millrace.toml");
+        std::fs::write(&file, "max-streams = 100\n").unwrap();
+        let line: Vec<OsString> = vec!["millrace".into(), "serve".into(), "--config".into(), (&file).into()];
+        let (args, values) = read(&line).unwrap();
+        // The file changes between the start and the first look.
+        std::fs::write(&file, "max-streams = 50\n").unwrap();
+        let mut reloader = Reloader::new(line, values, &args);
+        let changes = reload(&mut reloader).1.changes;
+        assert_eq!((&*changes[0].before, &*changes[0].now), ("100", "50"));
     }
 
     #[test]
@@ -236,7 +266,7 @@ mod tests {
         std::fs::write(&file, "live = [\"a=rtsp://boss:secret@10.0.0.9/1\"]\n").unwrap();
         let mut reloader = reloader(&file);
         std::fs::write(&file, "live = [\"a=rtsp://boss:hidden@10.0.0.9/2?key=hidden\"]\n").unwrap();
-        let changes = reloader.reload().unwrap().1;
+        let changes = reload(&mut reloader).1.changes;
         assert_eq!((&*changes[0].before, &*changes[0].now), ("a=rtsp://10.0.0.9/1", "a=rtsp://10.0.0.9/2"));
     }
 
@@ -247,9 +277,13 @@ mod tests {
         std::fs::write(&file, "max-streams = 100\n").unwrap();
         let mut reloader = reloader(&file);
         std::fs::write(&file, "max-streams = 101\n").unwrap();
-        let (service, changes) = reloader.reload().unwrap();
-        assert_eq!((service.max_streams, changes[0].bound), (100, Some(100)));
-        assert!(!changes[0].is_in_effect());
+        let (service, report) = reload(&mut reloader);
+        assert_eq!(service.unwrap().max_streams, 100);
+        let change = &report.changes[0];
+        assert_eq!(
+            (change.effect, change.until_restart.as_deref()),
+            (ChangeEffect::NeedsRestart, Some("100"))
+        );
     }
 
     #[test]
@@ -258,15 +292,49 @@ mod tests {
         let file = dir.path().join("millrace.toml");
         std::fs::write(&file, "max-streams = 100\n").unwrap();
         let mut reloader = reloader(&file);
+        let right = "max-streams = 50\nmax-rate = \"5Mb/s\"\nmax-busy = \"50%\"\nadapt = \"off\"\n\
+                     fast-start = \"1s\"\noverload = \"share\"\nlink-rate = \"1Gb/s\"\n\
+                     streams-per-address = 2\nmax-streams-per-title = 2\npause-reservation = \"9s\"\n";
         for (text, fault) in [
-            ("max-streams = 50\nmax-rate = \"fast\"\n", "millrace.toml:2"),
-            ("max-streams = 50\nmax-stream = 3\n", "millrace.toml:2"),
-            ("max-streams = \n", "millrace.toml:1"),
+            (format!("{right}settle = \"soon\"\n"), "millrace.toml:11"),
+            (format!("settle = \"soon\"\n{right}"), "millrace.toml:1"),
+            ("max-streams = 50\nmax-stream = 3\n".to_owned(), "millrace.toml:2"),
+            ("max-streams = \n".to_owned(), "millrace.toml:1"),
+            ("tls-key = \"/key\"\n".to_owned(), "--tls-key: the certificate is missing"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let faults = reloader.reload().unwrap_err();
-            assert!(faults.iter().any(|said| said.contains(fault)), "{faults:?}");
-            assert_eq!(reloader.running["max-streams"], ["100"]);
+            assert_refused(&mut reloader, fault);
         }
+        std::fs::remove_file(&file).unwrap();
+        assert_refused(&mut reloader, "millrace.toml: the configuration cannot be read: No such file");
+        // A pipe without a writer would block for ever.
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &file,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert_refused(&mut reloader, "not a regular file");
+    }
+
+    fn assert_refused(reloader: &mut Reloader, fault: &str) {
+        let (service, report) = reload(reloader);
+        assert!(service.is_none() && report.changes.is_empty(), "{fault}");
+        assert!(report.faults.iter().any(|found| found.contains(fault)), "{fault}: {:?}", report.faults);
+        assert_eq!(reloader.running["max-streams"], ["100"]);
+    }
+
+    #[test]
+    fn reload_without_response_of_the_service_is_a_fault_and_reported_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("millrace.toml");
+        std::fs::write(&file, "max-streams = 100\n").unwrap();
+        let mut reloader = reloader(&file);
+        std::fs::write(&file, "max-streams = 50\n").unwrap();
+        let report = reloader.reload(|_| false);
+        assert!(report.changes.is_empty() && report.faults[0].contains("does not respond"), "{report:?}");
+        assert_eq!(reload(&mut reloader).1.changes.len(), 1);
     }
 }

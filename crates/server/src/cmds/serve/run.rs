@@ -56,6 +56,7 @@ use super::{ServeArgs, invite, multicast, notify, rights, user};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
+use crate::cmds::settings::Values;
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
 use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
@@ -70,9 +71,9 @@ use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
 use crate::session::ServerConfig;
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
-pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> {
     give_large_blocks_back();
-    let (ServerPorts { rtsp: listener, address, http, tls }, cancel, mut reloader) = begin(args)?;
+    let (ServerPorts { rtsp: listener, address, http, tls }, cancel, mut reloader) = begin(args, values)?;
     let engine = args.loop_settings()?;
     let memory = take_memory(args.cache, &engine)?;
     let transforms = args.named_transforms()?;
@@ -80,7 +81,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let mut tls = Tls::read(&args.tls, tls)?;
-    let web = args.web_settings(http, &cancel);
+    let web = args.web_settings(http, &cancel, reloader.requests());
     let mut web = Web::new(web, ByteLen(memory.cache_bytes), address, tls.as_mut())?;
     let gate = rights::start(&args.rights, volume.members())?;
     let bells = (0..engine.count).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
@@ -142,17 +143,16 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
 /// Sets up the process itself: log, limit of open files, ports, user, signal handling.
 ///
-/// Returns the ports, a flag that a signal sets when the server should end, and reads the settings again after SIGHUP.
-fn begin(args: &ServeArgs) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Reloader)> {
+/// Returns the ports, a flag that a signal sets when the server should end, and the part that reads the settings again.
+fn begin(args: &ServeArgs, values: Values) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Reloader)> {
     start_log(args.log_format);
     raise_open_files();
     let ports = ServerPorts::take(args)?;
-    let hangup = Arc::new(AtomicBool::new(false));
-    let reloader = Reloader::new(Arc::clone(&hangup), args);
+    let reloader = Reloader::new(std::env::args_os().collect(), values, args);
+    let requests = reloader.requests();
     // The last thing that is done by root, and before there is another thread.
     user::become_user(args)?;
-    let cancel =
-        crate::cmds::signals::cancel_server_on_signals(move || hangup.store(true, Ordering::Relaxed))?;
+    let cancel = crate::cmds::signals::cancel_server_on_signals(move || requests.signal())?;
     Ok((ports, cancel, reloader))
 }
 
