@@ -4,9 +4,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use millrace_core::seam::Clock;
+use millrace_core::time::NS_PER_S;
 use millrace_make::live::pull::without_secrets;
+use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_web::{ChangeEffect, ReloadReport, SettingChange};
 
 use super::reload_requests::ReloadRequests;
@@ -48,19 +50,19 @@ impl Reloader {
         notify::reloading();
         let cause = if requests.by_signal { "SIGHUP" } else { "API" };
         tracing::info!("{cause}: reading the settings again");
-        let report = self.reload(apply);
+        let wall_s = (MonotonicClock.now().0 + wall_offset_ns()) / NS_PER_S;
+        let report = self.reload(wall_s, apply);
         log(&report);
         self.requests.answer(requests, report);
         notify::ready();
     }
 
-    fn reload(&mut self, apply: impl FnOnce(ServiceConfig) -> bool) -> ReloadReport {
-        let at_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
+    fn reload(&mut self, at_unix_s: u64, apply: impl FnOnce(ServiceConfig) -> bool) -> ReloadReport {
         let (changes, faults) = match self.take_over(apply) {
             Ok(changes) => (changes, Vec::new()),
             Err(faults) => (Vec::new(), faults),
         };
-        ReloadReport { at_unix_s, changes, faults }
+        ReloadReport { at_unix_s: Some(at_unix_s), changes, faults }
     }
 
     /// Returns every change since the last time, or the faults.
@@ -162,48 +164,140 @@ fn log(ReloadReport { changes, faults, .. }: &ReloadReport) {
 mod tests {
     use std::path::Path;
 
-    use clap::Parser;
-
     use super::*;
-    use crate::cmds::Cli;
 
-    /// Another value than the default for each setting that can change while viewers are served.
-    const OTHERS: &[(&str, &str)] = &[
-        ("max-streams", "7"),
-        ("max-rate", "3Mb/s"),
-        ("max-busy", "50%"),
-        ("link-rate", "2Gb/s"),
-        ("overload", "share"),
-        ("pause-reservation", "7s"),
-        ("share-per-address", "10%"),
-        ("streams-per-address", "4"),
-        ("max-streams-per-title", "3"),
-        ("fast-start", "100ms"),
-        ("adapt", "off"),
+    /// Another value of a setting, as the file has it, and the settings without which it would be refused.
+    struct OtherValue(&'static str, &'static str, &'static str);
+
+    const LIBRARY: &str = "library = 's3://bucket/films'\n";
+    const WEBHOOK: &str = "webhook = 'https://127.0.0.1/ask'\n";
+    const TLS: &str = "tls-certificate = '/c.pem'\ntls-key = '/k.pem'\n";
+    const ENGINE: &str = "tcp = 'engine'\ntcp-interface = 'eth0'\ntcp-address = ['10.0.0.5/24']\n";
+
+    /// One for every setting. Beside those of the settings that it needs there are defaults.
+    const OTHERS: &[OtherValue] = &[
+        OtherValue("folders", "['/']", ""),
+        OtherValue("store", "'/store'", ""),
+        OtherValue("member", "['/a', '/b']", ""),
+        OtherValue("parity", "1", ""),
+        OtherValue("listen", "'127.0.0.1:554'", ""),
+        OtherValue("http", "'off'", ""),
+        OtherValue("host", "'tv.example'", ""),
+        OtherValue("user", "'films'", ""),
+        OtherValue("cache", "'64MiB'", ""),
+        OtherValue("web-memory", "'64MiB'", ""),
+        OtherValue("engines", "2", ""),
+        OtherValue("cpu", "[0]", ""),
+        OtherValue("idle", "'busy'", ""),
+        OtherValue("max-streams", "7", ""),
+        OtherValue("max-rate", "'3Mb/s'", ""),
+        OtherValue("admission", "'off'", ""),
+        OtherValue("max-busy", "'50%'", ""),
+        OtherValue("link-rate", "'2Gb/s'", ""),
+        OtherValue("overload", "'share'", ""),
+        OtherValue("session-timeout", "'70s'", ""),
+        OtherValue("pause-reservation", "'7s'", ""),
+        OtherValue("max-connections-per-address", "3", ""),
+        OtherValue("share-per-address", "'10%'", ""),
+        OtherValue("streams-per-address", "4", ""),
+        OtherValue("trusted-proxy", "['10.0.0.0/8']", ""),
+        OtherValue("max-streams-per-title", "3", ""),
+        OtherValue("udp-ports", "'7000-7099'", ""),
+        OtherValue("burst", "'5ms'", ""),
+        OtherValue("busy-burst", "'5ms'", ""),
+        OtherValue("fast-start", "'100ms'", ""),
+        OtherValue("smooth", "true", ""),
+        OtherValue("packet-sizes", "'auto'", ""),
+        OtherValue("adapt", "'off'", ""),
+        OtherValue("fec", "'off'", ""),
+        OtherValue("transform", "['late=restamp:offset=1s']", ""),
+        OtherValue("live", "['news=udp://239.1.1.1:5000']", ""),
+        OtherValue("live-memory", "'16MiB'", ""),
+        OtherValue("channel", "['one=/list.m3u']", ""),
+        OtherValue("multicast", "'239.192.0.0/16'", ""),
+        OtherValue("sap", "true", ""),
+        OtherValue("no-gso", "true", ""),
+        OtherValue("backend", "'kernel'", ""),
+        OtherValue("xdp-interface", "['eth0']", ""),
+        OtherValue("measure", "'again'", ""),
+        OtherValue("tcp", "'engine'\ntcp-interface = 'eth0'\ntcp-address = ['10.0.0.5/24']", ""),
+        OtherValue("tcp-interface", "'eth1'", ENGINE),
+        OtherValue("tcp-address", "['10.0.0.6/24']", ENGINE),
+        OtherValue("tcp-port-only", "true", ENGINE),
+        OtherValue("tcp-gateway", "['10.0.0.1']", ENGINE),
+        OtherValue("tcp-socket", "'/run/tcp'", ENGINE),
+        OtherValue("tls-certificate", "'/other.pem'", TLS),
+        OtherValue("tls-key", "'/other.pem'", TLS),
+        OtherValue("https", "'127.0.0.1:443'", TLS),
+        OtherValue("rtsps", "'127.0.0.1:322'", TLS),
+        OtherValue("watching", "'users'", ""),
+        OtherValue("rights", "'/rights.sqlite'", ""),
+        OtherValue("trust-loopback", "'off'", ""),
+        OtherValue("webhook", "'http://127.0.0.1/ask'", ""),
+        OtherValue("webhook-ca", "'/ca.pem'", WEBHOOK),
+        OtherValue("webhook-timeout", "'3s'", WEBHOOK),
+        OtherValue("webhook-failure", "'allow'", WEBHOOK),
+        OtherValue("max-upload", "'1GiB'", ""),
+        OtherValue("upload-rate", "'10Mb/s'", ""),
+        OtherValue("library", "'s3://bucket/films'", ""),
+        OtherValue("library-cache", "'1GiB'", LIBRARY),
+        OtherValue("library-interval", "'60s'", LIBRARY),
+        OtherValue("endpoint", "'http://127.0.0.1:9000'", LIBRARY),
+        OtherValue("region", "'eu-west-1'", LIBRARY),
+        OtherValue("addressing", "'path'", LIBRARY),
+        OtherValue("endpoint-ca", "'/ca.pem'", LIBRARY),
+        OtherValue("read", "'threads'", ""),
+        OtherValue("max-damaged", "'1%'", ""),
+        OtherValue("trick-space", "'1GiB'", ""),
+        OtherValue("picture-space", "'2GiB'", ""),
+        OtherValue("stats", "'/stats.json'", ""),
+        OtherValue("follow-symlinks", "true", ""),
+        OtherValue("settle", "'9s'", ""),
+        OtherValue("deleted-files", "'remove'", ""),
+        OtherValue("ffmpeg", "'/ffmpeg'", ""),
+        OtherValue("ffmpeg-memory", "'1GiB'", ""),
+        OtherValue("ffmpeg-output", "'1GiB'", ""),
+        OtherValue("ffmpeg-time", "'60s'", ""),
+        OtherValue("ffmpeg-sandbox", "'off'", ""),
+        OtherValue("web-audio", "'always'", ""),
+        OtherValue("log-format", "'json'", ""),
+        OtherValue("quiet", "true", ""),
     ];
 
-    fn serve(line: &[&str]) -> Box<ServeArgs> {
-        match Cli::parse_from([&["millrace", "serve"], line].concat()).command {
-            CliCommand::Serve(args) => args,
-            _ => unreachable!("the line has the subcommand"),
-        }
-    }
-
+    /// Each setting is really changed in the file of a running server. The settings of the service are compared as a whole.
     #[test]
-    fn set_limits_takes_every_setting_that_reloads() {
-        let table = settings::table();
-        let reloads = table.iter().filter(|setting| setting.takes_effect == TakesEffect::Reload);
-        let mut names: Vec<_> = reloads.map(|setting| &*setting.name).collect();
-        names.sort_unstable();
-        let mut others: Vec<_> = OTHERS.iter().map(|(name, _)| *name).collect();
-        others.sort_unstable();
-        assert_eq!(names, others);
-        let default = serve(&[]).server_config().service;
-        for (name, value) in OTHERS {
-            let new = serve(&[&format!("--{name}"), value]).server_config().service;
-            let mut running = default.clone();
-            running.set_limits(&new);
-            assert_ne!(format!("{running:?}"), format!("{default:?}"), "{name}: is not taken");
+    fn reload_of_each_setting_changes_the_service_or_reports_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("millrace.toml");
+        for Setting { name, takes_effect, .. } in settings::table() {
+            let OtherValue(_, value, needed) = OTHERS
+                .iter()
+                .find(|other| other.0 == name)
+                .unwrap_or_else(|| panic!("{name}: a new setting; give it another value in OTHERS"));
+            std::fs::write(&file, needed).unwrap();
+            let mut reloader = reloader(&file);
+            let mut running = read(&reloader.command_line).unwrap().0.server_config().service;
+            let before = format!("{running:?}");
+            let is_of_setting = |line: &&str| line.split(' ').next() == Some(&*name);
+            let rest: String =
+                needed.lines().filter(|line| !is_of_setting(line)).map(|line| format!("{line}\n")).collect();
+            std::fs::write(&file, format!("{rest}{name} = {value}\n")).unwrap();
+            let (service, report) = reload(&mut reloader);
+            let change = report.changes.iter().find(|change| change.name == name);
+            let change = change.unwrap_or_else(|| panic!("{name}: {report:?}"));
+            running.set_limits(&service.unwrap());
+            let is_changed = format!("{running:?}") != before;
+            let (again, restart) =
+                (reload(&mut reloader).1.changes.len(), change.effect == ChangeEffect::NeedsRestart);
+            match takes_effect {
+                TakesEffect::Reload => {
+                    assert!(is_changed && !restart && again == 0, "{name}: is not taken over")
+                }
+                TakesEffect::Restart => assert!(
+                    !is_changed && restart && change.until_restart.is_some() && again == report.changes.len(),
+                    "{name}: needs a restart, and is not reported so: {report:?}"
+                ),
+            }
         }
     }
 
@@ -213,10 +307,10 @@ mod tests {
         Reloader::new(line, values, &args)
     }
 
-    /// Reloads; returns what was handed over to the service too.
+    /// Reloads; returns the settings handed over to the service too.
     fn reload(reloader: &mut Reloader) -> (Option<ServiceConfig>, ReloadReport) {
         let mut taken = None;
-        let report = reloader.reload(|service| {
+        let report = reloader.reload(0, |service| {
             taken = Some(service);
             true
         });
@@ -333,7 +427,7 @@ mod tests {
         std::fs::write(&file, "max-streams = 100\n").unwrap();
         let mut reloader = reloader(&file);
         std::fs::write(&file, "max-streams = 50\n").unwrap();
-        let report = reloader.reload(|_| false);
+        let report = reloader.reload(0, |_| false);
         assert!(report.changes.is_empty() && report.faults[0].contains("does not respond"), "{report:?}");
         assert_eq!(reload(&mut reloader).1.changes.len(), 1);
     }
