@@ -56,6 +56,7 @@ mod tunnel;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -252,6 +253,8 @@ pub struct ControlSheets {
     pub offload: Arc<OffloadSheets>,
     /// Casts that viewers have started.
     pub casts: Arc<CastSheet>,
+    /// How often that was published: a thread that is stuck counts no further.
+    pub rounds: Arc<AtomicU64>,
 }
 
 /// The same list for all threads.
@@ -393,6 +396,11 @@ impl ControlHandle {
     /// Returns its totals and its present state, for other threads.
     pub fn sheets(&self) -> ControlSheets {
         self.sheets.clone()
+    }
+
+    /// A count that grows twice a second, as long as the thread makes progress.
+    pub fn rounds(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.sheets.rounds)
     }
 
     /// Where RTSP is listened for.

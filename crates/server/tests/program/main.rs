@@ -50,6 +50,7 @@ mod e2e_transform;
 mod e2e_uploads;
 mod e2e_user;
 mod e2e_visitors;
+mod e2e_watchdog;
 mod e2e_web;
 mod engine_command;
 #[path = "../../../lab/src/hostile/frames.rs"]

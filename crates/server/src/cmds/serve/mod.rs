@@ -32,6 +32,8 @@ mod tls;
 mod transforms;
 mod uploads;
 mod user;
+mod watch;
+mod watchdog;
 mod web;
 mod worker;
 

@@ -32,7 +32,7 @@ use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 use millrace_tls::Relay;
-use millrace_web::WebHandle;
+use millrace_web::{WebBeat, WebHandle};
 use tracing_subscriber::EnvFilter;
 
 use super::access::{self, Listening};
@@ -41,7 +41,7 @@ use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
 use super::library::{self, LibraryNode};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
-use super::members::{DamageWatch, HealthWatch, MembersWatch};
+use super::members::MembersWatch;
 use super::pictures::PicturesMaker;
 use super::plan::LoopSettings;
 use super::ports::ServerPorts;
@@ -49,7 +49,9 @@ use super::reload::Reloader;
 use super::rests::Rests;
 use super::tcp::{media_of, url_host};
 use super::tls::{self, Tls};
-use super::transforms::{self, TransformsWatch};
+use super::transforms;
+use super::watch::watch;
+use super::watchdog::Watchdog;
 use super::web::{Hosts, Web};
 use super::worker::Worker;
 use super::{ServeArgs, invite, multicast, notify, rights, user};
@@ -64,7 +66,7 @@ use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
 use crate::limits::cast::SAP_STOP;
-use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
+use crate::limits::control::STOP_FAREWELL;
 use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
@@ -128,9 +130,10 @@ pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> 
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let aside = start_aside(args, library, &control)?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
+    let watchdog = Watchdog::of_environment(&loads(&meters), control.rounds(), beats(web.as_ref()));
     notify::ready();
     let is_over = || is_over(&cancel, &control, &mut reloader);
-    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
+    watch(is_over, &cache, &titles, &members, &transforms, &mut injector, watchdog);
     let ended_itself = control.is_finished();
     notify::stopping();
     stop_aside(web, makers, librarian, members);
@@ -154,6 +157,11 @@ fn begin(args: &ServeArgs, values: Values) -> anyhow::Result<(ServerPorts, Arc<A
     user::become_user(args)?;
     let cancel = crate::cmds::signals::cancel_server_on_signals(move || requests.signal())?;
     Ok((ports, cancel, reloader))
+}
+
+/// The threads of the web side, for the watchdog.
+fn beats(web: Option<&WebHandle>) -> Vec<WebBeat> {
+    web.map(WebHandle::beats).unwrap_or_default()
 }
 
 /// Whether the server should end; until then it follows its settings.
@@ -189,27 +197,6 @@ fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members
     }
     librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
     members.stop();
-}
-
-/// Reports problems to the operator as they come up, until it is over.
-fn watch(
-    mut is_over: impl FnMut() -> bool,
-    cache: &Cache,
-    titles: &OpenTitles,
-    members: &MembersWatch,
-    transforms: &Transforms,
-    injector: &mut Injector,
-) {
-    let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
-    let mut said = TransformsWatch::default();
-    while !is_over() {
-        std::thread::sleep(SIGNAL_LOOK_EVERY);
-        injector.look();
-        health.look(cache);
-        tell_of_damage(cache, titles);
-        said.look(transforms, titles);
-        damage.look(cache, members);
-    }
 }
 
 /// Has titles made for speeds that viewers ask for, if they may take any space.
@@ -301,16 +288,6 @@ fn librarian(
         lost: Cell::new(0),
         said,
         refreshed: Refreshed::default(),
-    }
-}
-
-/// Reports the parts of titles that could not be read since the last call.
-fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
-    while let Some(damage) = cache.damage() {
-        tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
-    }
-    if let Some(trouble) = cache.trouble() {
-        tracing::warn!("{trouble}");
     }
 }
 
