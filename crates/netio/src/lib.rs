@@ -51,3 +51,4 @@ pub use kernel::{
     ZeroCopy, bind_pair, bind_ports,
 };
 pub use kernel_rx::KernelRx;
+pub use sys::inherited::{InheritedSocket, inherited_sockets};

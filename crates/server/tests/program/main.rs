@@ -8,6 +8,7 @@ mod client_fec;
 mod config_command;
 mod docs_commands;
 mod doctor;
+mod e2e_activation;
 mod e2e_cast;
 mod e2e_channels;
 mod e2e_damage;

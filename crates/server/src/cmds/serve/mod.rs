@@ -6,6 +6,7 @@
 mod access;
 mod announce;
 mod bind;
+mod inherited;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
