@@ -50,3 +50,4 @@ pub use kernel::{
     ZeroCopy, bind_pair, bind_ports,
 };
 pub use kernel_rx::{KernelRx, ReceivedDatagram};
+pub use sys::inherited::{InheritedSocket, inherited_sockets};

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use millrace_core::limits::{DEFAULT_STREAMS_PER_ENGINE, EXTENT_BYTES, MAX_BATCH_BURSTS, RX_BATCH_PACKETS};
 
+// Sockets of the service manager.
+
+/// Sockets that a service manager passes: one for each of four protocols, and for each address of a machine with several.
+pub const MAX_INHERITED_SOCKETS: usize = 64;
+
 // UDP sockets.
 
 /// UDP sockets of one engine for viewers: RTP and RTCP of each address family.

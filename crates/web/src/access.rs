@@ -154,8 +154,8 @@ impl ServerContext {
 
 fn what(method: Method, found: &RouteMatch) -> RequestedAction<'_> {
     match (method, found.route.needs) {
-        // The server connects to the address of the source, which may be within its own network.
-        (Method::Post, _) if found.route.kind == ResourceKind::ApiLive => RequestedAction::Change,
+        // The server connects to the address of a source, which may be within its own network.
+        (Method::Post, _) if found.route.is_changed_by_post() => RequestedAction::Change,
         (Method::Put | Method::Post, _) if found.route.methods().contains(&method) => RequestedAction::Upload,
         // The right to begin a recording is enough to end it.
         (Method::Delete, Needs::Upload) if found.route.kind == ResourceKind::LiveRecording => {

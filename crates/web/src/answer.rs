@@ -58,6 +58,12 @@ struct ErrorDetails {
     status: u16,
 }
 
+impl Failure {
+    pub(crate) fn new(status: u16, what: &str) -> Self {
+        Self { error: ErrorDetails { message: what.to_owned(), status } }
+    }
+}
+
 impl Answer {
     pub(crate) fn new(status: u16, content_type: &str, bytes: impl Into<Bytes>) -> Self {
         let headers = vec![("Content-Type", content_type.to_owned())];
@@ -72,7 +78,7 @@ impl Answer {
     /// Returns a response for an error or an unavailable resource: JSON with one sentence that
     /// states the cause.
     pub(crate) fn error(status: u16, what: &str) -> Self {
-        let failure = Failure { error: ErrorDetails { message: what.to_owned(), status } };
+        let failure = Failure::new(status, what);
         // Text and a number can always be written.
         let body = serde_json::to_string(&failure).unwrap_or_default() + "\n";
         Self::new(status, "application/json", body).with("Cache-Control", "no-store")

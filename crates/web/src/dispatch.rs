@@ -15,8 +15,8 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, chapters, cmaf, events, hls, live, live_input, live_sources, pictures, recordings, rename, status,
-    subtitles, upload,
+    api, chapters, cmaf, events, hls, live, live_input, live_sources, pictures, recordings, reload, rename,
+    status, subtitles, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -126,6 +126,7 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
         ResourceKind::LiveRecording => return recordings::state(shared, found),
         ResourceKind::LiveStream => return live::stream(seen, &found.name),
         ResourceKind::ApiStatus => return status::answer(shared).await,
+        ResourceKind::ApiReload => return reload::last(shared),
         ResourceKind::ApiEvents => return events::answer(shared, request.method),
         ResourceKind::ApiUser => return api::user(seen),
         ResourceKind::ApiDescription => return openapi::answer(request),
@@ -208,13 +209,14 @@ pub(crate) async fn take_upload(
     logged(routed, answer)
 }
 
-/// Answers a change to a title's description, or a source for a live title.
+/// Answers a change to a title's description, a source for a live title, or a reload of the settings.
 pub(crate) async fn take_change(
     routed: RoutedRequest<'_>,
     body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Answer {
     let answer = match routed.found.route.kind {
         ResourceKind::ApiLive => live_sources::add(routed, body).await,
+        ResourceKind::ApiReload => reload::start(routed, body).await,
         _ => rename::take(routed, body).await,
     };
     logged(routed, answer)

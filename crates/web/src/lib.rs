@@ -56,6 +56,7 @@
 
 mod access;
 mod answer;
+mod beat;
 mod clients;
 mod cmaf;
 mod conditions;
@@ -83,6 +84,7 @@ mod page;
 mod process;
 mod range;
 mod recent;
+mod reload;
 mod request;
 mod route;
 mod session;
@@ -109,10 +111,11 @@ use std::time::Duration;
 use millrace_core::limits::web::WEB_READS_AT_ONCE;
 use millrace_rights::Gate;
 use millrace_tls::Acceptor;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle as Task, LocalSet, spawn_local};
 
+pub use self::beat::WebBeat;
 use self::context::ServerContext;
 pub use self::events::{Feed, SiteEvent};
 pub use self::forwarded::{Network, NetworkError, TrustedProxies};
@@ -121,6 +124,7 @@ pub use self::handlers::title::{TitleContext, TitleDescription, folders_of};
 pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
 pub use self::page::HAS_HLS_JS;
+pub use self::reload::{ChangeEffect, ReloadReport, SettingChange};
 pub use self::site::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LibraryCopy, LiveCast, LiveFeed,
     LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
@@ -204,6 +208,7 @@ pub struct WebHandle {
     ends: watch::Sender<bool>,
     time_limit: watch::Sender<Option<Duration>>,
     threads: Vec<JoinHandle<()>>,
+    runtimes: Vec<(&'static str, Handle)>,
 }
 
 /// Starts it, on a thread of its own. TLS has another: whatever handshakes and ciphers cost there, plain HTTP does not wait for it.
@@ -217,8 +222,13 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
     let secure = secure.map(|Secure { listeners, acceptor }| ("web-tls", listeners, Some(acceptor), None));
     let (ends, told) = watch::channel(false);
     let shared = Arc::new(ServerContext::new(site, limits, proxies, gate, feed, totals, told));
-    let mut handle =
-        WebHandle { addresses: Vec::new(), ends, time_limit: watch::Sender::new(None), threads: Vec::new() };
+    let mut handle = WebHandle {
+        addresses: Vec::new(),
+        ends,
+        time_limit: watch::Sender::new(None),
+        threads: Vec::new(),
+        runtimes: Vec::new(),
+    };
     for (name, listeners, tls, carrier) in plain.into_iter().chain(secure) {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         handle.addresses.extend(addresses);
@@ -232,6 +242,7 @@ pub fn start(config: WebConfig, site: Arc<dyn Site>) -> io::Result<WebHandle> {
             };
             listeners.into_iter().map(listener).collect::<io::Result<Vec<_>>>()?
         };
+        handle.runtimes.push((name, runtime.handle().clone()));
         let (shared, stopped) = (Arc::clone(&shared), handle.time_limit.subscribe());
         let run = move || run(runtime, listeners, tls, carrier, &shared, stopped);
         handle.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(run)?);
@@ -268,6 +279,11 @@ impl WebHandle {
     /// Where it listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// The progress of each of its threads.
+    pub fn beats(&self) -> Vec<WebBeat> {
+        self.runtimes.iter().map(|&(name, ref runtime)| WebBeat::new(name, runtime.clone())).collect()
     }
 
     /// Stops: accepts no more connections, closes idle ones, and gives those with a response in

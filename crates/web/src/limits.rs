@@ -206,6 +206,8 @@ pub const EVENTS_EVERY: Duration = Duration::from_secs(1);
 pub const MAX_CHANGE_BYTES: usize = 8 << 10;
 /// Longest time for such a body to arrive: it fits into a few packets.
 pub const MAX_CHANGE_TIME: Duration = Duration::from_secs(10);
+/// Longest time that a client waits for the outcome of a reload: the file is read within milliseconds, unless its disk does not respond.
+pub const RELOAD_WAIT: Duration = Duration::from_secs(10);
 
 /// Limits on connections, on the data they may send, and on the memory held for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

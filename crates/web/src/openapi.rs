@@ -15,10 +15,12 @@ use crate::handlers::api::{M3U, TitleChange, TitleListing, User};
 use crate::handlers::chapters::Chapter;
 use crate::handlers::events::EVENT_STREAM;
 use crate::handlers::live::LiveList;
+use crate::handlers::reload::RefusedReload;
 use crate::handlers::status::Whole;
 use crate::handlers::title::TitleDescription;
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
+use crate::reload::ReloadReport;
 use crate::request::{Method, Request};
 use crate::route::{Needs, ROUTES, ResourceKind, Route};
 use crate::site::{LiveRecording, LiveStatus, NewLiveSource, RecordingWish};
@@ -39,6 +41,9 @@ const OF_CHANGES: [u16; 5] = [400, 404, 408, 413, 500];
 
 /// Error statuses of live sources that were not added.
 const OF_NEW_SOURCES: [u16; 6] = [400, 408, 409, 413, 415, 500];
+
+/// Error statuses of reloads.
+const OF_RELOADS: [u16; 4] = [400, 408, 413, 415];
 
 /// Success and error statuses of subtitle changes and of title deletions.
 fn of_change(kind: ResourceKind, method: Method) -> (&'static [u16], &'static [u16]) {
@@ -90,6 +95,7 @@ fn document() -> Value {
     reference::<TitleChange>(&mut schemas);
     reference::<RecordingWish>(&mut schemas);
     reference::<NewLiveSource>(&mut schemas);
+    reference::<RefusedReload>(&mut schemas);
     let paths: Map<String, Value> = ROUTES
         .iter()
         .map(|route| {
@@ -170,6 +176,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }
         ResourceKind::ApiTitle => of_json(reference::<TitleDescription>(schemas), &[404]),
+        ResourceKind::ApiReload => of_json(reference::<ReloadReport>(schemas), &[]),
         ResourceKind::ApiStatus => of_json(reference::<Whole>(schemas), &[503]),
         ResourceKind::Upload => of_json(reference::<Upload>(schemas), &[404, 410]),
         ResourceKind::ApiUploads => of_json(reference::<Listed>(schemas), &[]),
@@ -231,6 +238,10 @@ fn operation(route: &Route, method: Method, told: &Told, (error, title): (&Value
         let is_recording = route.kind == ResourceKind::LiveRecording;
         done.iter().for_each(|&status| respond(status, is_recording.then(|| json_of("LiveRecording"))));
         errors.iter().chain(rights).for_each(|&status| respond(status, failure()));
+    } else if route.kind == ResourceKind::ApiReload && method == Method::Post {
+        respond(200, content());
+        respond(422, Some(json_of("RefusedReload")));
+        OF_RELOADS.iter().chain(rights).for_each(|&status| respond(status, failure()));
     } else if method == Method::Post {
         respond(201, Some(json_of("LiveStatus")));
         OF_NEW_SOURCES.iter().chain(rights).for_each(|&status| respond(status, failure()));
@@ -293,6 +304,9 @@ fn request_body(route: &Route, method: Method) -> Option<Value> {
             Some(json!({ "required": false, "content": json_of("RecordingWish") }))
         }
         Method::Post if route.kind == ResourceKind::ApiLive => Some(json_body("NewLiveSource")),
+        Method::Post if route.kind == ResourceKind::ApiReload => {
+            Some(json!({ "required": false, "content": { "application/json": {} } }))
+        }
         Method::Put | Method::Post => Some(json!({ "content": { "video/mp2t": {} } })),
         Method::Patch => Some(json_body("TitleChange")),
         _ => None,

@@ -78,6 +78,8 @@ pub(crate) enum ResourceKind {
     ApiTitle,
     /// The viewers, and the load of the server.
     ApiStatus,
+    /// The outcome of the last reload; begins another one.
+    ApiReload,
     /// What happens, as it happens.
     ApiEvents,
     /// What all of this is, for programs.
@@ -263,6 +265,12 @@ pub(crate) const ROUTES: &[Route] = &[
         "Who is watching, and how full the server is",
     ),
     own(
+        "/api/v1/reload",
+        ResourceKind::ApiReload,
+        Needs::SeeOthers,
+        "What became of the settings when they were read last; POST has them read again",
+    ),
+    own(
         "/api/v1/events",
         ResourceKind::ApiEvents,
         Needs::SeeOthers,
@@ -301,7 +309,9 @@ impl Route {
             ResourceKind::ApiTitle => {
                 &[Method::Get, Method::Head, Method::Options, Method::Delete, Method::Patch]
             }
-            ResourceKind::ApiLive => &[Method::Get, Method::Head, Method::Options, Method::Post],
+            ResourceKind::ApiLive | ResourceKind::ApiReload => {
+                &[Method::Get, Method::Head, Method::Options, Method::Post]
+            }
             ResourceKind::ApiLiveTitle => &[Method::Get, Method::Head, Method::Options, Method::Delete],
             ResourceKind::SubtitleFile | ResourceKind::LiveRecording => {
                 &[Method::Get, Method::Head, Method::Options, Method::Put, Method::Delete]
@@ -314,6 +324,11 @@ impl Route {
             }
             _ => &[Method::Get, Method::Head, Method::Options],
         }
+    }
+
+    /// Whether POST changes something here, and brings no media.
+    pub(crate) fn is_changed_by_post(&self) -> bool {
+        matches!(self.kind, ResourceKind::ApiLive | ResourceKind::ApiReload)
     }
 
     /// The same as `Allow` has it.

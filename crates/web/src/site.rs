@@ -28,6 +28,7 @@ pub use crate::live::{
     LiveCast, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
     RecordingRefusal, RecordingWish, SkippedItem,
 };
+use crate::reload::ReloadReport;
 use crate::status::Status;
 
 /// The server, as the web side sees it. Called from the web side's threads.
@@ -240,6 +241,16 @@ pub trait Site: Send + Sync + 'static {
     /// There is no such title, or it cannot be changed.
     fn rename(&self, _name: &str, _title: &str) -> Result<TitleInfo, SiteError> {
         Err(SiteError::Unreadable("this server changes no titles".to_owned()))
+    }
+
+    /// Has the settings read again; returns at once, and the receiver gets the outcome. `None`: too many callers wait.
+    fn reload(&self) -> Option<oneshot::Receiver<Arc<ReloadReport>>> {
+        None
+    }
+
+    /// The outcome of the last reload. From memory.
+    fn last_reload(&self) -> Arc<ReloadReport> {
+        Arc::default()
     }
 
     /// The port of the RTSP server.

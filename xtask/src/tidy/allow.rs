@@ -120,6 +120,11 @@ pub(super) const LISTED: &[AllowEntry] = &[
         "the bpf system call takes pointers, and maps are mapped into memory",
     ),
     entry(Rule::Unsafe, "crates/netio/src/sys/ethtool.rs", "the ioctl that names a driver takes a pointer"),
+    entry(
+        Rule::Unsafe,
+        "crates/netio/src/sys/inherited.rs",
+        "descriptors that the service manager passes are known by their numbers alone",
+    ),
     entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
     entry(Rule::Unsafe, "crates/netio/src/sys/pipe.rs", "vmsplice: the kernel keeps references to the pages"),
     entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),

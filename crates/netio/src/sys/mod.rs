@@ -8,9 +8,11 @@
 //! | `pipe` | references to pages, in a pipe |
 //! | `tun` | making a TUN device |
 //! | `ethtool` | the name of a driver |
+//! | `inherited` | sockets that the service manager passes |
 
 pub(crate) mod cmsg;
 pub(crate) mod ethtool;
+pub(crate) mod inherited;
 pub(crate) mod mmsg;
 pub(crate) mod pipe;
 pub(crate) mod socket;

@@ -8,19 +8,20 @@ use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 use millrace_core::units::Count;
 use serde_json::{Value, json};
 
+use super::config_reload::{self, ReloadArgs};
 use super::serve::ServeArgs;
 use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, TakesEffect, table};
 
-/// Show, check and list the settings of serve
+/// Show, check and list the settings of serve, and have a running server read them again
 ///
 /// Each setting of serve can be given on the command line (--max-rate 900Mb/s), in a variable (MILLRACE_MAX_RATE=900Mb/s) or in a
 /// TOML file that serve is given with --config (max-rate = "900Mb/s"). The command line comes before the variable, the variable
-/// before the file, the file before the default. They are read when the server starts; at SIGHUP the file is read again, and the settings that a
-/// reload can change do change.
+/// before the file, the file before the default. They are read when the server starts; at SIGHUP, and at millrace config reload, the file is read
+/// again, and the settings that a reload can change do change.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  millrace config list\n  millrace config show --origin --config /etc/millrace.toml\n  \
-                  millrace config check /etc/millrace.toml\n\nA file:\n  folders = [\"/srv/films\"]\n  listen = \"0.0.0.0:8554\"\n  \
+                  millrace config check /etc/millrace.toml\n  millrace config reload\n\nA file:\n  folders = [\"/srv/films\"]\n  listen = \"0.0.0.0:8554\"\n  \
                   cache = \"4GiB\"\n  max-rate = \"900Mb/s\"\n  no-gso = false"
 )]
 pub(super) struct ConfigArgs {
@@ -33,6 +34,7 @@ enum ConfigCommand {
     Show(ShowArgs),
     Check(CheckArgs),
     List(ListArgs),
+    Reload(ReloadArgs),
 }
 
 /// Print the settings that serve would have here, as a configuration file
@@ -77,6 +79,7 @@ pub(super) fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
         ConfigCommand::Show(args) => show(args),
         ConfigCommand::Check(args) => check(&args.file),
         ConfigCommand::List(args) => list(args),
+        ConfigCommand::Reload(args) => config_reload::run(args),
     }
 }
 

@@ -14,6 +14,7 @@ use millrace_cli::signals::on_signals;
 use tokio::signal::unix::SignalKind;
 
 use super::remote::Remote;
+use super::settings::Values;
 use super::{Cli, CliCommand, serve};
 use crate::limits::control::{DEMO_LOOK_EVERY, DEMO_LOOKS};
 use crate::limits::web::{DEFAULT_HTTP_PORT, HTTP_PORTS};
@@ -73,7 +74,8 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         .name("page".into())
         .spawn(move || show_page(page, opens))
         .context("thread that opens the page")?;
-    serve::run(&serve)
+    // It follows no settings: a reload is refused.
+    serve::run(&serve, Values::default())
 }
 
 /// The folder of the test film: that of the packages, or a new one.

@@ -37,6 +37,7 @@ mod add_remote;
 mod add_subtitles;
 mod cast;
 mod config;
+mod config_reload;
 mod connection;
 mod demo;
 mod doctor;
@@ -301,14 +302,14 @@ pub fn main() -> ExitCode {
     if let Some(result) = lab::help(&argv) {
         return exit_code(result);
     }
-    let (cli, origins) = match settings::parse(&argv) {
+    let settings::Parsed { cli, origins, values } = match settings::parse(&argv) {
         Ok(parsed) => parsed,
         Err(faults) => return refuse(faults),
     };
     let result = match cli.command {
         CliCommand::Serve(args) => {
             let checked = args.check().map_err(|error| usage(origins.blame(error)));
-            checked.and_then(|()| serve::run(&args))
+            checked.and_then(|()| serve::run(&args, values))
         }
         CliCommand::Demo(args) => demo::run(&args),
         CliCommand::Add(args) => add::run(&args),

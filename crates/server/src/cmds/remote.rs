@@ -227,13 +227,22 @@ impl Remote {
         path: &str,
         change: Option<&serde_json::Value>,
     ) -> anyhow::Result<T> {
-        let place = || format!("{}{path}", self.place());
+        let text = self.accepted(path, self.try_send(method, path, change)?)?.text()?;
+        serde_json::from_slice(&text).with_context(|| format!("{}{path}", self.place()))
+    }
+
+    /// The same, whatever the answer.
+    pub(super) fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        change: Option<&serde_json::Value>,
+    ) -> anyhow::Result<RemoteResponse> {
         let body = change.map(ToString::to_string).unwrap_or_default();
         let head = self.head(method, path, "1.0");
         let request =
             format!("{head}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let text = self.accepted(path, self.exchange(&request).with_context(place)?)?.text()?;
-        serde_json::from_slice(&text).with_context(place)
+        self.exchange(&request).with_context(|| format!("{}{path}", self.place()))
     }
 
     /// Sends a request; a status of 300 or more is an error with the server's reason.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use millrace_core::ids::{ConnId, ViewerSession};
 use millrace_core::limits::MAX_CONN_PENDING_BYTES;
@@ -463,6 +464,7 @@ impl Hub {
 
     /// Shows other threads how things stand.
     pub(super) fn publish(&mut self) {
+        self.sheets.rounds.fetch_add(1, Ordering::Relaxed);
         self.sheets.counters.publish(&self.counters);
         self.titles.publish(&self.sheets.titles);
         self.sheets.casts.publish(self.service.casts());

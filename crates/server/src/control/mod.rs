@@ -56,6 +56,7 @@ mod tunnel;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -252,6 +253,8 @@ pub struct ControlSheets {
     pub offload: Arc<OffloadSheets>,
     /// Casts that viewers have started.
     pub casts: Arc<CastSheet>,
+    /// How often that was published: a thread that is stuck counts no further.
+    pub rounds: Arc<AtomicU64>,
 }
 
 /// The same list for all threads.
@@ -281,7 +284,7 @@ enum Ask {
     Fetch(Box<millrace_web::Fetch>),
     Viewer(Box<millrace_web::ViewerAdmission>),
     Tunnel(Box<millrace_web::TunnelConn>),
-    Limits(Box<ServiceConfig>),
+    Limits(Box<ServiceConfig>, std::sync::mpsc::SyncSender<()>),
     ShutDown(Duration),
 }
 
@@ -395,6 +398,11 @@ impl ControlHandle {
         self.sheets.clone()
     }
 
+    /// A count that grows twice a second, as long as the thread makes progress.
+    pub fn rounds(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.sheets.rounds)
+    }
+
     /// Where RTSP is listened for.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -410,10 +418,12 @@ impl ControlHandle {
         Asker { asks: self.asks.clone(), casts: Arc::clone(&self.sheets.casts) }
     }
 
-    /// Takes those of the settings that may change while viewers are served.
-    pub fn set_limits(&self, new: ServiceConfig) {
-        // If the control side has ended, the server is shutting down.
-        drop(self.asks.send(Ask::Limits(Box::new(new))));
+    /// Takes those of the settings that may change while viewers are served. Waits for the control thread, at most a second;
+    /// `false`: it has not taken them over by then.
+    pub fn set_limits(&self, new: ServiceConfig) -> bool {
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
+        let is_sent = self.asks.send(Ask::Limits(Box::new(new), answer)).is_ok();
+        is_sent && answered.recv_timeout(SNAPSHOT_WAIT).is_ok()
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.

@@ -80,7 +80,11 @@ pub(super) async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
             Some(Ask::Viewer(admission)) => orders::admit_viewer(hub, *admission),
             Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
-            Some(Ask::Limits(new)) => hub.borrow_mut().service.set_limits(&new),
+            Some(Ask::Limits(new, answer)) => {
+                hub.borrow_mut().service.set_limits(&new);
+                // The caller may have given up waiting.
+                let _ = answer.try_send(());
+            }
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,
         }

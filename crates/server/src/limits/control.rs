@@ -187,6 +187,13 @@ pub const MEMBERS_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How often the main thread looks for a signal and for trouble to report: people do not notice.
 pub const SIGNAL_LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the watchdog looks at the counters of all parts: several times in the shortest time that counts as being stuck.
+pub const WATCHDOG_LOOK_NS: u64 = 500_000_000;
+/// Shortest time without progress that counts as being stuck: the control thread counts twice a second ([`CONTROL_TICK`]), and a virtual machine may
+/// stand still for a moment.
+pub const WATCHDOG_MIN_STALL_NS: u64 = 2 * NS_PER_S;
+/// Callers of the API that wait for a reload at once: operators and their programs. All of them get the outcome of the next one.
+pub const MAX_WAITING_RELOADS: usize = 16;
 /// Time to notify viewers that the server ends: longer than [`BYE_LIMIT`], shorter than service
 /// managers wait.
 pub const STOP_FAREWELL: Duration = Duration::from_secs(3);

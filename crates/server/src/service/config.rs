@@ -69,6 +69,7 @@ impl ServiceConfig {
         self.max_streams_per_address = new.max_streams_per_address;
         self.pause_reservation_ns = new.pause_reservation_ns;
         self.fast_start_ms = new.fast_start_ms;
+        self.packet_sizes = new.packet_sizes.clone();
         self.adapt = new.adapt;
         self.admission.max_busy_permille = new.admission.max_busy_permille;
         self.admission.link_rate = new.admission.link_rate;

@@ -276,20 +276,20 @@ fn server_at_sighup_takes_over_limits_and_keeps_viewers() {
     // Fewer than before, and one that waits for a restart.
     fs::write(&settings, "max-streams = 1\ncache = \"64MiB\"\n").unwrap();
     signal(server.child.id(), "HUP");
-    server.wait_for("SIGHUP: cache: 64MiB needs a restart; until then the default", LIMIT);
-    server.wait_for("SIGHUP: max-streams: 1 from now on, before 2", LIMIT);
+    server.wait_for("reload: cache: 64MiB needs a restart; until then the default", LIMIT);
+    server.wait_for("reload: max-streams: 1 from now on, before 2", LIMIT);
     let (_second, status) = viewer(&server);
     assert!(status.starts_with("RTSP/1.0 453 Not Enough Bandwidth: all 1 streams are in use"), "{status}");
     // A mistake changes nothing.
     fs::write(&settings, "max-streams = 2\nmax-rate = \"fast\"\n").unwrap();
     signal(server.child.id(), "HUP");
-    let said = server.wait_for("SIGHUP: no setting was changed: ", LIMIT);
+    let said = server.wait_for("reload: no setting was changed: ", LIMIT);
     assert!(said.contains("millrace.toml:2"), "{said}");
     let (_second, status) = viewer(&server);
     assert!(status.starts_with("RTSP/1.0 453 Not Enough Bandwidth: all 1 streams are in use"), "{status}");
     fs::write(&settings, "max-streams = 2\n").unwrap();
     signal(server.child.id(), "HUP");
-    server.wait_for("SIGHUP: max-streams: 2 from now on, before 1", LIMIT);
+    server.wait_for("reload: max-streams: 2 from now on, before 1", LIMIT);
     let (_second, status) = viewer(&server);
     assert_eq!(status, "RTSP/1.0 200 OK");
     // Media still comes to the first viewer: interleaved packets, each behind a dollar sign.

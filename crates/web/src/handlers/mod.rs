@@ -6,6 +6,7 @@
 //! | `api` | `/api/v1`: the list of titles, and each title |
 //! | `title` | a title as the API describes it |
 //! | `live` | live titles: the list, and each as a stream |
+//! | `reload` | has the settings read again |
 //! | `live_sources` | live sources that are added and removed |
 //! | `live_input` | media that clients bring for live titles |
 //! | `status` | the state of the server |
@@ -30,6 +31,7 @@ pub(crate) mod live_sources;
 pub(crate) mod master;
 pub(crate) mod pictures;
 pub(crate) mod recordings;
+pub(crate) mod reload;
 pub(crate) mod rename;
 pub(crate) mod status;
 pub(crate) mod subtitles;

@@ -13,7 +13,7 @@ use crate::context::RoutedRequest;
 use crate::failures::no_title;
 use crate::limits::{MAX_CHANGE_BYTES, MAX_CHANGE_TIME};
 use crate::request::{Method, Request};
-use crate::route::{self, ResourceKind, RouteMatch};
+use crate::route::{self, RouteMatch};
 use crate::site::SiteError;
 
 /// The route of a change, if the request is one.
@@ -22,7 +22,7 @@ pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
     let found = if changes { route::find(&request.path) } else { None };
     found.filter(|found| {
         found.route.methods().contains(&request.method)
-            && (request.method == Method::Patch || found.route.kind == ResourceKind::ApiLive)
+            && (request.method == Method::Patch || found.route.is_changed_by_post())
     })
 }
 

@@ -21,7 +21,7 @@ use crate::answer::Answer;
 use crate::context::{RoutedRequest, ServerContext};
 use crate::limits::{H2_LOOK, RETRY_AFTER_S};
 use crate::request::{Method, Request};
-use crate::route::{self, ResourceKind, RouteMatch};
+use crate::route::{self, RouteMatch};
 use crate::site::NotTaken;
 use crate::uploads::{Owner, Stall, UploadFeed, UploadOutcome, UploadRange, check_name};
 
@@ -40,9 +40,7 @@ pub(crate) fn no_address(path: &str) -> Answer {
 pub(crate) fn asked_for(request: &Request) -> Option<RouteMatch> {
     let brings = matches!(request.method, Method::Put | Method::Post);
     let found = if brings { route::find(&request.path) } else { None };
-    found.filter(|found| {
-        found.route.methods().contains(&request.method) && found.route.kind != ResourceKind::ApiLive
-    })
+    found.filter(|found| found.route.methods().contains(&request.method) && !found.route.is_changed_by_post())
 }
 
 /// Answers an upload. Its body is not touched, and so no client that waits for 100 (Continue) gets

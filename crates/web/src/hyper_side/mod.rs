@@ -211,7 +211,7 @@ struct Came {
 /// A body that is read, and the route of its request.
 enum WantedBody {
     Upload(RouteMatch, Incoming),
-    /// A change to a title's description, or a source for a live title.
+    /// A change to a title's description, a source for a live title, or a reload of the settings.
     Change(RouteMatch, Incoming),
 }
 

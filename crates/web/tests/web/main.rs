@@ -17,6 +17,7 @@ mod openapi;
 mod pages;
 mod pictures;
 mod proxied;
+mod reload;
 mod rights;
 mod site;
 mod subtitles;

@@ -50,7 +50,7 @@ impl Described {
     }
 
     /// Returns the fault in a response, if there is one.
-    fn judge(&self, path: &str, method: &str, response: &Response) -> Result<(), String> {
+    pub(crate) fn judge(&self, path: &str, method: &str, response: &Response) -> Result<(), String> {
         let operation = &self.document["paths"][path][method.to_ascii_lowercase()];
         if operation.is_null() {
             // 401, 403 and 429 come first: a client without the right learns nothing.

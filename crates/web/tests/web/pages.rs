@@ -160,7 +160,7 @@ fn routes_answer_each_method_as_documented() {
             // A title that is there is not replaced.
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => 204,
-                ("POST", "/api/v1/live") => 415,
+                ("POST", "/api/v1/live" | "/api/v1/reload") => 415,
                 ("PUT", "/titles/{name}.ts" | "/live/{name}/recording")
                 | ("PUT" | "POST", "/live/{name}") => 409,
                 ("DELETE", "/live/{name}/recording") => 200,

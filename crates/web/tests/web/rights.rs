@@ -130,7 +130,7 @@ fn routes_without_credentials_return_401_except_health_checks() {
             // The title exists. Methods that a route lacks get the same answer for every visitor.
             let expected = match (method, route) {
                 ("DELETE", "/api/v1/titles/{name}" | "/api/v1/live/{name}") => [401, 403, 204],
-                ("POST", "/api/v1/live") => [401, 403, 415],
+                ("POST", "/api/v1/live" | "/api/v1/reload") => [401, 403, 415],
                 ("PUT", "/titles/{name}" | "/titles/{name}.ts" | "/live/{name}/recording")
                 | ("PUT" | "POST", "/live/{name}") => [401, 403, 409],
                 ("DELETE", "/live/{name}/recording") => [401, 403, 200],

@@ -1,6 +1,6 @@
 //! A site with titles in memory. Its engine is a thread for each order, that writes the bytes and gives the connection back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,10 +25,11 @@ use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
     ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveCast, LiveFeed, LivePiece,
     LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
-    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish, Secure,
-    Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle, WebLimits,
+    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
+    ReloadReport, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle,
+    WebLimits,
 };
-use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::{self, Receiver};
 
 /// What becomes of orders for a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +89,8 @@ pub(crate) struct MadeUp {
     pub(crate) removed: Mutex<Vec<String>>,
     /// Live sources that were added.
     pub(crate) sources: Mutex<Vec<(String, String, Option<String>)>>,
+    /// The outcomes of reloads to come; without any, too many callers wait.
+    pub(crate) reloads: Mutex<VecDeque<ReloadReport>>,
     /// The fault of its member.
     pub(crate) trouble: Mutex<Option<String>>,
     /// The bytes uploaded; for an upload that failed, the bytes that had come.
@@ -355,6 +358,13 @@ impl Site for MadeUp {
         }
         self.sources.lock().unwrap().push((source.name, source.url, source.backup));
         Ok(())
+    }
+
+    fn reload(&self) -> Option<oneshot::Receiver<Arc<ReloadReport>>> {
+        let report = self.reloads.lock().unwrap().pop_front()?;
+        let (outcome, receiver) = oneshot::channel();
+        outcome.send(Arc::new(report)).unwrap();
+        Some(receiver)
     }
 
     fn remove_live(&self, name: &str) -> Result<(), LiveRefusal> {

@@ -19,8 +19,25 @@ pub(super) enum For {
 }
 
 impl For {
+    const ALL: [Self; 4] = [Self::Rtsp, Self::Http, Self::Https, Self::Rtsps];
+
+    /// The name of its listener in the unit of a service manager.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rtsp => "rtsp",
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Rtsps => "rtsps",
+        }
+    }
+
+    /// The one with this name.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|what| what.name() == name)
+    }
+
     /// Returns its name, and the setting that chooses another address.
-    fn words(self) -> (&'static str, &'static str) {
+    pub(super) fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Rtsp => ("RTSP", "--listen"),
             Self::Http => ("HTTP", "--http"),

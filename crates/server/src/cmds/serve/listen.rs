@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
 use super::bind;
+use super::inherited::InheritedListeners;
 use crate::limits::web::HTTP_PORTS;
 
 /// Where a protocol is listened for.
@@ -28,10 +29,15 @@ impl FromStr for ListenChoice {
 
 impl ListenChoice {
     /// Takes the address, if there is one.
-    pub(super) fn take(self, what: bind::For) -> anyhow::Result<Option<TcpListener>> {
-        match self {
-            Self::Off => Ok(None),
-            Self::At(address) => bind::first_free(&[address], what).map(Some),
+    pub(super) fn take(
+        self,
+        what: bind::For,
+        inherited: &mut InheritedListeners,
+    ) -> anyhow::Result<Option<TcpListener>> {
+        let Self::At(address) = self else { return Ok(None) };
+        match inherited.take(what, Some(address), &[]) {
+            Some(listener) => Ok(Some(listener)),
+            None => bind::first_free(&[address], what).map(Some),
         }
     }
 }
@@ -49,13 +55,15 @@ pub(super) fn usual(
     ip: IpAddr,
     first: u16,
     what: bind::For,
+    inherited: &mut InheritedListeners,
 ) -> Option<TcpListener> {
-    let ports = match listen {
-        // If RTSP takes any free port, no particular one is wanted here.
-        Some(listen) if listen.port() == 0 => 0..1,
-        _ => first..first + HTTP_PORTS,
-    };
-    let choices: Vec<_> = ports.map(|port| SocketAddr::new(ip, port)).collect();
+    let ports: Vec<_> = (first..first + HTTP_PORTS).collect();
+    if let Some(listener) = inherited.take(what, None, &ports) {
+        return Some(listener);
+    }
+    // If RTSP takes any free port, no particular one is wanted here.
+    let ports = if listen.is_some_and(|listen| listen.port() == 0) { vec![0] } else { ports };
+    let choices: Vec<_> = ports.into_iter().map(|port| SocketAddr::new(ip, port)).collect();
     bind::first_free(&choices, what)
         .inspect_err(|error| tracing::warn!("{error:#}; until then the web page is unavailable there"))
         .ok()
@@ -76,15 +84,15 @@ mod tests {
     #[test]
     fn usual_skips_port_in_use_and_honours_explicit_address() {
         let here = IpAddr::from([127, 0, 0, 1]);
-        let first = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of ten");
+        let usual = |listen| {
+            usual(listen, here, DEFAULT_HTTP_PORT, bind::For::Http, &mut InheritedListeners::default())
+        };
+        let first = usual(None).expect("one of ten");
         // Whoever only has a port without listening there does not keep others from it.
         rustix::net::listen(&first, 1).unwrap();
-        let second = usual(None, here, DEFAULT_HTTP_PORT, bind::For::Http).expect("one of nine");
+        let second = usual(None).expect("one of nine");
         assert_ne!(first.local_addr().unwrap(), second.local_addr().unwrap());
-        let any = usual(Some(SocketAddr::new(here, 0)), here, DEFAULT_HTTP_PORT, bind::For::Http)
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let any = usual(Some(SocketAddr::new(here, 0))).unwrap().local_addr().unwrap();
         assert!(!(DEFAULT_HTTP_PORT..DEFAULT_HTTP_PORT + HTTP_PORTS).contains(&any.port()));
     }
 }

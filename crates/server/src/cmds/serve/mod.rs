@@ -6,6 +6,7 @@
 mod access;
 mod announce;
 mod bind;
+mod inherited;
 mod inject;
 pub(crate) mod invite;
 mod librarian;
@@ -22,6 +23,7 @@ mod pictures;
 mod plan;
 mod ports;
 mod reload;
+mod reload_requests;
 mod rests;
 pub(crate) mod rights;
 mod run;
@@ -31,6 +33,8 @@ mod tls;
 mod transforms;
 mod uploads;
 mod user;
+mod watch;
+mod watchdog;
 mod web;
 mod worker;
 
@@ -60,6 +64,7 @@ use super::NewStoreArgs;
 use super::egress::EgressArgs;
 use super::ffmpeg::FfmpegArgs;
 use super::percent::Percent;
+use super::settings::Values;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::cast::ChannelSpec;
@@ -415,9 +420,9 @@ impl ServeArgs {
     }
 }
 
-/// Serves until a signal comes.
-pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    run::run(args)
+/// Serves until a signal comes. `values` are those that `args` were made of.
+pub(crate) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> {
+    run::run(args, values)
 }
 
 #[cfg(test)]

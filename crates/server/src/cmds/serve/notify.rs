@@ -20,6 +20,11 @@ pub(super) fn reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={}", MonotonicClock.now().0 / 1000));
 }
 
+/// All parts of the server make progress ([`super::watchdog`]).
+pub(super) fn watchdog() {
+    report("WATCHDOG=1");
+}
+
 /// The server has begun to shut down.
 pub(super) fn stopping() {
     tracing::info!("stopping");

@@ -14,6 +14,7 @@ use millrace_web::TrustedProxies;
 
 use super::librarian::LibrarySettings;
 use super::pictures::PictureSettings;
+use super::reload_requests::ReloadRequests;
 use super::web::WebSettings;
 use super::{AdaptChoice, AdmissionChoice, FecChoice, ReadChoice, ServeArgs};
 use crate::admission::AdmissionConfig;
@@ -122,9 +123,15 @@ impl ServeArgs {
     }
 
     /// Of the web side at this port; `cancel` stops conversions.
-    pub(super) fn web_settings(&self, http: Option<TcpListener>, cancel: &Arc<AtomicBool>) -> WebSettings {
+    pub(super) fn web_settings(
+        &self,
+        http: Option<TcpListener>,
+        cancel: &Arc<AtomicBool>,
+        reload: Arc<ReloadRequests>,
+    ) -> WebSettings {
         WebSettings {
             http,
+            reload,
             connections_per_address: self.max_connections_per_address,
             proxies: TrustedProxies::new(self.trusted_proxies.clone()),
             memory: self.web_memory,

@@ -32,7 +32,7 @@ use millrace_store::disk::ReadFaults;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 use millrace_tls::Relay;
-use millrace_web::WebHandle;
+use millrace_web::{WebBeat, WebHandle};
 use tracing_subscriber::EnvFilter;
 
 use super::access::{self, Listening};
@@ -41,7 +41,7 @@ use super::librarian::{Librarian, LibrarySettings, Refreshed, Said};
 use super::library::{self, LibraryNode};
 use super::live::Live;
 use super::maker::{MadeOnUse, Maker, MakerParts};
-use super::members::{DamageWatch, HealthWatch, MembersWatch};
+use super::members::MembersWatch;
 use super::pictures::PicturesMaker;
 use super::plan::LoopSettings;
 use super::ports::ServerPorts;
@@ -49,13 +49,16 @@ use super::reload::Reloader;
 use super::rests::Rests;
 use super::tcp::{media_of, url_host};
 use super::tls::{self, Tls};
-use super::transforms::{self, TransformsWatch};
+use super::transforms;
+use super::watch::watch;
+use super::watchdog::Watchdog;
 use super::web::{Hosts, Web};
 use super::worker::Worker;
 use super::{ServeArgs, invite, multicast, notify, rights, user};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
+use crate::cmds::settings::Values;
 use crate::cmds::stats_file::StatsFile;
 use crate::cmds::terminal::LogFormat;
 use crate::control::{ControlConfig, ControlHandle, ControlPlane, EnginePort, Offload, Sockets};
@@ -63,16 +66,16 @@ use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
 use crate::limits::cast::SAP_STOP;
-use crate::limits::control::{SIGNAL_LOOK_EVERY, STOP_FAREWELL};
+use crate::limits::control::STOP_FAREWELL;
 use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
 use crate::session::ServerConfig;
 
 /// Serves until SIGINT, SIGTERM or SIGQUIT.
-pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> {
     give_large_blocks_back();
-    let (ServerPorts { rtsp: listener, address, http, tls }, cancel, mut reloader) = begin(args)?;
+    let (ServerPorts { rtsp: listener, address, http, tls }, cancel, mut reloader) = begin(args, values)?;
     let engine = args.loop_settings()?;
     let memory = take_memory(args.cache, &engine)?;
     let transforms = args.named_transforms()?;
@@ -80,7 +83,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let (open_titles, first) = known_titles(&volume)?;
     let members = MembersWatch::start(Arc::clone(&volume))?;
     let mut tls = Tls::read(&args.tls, tls)?;
-    let web = args.web_settings(http, &cancel);
+    let web = args.web_settings(http, &cancel, reloader.requests());
     let mut web = Web::new(web, ByteLen(memory.cache_bytes), address, tls.as_mut())?;
     let gate = rights::start(&args.rights, volume.members())?;
     let bells = (0..engine.count).map(|_| EventBell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
@@ -127,9 +130,10 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
     let aside = start_aside(args, library, &control)?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
+    let watchdog = Watchdog::of_environment(&loads(&meters), control.rounds(), beats(web.as_ref()));
     notify::ready();
     let is_over = || is_over(&cancel, &control, &mut reloader);
-    watch(is_over, &cache, &titles, &members, &transforms, &mut injector);
+    watch(is_over, &cache, &titles, &members, &transforms, &mut injector, watchdog);
     let ended_itself = control.is_finished();
     notify::stopping();
     stop_aside(web, makers, librarian, members);
@@ -142,18 +146,22 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
 /// Sets up the process itself: log, limit of open files, ports, user, signal handling.
 ///
-/// Returns the ports, a flag that a signal sets when the server should end, and reads the settings again after SIGHUP.
-fn begin(args: &ServeArgs) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Reloader)> {
+/// Returns the ports, a flag that a signal sets when the server should end, and the part that reads the settings again.
+fn begin(args: &ServeArgs, values: Values) -> anyhow::Result<(ServerPorts, Arc<AtomicBool>, Reloader)> {
     start_log(args.log_format);
     raise_open_files();
     let ports = ServerPorts::take(args)?;
-    let hangup = Arc::new(AtomicBool::new(false));
-    let reloader = Reloader::new(Arc::clone(&hangup), args);
+    let reloader = Reloader::new(std::env::args_os().collect(), values, args);
+    let requests = reloader.requests();
     // The last thing that is done by root, and before there is another thread.
     user::become_user(args)?;
-    let cancel =
-        crate::cmds::signals::cancel_server_on_signals(move || hangup.store(true, Ordering::Relaxed))?;
+    let cancel = crate::cmds::signals::cancel_server_on_signals(move || requests.signal())?;
     Ok((ports, cancel, reloader))
+}
+
+/// The threads of the web side, for the watchdog.
+fn beats(web: Option<&WebHandle>) -> Vec<WebBeat> {
+    web.map(WebHandle::beats).unwrap_or_default()
 }
 
 /// Whether the server should end; until then it follows its settings.
@@ -189,27 +197,6 @@ fn stop_aside(web: Option<WebHandle>, makers: Makers, librarian: Worker, members
     }
     librarian.stop(Duration::from_nanos(LIBRARY_STOP_NS));
     members.stop();
-}
-
-/// Reports problems to the operator as they come up, until it is over.
-fn watch(
-    mut is_over: impl FnMut() -> bool,
-    cache: &Cache,
-    titles: &OpenTitles,
-    members: &MembersWatch,
-    transforms: &Transforms,
-    injector: &mut Injector,
-) {
-    let (mut health, mut damage) = (HealthWatch::default(), DamageWatch::default());
-    let mut said = TransformsWatch::default();
-    while !is_over() {
-        std::thread::sleep(SIGNAL_LOOK_EVERY);
-        injector.look();
-        health.look(cache);
-        tell_of_damage(cache, titles);
-        said.look(transforms, titles);
-        damage.look(cache, members);
-    }
 }
 
 /// Has titles made for speeds that viewers ask for, if they may take any space.
@@ -301,16 +288,6 @@ fn librarian(
         lost: Cell::new(0),
         said,
         refreshed: Refreshed::default(),
-    }
-}
-
-/// Reports the parts of titles that could not be read since the last call.
-fn tell_of_damage(cache: &Cache, titles: &OpenTitles) {
-    while let Some(damage) = cache.damage() {
-        tracing::warn!("{}", damage.summary(titles.name_of(damage.id).as_deref()));
-    }
-    if let Some(trouble) = cache.trouble() {
-        tracing::warn!("{trouble}");
     }
 }
 

@@ -12,6 +12,7 @@ use millrace_tls::{Acceptor, Certificates, Relay, Relayed, Totals};
 use millrace_web::Secure;
 use tokio::sync::mpsc;
 
+use super::inherited::InheritedListeners;
 use super::listen::{ListenChoice, usual};
 use super::{bind, invite};
 use crate::limits::control::LISTEN_BACKLOG;
@@ -84,25 +85,26 @@ impl TlsPorts {
         args: &TlsArgs,
         listen: Option<SocketAddr>,
         rtsp: SocketAddr,
+        inherited: &mut InheritedListeners,
     ) -> anyhow::Result<Option<Self>> {
         let TlsArgs { tls_certificate, https, rtsps, .. } = args;
         if tls_certificate.is_none() {
             return Ok(None);
         }
         let https = match https {
-            Some(choice) => choice.take(bind::For::Https)?,
-            None => usual(listen, rtsp.ip(), DEFAULT_HTTPS_PORT, bind::For::Https),
+            Some(choice) => choice.take(bind::For::Https, inherited)?,
+            None => usual(listen, rtsp.ip(), DEFAULT_HTTPS_PORT, bind::For::Https, inherited),
         };
         let rtsps = match rtsps {
-            Some(choice) => choice.take(bind::For::Rtsps)?,
-            None => {
+            Some(choice) => choice.take(bind::For::Rtsps, inherited)?,
+            None => inherited.take(bind::For::Rtsps, None, &DEFAULT_RTSPS_PORTS).or_else(|| {
                 let is_any = listen.is_some_and(|listen| listen.port() == 0);
                 let ports = if is_any { &[0][..] } else { &DEFAULT_RTSPS_PORTS };
                 let choices: Vec<_> = ports.iter().map(|&port| SocketAddr::new(rtsp.ip(), port)).collect();
                 bind::first_free(&choices, bind::For::Rtsps)
                     .inspect_err(|error| tracing::warn!("RTSPS is unavailable: {error:#}"))
                     .ok()
-            }
+            }),
         };
         Ok(Some(Self { https, rtsps }))
     }

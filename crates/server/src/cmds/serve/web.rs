@@ -25,16 +25,18 @@ use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
     Carrier, Feed, Fetch, LibraryCopy, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
-    NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, Secure, Site, SiteError,
-    Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig, WebHandle, WebLimits,
+    NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport, Secure,
+    Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig,
+    WebHandle, WebLimits,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::access::Listening;
 use super::library::LibraryNode;
 use super::listen::ListenChoice;
 use super::live_sources::LiveSources;
 use super::pictures::Album;
+use super::reload_requests::ReloadRequests;
 use super::tcp::TcpArgs;
 use super::tls::Tls;
 use super::uploads::{Intake, UploadArgs};
@@ -50,6 +52,8 @@ use crate::live::{LiveChannel, LivePush, LiveTitles, Recordings};
 pub(super) struct WebSettings {
     /// The port of HTTP.
     pub(super) http: Option<TcpListener>,
+    /// Where callers have the settings read again.
+    pub(super) reload: Arc<ReloadRequests>,
     pub(super) connections_per_address: usize,
     /// Proxies that name their clients.
     pub(super) proxies: TrustedProxies,
@@ -176,7 +180,7 @@ impl Web {
     ) -> anyhow::Result<Option<WebHandle>> {
         let Self { settings, carrier, secure, orders, limits, feed, totals, loops, rtsp_port, live, .. } =
             self;
-        let WebSettings { http, proxies, ingest, folders, .. } = settings;
+        let WebSettings { http, reload, proxies, ingest, folders, .. } = settings;
         let listeners: Vec<_> = http.into_iter().collect();
         let host = if carrier.is_some() { &hosts.first } else { &hosts.kernel };
         let plain = listeners.iter().map(|listener| ("http", host, listener));
@@ -212,6 +216,7 @@ impl Web {
             indexes: Mutex::default(),
             rtsp_port,
             folders,
+            reload,
         };
         let config = WebConfig { listeners, carrier, secure, limits, proxies, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
@@ -259,6 +264,7 @@ struct ServerSite {
     rtsp_port: u16,
     /// The served folders, absolute.
     folders: Vec<PathBuf>,
+    reload: Arc<ReloadRequests>,
 }
 
 impl ServerSite {
@@ -341,6 +347,14 @@ impl Site for ServerSite {
 
     fn remove_live(&self, name: &str) -> Result<(), LiveRefusal> {
         self.live.sources.remove(name)
+    }
+
+    fn reload(&self) -> Option<oneshot::Receiver<Arc<ReloadReport>>> {
+        self.reload.request()
+    }
+
+    fn last_reload(&self) -> Arc<ReloadReport> {
+        self.reload.last()
     }
 
     fn rtsp_port(&self) -> Option<u16> {

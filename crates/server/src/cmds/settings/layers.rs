@@ -82,6 +82,18 @@ impl From<clap::Error> for Faults {
     }
 }
 
+/// Values by the name of their setting, as they were given; of a setting without a value there is none.
+pub(crate) type Values = BTreeMap<String, Vec<String>>;
+
+/// The program's command line, converted to types.
+pub(crate) struct Parsed {
+    pub(crate) cli: Cli,
+    /// Where the settings of `serve` come from.
+    pub(crate) origins: Origins,
+    /// The settings of `serve`.
+    pub(crate) values: Values,
+}
+
 /// A command line with all that is below it.
 #[derive(Debug)]
 pub(crate) struct Layered {
@@ -95,9 +107,18 @@ pub(crate) struct Layered {
 ///
 /// # Errors
 /// The faults; help and version are errors for clap too.
-pub(crate) fn parse(argv: &[OsString]) -> Result<(Cli, Origins), Faults> {
-    let layered = layered(argv)?;
-    Ok((Cli::from_arg_matches(&layered.matches)?, layered.origins))
+pub(crate) fn parse(argv: &[OsString]) -> Result<Parsed, Faults> {
+    let Layered { matches, origins } = layered(argv)?;
+    let values = matches.subcommand_matches("serve").map(values_in).unwrap_or_default();
+    Ok(Parsed { cli: Cli::from_arg_matches(&matches)?, origins, values })
+}
+
+fn values_in(serve: &ArgMatches) -> Values {
+    let values = table().into_iter().map(|setting| {
+        let values = setting.values_in(serve);
+        (setting.name, values)
+    });
+    values.filter(|(_, values)| !values.is_empty()).collect()
 }
 
 /// Returns the same before the conversion to types.

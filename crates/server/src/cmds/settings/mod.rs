@@ -21,5 +21,5 @@ mod layers;
 mod ranges;
 mod setting;
 
-pub(crate) use self::layers::{Faults, Layered, Origin, Origins, layered, of_file, parse};
+pub(crate) use self::layers::{Faults, Layered, Origin, Origins, Parsed, Values, layered, of_file, parse};
 pub(crate) use self::setting::{Setting, SettingKind, TakesEffect, command, table};

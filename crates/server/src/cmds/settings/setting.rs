@@ -73,8 +73,8 @@ pub(crate) enum TakesEffect {
     Reload,
 }
 
-/// Settings that a running server can change. The others size tables, open sockets or start threads.
-const RELOADED: [&str; 11] = [
+/// Settings that a running server can change: they are looked up whenever they are needed. The test below lists all others.
+const RELOADED: [&str; 12] = [
     "max-streams",
     "max-rate",
     "max-busy",
@@ -85,6 +85,7 @@ const RELOADED: [&str; 11] = [
     "streams-per-address",
     "max-streams-per-title",
     "fast-start",
+    "packet-sizes",
     "adapt",
 ];
 
@@ -212,6 +213,116 @@ mod tests {
             assert!(table.iter().any(|setting| setting.name == name), "{name}");
         }
         assert!(!names.contains(&"config".to_owned()) && !names.contains(&"inject".to_owned()));
+    }
+
+    /// Settings that need a restart, by the reason. Each setting stands here or in [`RELOADED`]; a new one has to be entered.
+    const RESTARTED: [(&str, &[&str]); 6] = [
+        (
+            "it chooses files and directories that are open",
+            &[
+                "folders",
+                "store",
+                "member",
+                "parity",
+                "rights",
+                "stats",
+                "library",
+                "library-cache",
+                "endpoint",
+                "region",
+                "addressing",
+                "endpoint-ca",
+                "tls-certificate",
+                "tls-key",
+            ],
+        ),
+        (
+            "it opens sockets or devices",
+            &[
+                "listen",
+                "http",
+                "https",
+                "rtsps",
+                "host",
+                "udp-ports",
+                "no-gso",
+                "backend",
+                "xdp-interface",
+                "measure",
+                "tcp",
+                "tcp-interface",
+                "tcp-address",
+                "tcp-port-only",
+                "tcp-gateway",
+                "tcp-socket",
+                "multicast",
+                "sap",
+            ],
+        ),
+        (
+            "it sizes memory or tables",
+            &["cache", "web-memory", "live-memory", "fec", "max-connections-per-address"],
+        ),
+        (
+            "it starts threads or belongs to running ones",
+            &[
+                "user",
+                "engines",
+                "cpu",
+                "idle",
+                "burst",
+                "busy-burst",
+                "smooth",
+                "read",
+                "max-damaged",
+                "admission",
+                "trick-space",
+                "picture-space",
+                "library-interval",
+                "follow-symlinks",
+                "settle",
+                "deleted-files",
+                "quiet",
+                "log-format",
+                "live",
+                "channel",
+                "transform",
+                "ffmpeg",
+                "ffmpeg-memory",
+                "ffmpeg-output",
+                "ffmpeg-time",
+                "ffmpeg-sandbox",
+                "web-audio",
+            ],
+        ),
+        ("players were given the old value", &["session-timeout"]),
+        (
+            "the web side and the rights have a copy",
+            &[
+                "trusted-proxy",
+                "watching",
+                "trust-loopback",
+                "webhook",
+                "webhook-ca",
+                "webhook-timeout",
+                "webhook-failure",
+                "max-upload",
+                "upload-rate",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn each_setting_is_listed_as_reloaded_or_restarted_and_not_as_both() {
+        let restarted = RESTARTED.iter().flat_map(|(_, names)| *names);
+        let listed: Vec<_> = RELOADED.iter().chain(restarted).copied().collect();
+        for Setting { name, .. } in table() {
+            let count = listed.iter().filter(|listed| **listed == name).count();
+            assert_eq!(count, 1, "{name}: stands {count} times in RELOADED and RESTARTED");
+        }
+        for name in listed {
+            assert!(table().iter().any(|setting| setting.name == name), "{name}: no such setting");
+        }
     }
 
     #[test]
