@@ -24,7 +24,7 @@ use crate::limits::ingest::RECORDING_FLUSH_NS;
 /// there even if the program dies: [`finish_interrupted`] makes a title of it. A reader that fails with
 /// [`ErrorKind::ConnectionAborted`] wants none: nothing is left then.
 ///
-/// `grew` gets the media for those who watch it meanwhile, and the title as it is then, whenever there is more of it.
+/// `grew` gets the media for viewers of the growing title, and the title as it is then, whenever there is more of it.
 ///
 /// # Errors
 /// [`IngestError`]: nothing came, the reader wants no title, or the store fails. The media written until then is kept for

@@ -1,4 +1,4 @@
-//! The media of a recording for those who read it while it is written.
+//! The media of a recording, readable while it is written.
 //!
 //! ```text
 //!   TitleWriter ── flush ──► data, metadata (files) ─┐

@@ -51,7 +51,7 @@ pub struct TitleWriter {
     /// When the title begins on the clock of its source, in ticks.
     source_start: i64,
     chapters: Vec<Chapter>,
-    /// For those who read it meanwhile.
+    /// For readers of the growing title.
     growing: Option<Arc<GrowingMedia>>,
     began_unix_ms: Option<u64>,
 }
@@ -216,7 +216,7 @@ impl TitleWriter {
         Ok(())
     }
 
-    /// The media for those who read it while it is written; `None` unless it is a recording.
+    /// The media, readable while it is written; `None` unless it is a recording.
     pub fn growing(&self) -> Option<&Arc<GrowingMedia>> {
         self.growing.as_ref()
     }

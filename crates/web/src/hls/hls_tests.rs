@@ -157,6 +157,7 @@ fn write(found: &Segments, is_whole: bool) -> String {
         are_independent: found.are_independent,
         maps: &[],
         are_pictures: false,
+        began_unix_ms: None,
     };
     playlist::write(&source, |number| format!("hls/{number}.ts"))
 }

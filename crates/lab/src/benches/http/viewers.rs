@@ -1,4 +1,4 @@
-//! What a viewer costs that watches: players of HLS, and files that are read at their own rate.
+//! The cost of viewers that watch: players of HLS, and clients that read a file at its own rate.
 //!
 //! The same number of viewers watches from one server and then from the other, in turns, each time
 //! with a server that has just been started: both use the same core, and its time is taken only
@@ -23,7 +23,7 @@ pub(super) const PARTS: [(&str, &str, &str); 2] =
     [("players", "HLS", "http-players-cost"), ("paced", "HTTP progressive", "http-paced-cost")];
 /// Core time of a bit from ours against one from nginx.
 const COST_BOUND: f64 = 1.0;
-/// Viewers at 8 Mb/s: half of what a core carries, so that both keep the limits.
+/// Viewers at 8 Mb/s: half of what a core carries, so both servers keep the limits.
 const VIEWERS: u32 = 300;
 /// How long they watch while the core is observed: a segment, so that each player fetches one.
 const WINDOW: Duration = Duration::from_secs(6);
@@ -112,7 +112,7 @@ fn rounds(
     Ok((turns, rounds.confidence()))
 }
 
-/// One server, started anew, and its viewers.
+/// A server that has just been started, and its viewers.
 fn turn(hunt: &mut Hunt<'_>, effort: Effort) -> anyhow::Result<ViewersTurn> {
     let trial = hunt.attempt(effort.max_viewers, effort.window, false)?;
     hunt.stop();

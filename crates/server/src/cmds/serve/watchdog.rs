@@ -204,10 +204,14 @@ mod tests {
         until: u64,
         counts: impl Fn(u64) -> Vec<u64>,
     ) -> Vec<(u64, WatchdogLook)> {
-        let looks = (from..until)
-            .step_by(100)
-            .filter_map(|ms| core.is_due(at(ms)).then(|| (ms, core.look(at(ms), &counts(ms)))));
-        looks.filter(|(_, look)| *look != WatchdogLook::default()).collect()
+        let mut found = Vec::new();
+        for ms in (from..until).step_by(100) {
+            if core.is_due(at(ms)) {
+                found.push((ms, core.look(at(ms), &counts(ms))));
+            }
+        }
+        found.retain(|(_, look)| *look != WatchdogLook::default());
+        found
     }
 
     #[test]
