@@ -23,7 +23,7 @@ pub(super) const PARTS: [(&str, &str, &str); 2] =
     [("players", "HLS", "http-players-cost"), ("paced", "HTTP progressive", "http-paced-cost")];
 /// Core time of a bit from ours against one from nginx.
 const COST_BOUND: f64 = 1.0;
-/// Viewers at 8 Mb/s: half of what a core carries, so both servers keep the limits.
+/// Viewers at 8 Mb/s: half the capacity of a core, so both servers keep the limits.
 const VIEWERS: u32 = 300;
 /// How long they watch while the core is observed: a segment, so that each player fetches one.
 const WINDOW: Duration = Duration::from_secs(6);
