@@ -15,17 +15,13 @@ pub(crate) fn of_unix_s(seconds: u64) -> String {
 
 /// Milliseconds since 1970 as ISO 8601 has them, in UTC.
 pub(crate) fn iso_ms(unix_ms: u64) -> String {
-    let (days, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
-    // Years from March on, in eras of 400 years: so the day in the year depends on no leap day before it.
-    let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = year + era * 400 + u64::from(month <= 2);
-    let (s, ms) = (ms / 1_000, ms % 1_000);
-    let (h, m, s) = (s / 3_600, s / 60 % 60, s % 60);
-    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    // All parts have fixed places: `Tue, 29 Feb 2000 23:59:59 GMT`.
+    let text = of_unix_s(unix_ms / 1000);
+    let (day, month, year, time) = (&text[5..7], &text[8..11], &text[12..16], &text[17..25]);
+    let month = MONTHS.iter().position(|name| *name == month).map_or(0, |at| at + 1);
+    format!("{year}-{month:02}-{day}T{time}.{:03}Z", unix_ms % 1000)
 }
 
 /// A date in a header field, in seconds since 1970.
