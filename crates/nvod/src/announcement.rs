@@ -22,7 +22,7 @@
 
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
-use crate::limits::MAX_NAME_BYTES;
+use crate::limits::{MAX_NAME_BYTES, MAX_RATE_BITS_PER_S};
 use crate::plan::{Plan, PlanError, PlanRequest};
 use crate::scheme::Scheme;
 
@@ -97,6 +97,12 @@ impl Announcement {
         bytes
     }
 
+    /// The session of a packet that may be an announcement; the rest is not looked at.
+    pub fn session_in(datagram: &[u8]) -> Option<u32> {
+        let (head, _) = datagram.split_first_chunk::<12>()?;
+        head.starts_with(MAGIC).then(|| u32::from_be_bytes([head[8], head[9], head[10], head[11]]))
+    }
+
     /// Reads a packet.
     ///
     /// # Errors
@@ -134,6 +140,10 @@ impl Announcement {
         let (packets, largest_segment, bytes, position_ns) = (word(20), word(24), long(36), long(44));
         if bytes == 0 || bytes.div_ceil(DEFAULT_PACKET_BYTES as u64) != u64::from(packets) {
             return wrong("the number of packets");
+        }
+        let rate = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(plan.request().film_ns.max(1));
+        if rate > u128::from(MAX_RATE_BITS_PER_S) {
+            return wrong("the rate");
         }
         if largest_segment > packets
             || u64::from(largest_segment) * u64::from(plan.segments()) < u64::from(packets)

@@ -25,3 +25,6 @@ pub const MAX_NAME_BYTES: usize = 200;
 pub const GUARD_NS: u64 = 250_000_000;
 /// Interval of announcements: a viewer waits for one, and 100 bytes five times a second are 4 kb/s.
 pub const ANNOUNCE_NS: u64 = 200_000_000;
+/// Highest mean rate of a title. A viewer holds a part of the title in a file, so that an
+/// announcement must not ask for any amount: films have a tenth of it at most.
+pub const MAX_RATE_BITS_PER_S: u64 = 1_000_000_000;

@@ -156,10 +156,7 @@ async fn of_title(
 ) -> Result<Answer, Answer> {
     let RoutedRequest { shared, request, found, .. } = routed;
     Ok(match found.route.kind {
-        kind if title.is_growing() && is_of_whole(kind) => {
-            let answer = Answer::error(503, "the title is being recorded; this is there when it is complete");
-            answer.with("Retry-After", "60")
-        }
+        kind if title.is_growing() && is_of_whole(kind) => of_whole_title(),
         ResourceKind::File => file::answer(request, &title),
         ResourceKind::Cmaf => master::master_playlist(shared, request, title, MasterForm::Made, link).await,
         ResourceKind::Master => master::master_playlist(shared, request, title, MasterForm::Any, link).await,
@@ -181,6 +178,12 @@ async fn of_title(
         ResourceKind::Segment => hls::segment(routed, title).await,
         _ => api::title(seen, title),
     })
+}
+
+/// The answer for something that only a whole title has.
+pub(crate) fn of_whole_title() -> Answer {
+    Answer::error(503, "the title is being recorded; this is there when it is complete")
+        .with("Retry-After", "60")
 }
 
 /// Whether something of a title can be made only when all of the title is there.

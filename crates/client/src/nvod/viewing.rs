@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_nvod::limits::GUARD_NS;
+use millrace_nvod::limits::{ANNOUNCE_NS, GUARD_NS};
 use millrace_nvod::{Announcement, ChannelJoin, PlacedPacket};
 
 use super::hold::PacketHold;
@@ -33,8 +33,9 @@ pub struct UselessPackets {
 /// See the module's text.
 pub struct Viewing {
     announced: Announcement,
-    /// When slot 0 began, by the quickest announcement.
-    zero: Instant,
+    /// Position of the cast at a moment, by the quickest announcement: slot 0 may have begun before the clock did.
+    position_ns: u64,
+    seen: Instant,
     playback_slot: u64,
     joins: Vec<ChannelJoin>,
     hold: PacketHold,
@@ -56,7 +57,8 @@ impl Viewing {
         let needed = plan.buffer_packets(announced.largest_segment).min(announced.packets.into());
         let hold = PacketHold::new(needed as u32, NVOD_MEMORY_BYTES, folder)?;
         Ok(Self {
-            zero: Instant(now.0.saturating_sub(announced.position_ns)),
+            position_ns: announced.position_ns,
+            seen: now,
             playback_slot: plan.playback_slot(first_slot),
             joins: plan.joins(first_slot),
             announced,
@@ -72,16 +74,21 @@ impl Viewing {
         &self.announced
     }
 
-    /// Takes another announcement: one that came more quickly corrects the clock.
+    /// Takes another announcement: one that came more quickly corrects the clock. More than the time
+    /// between two of them is no correction.
     pub fn announce(&mut self, now: Instant, announcement: &Announcement) {
-        let zero = Instant(now.0.saturating_sub(announcement.position_ns));
-        if announcement.session == self.announced.session && now < self.start() {
-            self.zero = self.zero.min(zero);
+        // Signed: by how much slot 0 began earlier than it seemed.
+        let zero = |at: Instant, position_ns: u64| i128::from(at.0) - i128::from(position_ns);
+        let earlier = zero(self.seen, self.position_ns) - zero(now, announcement.position_ns);
+        let is_correction = (1..=i128::from(ANNOUNCE_NS + GUARD_NS)).contains(&earlier);
+        if announcement.session == self.announced.session && now < self.start() && is_correction {
+            (self.seen, self.position_ns) = (now, announcement.position_ns);
         }
     }
 
     fn slot_start(&self, slot: u64) -> Instant {
-        self.zero.plus_ns(self.announced.plan.slot_start_ns(slot))
+        let at = self.seen.plus_ns(self.announced.plan.slot_start_ns(slot));
+        Instant(at.0.saturating_sub(self.position_ns))
     }
 
     /// When the first packet is played.

@@ -146,3 +146,30 @@ fn viewing_with_quicker_announcement_corrects_its_clock() {
     viewing.announce(Instant(10_000), &Announcement { session: 8, position_ns: 9_000, ..announced });
     assert_eq!(viewing.start(), Instant(start.0 - 3_000));
 }
+
+#[test]
+fn viewing_begins_after_the_same_time_whenever_the_clock_of_the_viewer_began() {
+    // A cast of an hour, seen by a machine that has been up for five seconds, and by one of two days.
+    let announced = announcement(Scheme::FixedDelay, 3, 3_600_000_000_000);
+    let begins = [5_000_000_000, 172_800_000_000_000].map(|now| {
+        let viewing =
+            Viewing::new(Instant(now), announced.clone(), false, Path::new("/nonexistent")).unwrap();
+        assert!(viewing.channels(Instant(now).plus_ns(announced.plan.slot_ns())).next().is_some());
+        viewing.start().0 - now
+    });
+    assert_eq!(begins[0], begins[1]);
+}
+
+#[test]
+fn announcement_of_another_position_does_not_end_a_viewing() {
+    let now = Instant(1_000_000_000);
+    let announced = announcement(Scheme::Pagoda, 3, 10_000_000_000);
+    let mut viewing = Viewing::new(now, announced.clone(), false, Path::new("/nonexistent")).unwrap();
+    let start = viewing.start();
+    let far = Announcement { position_ns: announced.position_ns + 100_000_000_000_000, ..announced.clone() };
+    viewing.announce(now, &far);
+    assert_eq!((viewing.start(), viewing.is_over(now)), (start, false));
+    let quicker = Announcement { position_ns: announced.position_ns + 50_000_000, ..announced };
+    viewing.announce(now, &quicker);
+    assert_eq!(viewing.start().plus_ns(50_000_000), start);
+}

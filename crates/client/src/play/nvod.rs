@@ -131,15 +131,26 @@ impl<'a> NvodPlayer<'a> {
     }
 
     fn take_announcements(&mut self, now: Instant) -> Result<(), ClientError> {
-        let mut last = None;
-        let mut malformed = 0;
-        let taken = self.control.drain(|datagram| match Announcement::parse(datagram.bytes) {
-            Ok(announcement) => last = Some(announcement),
-            Err(_) => malformed += 1,
+        let known = self.viewing.as_ref().map(|viewing| viewing.announced().session);
+        // A plan takes time to make, so only the last of those that come together is read.
+        let (mut last, mut malformed) = (Vec::new(), 0);
+        let taken = self.control.drain(|datagram| match Announcement::session_in(datagram.bytes) {
+            Some(session) if known.is_none_or(|known| known == session) => {
+                last.clear();
+                last.extend_from_slice(datagram.bytes);
+            }
+            Some(_) => {}
+            None => malformed += 1,
         });
         taken.map_err(receive_failed)?;
         self.receiver.malformed += malformed;
-        let Some(announcement) = last else { return Ok(()) };
+        if last.is_empty() {
+            return Ok(());
+        }
+        let Ok(announcement) = Announcement::parse(&last) else {
+            self.receiver.malformed += 1;
+            return Ok(());
+        };
         match &mut self.viewing {
             Some(viewing) => {
                 if announcement.session == viewing.announced().session {

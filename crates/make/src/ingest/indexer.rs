@@ -25,7 +25,7 @@ use super::packetize::{Packetizer, PeakRate};
 use super::pieces::PieceList;
 use super::presentation::Presentation;
 use super::program::{Programs, TableNews};
-use super::sink::IndexSink;
+use super::sink::{IndexSink, NullSink};
 
 /// No continuity counter is expected yet.
 const ANY: u8 = 0xff;
@@ -437,6 +437,12 @@ impl Indexer {
             }
         }
         Ok(())
+    }
+
+    /// The same for a title that goes on: without access points that what follows may take back.
+    pub(super) fn finish_until_now(mut self) -> Result<Indexed, StreamError> {
+        self.access.list.leave_open();
+        self.finish(&mut NullSink)
     }
 
     fn summary(mut self) -> Result<Indexed, StreamError> {

@@ -16,9 +16,8 @@ use super::framing::Framing;
 use super::indexed::Indexed;
 use super::indexer::Indexer;
 use super::pass::{self, IndexOptions, Passed, ReaderSource};
-use super::sink::NullSink;
 use super::{IngestOptions, UncommittedTitle, check_packet_sizes, stream_error};
-use crate::limits::ingest::RECORDING_FLUSH_NS;
+use crate::limits::ingest::{RECORDING_FLUSH_NS, RECORDING_NEWS_NS};
 
 /// Makes a title of the transport stream that `reader` returns until its end. The media is on the disks a second after it came, and stays
 /// there even if the program dies: [`finish_interrupted`] makes a title of it. A reader that fails with
@@ -40,7 +39,7 @@ pub fn record(
     check_packet_sizes(&options.packet_sizes)?;
     let mut writer = TitleWriter::begin_recording(volume, &options.packet_sizes, note)?;
     let growing = writer.growing().cloned();
-    let (mut flushed, mut shown) = (clock.now(), 0);
+    let (mut flushed, mut shown, mut shown_at) = (clock.now(), 0, clock.now());
     let mut watch = |indexer: &Indexer, writer: &mut TitleWriter| -> Result<(), StreamError> {
         if indexer.bytes() > 0 {
             writer.begins_now();
@@ -52,11 +51,14 @@ pub fn record(
         flushed = now;
         writer.flush()?;
         let Some(growing) = writer.growing().cloned() else { return Ok(()) };
-        // An index of many hours is long: it is made again when a thousandth more has come.
-        if growing.packets() > shown + shown / 1_000 {
-            shown = growing.packets();
+        // An index of many hours is long: it is made again when a thousandth more has come, or after
+        // a part of the time in which players want news of their playlist.
+        let is_news = growing.packets() > shown + shown / 1_000
+            || growing.packets() > shown && now.ns_since(shown_at) >= RECORDING_NEWS_NS;
+        if is_news {
+            (shown, shown_at) = (growing.packets(), now);
             // Without tables and a clock it cannot be watched yet.
-            if let Ok(indexed) = indexer.clone().finish(&mut NullSink)
+            if let Ok(indexed) = indexer.clone().finish_until_now()
                 && let Ok((info, index)) = writer.as_it_grows(finish(indexed, note))
             {
                 grew(&growing, info, index);

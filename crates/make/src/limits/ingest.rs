@@ -27,6 +27,9 @@ pub const MAX_AUDIO_POINTS: usize = 1 << 16;
 pub const MIN_LOOK_BYTES: u64 = 256 << 10;
 /// The media of a recording is made durable this often: that much may be lost when the power is cut.
 pub const RECORDING_FLUSH_NS: u64 = NS_PER_S;
+/// Viewers of a recording learn how long it is at least this often: players that follow an HLS
+/// playlist want news within 1.5 times its target duration of 10 s (RFC 8216 section 6.2.2).
+pub const RECORDING_NEWS_NS: u64 = 5 * NS_PER_S;
 /// How often a silent program's reader looks whether it should stop: people do not notice.
 pub const CHILD_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The same while it ends, which takes milliseconds.

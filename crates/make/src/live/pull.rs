@@ -63,11 +63,17 @@ impl fmt::Debug for PullUrl {
 
 /// The text with each URL in it cut down to scheme, host and path: names, passwords and queries give access.
 pub fn without_secrets(text: &str) -> String {
-    let is_end = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '<' | '>');
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>');
+    // An apostrophe may be part of a URL (RFC 3986 section 2.2): it ends one only where a quotation ends.
+    let end = |text: &str| {
+        let all = text.find(is_end).unwrap_or(text.len());
+        let quote = text[..all].rfind('\'');
+        quote.filter(|at| text[at + 1..all].chars().all(|c| c.is_ascii_punctuation())).unwrap_or(all)
+    };
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("://") {
         let (before, behind) = rest.split_at(at + 3);
-        let (url, after) = behind.split_at(behind.find(is_end).unwrap_or(behind.len()));
+        let (url, after) = behind.split_at(end(behind));
         // A password may have any of the characters that end it elsewhere: everything before the last @ goes.
         let behind = url.rsplit('@').next().unwrap_or_default();
         let shown = behind.split(['?', '#']).next().unwrap_or_default();

@@ -4,6 +4,8 @@ use super::*;
 fn url_without_secrets_keeps_scheme_host_and_path() {
     for (text, shown) in [
         ("rtsp://cam/live", "rtsp://cam/live"),
+        ("a=rtsp://boss:it's-secret@cam/1?key=ab'cd, b", "a=rtsp://cam/1 b"),
+        ("fetching 'rtsp://boss:it's@cam/1': refused", "fetching 'rtsp://cam/1': refused"),
         ("rtsp://user:pa@ss@cam:554/live?key=secret", "rtsp://cam:554/live"),
         ("rtsp://user:a/b@cam/live", "rtsp://cam/live"),
         ("rtsp://user:a#b?c@cam/live?key=secret", "rtsp://cam/live"),

@@ -56,7 +56,7 @@ mod tunnel;
 mod udp;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -276,6 +276,15 @@ impl CastSheet {
     }
 }
 
+/// New limits for the service.
+#[derive(Debug)]
+struct LimitsRequest {
+    new: Box<ServiceConfig>,
+    /// Taken over, or given up.
+    is_decided: Arc<AtomicBool>,
+    answer: std::sync::mpsc::SyncSender<()>,
+}
+
 /// From the handle to the thread.
 #[derive(Debug)]
 enum Ask {
@@ -284,7 +293,7 @@ enum Ask {
     Fetch(Box<millrace_web::Fetch>),
     Viewer(Box<millrace_web::ViewerAdmission>),
     Tunnel(Box<millrace_web::TunnelConn>),
-    Limits(Box<ServiceConfig>, std::sync::mpsc::SyncSender<()>),
+    Limits(LimitsRequest),
     ShutDown(Duration),
 }
 
@@ -419,11 +428,14 @@ impl ControlHandle {
     }
 
     /// Takes those of the settings that may change while viewers are served. Waits for the control thread, at most a second;
-    /// `false`: it has not taken them over by then.
+    /// `false`: it has not taken them over by then, and will not.
     pub fn set_limits(&self, new: ServiceConfig) -> bool {
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
-        let is_sent = self.asks.send(Ask::Limits(Box::new(new), answer)).is_ok();
-        is_sent && answered.recv_timeout(SNAPSHOT_WAIT).is_ok()
+        let is_decided = Arc::new(AtomicBool::new(false));
+        let request = LimitsRequest { new: Box::new(new), is_decided: Arc::clone(&is_decided), answer };
+        let is_sent = self.asks.send(Ask::Limits(request)).is_ok();
+        // Who decides first has decided.
+        is_sent && (answered.recv_timeout(SNAPSHOT_WAIT).is_ok() || is_decided.swap(true, Ordering::Relaxed))
     }
 
     /// Whether the control thread has ended without being asked: it has panicked.

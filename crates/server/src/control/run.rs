@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use millrace_core::limits::control::{ACCEPT_PAUSE, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL};
@@ -21,8 +22,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::hub::{Hub, SharedHub};
 use super::stream::{ConnOrigin, ViewerStream};
 use super::{
-    Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, Sockets, conn, offload, orders,
-    udp,
+    Ask, ControlConfig, ControlError, ControlSheets, EnginePort, Farewell, LimitsRequest, Sockets, conn,
+    offload, orders, udp,
 };
 use crate::limits::ADMISSION_LOOK_NS;
 use crate::limits::control::{BYE_LIMIT, CONTROL_TICK, END_POLL, LISTEN_BACKLOG, RING_RETRY};
@@ -80,10 +81,12 @@ pub(super) async fn answer(hub: &SharedHub, asked: &mut mpsc::UnboundedReceiver<
             Some(Ask::Fetch(fetch)) => orders::fetch(hub, *fetch),
             Some(Ask::Viewer(admission)) => orders::admit_viewer(hub, *admission),
             Some(Ask::Tunnel(tunnel)) => take_tunnel(hub, *tunnel),
-            Some(Ask::Limits(new, answer)) => {
-                hub.borrow_mut().service.set_limits(&new);
-                // The caller may have given up waiting.
-                let _ = answer.try_send(());
+            Some(Ask::Limits(LimitsRequest { new, is_decided, answer })) => {
+                // A caller that has given up was promised that nothing changes.
+                if !is_decided.swap(true, Ordering::Relaxed) {
+                    hub.borrow_mut().service.set_limits(&new);
+                    let _ = answer.try_send(());
+                }
             }
             Some(Ask::ShutDown(limit)) => return limit,
             None => return Duration::ZERO,

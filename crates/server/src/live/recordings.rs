@@ -39,6 +39,17 @@ pub struct Recordings {
     running: Mutex<Vec<RunningRecording>>,
 }
 
+/// What has become of a recording that is not wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortedRecording {
+    /// There is none.
+    None,
+    /// It is over.
+    Ended,
+    /// A disk does not answer in time; it ends when that does.
+    Ending,
+}
+
 /// Where recordings go.
 #[derive(Clone)]
 struct RecordingStore {
@@ -107,14 +118,23 @@ impl Recordings {
         }
     }
 
-    /// Ends the recording that is the title of this name, and makes no title of it; `false`: there is none.
-    pub fn abort(&self, name: &str) -> bool {
-        let running = self.lock();
+    /// Ends the recording that is the title of this name, and waits until nothing is left of it. One whose title was
+    /// being stored has become a title.
+    pub fn abort(&self, name: &str) -> AbortedRecording {
         let is_it = |of: &&RunningRecording| of.note.name == name && !of.thread.is_finished();
-        let Some(recording) = running.iter().find(is_it) else { return false };
-        recording.progress.abort();
+        let is_running = || self.lock().iter().any(|recording| is_it(&recording));
+        match self.lock().iter().find(is_it) {
+            Some(recording) => recording.progress.abort(),
+            None => return AbortedRecording::None,
+        }
         self.store.open_titles.remove_growing(name);
-        true
+        for _ in 0..RECORDING_STOP.as_millis() / RECORDING_STOP_LOOK.as_millis() {
+            if !is_running() {
+                return AbortedRecording::Ended;
+            }
+            std::thread::sleep(RECORDING_STOP_LOOK);
+        }
+        AbortedRecording::Ending
     }
 
     /// Ends the recording of a live title; it becomes a title within moments.
@@ -230,6 +250,7 @@ impl RecordingStore {
     /// The work of a recording's thread.
     fn record(&self, note: &RecordingNote, reader: TapReader) {
         let progress = Arc::clone(reader.progress());
+        let _listed = ListedRecording { titles: &self.open_titles, name: &note.name };
         let mut reader = WhileThereIsRoom { reader, store: self, taken: 0, looked: 0 };
         let mut shown = Shown { store: self, title: None, listed: MediaTicks(0) };
         let mut grew = |media: &_, info, index| shown.grow(media, info, index);
@@ -247,8 +268,6 @@ impl RecordingStore {
                 note.title
             ),
         }
-        // The stored title is listed by now, if there is one.
-        self.open_titles.remove_growing(&note.name);
         if let (_, lost_bytes @ 1..) = progress.bytes() {
             tracing::warn!(
                 "recording of \"{}\": {lost_bytes} bytes are missing, because the disks did not take them in time",
@@ -289,6 +308,18 @@ impl Shown<'_> {
             self.listed = duration;
             titles.note_growth();
         }
+    }
+}
+
+/// A recording is listed until its thread ends, also by a panic; the stored title is listed by then, if there is one.
+struct ListedRecording<'a> {
+    titles: &'a OpenTitles,
+    name: &'a str,
+}
+
+impl Drop for ListedRecording<'_> {
+    fn drop(&mut self) {
+        self.titles.remove_growing(self.name);
     }
 }
 

@@ -139,6 +139,9 @@ impl Workspace {
         for part in &self.parts {
             // A note without its directory is swept when the store is opened next.
             let _ = part.disk.remove_file(&part.path.with_extension(extension));
+            if let Some(above) = part.path.parent() {
+                let _ = part.disk.sync_dir(above);
+            }
         }
     }
 

@@ -93,6 +93,8 @@ pub(crate) async fn segment(routed: RoutedRequest<'_>, title: TitleInfo) -> Answ
     let number = found.number;
     let at = number as usize;
     let known = shared.looked_at.known(&title);
+    // Behind these a recording has segments that may become longer.
+    let known = known.filter(|look| at < look.settled);
     let known = known.and_then(|look| Some((look.known_tables(at)?, look)));
     let found = match known {
         Some((tables, look)) => Ok(Some((look, tables))),
@@ -100,7 +102,7 @@ pub(crate) async fn segment(routed: RoutedRequest<'_>, title: TitleInfo) -> Answ
             let title = title.clone();
             let work = move |shared: &ServerContext| {
                 let look = shared.looked_at.look(&*shared.site, &title)?;
-                if at >= look.segments.list.len() {
+                if at >= look.settled {
                     return Ok(None);
                 }
                 let tables = look.tables(&*shared.site, at)?;

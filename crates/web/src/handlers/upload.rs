@@ -121,6 +121,12 @@ fn replaced(
         let what = "there is a title of this name; replace it by ?replace=ID, remove it first, or choose another name";
         return Err(Answer::error(status, what));
     };
+    if title.as_ref().is_some_and(TitleInfo::is_growing) {
+        return Err(Answer::error(
+            409,
+            "the title is being recorded; wait for its end, or choose another name",
+        ));
+    }
     // Uploading alone never takes anything away.
     if shared.gate.decision(&seen.visitor, RequestedAction::Change, seen.place) != Decision::Allow {
         return Err(Answer::error(

@@ -88,6 +88,7 @@ impl LookedAt {
 impl TitleAnalysis {
     fn new(title: &TitleInfo, index: &TitleIndex) -> Self {
         let segments = segments(index);
+        let settled = if title.is_growing() { settled(index, &segments) } else { segments.list.len() };
         let map_pids =
             index.pids().iter().filter(|pid| pid.role == PidRole::Pmt).map(|pid| pid.pid).collect();
         let layouts = index.layouts().map(|layout| layout[0].byte).collect();
@@ -98,11 +99,11 @@ impl TitleAnalysis {
             bytes: index.data_bytes(),
             title_bytes: title.bytes,
             is_growing: title.is_growing(),
-            settled: if title.is_growing() { settled(index, &segments) } else { segments.list.len() },
+            settled,
             map_pids,
             layouts,
             first_access: u64::from(first_access) * millrace_core::limits::DEFAULT_PACKET_BYTES as u64,
-            target_s: target_s(&segments.list),
+            target_s: target_s(&segments.list[..settled]),
             playlist: OnceLock::new(),
             described: OnceLock::new(),
             first_tables: OnceLock::new(),

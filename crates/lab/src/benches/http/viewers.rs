@@ -46,6 +46,8 @@ pub(super) fn run(
     noise: &mut NoiseMeter,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    // A tiny window may lie between two segments of a player.
+    let wants = |part: &str| wants(part) && !(options.tiny && part == PARTS[0].0);
     if !PARTS.iter().any(|(part, ..)| wants(part)) {
         return Ok(());
     }

@@ -128,6 +128,8 @@ impl<C: Clock> NvodSender<C> {
                 self.enqueue(packet, &step.bytes[packet.payload.clone()]);
             }
         }
+        // Also where each packet is a little late.
+        self.flush(turn);
         None
     }
 

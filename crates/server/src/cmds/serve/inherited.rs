@@ -86,7 +86,10 @@ impl InheritedListeners {
         for listener in self.0 {
             let remedy = match For::of_name(&listener.name) {
                 Some(what) => {
-                    format!("it does not fit {}; use the same address there and in the unit", what.words().1)
+                    let setting = what.words().1;
+                    format!(
+                        "it does not fit {setting}, or that has a listener already; use the same address there and in the unit, and one ListenStream= for each name"
+                    )
                 }
                 None => "no setting has this address; give it FileDescriptorName=rtsp, rtsps, http or https"
                     .to_owned(),

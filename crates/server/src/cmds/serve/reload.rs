@@ -74,7 +74,8 @@ impl Reloader {
         let (args, values) = read(&self.command_line)?;
         let mut service = args.server_config().service;
         let mut changes = changes(&self.running, &values);
-        if service.max_streams > self.most_streams {
+        let is_bounded = service.max_streams > self.most_streams;
+        if is_bounded {
             service.max_streams = self.most_streams;
             for change in changes.iter_mut().filter(|change| change.name == MAX_STREAMS) {
                 change.effect = ChangeEffect::NeedsRestart;
@@ -93,6 +94,9 @@ impl Reloader {
                 Some(now) => self.running.insert(change.name.clone(), now.clone()),
                 None => self.running.remove(&change.name),
             };
+        }
+        if is_bounded {
+            self.running.insert(MAX_STREAMS.to_owned(), vec![self.most_streams.to_string()]);
         }
         Ok(changes)
     }
@@ -114,6 +118,12 @@ impl Reloader {
 
 /// The settings as a new server would have them.
 fn read(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<String>> {
+    // Faults have values in them, and these may have passwords.
+    read_with_values(command_line)
+        .map_err(|faults| faults.iter().map(|fault| without_secrets(fault)).collect())
+}
+
+fn read_with_values(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<String>> {
     let Parsed { cli, origins, values } = settings::parse(command_line).map_err(|faults| match faults {
         Faults::Below(faults) => faults,
         Faults::Line(error) => vec![error.to_string().lines().next().unwrap_or_default().to_owned()],

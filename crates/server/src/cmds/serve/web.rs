@@ -46,7 +46,7 @@ use crate::library::open_titles::OpenTitles;
 use crate::library::remote::RemoteTitle;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
-use crate::live::{LiveChannel, LivePush, LiveTitles, Recordings};
+use crate::live::{AbortedRecording, LiveChannel, LivePush, LiveTitles, Recordings};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -493,8 +493,16 @@ impl Site for ServerSite {
     }
 
     fn remove(&self, name: &str) -> Result<(), SiteError> {
-        if self.open_titles.growing(name).is_some() && self.live.recordings.abort(name) {
-            return Ok(());
+        if self.open_titles.growing(name).is_some() {
+            match self.live.recordings.abort(name) {
+                AbortedRecording::None => {}
+                // It may have become a title in this moment.
+                AbortedRecording::Ended if self.id_of(name).is_err() => return Ok(()),
+                AbortedRecording::Ended => {}
+                AbortedRecording::Ending => {
+                    return Err(unreadable("the recording ends when its disk answers; remove it again then"));
+                }
+            }
         }
         match self.volume.remove(self.id_of(name)?) {
             Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),

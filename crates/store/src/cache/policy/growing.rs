@@ -4,7 +4,7 @@ use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 
 use super::super::handle::ReadFailure;
-use super::super::plan::ExtentKey;
+use super::super::plan::{ExtentKey, Waiter};
 use super::super::playheads::StreamKey;
 use super::super::streams::ExtentNeed;
 use super::{Policy, grant, ns};
@@ -48,9 +48,10 @@ impl Policy {
         if self.at_edge.len() == self.at_edge.capacity() {
             self.at_edge.retain(|(key, waiter)| self.streams.is_waiting(*key, waiter));
         }
-        self.at_edge.push((key, waiter));
         // It may have grown in this moment.
-        self.serve_edge(now);
+        if self.is_still_at_edge(now, key, &waiter) {
+            self.at_edge.push((key, waiter));
+        }
     }
 
     /// Whether a recording has grown that streams wait for.
@@ -72,25 +73,26 @@ impl Policy {
 
     pub(super) fn serve_edge(&mut self, now: Instant) {
         let mut waiters = std::mem::take(&mut self.at_edge);
-        waiters.retain(|(key, waiter)| {
-            let Some(need) = self.streams.needs(*key, waiter) else { return false };
-            match self.edge(*key, need.place.into()) {
-                Some(false) => return true,
-                Some(true) => self.answer(ns(now), *key, waiter, Err(ReadFailure::Ended)),
-                None if self.extent_table.holds(*key, need.spare) => {
-                    self.answer(ns(now), *key, waiter, Ok(()))
-                }
-                None if self.titles.get(key.title).is_none() => {
-                    self.answer(ns(now), *key, waiter, Err(ReadFailure::NoTitle));
-                }
-                None => {
-                    let streams = &self.streams;
-                    let is_waiting = |waiter: &_| streams.is_waiting(*key, waiter);
-                    self.plan.demand(*key, (need.by, need.spare), *waiter, is_waiting);
-                }
-            }
-            false
-        });
+        waiters.retain(|(key, waiter)| self.is_still_at_edge(now, *key, waiter));
         self.at_edge = waiters;
+    }
+
+    /// Whether a waiter goes on waiting; else it is answered, or its read is ordered.
+    fn is_still_at_edge(&mut self, now: Instant, key: ExtentKey, waiter: &Waiter) -> bool {
+        let Some(need) = self.streams.needs(key, waiter) else { return false };
+        match self.edge(key, need.place.into()) {
+            Some(false) => return true,
+            Some(true) => self.answer(ns(now), key, waiter, Err(ReadFailure::Ended)),
+            None if self.extent_table.holds(key, need.spare) => self.answer(ns(now), key, waiter, Ok(())),
+            None if self.titles.get(key.title).is_none() => {
+                self.answer(ns(now), key, waiter, Err(ReadFailure::NoTitle));
+            }
+            None => {
+                let streams = &self.streams;
+                let is_waiting = |waiter: &_| streams.is_waiting(key, waiter);
+                self.plan.demand(key, (need.by, need.spare), *waiter, is_waiting);
+            }
+        }
+        false
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::answer::Answer;
 use crate::conditions;
 use crate::context::{RoutedRequest, ServerContext};
+use crate::dispatch::of_whole_title;
 use crate::failures::{failed, no_title};
 use crate::limits::RETRY_AFTER_S;
 use crate::route::RouteMatch;
@@ -82,8 +83,10 @@ pub(crate) async fn put(
     if shared.limits.upload_bytes == 0 {
         return Err(Answer::error(403, "this server takes no uploads"));
     }
-    if shared.site.title(&found.name).is_none() {
-        return Err(no_title());
+    match shared.site.title(&found.name) {
+        None => return Err(no_title()),
+        Some(title) if title.is_growing() => return Err(of_whole_title()),
+        Some(_) => {}
     }
     let busy = || {
         Answer::error(503, "other subtitles are being uploaded")
