@@ -39,7 +39,7 @@ pub struct Recordings {
     running: Mutex<Vec<RunningRecording>>,
 }
 
-/// What has become of a recording that is not wanted.
+/// The outcome of ending a recording without a title.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortedRecording {
     /// There is none.
