@@ -46,14 +46,16 @@ pub(super) fn run(
     noise: &mut NoiseMeter,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    // A tiny window may lie between two segments of a player.
-    let wants = |part: &str| wants(part) && !(options.tiny && part == PARTS[0].0);
     if !PARTS.iter().any(|(part, ..)| wants(part)) {
         return Ok(());
     }
-    let count = options.pick(2, VIEWERS, VIEWERS);
-    let window = Duration::from_secs_f64(options.pick(0.5, WINDOW.as_secs_f64(), WINDOW.as_secs_f64()));
-    let effort = Effort { window, max_viewers: count, ..Effort::of(options) };
+    if options.tiny {
+        // Viewers have the whole of a tiny title in their buffers before they are looked at.
+        report.rows.push(Row::new("viewers that watch: not tried in a tiny run"));
+        return Ok(());
+    }
+    let count = VIEWERS;
+    let effort = Effort { window: WINDOW, max_viewers: count, ..Effort::of(options) };
     let rate = super::rate(options);
     options.say(&format!("making a media file of {rate} to watch"));
     let files = MediaFiles::make(&dir.join("watched"), rate, effort.media_s(Duration::ZERO), 1)?;
@@ -95,7 +97,7 @@ fn rounds(
     effort: Effort,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<([Vec<ViewersTurn>; 2], f64)> {
-    let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
+    let mut rounds = Rounds::at_least(options, LEAST_ROUNDS);
     let mut hunts = Vec::new();
     for service in services {
         let mut hunt = Hunt::new(options, site, service, effort)?;
