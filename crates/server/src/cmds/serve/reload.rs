@@ -375,6 +375,21 @@ mod tests {
     }
 
     #[test]
+    fn fault_in_a_source_is_reported_without_its_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("millrace.toml");
+        std::fs::write(&file, "").unwrap();
+        let mut reloader = reloader(&file);
+        for source in ["a b=rtsp://boss:it's-secret@10.0.0.9/1", "a=ftpx://boss:secret@10.0.0.9/1?key=secret"]
+        {
+            std::fs::write(&file, format!("live = [\"{source}\"]\n")).unwrap();
+            let faults = reload(&mut reloader).1.faults;
+            assert!(faults.len() == 1 && faults[0].contains("10.0.0.9/1"), "{faults:?}");
+            assert!(!faults[0].contains("secret"), "{faults:?}");
+        }
+    }
+
+    #[test]
     fn reload_of_more_streams_than_at_the_start_stays_at_the_bound() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("millrace.toml");
