@@ -40,7 +40,7 @@ pub const SCHEMES: [Scheme; 4] = [
 
 /// Not the name of a scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write staggered, skyscraper, skyscraper-2, -5, -12, -25 or -52, pagoda or fixed-delay")]
+#[error("write staggered, skyscraper, skyscraper-2, -5, -12 or -25, pagoda or fixed-delay")]
 pub struct SchemeError;
 
 impl FromStr for Scheme {

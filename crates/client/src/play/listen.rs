@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use millrace_core::limits::TS_PACKET_BYTES;
 use millrace_core::seam::Clock;
-use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::units::BitRate;
+use millrace_core::time::Instant;
 use millrace_core::wire::rtp::RtpHeader;
 use rustix::event::{PollFd, PollFlags};
 
 use super::connect::wait;
 use super::media::MediaReceiver;
+use super::progress::ProgressClock;
 use super::summary::{SocketFacts, Summary};
 use super::{PlayOptions, PlayProgress};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::{FecChoice, FecGrant};
-use crate::limits::{BYE_LINGER_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
+use crate::limits::{BYE_LINGER_NS, PLAY_WAIT_NS, READS_PER_TURN};
 use crate::listen::{ListenUrl, socket};
 use crate::net::{Batch, COLUMN_PORT, Inlet, ROW_PORT};
 use crate::procfs::UdpErrors;
@@ -44,8 +44,7 @@ pub(super) struct Listening<'a> {
     /// Last packet, or the start.
     alive_at: Instant,
     bye_at: Option<Instant>,
-    progress_at: Instant,
-    progress_from: (Instant, u64),
+    clock_of_progress: ProgressClock,
     receiver: ReceiverReport,
     output_full_ns: u64,
     errors_before: UdpErrors,
@@ -90,8 +89,7 @@ impl<'a> Listening<'a> {
             since: None,
             alive_at: now,
             bye_at: None,
-            progress_at: now,
-            progress_from: (now, 0),
+            clock_of_progress: ProgressClock::new(now),
             output_full_ns: 0,
             errors_before,
         })
@@ -147,7 +145,7 @@ impl<'a> Listening<'a> {
         }
         if self.since.is_none() && self.media.packets() > 0 {
             self.since = Some(now);
-            (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, 0));
+            self.clock_of_progress.begin(now, &self.media);
         }
         // After the media that it protects, which may have come in the same moment.
         for inlet in &mut self.fec {
@@ -167,18 +165,10 @@ impl<'a> Listening<'a> {
     }
 
     fn tell_progress(&mut self, now: Instant) {
-        let Some(since) = self.since.filter(|_| now >= self.progress_at) else { return };
-        let ((from, before), bytes) = (self.progress_from, self.media.payload_bytes());
-        (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, bytes));
-        (self.progress)(&PlayProgress {
-            elapsed: now - since,
-            packets: self.media.packets(),
-            payload_bytes: bytes,
-            lost: self.media.lost(),
-            rate_bits_per_s: BitRate::of(bytes - before, now.ns_since(from)).0,
-            media: MediaTicks::from_ns(self.media.media_ns().max(0).unsigned_abs()),
-            paused: false,
-        });
+        let Some(since) = self.since else { return };
+        if let Some(progress) = self.clock_of_progress.look(now, since, &self.media, false) {
+            (self.progress)(&progress);
+        }
     }
 
     fn end(&self, now: Instant) -> Option<EndReason> {

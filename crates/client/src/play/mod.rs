@@ -5,6 +5,7 @@ mod connect;
 mod listen;
 mod media;
 mod nvod;
+mod progress;
 mod session;
 mod summary;
 

@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, RTP_HEADER_BYTES};
 use millrace_core::seam::Clock;
 use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::{PAYLOAD_TYPE_MP2T, RtpHeader, sequence_of};
 use millrace_nvod::{Announcement, channel_group};
 use rustix::event::{PollFd, PollFlags};
 
 use super::connect::wait;
 use super::media::MediaReceiver;
+use super::progress::ProgressClock;
 use super::summary::{SocketFacts, Summary};
 use super::{PlayOptions, PlayProgress};
 use crate::clock::SystemClock;
 use crate::error::ClientError;
 use crate::fec::FecGrant;
-use crate::limits::{NVOD_SILENCE_NS, PLAY_WAIT_NS, PROGRESS_NS, READS_PER_TURN};
+use crate::limits::{NVOD_SILENCE_NS, PLAY_WAIT_NS, READS_PER_TURN};
 use crate::listen::{ListenUrl, socket};
 use crate::net::{Batch, Inlet};
 use crate::nvod::Viewing;
@@ -48,8 +48,7 @@ pub(super) struct NvodPlayer<'a> {
     arrived: Instant,
     /// Last announcement or packet, or the start.
     alive_at: Instant,
-    progress_at: Instant,
-    progress_from: (Instant, u64),
+    clock_of_progress: ProgressClock,
     receiver: ReceiverReport,
     output_full_ns: u64,
     errors_before: UdpErrors,
@@ -86,8 +85,7 @@ impl<'a> NvodPlayer<'a> {
             arrived_ns: SystemClock.unix_ns(),
             arrived: now,
             alive_at: now,
-            progress_at: now,
-            progress_from: (now, 0),
+            clock_of_progress: ProgressClock::new(now),
             receiver: ReceiverReport::default(),
             output_full_ns: 0,
             errors_before,
@@ -255,20 +253,9 @@ impl<'a> NvodPlayer<'a> {
     }
 
     fn tell_progress(&mut self, now: Instant) {
-        if now < self.progress_at {
-            return;
+        if let Some(progress) = self.clock_of_progress.look(now, self.arrived, &self.media, false) {
+            (self.progress)(&progress);
         }
-        let ((from, before), bytes) = (self.progress_from, self.media.payload_bytes());
-        (self.progress_at, self.progress_from) = (now.plus_ns(PROGRESS_NS), (now, bytes));
-        (self.progress)(&PlayProgress {
-            elapsed: now - self.arrived,
-            packets: self.media.packets(),
-            payload_bytes: bytes,
-            lost: self.media.lost(),
-            rate_bits_per_s: BitRate::of(bytes - before, now.ns_since(from)).0,
-            media: MediaTicks::from_ns(self.media.media_ns().max(0).unsigned_abs()),
-            paused: false,
-        });
     }
 
     fn end(&self, now: Instant) -> Option<EndReason> {

@@ -14,10 +14,11 @@ use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 use rtsp_types::Message;
 use rustix::event::{PollFd, PollFlags};
 
-use agenda::{Agenda, PROGRESS_NS};
+use agenda::Agenda;
 
 use super::connect::{connect, wait};
 use super::media::MediaReceiver;
+use super::progress::ProgressClock;
 use super::{PlayOptions, PlayProgress, TransportChoice};
 use crate::clock::{SystemClock, random_u64};
 use crate::error::{ClientError, RtspFailure, advice_for};
@@ -141,8 +142,7 @@ impl<'a> Session<'a> {
             agenda: Agenda {
                 playing_since: None,
                 report_at: now,
-                progress_at: now,
-                progress_from: (now, 0),
+                progress: ProgressClock::new(now),
                 alive_at: now,
                 bye_at: None,
                 next_step: 0,
@@ -216,7 +216,7 @@ impl<'a> Session<'a> {
             self.dialogue.poll_at(),
             self.media.poll_at(),
             agenda.bye_at,
-            since.map(|_| agenda.report_at.min(agenda.progress_at)),
+            since.map(|_| agenda.report_at.min(agenda.progress.due())),
             since.zip(self.options.duration).map(|(since, duration)| since + duration),
             since.zip(step).map(|(since, step)| since.plus_ns(step.at_ns)),
             playing.then(|| agenda.alive_at + self.options.silence),
@@ -496,8 +496,7 @@ impl<'a> Session<'a> {
         self.agenda.bye_at = None;
         if self.agenda.playing_since.is_none() {
             self.agenda.playing_since = Some(now);
-            self.agenda.progress_from = (now, self.media.payload_bytes());
-            self.agenda.progress_at = now.plus_ns(PROGRESS_NS);
+            self.agenda.progress.begin(now, &self.media);
             self.schedule_report(now);
         }
     }

@@ -72,7 +72,10 @@ pub(super) fn run(args: &NvodArgs) -> anyhow::Result<ExitCode> {
     let (film_ns, rate) = match args.film.parse::<HumanDuration>() {
         Ok(length) => (u64::try_from(length.0.as_nanos()).unwrap_or(u64::MAX), None),
         Err(_) => {
-            let info = find_title(&args.store.open()?, &args.film)?;
+            let store = args.store.open().with_context(|| {
+                format!("{}: neither a length (2h, 95min) nor a title that can be looked for", args.film)
+            })?;
+            let info = find_title(&store, &args.film)?;
             (info.duration.to_ns(), Some(info.mean_rate))
         }
     };

@@ -52,5 +52,5 @@ pub use channel::{LIVE_PREFIX, LiveChannel};
 pub use library::LiveLibrary;
 pub use pair::TitleSources;
 pub use push::LivePush;
-pub use recordings::{AbortedRecording, Recordings};
+pub use recordings::Recordings;
 pub use titles::LiveTitles;

@@ -39,17 +39,6 @@ pub struct Recordings {
     running: Mutex<Vec<RunningRecording>>,
 }
 
-/// The outcome of ending a recording without a title.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AbortedRecording {
-    /// There is none.
-    None,
-    /// It is over.
-    Ended,
-    /// A disk does not answer in time; it ends when that does.
-    Ending,
-}
-
 /// Where recordings go.
 #[derive(Clone)]
 struct RecordingStore {
@@ -119,22 +108,22 @@ impl Recordings {
     }
 
     /// Ends the recording that is the title of this name, and waits until nothing is left of it. One whose title was
-    /// being stored has become a title.
-    pub fn abort(&self, name: &str) -> AbortedRecording {
+    /// being stored has become a title. `false`: a disk does not answer in time, and it ends when that does.
+    pub fn abort(&self, name: &str) -> bool {
         let is_it = |of: &&RunningRecording| of.note.name == name && !of.thread.is_finished();
         let is_running = || self.lock().iter().any(|recording| is_it(&recording));
         match self.lock().iter().find(is_it) {
             Some(recording) => recording.progress.abort(),
-            None => return AbortedRecording::None,
+            None => return true,
         }
         self.store.open_titles.remove_growing(name);
         for _ in 0..RECORDING_STOP.as_millis() / RECORDING_STOP_LOOK.as_millis() {
             if !is_running() {
-                return AbortedRecording::Ended;
+                return true;
             }
             std::thread::sleep(RECORDING_STOP_LOOK);
         }
-        AbortedRecording::Ending
+        false
     }
 
     /// Ends the recording of a live title; it becomes a title within moments.

@@ -4,14 +4,13 @@
 use std::sync::atomic::Ordering;
 
 use crate::limits::BYE_LINGER_NS;
-pub(super) use crate::limits::PROGRESS_NS;
-use millrace_core::time::{Instant, MediaTicks};
-use millrace_core::units::BitRate;
+use millrace_core::time::Instant;
 use millrace_core::wire::rtcp::{MAX_REPORT_BYTES, write_receiver_report};
 
 use super::{Session, SessionTransport, nanos};
 use crate::clock::random_u64;
-use crate::play::{PlayProgress, TransportChoice};
+use crate::play::TransportChoice;
+use crate::play::progress::ProgressClock;
 use crate::report::EndReason;
 use crate::rtsp::dialogue::DialoguePhase;
 use crate::rtsp::headers::NptRange;
@@ -22,9 +21,7 @@ pub(super) struct Agenda {
     /// Reply to the first PLAY.
     pub(super) playing_since: Option<Instant>,
     pub(super) report_at: Instant,
-    pub(super) progress_at: Instant,
-    /// Time and payload bytes at the last progress.
-    pub(super) progress_from: (Instant, u64),
+    pub(super) progress: ProgressClock,
     /// Last packet, or reply to PLAY.
     pub(super) alive_at: Instant,
     pub(super) bye_at: Option<Instant>,
@@ -97,22 +94,11 @@ impl Session<'_> {
     }
 
     pub(super) fn tell_progress(&mut self, now: Instant) {
-        let Some(since) = self.agenda.playing_since.filter(|_| now >= self.agenda.progress_at) else {
-            return;
-        };
-        let (from, bytes_before) = self.agenda.progress_from;
-        let bytes = self.media.payload_bytes();
-        self.agenda.progress_from = (now, bytes);
-        self.agenda.progress_at = now.plus_ns(PROGRESS_NS);
-        (self.progress)(&PlayProgress {
-            elapsed: now - since,
-            packets: self.media.packets(),
-            payload_bytes: bytes,
-            lost: self.media.lost(),
-            rate_bits_per_s: BitRate::of(bytes - bytes_before, now.ns_since(from)).0,
-            media: MediaTicks::from_ns(self.media.media_ns().max(0).unsigned_abs()),
-            paused: self.dialogue.phase() == DialoguePhase::Paused,
-        });
+        let Some(since) = self.agenda.playing_since else { return };
+        let is_paused = self.dialogue.phase() == DialoguePhase::Paused;
+        if let Some(progress) = self.agenda.progress.look(now, since, &self.media, is_paused) {
+            (self.progress)(&progress);
+        }
     }
 
     pub(super) fn check_end(&mut self, now: Instant) {

@@ -46,7 +46,7 @@ use crate::library::open_titles::OpenTitles;
 use crate::library::remote::RemoteTitle;
 use crate::limits::control::LISTEN_BACKLOG;
 use crate::limits::web::{MAX_WEB_INDEXES, MEMORY_PER_CACHE, MIN_MEMORY_BYTES};
-use crate::live::{AbortedRecording, LiveChannel, LivePush, LiveTitles, Recordings};
+use crate::live::{LiveChannel, LivePush, LiveTitles, Recordings};
 
 /// Settings of the web side.
 pub(super) struct WebSettings {
@@ -493,18 +493,13 @@ impl Site for ServerSite {
     }
 
     fn remove(&self, name: &str) -> Result<(), SiteError> {
-        if self.open_titles.growing(name).is_some() {
-            match self.live.recordings.abort(name) {
-                AbortedRecording::None => {}
-                // It may have become a title in this moment.
-                AbortedRecording::Ended if self.id_of(name).is_err() => return Ok(()),
-                AbortedRecording::Ended => {}
-                AbortedRecording::Ending => {
-                    return Err(unreadable("the recording ends when its disk answers; remove it again then"));
-                }
-            }
+        let recording = self.open_titles.growing(name).map(|growing| growing.info().id);
+        if recording.is_some() && !self.live.recordings.abort(name) {
+            return Err(unreadable("the recording ends when its disk answers; remove it again then"));
         }
-        match self.volume.remove(self.id_of(name)?) {
+        // A recording may have become a title in this moment. By its id: another title may have its name.
+        match self.volume.remove(recording.map_or_else(|| self.id_of(name), Ok)?) {
+            Err(StoreError::NoTitle { .. }) if recording.is_some() => {}
             Err(StoreError::NoTitle { .. }) => return Err(SiteError::NoTitle),
             removed => removed.map_err(unreadable)?,
         }
