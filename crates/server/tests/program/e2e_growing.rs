@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::e2e_live::{DATAGRAM, Sender, Site, Viewer};
 use crate::support::http::get;
 use crate::support::real_disks::{Tmpfs, missing};
-use crate::support::{Server, film, header, millrace, read_head, signal};
+use crate::support::{Server, add, film, header, millrace, read_head, signal};
 
 /// For things that must happen on their own within seconds, on a machine that has other things to do.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -262,6 +262,21 @@ fn viewer_of_recording_that_is_removed_gets_what_there_was() {
     // The live title goes on, and can be recorded again.
     record(&site.server);
     until_listed(&site.server, true);
+}
+
+#[test]
+fn removal_of_recording_leaves_another_title_of_its_name() {
+    let mut site = Site::start("udp");
+    let source = site.film(20);
+    let _encoder = Encoder::start(&source, &site);
+    site.server.wait_for("media comes", TIMEOUT);
+    record(&site.server);
+    let recorded = until_listed(&site.server, true)["id"].clone();
+    // No stored title has the name yet, so one added by another program may.
+    let copy = film(site.dir.path(), "news.ts", 6);
+    add(&copy, &site.dir.path().join("store"));
+    assert_eq!(ask(&site.server, "DELETE", "/api/v1/titles/news", ""), 204);
+    assert_ne!(until_listed(&site.server, false)["id"], recorded);
 }
 
 #[test]
