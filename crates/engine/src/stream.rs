@@ -471,6 +471,8 @@ pub(crate) struct Cold {
     pub(crate) bye_due: Instant,
     /// Valid in [`StreamState::Failed`].
     pub(crate) reason: FailReason,
+    /// [`StreamSpec::once`].
+    pub(crate) once: bool,
 }
 
 impl Cold {
@@ -507,6 +509,7 @@ impl Cold {
             blocked_since: Instant(0),
             bye_due: Instant(0),
             reason: FailReason::SlowReader,
+            once: false,
         }
     }
 

@@ -81,7 +81,10 @@ fn opened() -> HotStream {
     let conn = millrace_core::ids::ConnId(0);
     let dest = millrace_core::seam::Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
     let id = StreamId { index: 3, generation: 9 };
-    HotStream { per_extent: 196, ..HotStream::opened(&StreamSpec { id, dest, quiet: false, lends: false }) }
+    HotStream {
+        per_extent: 196,
+        ..HotStream::opened(&StreamSpec { id, dest, quiet: false, lends: false, once: false })
+    }
 }
 
 #[test]

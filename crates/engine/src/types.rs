@@ -57,6 +57,9 @@ pub struct StreamSpec {
     /// that it is done with them: their extents are lent to it until then, at most
     /// [`crate::limits::MAX_HELD_PER_STREAM`].
     pub lends: bool,
+    /// It has one run: whoever drives the engine closes it, and gives its connection back, when that
+    /// has been sent to its end ([`crate::Engine::retire`]).
+    pub once: bool,
 }
 
 /// When a run begins, and with how much.

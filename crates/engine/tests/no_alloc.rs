@@ -67,7 +67,9 @@ impl Bench {
     /// Starts a stream again, from wherever it is in its life.
     fn start(&mut self, index: u32) {
         let (id, film) = (self.id(index), &self.film);
-        let _ = self.engine.open(self.now, StreamSpec { id, dest: dest(index), quiet: false, lends: false });
+        let _ = self
+            .engine
+            .open(self.now, StreamSpec { id, dest: dest(index), quiet: false, lends: false, once: false });
         let from = index * 61 % 2_000;
         let sequence = if index.is_multiple_of(3) { 9 } else { sequence_of(from) };
         let until = film.packets - index % 5 * 200;

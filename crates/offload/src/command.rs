@@ -59,6 +59,9 @@ pub enum Command {
         dest: Dest,
         /// No RTCP and no BYE ([`millrace_engine::StreamSpec::quiet`]).
         quiet: bool,
+        /// It has one run. When that has been sent whole, the loop does by itself what [`Command::Close`] and
+        /// [`Command::ConnReturn`] do, and answers as to these, but without [`Event::Backlog`].
+        once: bool,
     },
     /// Play (RFC 2326 section 10.5). A run that lasts ends at once.
     Play {

@@ -11,7 +11,7 @@ use millrace_core::ids::{ConnId, StreamId};
 use millrace_core::limits::{MAX_BATCH_BURSTS, MAX_BURST_NS, RETRY_NS, RING_RECORDS};
 use millrace_core::seam::{Clock, SendOutcome, TransmitBatch};
 use millrace_core::time::Instant;
-use millrace_engine::{Engine, LeaseFailure, Start, StreamEvent, StreamSpec};
+use millrace_engine::{Engine, LeaseFailure, Start, StopReason, StreamEvent, StreamSpec};
 use millrace_store::cache::{CacheHandle, Grant, ReadFailure};
 
 use crate::adaptive_burst::AdaptiveBurst;
@@ -167,9 +167,9 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
 
     fn carry_out(&mut self, now: Instant, command: Command) {
         let (stream, run, result) = match command {
-            Command::Open { stream: id, dest, quiet } => {
+            Command::Open { stream: id, dest, quiet, once } => {
                 let lends = self.tx.is_zero_copy(&dest);
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends }))
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends, once }))
             }
             Command::Play { stream, at, ahead_ms, run } => {
                 (stream, Some(run.run), self.engine.play(now, stream, Start { at, ahead_ms }, run))
@@ -271,13 +271,18 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             self.conn_gone(now, conn, errno);
             served += 1;
         }
+        served + self.publish_returned()
+    }
+
+    fn publish_returned(&mut self) -> usize {
+        let mut published = 0;
         while self.events.slots() >= 2
             && let Some((conn, socket)) = self.tx.poll_conn_returned()
         {
             self.publish(Event::ConnReturned { conn, socket: Some(socket) });
-            served += 1;
+            published += 1;
         }
-        served
+        published
     }
 
     #[inline(never)]
@@ -315,9 +320,24 @@ impl<C: Clock, T: LoopTx> CoreLoop<C, T> {
             }
             has_news |= self.is_awaited(event);
             published += 1;
+            self.retire_finished(now, event);
         }
         self.state.has_news |= has_news || self.events.slots() < RING_RECORDS / 2;
         published
+    }
+
+    /// Behind the only run of a stream the connection leaves at once: the control side would have to
+    /// be woken only to ask for it.
+    fn retire_finished(&mut self, now: Instant, event: StreamEvent) {
+        if let StreamEvent::RunEnded { stream, end } = event
+            && end.reason == StopReason::Finished
+            && let Some(conn) = self.engine.retire(now, stream)
+        {
+            // One that has broken is reported so.
+            self.tx.return_conn(conn);
+            // In this turn, so that the control side is woken once for all of it.
+            self.publish_returned();
+        }
     }
 
     /// Whether the control side waits for an event. A stream of bytes is of interest to it only when its run ends, and the cache's

@@ -235,7 +235,7 @@ impl<P: EnginePort> Calls<P> {
             waker: None,
         };
         self.lines.insert(key, line);
-        self.push(engine, Command::Open { stream: place, dest, quiet: false });
+        self.push(engine, Command::Open { stream: place, dest, quiet: false, once: false });
         Ok(key)
     }
 
@@ -318,7 +318,7 @@ impl<P: EnginePort> Calls<P> {
         self.by_place.remove(&(engine, before));
         self.by_place.insert((engine, stream), key);
         self.push(engine, Command::Close { stream: before });
-        self.push(engine, Command::Open { stream, dest, quiet: false });
+        self.push(engine, Command::Open { stream, dest, quiet: false, once: false });
         Ok(())
     }
 

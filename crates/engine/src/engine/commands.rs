@@ -19,7 +19,7 @@ impl Engine {
             return Err(refusal);
         }
         *stream = HotStream::opened(&spec);
-        self.cold[index as usize] = Cold::new();
+        self.cold[index as usize] = Cold { once: spec.once, ..Cold::new() };
         self.held.reset(index);
         self.batch.rows[index as usize].dest = spec.dest;
         if let Some(conn) = spec.dest.conn() {
@@ -123,6 +123,15 @@ impl Engine {
             self.forget(index);
         }
         Ok(())
+    }
+
+    /// What follows the end of a stream's only run ([`StreamSpec::once`]), which has been sent whole: closes the stream; returns
+    /// the connection, to be given back. `None`: the stream has more runs, or has gone.
+    pub fn retire(&mut self, now: Instant, id: StreamId) -> Option<ConnId> {
+        let index = self.find(id).ok().filter(|&index| self.cold[index as usize].once)?;
+        let conn = self.batch.rows[index as usize].dest.conn();
+        self.close(now, id).ok()?;
+        conn
     }
 
     /// Command: the connection is given back alive. Every stream on it fails; the data that the

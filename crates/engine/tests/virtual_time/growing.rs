@@ -35,7 +35,9 @@ impl Live {
         let mut engine = Engine::new(EngineConfig { streams: 1, ..EngineConfig::default() });
         let arena = ExtentArena::new(Box::new(HeapRegion::new(8)));
         let film = Film::constant(0, u32::MAX, 8_000_000);
-        engine.open(START, StreamSpec { id: STREAM, dest: udp(0), quiet: false, lends: false }).unwrap();
+        engine
+            .open(START, StreamSpec { id: STREAM, dest: udp(0), quiet: false, lends: false, once: false })
+            .unwrap();
         let (media, numbering) = (film.media(0), Numbering::Title);
         let run =
             RunSpec { run: RUN, media, from, until: u32::MAX, numbering, scale_permille: 1000, step: None };

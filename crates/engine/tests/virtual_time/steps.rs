@@ -99,7 +99,7 @@ struct Rig {
 impl Rig {
     fn new(read_ns: u64, torn: u32) -> Self {
         let mut engine = Engine::new(EngineConfig { streams: 1, ..EngineConfig::default() });
-        let spec = StreamSpec { id: STREAM, dest: udp(0), quiet: false, lends: false };
+        let spec = StreamSpec { id: STREAM, dest: udp(0), quiet: false, lends: false, once: false };
         engine.open(START, spec).unwrap();
         Self {
             engine,

@@ -303,7 +303,10 @@ impl World {
 
     pub(crate) fn try_open(&mut self, film: &Film, stream: StreamId, dest: Dest) -> Result<(), Refusal> {
         self.disk.films.insert(film.title, film.clone());
-        self.engine.open(self.now, StreamSpec { id: stream, dest, quiet: self.quiet, lends: self.lends })?;
+        self.engine.open(
+            self.now,
+            StreamSpec { id: stream, dest, quiet: self.quiet, lends: self.lends, once: false },
+        )?;
         let spec = PlaySpec { from: 0, until: 0, at: self.now, sequence: 0, scale_permille: 1000 };
         let film = film.clone();
         let viewer = Viewer {

@@ -124,7 +124,7 @@ impl EngineStreamControl {
                 }
                 None => Dest::udp(plan.destination(index)?, None),
             };
-            self.tell(Command::Open { stream, dest, quiet: false })?;
+            self.tell(Command::Open { stream, dest, quiet: false, once: false })?;
             let media = titles[(index % plan.titles) as usize];
             let datagrams = u32::from(plan.blocks.datagrams);
             let first = plan.first_block(index, u64::from(media.packets / datagrams))?;

@@ -112,7 +112,7 @@ impl Scene {
             step: None,
         };
         self.tell(Command::ConnAdd { conn, socket: socket.engine_socket().into() });
-        self.tell(Command::Open { stream, dest, quiet: false });
+        self.tell(Command::Open { stream, dest, quiet: false, once: false });
         self.tell(Command::ConnWrite { conn, bytes: REPLY.into() });
         self.tell(Command::Play { stream, at: MonotonicClock.now(), ahead_ms: 0, run });
     }

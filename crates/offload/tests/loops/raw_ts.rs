@@ -34,7 +34,7 @@ impl Viewer {
     fn open(&self, index: u32, quiet: bool) -> Command {
         let rtcp_port = self.rtcp.local_addr().unwrap().port();
         let dest = Dest::udp(self.media.local_addr().unwrap(), Some(rtcp_port));
-        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet }
+        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet, once: false }
     }
 
     fn read(&mut self) {

@@ -84,9 +84,11 @@ impl Scene {
         let dest = Dest::Interleaved { conn, rtp_channel: 0, rtcp_channel: 1 };
         let play = self.stage.play(index, 0, 1, 1000);
         let writer = ConnSocket::Kernel(listener.accept().unwrap().0.into());
-        for command in
-            [Command::ConnAdd { conn, socket: writer }, Command::Open { stream, dest, quiet: false }, play]
-        {
+        for command in [
+            Command::ConnAdd { conn, socket: writer },
+            Command::Open { stream, dest, quiet: false, once: false },
+            play,
+        ] {
             self.stage.commands.push(command).unwrap();
         }
         let socket = TcpStream::from(socket);

@@ -51,7 +51,7 @@ impl Scene {
         let fd = writer.into();
         for command in [
             Command::ConnAdd { conn: CONN, socket: ConnSocket::Kernel(fd) },
-            Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false },
+            Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false, once: false },
         ] {
             stage.commands.push(command).unwrap();
         }
@@ -202,7 +202,9 @@ fn conn_return_of_unknown_conn_is_answered_and_of_busy_fails_streams() {
     }
     // A stream that does not play hears of it too.
     let (stream, dest) = (StreamId { index: 1, generation: 0 }, Dest::Bytes { conn: CONN });
-    for command in [Command::Open { stream, dest, quiet: false }, Command::ConnReturn { conn: CONN }] {
+    for command in
+        [Command::Open { stream, dest, quiet: false, once: false }, Command::ConnReturn { conn: CONN }]
+    {
         scene.stage.commands.push(command).unwrap();
     }
     let (mut fd, mut failed) = (None, 0);

@@ -109,7 +109,7 @@ impl Loop {
     /// Takes over the connection: writes a reply and continues playback from here.
     fn take_over(&mut self, fd: OwnedFd, from: u32, sequence: u16) {
         let dest = Dest::Interleaved { conn: CONN, rtp_channel: 0, rtcp_channel: 1 };
-        let open = Command::Open { stream: STREAM, dest, quiet: false };
+        let open = Command::Open { stream: STREAM, dest, quiet: false, once: false };
         let add = Command::ConnAdd { conn: CONN, socket: fd.into() };
         let reply = Command::ConnWrite { conn: CONN, bytes: REPLY.into() };
         let play = self.stage.play(0, from, sequence, 1000);

@@ -208,7 +208,7 @@ impl<T: LoopTx, C: Clock> Stage<T, C> {
     pub fn open(&self, index: u32) -> Command {
         let port = 2 * index as u16 + 10_000;
         let dest = Dest::udp(([127, 0, 0, 1], port).into(), Some(port + 1));
-        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet: false }
+        Command::Open { stream: StreamId { index, generation: 0 }, dest, quiet: false, once: false }
     }
 
     /// The command that plays the title on stream `index` from packet `from` on, with this sequence number.

@@ -74,10 +74,15 @@ async fn serve(hub: SharedHub, order: Order) {
             return;
         }
     };
+    // Whatever came of it, the connection can be used further only when no engine writes to it.
     let outcome = match deliver(&hub, &line, &wanted).await {
         Err(Failure::Broken) => Err(Failure::Broken),
-        // Whatever came of it, the connection can be used further only when no engine writes to it.
-        outcome => get_back(&hub, &line).await.and(outcome),
+        Ok(()) => returned(&line).await,
+        refused => {
+            let is_asked = hub.borrow_mut().take_back(line.key);
+            let back = if is_asked { returned(&line).await } else { Ok(()) };
+            back.and(refused)
+        }
     };
     hub.borrow_mut().hang_up(line.key);
     let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
@@ -101,7 +106,6 @@ async fn deliver(hub: &SharedHub, line: &ControlConnection, wanted: &OrderedByte
     hub.borrow_mut().play_order(line.key, stream, wanted).map_err(|_| Failure::Broken)?;
     loop {
         if line.order.sent.get() {
-            hub.borrow_mut().close_order(stream);
             return Ok(());
         }
         if line.order.over.get() || line.order.lost.get() || line.broken.get() {
@@ -143,10 +147,7 @@ async fn begin(
 }
 
 /// Waits until no engine writes to the connection any more.
-async fn get_back(hub: &SharedHub, line: &ControlConnection) -> Result<(), Failure> {
-    if !hub.borrow_mut().take_back(line.key) {
-        return Ok(());
-    }
+async fn returned(line: &ControlConnection) -> Result<(), Failure> {
     let back = async {
         while !line.order.returned.get() {
             if line.order.lost.get() || line.broken.get() {
@@ -307,12 +308,6 @@ impl Hub {
         let played = self.service.play_bytes(now, stream, &media.bytes, ahead_ms);
         self.flush();
         played
-    }
-
-    fn close_order(&mut self, stream: StreamKey) {
-        let now = self.now();
-        self.service.close(now, stream, EndReason::Sent);
-        self.flush();
     }
 
     fn end_opening(&mut self, conn: ConnKey) {

@@ -335,6 +335,7 @@ impl Service {
         for port in ports_of(path) {
             self.streams.add_port(key, ip, port);
         }
-        self.command(engine, Command::Open { stream: place, dest, quiet: false });
+        let once = matches!(path, StreamPath::Bytes { .. });
+        self.command(engine, Command::Open { stream: place, dest, quiet: false, once });
     }
 }

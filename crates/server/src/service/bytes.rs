@@ -1,8 +1,8 @@
 //! Bytes of a title in a connection: what HTTP asks for. A stream of bytes has one run: it is admitted and counted as any other, is never moved, and
-//! nothing of it is sent at another speed or rate.
+//! nothing of it is sent at another speed or rate. Behind its run its engine closes it and gives the connection back, so that nothing has to be asked for.
 //!
 //! ```text
-//!   admit (StreamPath::Bytes) ─► reserve_bytes ─► what goes before is written ─► play_bytes ─► ServiceEvent::BytesSent ─► close ─► take_back
+//!   admit (StreamPath::Bytes) ─► reserve_bytes ─► what goes before is written ─► play_bytes ─► ServiceEvent::BytesSent, Ended ─► ConnectionReturned
 //! ```
 
 use std::ops::Range;

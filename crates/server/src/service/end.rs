@@ -1,5 +1,6 @@
 //! How streams end, and what ends by time.
 
+use millrace_core::ids::StreamId;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::sequence_of;
 use millrace_offload::command::{Command, Numbering, RunSpec};
@@ -24,6 +25,17 @@ impl Service {
         }
         let reason = self.streams.get(&key).and_then(|stream| stream.ending).unwrap_or(reason);
         self.retire_stream(now, key, Some(reason));
+        self.forget_stream(now, key, reason);
+    }
+
+    /// All bytes of a stream have been sent: its engine closes it by itself, and gives the connection back
+    /// ([`Command::Open`]).
+    pub(super) fn close_sent(&mut self, now: Instant, key: StreamKey) {
+        self.begin_closing(now, key, Some(EndReason::Sent));
+        self.forget_stream(now, key, EndReason::Sent);
+    }
+
+    fn forget_stream(&mut self, now: Instant, key: StreamKey, reason: EndReason) {
         self.release_reservation(key);
         let Some(stream) = self.streams.remove(key) else { return };
         self.slots.dismiss(stream.engine, stream.demand());
@@ -43,9 +55,20 @@ impl Service {
 
     /// Tells the engine to forget the stream's place and those of its FEC.
     pub(super) fn retire_stream(&mut self, now: Instant, key: StreamKey, reason: Option<EndReason>) {
+        let Some((engine, place)) = self.begin_closing(now, key, reason) else { return };
+        self.command(engine, Command::Close { stream: place });
+    }
+
+    /// Keeps what the stream needs until its engine has let go of its place.
+    fn begin_closing(
+        &mut self,
+        now: Instant,
+        key: StreamKey,
+        reason: Option<EndReason>,
+    ) -> Option<(usize, StreamId)> {
         self.retire_companions(key);
         self.release_tracks(key);
-        let Some(stream) = self.streams.get(&key) else { return };
+        let stream = self.streams.get(&key)?;
         let (engine, place, ip) = (stream.engine, stream.place, stream.viewer.ip());
         let ended = reason.map(|reason| ended(stream, now, reason));
         let made = stream.made.iter().map(|made| made.title).collect();
@@ -57,16 +80,11 @@ impl Service {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.made.clear();
         }
-        self.command(engine, Command::Close { stream: place });
+        Some((engine, place))
     }
 
     /// The engine has let go of a place.
-    pub(super) fn place_closed(
-        &mut self,
-        engine: usize,
-        place: millrace_core::ids::StreamId,
-        sent: Option<Totals>,
-    ) {
+    pub(super) fn place_closed(&mut self, engine: usize, place: StreamId, sent: Option<Totals>) {
         let Some(closing) = self.streams.end_closing(engine, place) else { return };
         self.titles.library.close(closing.title);
         closing.made.into_iter().for_each(|title| self.titles.library.close(title));

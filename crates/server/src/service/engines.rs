@@ -176,7 +176,8 @@ impl Service {
                 stream.media = DeliveryState::Ended { next_sequence, stop };
                 if let StreamPath::Bytes { conn } = stream.path {
                     if end.reason == StopReason::Finished {
-                        return self.tell(ServiceEvent::BytesSent { conn });
+                        self.tell(ServiceEvent::BytesSent { conn });
+                        return self.close_sent(now, key);
                     }
                     return self.close(now, key, EndReason::Shutdown);
                 }

@@ -216,7 +216,7 @@ impl Service {
         let Some(dest) = stream.path.beside(port) else { return };
         let (engine, ip) = (stream.engine, stream.viewer.ip());
         let Some(fec) = stream.fec.as_mut() else { return };
-        let command = Command::Open { stream: companion.stream, dest, quiet: true };
+        let command = Command::Open { stream: companion.stream, dest, quiet: true, once: false };
         fec.companions.push(companion);
         self.streams.add_place(key, engine, companion.stream);
         self.streams.add_port(key, ip, port);

@@ -76,8 +76,8 @@ impl Real {
     fn take(&mut self, command: &Command) {
         let now = self.now;
         let (stream, run, result) = match *command {
-            Command::Open { stream: id, dest, quiet } => {
-                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends: false }))
+            Command::Open { stream: id, dest, quiet, once } => {
+                (id, None, self.engine.open(now, StreamSpec { id, dest, quiet, lends: false, once }))
             }
             Command::Play { stream, at, run, .. } => {
                 (stream, Some(run.run), self.engine.play(now, stream, at, run))
@@ -114,13 +114,13 @@ fn acted_upon(events: impl IntoIterator<Item = Event>) -> BTreeMap<(u32, u32), V
 
 fn open(stream: StreamId, quiet: bool) -> Command {
     let dest = Dest::udp(([192, 0, 2, 7], 5000).into(), Some(5001));
-    Command::Open { stream, dest, quiet }
+    Command::Open { stream, dest, quiet, once: false }
 }
 
 /// The same command once more: a command is not `Clone`, because some own memory.
 fn again(command: &Command) -> Command {
     match *command {
-        Command::Open { stream, dest, quiet } => Command::Open { stream, dest, quiet },
+        Command::Open { stream, dest, quiet, once } => Command::Open { stream, dest, quiet, once },
         Command::Play { stream, at, ahead_ms, run } => Command::Play { stream, at, ahead_ms, run },
         Command::Queue { stream, cut, run } => Command::Queue { stream, cut, run },
         Command::Pause { stream } => Command::Pause { stream },

@@ -60,7 +60,7 @@ impl Churn {
             self.generations[place as usize] += 1;
             let id = self.id(place);
             let dest = Dest::Interleaved { conn: ConnId(place), rtp_channel: 0, rtcp_channel: 1 };
-            let spec = StreamSpec { id, dest, quiet: false, lends: false };
+            let spec = StreamSpec { id, dest, quiet: false, lends: false, once: false };
             engine.open(now, spec).map_err(|e| anyhow!("open on connection {place}: {e:?}"))?;
             let run = run_of(title, RunSerial(0), place, sequence_of(place));
             engine.play(now, id, now, run).map_err(|e| anyhow!("play on connection {place}: {e:?}"))?;

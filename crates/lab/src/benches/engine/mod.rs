@@ -261,7 +261,7 @@ impl Paced {
         for index in 0..streams {
             let id = StreamId { index, generation: 0 };
             let dest = Dest::udp(framing::viewer(index, 5000).into(), Some(5001));
-            let spec = StreamSpec { id, dest, quiet: false, lends: false };
+            let spec = StreamSpec { id, dest, quiet: false, lends: false, once: false };
             engine.open(START, spec).map_err(|e| anyhow!("open: {e:?}"))?;
             let from = random.below(u64::from(PACKETS) / 2) as u32;
             // A sequence number that is not the title's own makes the engine write the viewer's headers.

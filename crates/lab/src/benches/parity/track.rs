@@ -138,6 +138,7 @@ impl Paced {
                 // A track has no reports of its own; a title's would be counted as datagrams.
                 quiet: true,
                 lends: false,
+                once: false,
             };
             paced.engine.open(START, spec).map_err(|error| anyhow!("open: {error:?}"))?;
             let at = START.plus_ns(u64::from(index) * paced.step_ns / u64::from(VIEWERS));

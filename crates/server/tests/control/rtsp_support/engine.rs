@@ -42,6 +42,8 @@ pub struct FakeStream {
     pub dest: Dest,
     /// No BYE.
     pub quiet: bool,
+    /// Its first run is its only one.
+    pub once: bool,
     /// The run that lasts.
     pub playing: Option<FakeRun>,
     /// What follows before this packet.
@@ -163,6 +165,19 @@ impl FakeEngine {
             self.sent.push((stream, spec, end.next_packet));
         }
         self.events.push_back(Event::Stream(event));
+        if let StreamEvent::RunEnded { stream, end } = event
+            && end.reason == StopReason::Finished
+            && self.streams.get(&stream).is_some_and(|state| state.once)
+        {
+            self.retire(stream);
+        }
+    }
+
+    /// Behind the only run of a stream the engine lets go of it, and of its connection.
+    fn retire(&mut self, stream: StreamId) {
+        let Some(conn) = self.streams.get(&stream).and_then(|state| state.dest.conn()) else { return };
+        self.close(stream);
+        self.return_conn(conn);
     }
 
     /// Ends the current run, if there is one, and the run queued behind it.
@@ -183,13 +198,14 @@ impl FakeEngine {
     pub fn take(&mut self, now: Instant, command: Command) {
         self.advance(now);
         match command {
-            Command::Open { stream, dest, quiet } => {
+            Command::Open { stream, dest, quiet, once } => {
                 if self.streams.len() >= self.max_streams {
                     return self.refuse(stream, None, Refusal::TableFull);
                 }
                 let taken = self.streams.keys().any(|other| other.index == stream.index);
                 assert!(!taken, "index {} is in use", stream.index);
-                let fresh = FakeStream { dest, quiet, playing: None, queued: None, next: 0, played: false };
+                let fresh =
+                    FakeStream { dest, quiet, once, playing: None, queued: None, next: 0, played: false };
                 self.streams.insert(stream, fresh);
             }
             Command::Play { stream, at, run, .. } => self.play(now, stream, at, run),
@@ -211,16 +227,7 @@ impl FakeEngine {
             }
             Command::Close { stream } => {
                 self.end_run(stream, StopReason::Closed);
-                match self.streams.remove(&stream) {
-                    None => self.refuse(stream, None, Refusal::UnknownStream),
-                    Some(state) => self.tell(StreamEvent::Closed {
-                        stream,
-                        packets: u64::from(state.next),
-                        bytes: u64::from(state.next) * 1328,
-                        unreachable: 0,
-                        late: 0,
-                    }),
-                }
+                self.close(stream);
             }
             Command::ConnAdd { conn, .. } => assert!(self.conns.insert(conn.0), "{conn:?} added twice"),
             Command::ConnWrite { bytes, .. } => self.events.push_back(Event::Recycle { bytes }),
@@ -232,10 +239,27 @@ impl FakeEngine {
             Command::ConnReturn { conn } => {
                 let uses_it = |stream: &FakeStream| stream.dest.conn() == Some(conn);
                 assert!(!self.streams.values().any(uses_it), "{conn:?} is in use");
-                if self.keeps_conns { self.kept.push(conn) } else { self.give_back(conn) }
+                self.return_conn(conn);
             }
             Command::Unreachable { .. } | Command::Stop => {}
         }
+    }
+
+    fn close(&mut self, stream: StreamId) {
+        match self.streams.remove(&stream) {
+            None => self.refuse(stream, None, Refusal::UnknownStream),
+            Some(state) => self.tell(StreamEvent::Closed {
+                stream,
+                packets: u64::from(state.next),
+                bytes: u64::from(state.next) * 1328,
+                unreachable: 0,
+                late: 0,
+            }),
+        }
+    }
+
+    fn return_conn(&mut self, conn: ConnId) {
+        if self.keeps_conns { self.kept.push(conn) } else { self.give_back(conn) }
     }
 
     /// The viewers read again.
