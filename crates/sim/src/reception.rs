@@ -23,6 +23,8 @@ pub struct Excuses {
     pub is_degraded: bool,
     /// More members are at fault than parity makes up for.
     pub is_lost: bool,
+    /// At some time a member was at fault.
+    pub was_degraded: bool,
     /// At some time more members were at fault than parity makes up for. What could not be read then
     /// may be missing later.
     pub was_lost: bool,
@@ -174,7 +176,7 @@ impl Reception {
         excuses: Excuses,
     ) -> Result<(), String> {
         // The last packet of the title may be one of those that could not be read.
-        let is_excused = excuses.was_lost;
+        let is_excused = self.may_lack_end(excuses);
         let is_behind_end = is_excused || self.next_packet() == Some(title.packets());
         self.jumps.push_back(Jump { at: now, sequence, packet, is_behind_end, is_excused });
         (self.anchor, self.ended_at, self.has_bye) = (None, None, false);
@@ -281,7 +283,7 @@ impl Reception {
             return Ok(());
         }
         let more_ns = if excuses.is_degraded { PARITY_SLACK_NS } else { 0 };
-        if excuses.was_lost && self.has_bye {
+        if self.may_lack_end(excuses) && self.has_bye {
             self.ended_at.get_or_insert(now);
         }
         if let Some(ended_at) = self.ended_at {
@@ -303,6 +305,12 @@ impl Reception {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the last packets of the title may have been left out: those that could not be read, and those of a
+    /// member that hung, which FEC repairs.
+    fn may_lack_end(&self, excuses: Excuses) -> bool {
+        excuses.was_lost || self.has_fec && excuses.was_degraded
     }
 
     /// Each jump of the media must have been announced by the answer to a PLAY.

@@ -267,8 +267,9 @@ impl<'a> SimWorld<'a> {
         let recent = self.at_fault.values().filter(|last| self.now.ns_since(**last) < AFTERMATH_NS).count();
         let is_lost = recent > self.stored.tolerance;
         let was_lost = self.at_fault.len() > self.stored.tolerance;
-        let may_lack_fec = self.has_less_fec || !self.at_fault.is_empty();
-        Excuses { is_degraded: recent > 0 && !is_lost, is_lost, was_lost, may_lack_fec }
+        let was_degraded = !self.at_fault.is_empty();
+        let may_lack_fec = self.has_less_fec || was_degraded;
+        Excuses { is_degraded: recent > 0 && !is_lost, is_lost, was_degraded, was_lost, may_lack_fec }
     }
 
     fn with_viewer(

@@ -1,13 +1,16 @@
 //! Orders for bytes of titles: asks the server to send them, or to count a segment made here.
 
+use std::sync::Arc;
+
 use millrace_core::units::BitRate;
 use millrace_store::volume::TitleInfo;
 
 use crate::access::SeenBy;
 use crate::answer::Sending;
 use crate::context::{RoutedRequest, ServerContext};
+use crate::outcome::{Counted, Outcome, outcome};
 use crate::request::RequestSource;
-use crate::site::{Delivery, DeliveryRefusal, Fetch, Order, OrderSocket, OrderedMedia, OrderedSegment};
+use crate::site::{DeliveryRefusal, Fetch, Order, OrderSocket, OrderedMedia, OrderedSegment};
 
 /// Media that a request is answered with.
 #[derive(Debug)]
@@ -41,25 +44,15 @@ impl RoutedRequest<'_> {
 }
 
 impl ServerContext {
-    /// Hands an order to an engine to send, and returns the outcome.
-    pub(crate) async fn deliver(&self, socket: OrderSocket, order: MediaOrder) -> Delivery {
-        let (done, told) = tokio::sync::oneshot::channel();
+    /// Hands an order to an engine to send. The status is that of the response, if only the order's outcome counts it.
+    pub(crate) fn order(&self, socket: OrderSocket, order: MediaOrder, status: Option<u16>) -> Outcome {
         let MediaOrder { media, source, agent } = order;
         let RequestSource { peer, id } = source;
         // Of a live title it is not known here how much was sent.
         let (length, label) =
             (media.length().map_or(0, |_| media.bytes.end - media.bytes.start), id.to_string());
+        let (done, outcome) = outcome(Some(Counted { totals: Arc::clone(&self.totals), length, status }));
         self.site.send(Order { socket, peer, media, label, agent, done });
-        // If the sender is dropped, the connection is gone.
-        let delivery = told.await.unwrap_or(Delivery::Broken);
-        self.totals.add(|c| {
-            c.media_orders += 1;
-            match &delivery {
-                Delivery::Sent { .. } => c.media_bytes += length,
-                Delivery::Refused { .. } => c.media_refused += 1,
-                Delivery::Broken => c.media_broken += 1,
-            }
-        });
-        delivery
+        outcome
     }
 }

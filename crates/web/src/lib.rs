@@ -80,7 +80,9 @@ mod making;
 mod memory;
 mod metrics;
 mod openapi;
+mod outcome;
 mod page;
+mod plain;
 mod process;
 mod range;
 mod recent;
@@ -123,6 +125,7 @@ pub use self::front::Arrivals;
 pub use self::handlers::title::{TitleContext, TitleDescription, folders_of};
 pub use self::limits::WebLimits;
 pub use self::metrics::name as metric_name;
+pub use self::outcome::{OrderDone, Outcome, order_outcome};
 pub use self::page::HAS_HLS_JS;
 pub use self::reload::{ChangeEffect, ReloadReport, SettingChange};
 pub use self::site::{

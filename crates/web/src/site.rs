@@ -28,6 +28,7 @@ pub use crate::live::{
     LiveCast, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
     RecordingRefusal, RecordingWish, SkippedItem,
 };
+use crate::outcome::OrderDone;
 use crate::reload::ReloadReport;
 use crate::status::Status;
 
@@ -361,7 +362,8 @@ pub enum NotTaken {
 /// A connection on which bytes of a title are sent.
 #[derive(Debug)]
 pub enum OrderSocket {
-    /// A viewer's own connection, in plain HTTP/1.1.
+    /// A viewer's own connection, in plain HTTP/1.1. With an order it is one more descriptor of it: the web side keeps the connection,
+    /// and neither reads nor writes until the order is done.
     Viewer(std::net::TcpStream),
     /// The far end of a pair whose other end the web side reads: for TLS and HTTP/2.
     Inside(UnixStream),
@@ -398,8 +400,8 @@ pub struct Order {
     pub label: String,
     /// The name that the viewer's program gives itself.
     pub agent: Option<String>,
-    /// Told once.
-    pub done: oneshot::Sender<Delivery>,
+    /// Told once, when the socket is dropped.
+    pub done: OrderDone,
 }
 
 /// Bytes of a title in a response. They go through the order unchanged to the engine that sends
@@ -514,21 +516,13 @@ pub struct DeliveredAmount {
     pub is_whole: bool,
 }
 
-/// What became of an [`Order`].
-#[derive(Debug)]
+/// What became of an [`Order`]. No engine writes to its connection any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Everything has been sent, and the viewer's kernel or ours has it. The connection can be used further.
-    Sent {
-        /// The connection.
-        socket: OrderSocket,
-    },
+    Sent,
     /// Nothing has been sent, and `before` has not either.
-    Refused {
-        /// The connection.
-        socket: OrderSocket,
-        /// Why.
-        why: DeliveryRefusal,
-    },
+    Refused(DeliveryRefusal),
     /// The connection is over: the viewer has gone, or the title cannot be read any further.
     Broken,
 }

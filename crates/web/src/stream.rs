@@ -14,9 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::limits::WEB_READ_BYTES;
+use crate::plain::PlainStream;
 
 pub(crate) enum WebStream {
-    Plain(TcpStream),
+    Plain(PlainStream),
     Tls(Box<TlsStream<TcpStream>>),
     Carried(Carried),
 }

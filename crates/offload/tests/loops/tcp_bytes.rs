@@ -38,7 +38,12 @@ struct Scene {
 }
 
 impl Scene {
+    /// Whose stream has many runs.
     fn new() -> Self {
+        Self::with(false)
+    }
+
+    fn with(once: bool) -> Self {
         let clock = StepClock::start();
         let config = KernelTxConfig { v4: None, v6: None, gso: GsoMode::Off, conns: 1 };
         let tx = KernelTx::new(config).unwrap();
@@ -51,7 +56,7 @@ impl Scene {
         let fd = writer.into();
         for command in [
             Command::ConnAdd { conn: CONN, socket: ConnSocket::Kernel(fd) },
-            Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false, once: false },
+            Command::Open { stream: STREAM, dest: Dest::Bytes { conn: CONN }, quiet: false, once },
         ] {
             stage.commands.push(command).unwrap();
         }
@@ -249,4 +254,37 @@ fn beginning_of_bytes_wakes_no_thread_and_their_end_does() {
     }
     assert_eq!(scene.began, 1);
     assert!(is_rung(&bell));
+}
+
+/// The loop needs no command for what follows, and tells all of it in one turn.
+#[test]
+fn stream_with_one_run_is_closed_and_its_connection_returned_behind_it() {
+    let film = film_bytes(PACKETS);
+    let mut scene = Scene::with(true);
+    scene.ask("head", 0, film.len());
+    let mut last = Vec::new();
+    while last.is_empty() {
+        scene.stage.core.turn();
+        last.extend(std::iter::from_fn(|| scene.stage.events.pop().ok()).filter(|event| {
+            use StreamEvent::{Drained, RunBegan};
+            !matches!(event, Event::Recycle { .. } | Event::Stream(RunBegan { .. } | Drained { .. }))
+        }));
+        scene.clock.advance(MS);
+        let mut chunk = [0; 20_000];
+        if let Ok(count) = scene.reader.read(&mut chunk) {
+            scene.got.extend_from_slice(&chunk[..count]);
+        }
+        assert!(StdInstant::now() < scene.gives_up, "{} bytes", scene.got.len());
+    }
+    let [
+        Event::Stream(StreamEvent::RunEnded { end, .. }),
+        Event::ConnReturned { conn: CONN, socket: Some(_) },
+        Event::Stream(StreamEvent::Closed { stream: STREAM, bytes, .. }),
+    ] = last[..]
+    else {
+        panic!("{last:?}")
+    };
+    assert_eq!((end.reason, end.bytes, bytes), (StopReason::Finished, film.len() as u64, film.len() as u64));
+    assert_eq!(scene.stage.core.engine.counters().open, 0);
+    assert_eq!(scene.stage.leases(), 0);
 }

@@ -1,8 +1,8 @@
-//! Bytes of titles that the web side orders ([`millrace_web::Order`]): each connection comes with its order, is written to by an engine as an RTSP
-//! viewer's with interleaved media is, and goes back.
+//! Bytes of titles that the web side orders ([`millrace_web::Order`]): each connection comes with its order, and is written to by an engine as an RTSP
+//! viewer's with interleaved media is.
 //!
 //! ```text
-//!   Order ─► opened ─► admitted, room reserved ─► head written ─► bytes played ─► all taken ─► connection given back ─► Delivery
+//!   Order ─► opened ─► admitted, room reserved ─► head written ─► bytes played ─► all taken ─► engine lets go ─► Delivery
 //!              │            │ refused: nothing has been written                  │ viewer or title gone
 //!              └────────────┴─► Delivery::Refused                                └─► Delivery::Broken
 //! ```
@@ -57,21 +57,15 @@ async fn serve(hub: SharedHub, order: Order) {
     let wanted = OrderedBytes { viewer, media, label, agent };
     let Ok(stream) = ViewerStream::of_order(socket, wanted.media.is_endless()) else {
         // No descriptor can be watched: its viewer sees the connection end.
-        let _ = done.send(Delivery::Broken);
-        return;
+        return done.send(Delivery::Broken);
     };
     let session = wanted.media.segment.as_ref().and_then(|segment| segment.session);
     let opened = hub.borrow_mut().accept_order(stream, viewer, session);
     let line = match opened {
         Ok(line) => line,
         Err((stream, refusal)) => {
-            let why = DeliveryRefusal::Full(refusal.to_string());
-            let delivery = match stream.into_order() {
-                Some(socket) => Delivery::Refused { socket, why },
-                None => Delivery::Broken,
-            };
-            let _ = done.send(delivery);
-            return;
+            drop(stream);
+            return done.send(Delivery::Refused(DeliveryRefusal::Full(refusal.to_string())));
         }
     };
     // Whatever came of it, the connection can be used further only when no engine writes to it.
@@ -85,12 +79,11 @@ async fn serve(hub: SharedHub, order: Order) {
         }
     };
     hub.borrow_mut().hang_up(line.key);
-    let socket = Rc::into_inner(line).and_then(|line| line.stream.into_order());
-    // The receiver may be gone: then the connection ends here.
-    let _ = done.send(match (outcome, socket) {
-        (Ok(()), Some(socket)) => Delivery::Sent { socket },
-        (Err(Failure::Refused(why)), Some(socket)) => Delivery::Refused { socket, why },
-        _ => Delivery::Broken,
+    drop(line);
+    done.send(match outcome {
+        Ok(()) => Delivery::Sent,
+        Err(Failure::Refused(why)) => Delivery::Refused(why),
+        Err(Failure::Broken) => Delivery::Broken,
     });
 }
 

@@ -58,15 +58,6 @@ pub(super) enum OrderEnd {
     Inside(std::os::unix::net::UnixStream),
 }
 
-impl From<OrderEnd> for OrderSocket {
-    fn from(end: OrderEnd) -> Self {
-        match end {
-            OrderEnd::Viewer(stream) => Self::Viewer(stream),
-            OrderEnd::Inside(stream) => Self::Inside(stream),
-        }
-    }
-}
-
 impl AsFd for OrderEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -133,18 +124,6 @@ impl ViewerStream {
             }
         };
         Ok(if is_endless { Self::Endless(watch(end)?) } else { Self::Ordered(end) })
-    }
-
-    /// Converts it back to the socket of the order; `None`: this is impossible, or it was none.
-    pub(super) fn into_order(self) -> Option<OrderSocket> {
-        match self {
-            Self::Elsewhere(name) => Some(OrderSocket::Carried(Arc::new(name))),
-            Self::Ordered(end) => Some(end.into()),
-            Self::Endless(socket) => Some(socket.into_inner().into()),
-            #[cfg(feature = "sim")]
-            Self::Simulated(socket) => Some(OrderSocket::Carried(Arc::new(socket))),
-            Self::Kernel(_) | Self::Inside(_) | Self::Offload(_) => None,
-        }
     }
 
     /// Returns when the viewer of an order without an end sends no more; of other connections never.

@@ -1,10 +1,13 @@
 //! The control plane on real sockets: the order of writes, the connections that are cut off, and
 //! their independence from each other.
 
+use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::rtsp_support;
@@ -471,7 +474,8 @@ fn order_ends_when_connection_breaks_during_handback() {
     let mut viewer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (socket, peer) = listener.accept().unwrap();
     socket.set_nonblocking(true).unwrap();
-    let (done, mut told) = tokio::sync::oneshot::channel();
+    let (done, mut outcome) = millrace_web::order_outcome();
+    let mut outcome = || pin!(outcome.arrive()).poll(&mut Context::from_waker(Waker::noop()));
     let (title, label) = ("film".to_owned(), "http-0.1".to_owned());
     let (socket, before) = (OrderSocket::Viewer(socket), b"head".to_vec());
     let media = OrderedMedia { title, bytes: 0..13_160, before, ahead_ms: 0, quota: None, segment: None };
@@ -490,20 +494,20 @@ fn order_ends_when_connection_breaks_during_handback() {
         assert!(begun.elapsed() < TIMEOUT, "the connection is not asked for");
         std::thread::sleep(Duration::from_millis(2));
     };
-    assert!(told.try_recv().is_err(), "not over while an engine has it");
+    assert!(outcome().is_pending(), "not over while an engine has it");
     let snapshot = live.snapshot();
     assert_eq!((snapshot.counters.deliveries, snapshot.deliveries, snapshot.connections), (1, 1, 0));
     assert_eq!(snapshot.counters.connections_accepted, 0, "it was counted where it came in");
     live.engine.lock().unwrap().fake.events.push_back(Event::ConnGone { conn, errno: 104 });
     live.bell_rings();
     let delivery = loop {
-        match told.try_recv() {
-            Ok(delivery) => break delivery,
-            Err(error) => assert!(begun.elapsed() < TIMEOUT, "the order is not over: {error}"),
+        match outcome() {
+            Poll::Ready(delivery) => break delivery,
+            Poll::Pending => assert!(begun.elapsed() < TIMEOUT, "the order is not over"),
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    assert!(matches!(delivery, Delivery::Broken), "{delivery:?}");
+    assert_eq!(delivery, Delivery::Broken);
     live.wait_for("the place of its connection", |s| s.deliveries == 0);
     live.assert_empties();
 }

@@ -37,12 +37,9 @@ fn byte_order_completes_and_connection_is_reusable() {
         assert_eq!(send(&mut desk, key, 0..SIZE), Err(Refusal::Busy), "a stream of bytes has one run");
         desk.wait(3 * SECOND);
         assert_eq!(has(&desk, |event| *event == ServiceEvent::BytesSent { conn }), round);
-        desk.service.close(desk.now, key, EndReason::Sent);
-        assert!(desk.service.take_back(conn));
-        desk.settle();
         assert_eq!(has(&desk, |event| *event == ServiceEvent::ConnectionReturned { conn }), round);
         assert!(!desk.service.take_back(conn), "no engine writes to it");
-        assert_eq!(desk.take_commands(), ["open", "play 4..400", "close", "return conn"]);
+        assert_eq!(desk.take_commands(), ["open", "play 4..400"], "the engine does the rest by itself");
         desk.writes_itself(conn);
     }
     assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), (3, 0));
@@ -61,16 +58,34 @@ fn byte_order_ends_in_any_state_when_viewer_disconnects() {
         let key = order(&mut desk, conn).unwrap();
         send(&mut desk, key, 0..400 * SIZE).unwrap();
         if wait {
+            desk.engine.keeps_conns = true;
             desk.wait(3 * SECOND);
-            desk.service.close(desk.now, key, EndReason::Sent);
-            // Asked for, and not answered when the viewer goes.
-            assert!(desk.service.take_back(conn));
+            assert_eq!(has(&desk, |event| matches!(event, ServiceEvent::ConnectionReturned { .. })), 0);
         }
         desk.hang_up(conn);
         desk.assert_empty();
         let ends = if wait { (1, 0) } else { (0, 1) };
         assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), ends);
     }
+}
+
+/// The engine has let go of the stream and the connection, and the service ends both before it hears of that.
+#[test]
+fn byte_order_ended_while_its_engine_lets_go_leaves_nothing() {
+    let mut desk = Desk::new();
+    for _ in 0..2 {
+        let conn = desk.conn();
+        let key = order(&mut desk, conn).unwrap();
+        send(&mut desk, key, 0..400 * SIZE).unwrap();
+        desk.settle();
+        desk.now = desk.now.plus_ns(3 * SECOND);
+        desk.engine.advance(desk.now);
+        assert_eq!(desk.engine.streams.len(), 0, "the engine has closed it");
+        desk.service.close(desk.now, key, EndReason::Overloaded);
+        desk.hang_up(conn);
+        desk.assert_empty();
+    }
+    assert_eq!((desk.counters.deliveries, desk.counters.deliveries_broken), (0, 2));
 }
 
 #[test]

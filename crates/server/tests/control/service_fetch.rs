@@ -452,6 +452,7 @@ fn made_segment_read_slowly_keeps_its_viewer() {
 #[test]
 fn segment_order_read_slowly_keeps_its_viewer() {
     let mut desk = Desk::new();
+    desk.engine.reads_nothing = true;
     let key = order(&mut desk, "film", 'a', 0, None).unwrap();
     desk.wait(10 * LENGTH * SECOND);
     assert_eq!(reserved(&desk), (1, 4));

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use hyper::body::{Buf, Bytes};
 use millrace_core::limits::control::CONN_LINGER;
 use millrace_core::limits::web::{MAX_BYTES_STALL_NS, MAX_REQUEST_HEAD_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
 
 use super::head::{self, FrontRequest, OtherRequest, Parsed};
 use super::reply::{self, Then};
@@ -216,10 +215,8 @@ impl FrontConnection {
         let is_encrypted = matches!(stream, WebStream::Tls(_));
         if let WebStream::Plain(stream) = stream {
             let local = stream.local_addr().ok();
-            if let Ok(stream) = stream.into_std() {
-                let socket = OrderSocket::Viewer(stream);
-                shared.site.take_tunnel(TunnelConn { socket, read, peer, local, is_encrypted });
-            }
+            let socket = OrderSocket::Viewer(stream.into_std());
+            shared.site.take_tunnel(TunnelConn { socket, read, peer, local, is_encrypted });
             return;
         }
         let Ok((mut near, far)) = UnixStream::pair() else { return };
@@ -239,62 +236,61 @@ impl FrontConnection {
     /// Asks an engine to send the requested media; returns the connection if it can be used
     /// further.
     async fn send_media(self, order: MediaOrder, status: u16, then: Then) -> Option<Self> {
-        let shared = Arc::clone(&self.shared);
         let outcome = match &self.stream {
-            WebStream::Plain(_) => self.give_away(order).await?,
-            WebStream::Carried(_) => self.lend(order).await?,
-            WebStream::Tls(_) => self.relay(order).await?,
+            WebStream::Plain(_) => self.share(order, status, then).await?,
+            WebStream::Carried(_) => self.lend(order, status).await?,
+            WebStream::Tls(_) => self.relay(order, status).await?,
         };
         match outcome {
-            MediaOutcome::Sent(conn) => {
-                shared.totals.replied(status);
-                Some(conn)
-            }
+            MediaOutcome::Sent(conn) => Some(conn),
             MediaOutcome::Refused(mut conn, why) => {
                 conn.write(&refusal(&why), then, true).await.ok()?;
                 Some(conn)
             }
-            MediaOutcome::Over => {
-                shared.totals.replied(status);
-                None
-            }
+            MediaOutcome::Over => None,
         }
         // The bytes waiting here were sent ahead; no player sends this many.
         .filter(|conn| conn.read.len() <= MAX_PIPELINED_BYTES)
     }
 
-    /// Gives the connection away with an order, and takes it back. `None`: the socket is unusable.
-    async fn give_away(self, order: MediaOrder) -> Option<MediaOutcome> {
-        let Self { stream, read, peer, shared, number, requests } = self;
-        let WebStream::Plain(stream) = stream else { return None };
-        let socket = OrderSocket::Viewer(stream.into_std().ok()?);
-        let (socket, why) = match shared.deliver(socket, order).await {
-            Delivery::Sent { socket } => (socket, None),
-            Delivery::Refused { socket, why } => (socket, Some(why)),
-            Delivery::Broken => return Some(MediaOutcome::Over),
+    /// Has an engine write to the connection. `None`: the socket is unusable.
+    async fn share(mut self, order: MediaOrder, status: u16, then: Then) -> Option<MediaOutcome> {
+        let WebStream::Plain(stream) = &mut self.stream else { return None };
+        let socket = OrderSocket::Viewer(stream.share().ok()?);
+        let mut outcome = self.shared.order(socket, order, Some(status));
+        let mut ends = self.shared.ends.clone();
+        let delivery = match then {
+            Then::Keep | Then::KeepOld if self.read.is_empty() => tokio::select! {
+                // If all is sent, there is nothing to do here before the next request.
+                delivery = outcome.fail() => Some(delivery),
+                () = stream.readable() => None,
+                _ = ends.wait_for(|ends| *ends) => None,
+                () = sleep(WEB_IDLE_TIME) => None,
+            },
+            _ => None,
         };
-        // It is another kind of socket only if the site mixes up its orders.
-        let OrderSocket::Viewer(socket) = socket else { return None };
-        let stream = WebStream::Plain(TcpStream::from_std(socket).ok()?);
-        let conn = Self { stream, read, peer, shared, number, requests };
-        Some(match why {
-            None => MediaOutcome::Sent(conn),
-            Some(why) => MediaOutcome::Refused(conn, why),
+        let delivery = match delivery {
+            Some(delivery) => delivery,
+            None => outcome.arrive().await,
+        };
+        Some(match delivery {
+            Delivery::Sent => MediaOutcome::Sent(self),
+            Delivery::Refused(why) => MediaOutcome::Refused(self, why),
+            Delivery::Broken => MediaOutcome::Over,
         })
     }
 
     /// Has an engine write to a connection of another TCP. The connection stays here, and is read
     /// meanwhile.
-    async fn lend(mut self, order: MediaOrder) -> Option<MediaOutcome> {
+    async fn lend(mut self, order: MediaOrder, status: u16) -> Option<MediaOutcome> {
         let WebStream::Carried(carried) = &self.stream else { return None };
         let socket = OrderSocket::Carried(carried.lend());
-        let shared = Arc::clone(&self.shared);
-        let mut order = pin!(shared.deliver(socket, order));
+        let mut outcome = self.shared.order(socket, order, Some(status));
         let mut has_ended = false;
         let delivery = loop {
             tokio::select! {
                 biased;
-                delivery = &mut order => break delivery,
+                delivery = outcome.arrive() => break delivery,
                 // It is read although nothing is answered: what waits there takes room that all connections share.
                 came = self.stream.read_behind(&mut self.read), if !has_ended => {
                     has_ended = !matches!(came, Ok(1..));
@@ -302,24 +298,24 @@ impl FrontConnection {
                         // No player does that. The engine learns that the connection no longer
                         // exists.
                         drop(self.stream);
-                        order.await;
+                        outcome.arrive().await;
                         return Some(MediaOutcome::Over);
                     }
                 }
             }
         };
-        if let (WebStream::Carried(carried), false) = (&self.stream, matches!(delivery, Delivery::Broken)) {
+        if let (WebStream::Carried(carried), false) = (&self.stream, delivery == Delivery::Broken) {
             carried.take_back();
         }
         Some(match delivery {
-            Delivery::Sent { .. } => MediaOutcome::Sent(self),
-            Delivery::Refused { why, .. } => MediaOutcome::Refused(self, why),
+            Delivery::Sent => MediaOutcome::Sent(self),
+            Delivery::Refused(why) => MediaOutcome::Refused(self, why),
             Delivery::Broken => MediaOutcome::Over,
         })
     }
 
     /// Lets an engine write into a pair, and passes on its output: only this side can encrypt.
-    async fn relay(mut self, order: MediaOrder) -> Option<MediaOutcome> {
+    async fn relay(mut self, order: MediaOrder, status: u16) -> Option<MediaOutcome> {
         let Some((near, far)) = hyper_side::pair() else {
             let why = DeliveryRefusal::Full("too many files are open".to_owned());
             return Some(MediaOutcome::Refused(self, why));
@@ -328,9 +324,9 @@ impl FrontConnection {
         let shared = Arc::clone(&self.shared);
         // The engine's end is closed when the order is done, which ends the reads below.
         let order = async {
-            match shared.deliver(OrderSocket::Inside(far), order).await {
-                Delivery::Sent { .. } => Ok(()),
-                Delivery::Refused { why, .. } => Err(Some(why)),
+            match shared.order(OrderSocket::Inside(far), order, Some(status)).arrive().await {
+                Delivery::Sent => Ok(()),
+                Delivery::Refused(why) => Err(Some(why)),
                 Delivery::Broken => Err(None),
             }
         };

@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
 use crate::context::ServerContext;
+use crate::plain::PlainStream;
 use crate::stream::{Carried, WebStream};
 
 /// Accepts until the task is aborted; by TLS if there is something that answers its handshakes.
@@ -53,7 +54,10 @@ fn arrive(stream: TcpStream, peer: SocketAddr, tls: Option<&Acceptor>, shared: &
     let (tls, shared) = (tls.cloned(), Arc::clone(shared));
     spawn_local(async move {
         let stream = match tls {
-            None => WebStream::Plain(stream),
+            None => match PlainStream::new(stream) {
+                Ok(stream) => WebStream::Plain(stream),
+                Err(error) => return tracing::debug!(%error, "HTTP: cannot watch a connection"),
+            },
             Some(tls) => {
                 let Some(stream) = Box::pin(tls.accept(stream, peer.ip())).await else { return };
                 WebStream::Tls(Box::new(stream))

@@ -320,7 +320,7 @@ async fn media_response(
         let shared = Arc::clone(shared);
         // In a task of its own: the response ends before the order is reported as done.
         tokio::spawn(async move {
-            let delivery = shared.deliver(OrderSocket::Inside(far), order).await;
+            let delivery = shared.order(OrderSocket::Inside(far), order, None).arrive().await;
             // A stream that is reset is over at once, the order that it was for only when an engine has noticed. Its place is held until then.
             drop(place);
             delivery
@@ -336,7 +336,7 @@ async fn media_response(
         },
         done = &mut order => done,
     };
-    if !matches!(done, Ok(Delivery::Refused { .. })) {
+    if !matches!(done, Ok(Delivery::Refused(_))) {
         // A short order, or one that broke off: its bytes are in the pair, followed by the end.
         let first = first_bytes(&near).await;
         if !first.is_empty() {
@@ -367,8 +367,8 @@ async fn first_bytes(near: &UnixStream) -> Vec<u8> {
 /// Returns the response to a viewer if nothing comes.
 fn refused(done: Result<Delivery, tokio::task::JoinError>) -> Answer {
     match done {
-        Ok(Delivery::Refused { why, .. }) => refusal(&why),
-        Ok(Delivery::Sent { .. } | Delivery::Broken) | Err(_) => {
+        Ok(Delivery::Refused(why)) => refusal(&why),
+        Ok(Delivery::Sent | Delivery::Broken) | Err(_) => {
             refusal(&DeliveryRefusal::Broken("the title cannot be sent at the moment".to_owned()))
         }
     }

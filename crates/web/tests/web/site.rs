@@ -620,25 +620,22 @@ fn deliver(order: Order, bytes: &[u8], manner: &Manner) {
     let is_sent = match manner {
         Manner::Forgets | Manner::Keeps => return,
         Manner::Refuses(why) => {
-            let _ = done.send(Delivery::Refused { socket, why: why.clone() });
-            return;
+            drop(socket);
+            return done.send(Delivery::Refused(why.clone()));
         }
         Manner::Sends => write_all(&mut socket, &whole),
         Manner::BreaksOff(count) => {
             write_all(&mut socket, &whole[..*count]);
             drop(socket);
-            let _ = done.send(Delivery::Broken);
-            return;
+            return done.send(Delivery::Broken);
         }
         Manner::Slowly(count, pause) => whole.chunks(*count).all(|piece| {
             sleep(*pause);
             write_all(&mut socket, piece)
         }),
     };
-    let _ = match is_sent {
-        true => done.send(Delivery::Sent { socket }),
-        false => done.send(Delivery::Broken),
-    };
+    drop(socket);
+    done.send(if is_sent { Delivery::Sent } else { Delivery::Broken });
 }
 
 /// Writes into a socket that does not block, as an engine does; false if the viewer has gone.

@@ -21,6 +21,8 @@ pub struct FakeEngine {
     pub silent: bool,
     /// Connections are not given back: their viewers read nothing.
     pub keeps_conns: bool,
+    /// Nothing of a stream that has one run is taken by its viewer.
+    pub reads_nothing: bool,
     /// Those that should have been.
     pub kept: Vec<ConnId>,
     pub events: VecDeque<Event>,
@@ -152,7 +154,8 @@ impl FakeEngine {
     /// Packets that have left by `now`.
     pub fn advance(&mut self, now: Instant) {
         let mut news = Vec::new();
-        for (&id, stream) in &mut self.streams {
+        let reads_nothing = self.reads_nothing;
+        for (&id, stream) in self.streams.iter_mut().filter(|(_, stream)| !(reads_nothing && stream.once)) {
             stream.advance(id, now, &mut news);
         }
         news.into_iter().for_each(|event| self.tell(event));
