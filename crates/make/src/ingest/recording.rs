@@ -38,7 +38,7 @@ pub fn record(
 ) -> Result<TitleInfo, IngestError> {
     check_packet_sizes(&options.packet_sizes)?;
     let mut writer = TitleWriter::begin_recording(volume, &options.packet_sizes, note)?;
-    let growing = writer.growing().cloned();
+    let viewers = writer.growing().cloned().map(WaitingViewers);
     let (mut flushed, mut shown, mut shown_at) = (clock.now(), 0, clock.now());
     let mut watch = |indexer: &Indexer, writer: &mut TitleWriter| -> Result<(), StreamError> {
         if indexer.bytes() > 0 {
@@ -79,11 +79,20 @@ pub fn record(
         }
         Err(error) => Err(stream_error(&note.source, error)),
     };
-    if let Some(growing) = growing {
-        // Its viewers play the rest.
-        title.as_ref().map_or_else(|_| growing.abandon(), |title| growing.finish(title.packets));
+    if let (Ok(title), Some(viewers)) = (&title, &viewers) {
+        // They play the rest.
+        viewers.0.finish(title.packets);
     }
     title
+}
+
+/// The viewers of a growing recording. Whatever ends it, they do not wait for more.
+struct WaitingViewers(Arc<GrowingMedia>);
+
+impl Drop for WaitingViewers {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
 }
 
 /// Makes a title of a recording whose program has died, and removes its remains. `None`: nothing had come.

@@ -9,6 +9,7 @@ mod ingest_failures;
 mod ingest_films;
 mod ingest_index;
 mod ingest_presentation;
+mod ingest_recordings;
 mod ingest_subtitles;
 mod ingest_support;
 mod splice_films;

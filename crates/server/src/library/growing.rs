@@ -95,7 +95,8 @@ impl AccessPoints for GrowingTitle {
     }
 
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        self.media.record(packet).ok().map(|record| record.time())
+        let exact = self.media.record_briefly(packet).ok().map(|record| record.time());
+        exact.or_else(|| self.time_near(packet))
     }
 
     fn time_near(&self, packet: u32) -> Option<MediaTicks> {

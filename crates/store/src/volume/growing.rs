@@ -24,9 +24,14 @@ use millrace_core::wire::rtp::Timeline;
 
 use super::recording::UnitFiles;
 use crate::bell::EventBell;
+use crate::blocking::Timeout;
 use crate::error::StoreError;
 use crate::index::TIME_STEP_PACKETS;
+use crate::members::Members;
 use crate::meta::{META_BLOCK_BYTES, MetaError, MetaFile, RECORDS_PER_BLOCK};
+
+/// The member on which a title's metadata is written first.
+const META_SLOT: usize = 0;
 
 /// How much of a growing title can be read, and whether more will come.
 #[derive(Debug, Default)]
@@ -113,6 +118,7 @@ pub struct GrowingMedia {
     pub(crate) meta: Arc<File>,
     pub(crate) growth: Growth,
     records: Mutex<GrowingRecords>,
+    members: Arc<Members>,
 }
 
 impl GrowingMedia {
@@ -121,12 +127,13 @@ impl GrowingMedia {
         timeline: Timeline,
         units: UnitFiles,
         meta: &Path,
+        members: Arc<Members>,
     ) -> Result<Self, StoreError> {
         let packet_bytes = DEFAULT_PACKET_BYTES;
         let layout = WireLayout::new(packet_bytes).ok_or(StoreError::BadPacketSize { packet_bytes })?;
         let meta = Arc::new(File::open(meta).map_err(StoreError::io("open", meta))?);
         let (growth, records) = (Growth::default(), Mutex::default());
-        Ok(Self { id, timeline, layout, units, meta, growth, records })
+        Ok(Self { id, timeline, layout, units, meta, growth, records, members })
     }
 
     /// The identity of the title that it becomes.
@@ -235,6 +242,17 @@ impl GrowingMedia {
             }
         }
         Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// The same for a caller that media waits for: a disk that does not answer is left alone.
+    ///
+    /// # Errors
+    /// Also if the disk is not as fast as for a read of media.
+    pub fn record_briefly(self: &Arc<Self>, packet: u32) -> Result<PacketMeta, StoreError> {
+        let media = Arc::clone(self);
+        self.members.ask(META_SLOT, Timeout::Brief, move |dir| {
+            media.record(packet).map_err(StoreError::io("read", dir))
+        })?
     }
 
     /// Bytes of the transport stream.

@@ -212,7 +212,9 @@ impl TitleWriter {
     pub(super) fn let_grow(&mut self) -> Result<(), StoreError> {
         let units = UnitFiles::open(&self.volume, &self.homes, self.id())?;
         let meta = self.workspace.path().join(manifest::meta_file(DEFAULT_SIZE));
-        self.growing = Some(Arc::new(GrowingMedia::new(self.id(), random_timeline()?, units, &meta)?));
+        let members = Arc::clone(&self.volume.members);
+        self.growing =
+            Some(Arc::new(GrowingMedia::new(self.id(), random_timeline()?, units, &meta, members)?));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Recordings that are read while they are written: flushed packets can be read, readers wait for the others, and the end comes as an answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use crate::cache_common::{Engine, StandingClock, World, stream};
 use crate::members_support::Disks;
@@ -9,6 +9,8 @@ use millrace_core::packet::PacketMeta;
 use millrace_core::seam::Want;
 use millrace_core::time::Instant;
 use millrace_core::wire::rtp::{RtpHeader, sequence_of};
+use millrace_store::StoreError;
+use millrace_store::blocking::Timeout;
 use millrace_store::cache::{GrowingTitle, ReadBackend, ReadFailure};
 use millrace_store::volume::{RecordingNote, TitleInfo, TitleWriter, Volume};
 use millrace_testkit::titles::{Film, SIZE};
@@ -68,6 +70,26 @@ fn read(engine: &mut Engine, film: &Film, info: &TitleInfo) -> u32 {
         assert_eq!((found.time(), found.flags()), (meta.time(), meta.flags()), "packet {packet}");
     }
     content.first_packet + content.packets
+}
+
+#[test]
+fn record_of_recording_on_disk_that_hangs_is_given_up_until_it_answers() {
+    let (_disks, volume) = Disks::volume(1, 0, 0);
+    let mut recording = Recording::begin(&volume, PER_EXTENT * 9);
+    recording.write(PER_EXTENT * 8);
+    let media = Arc::clone(recording.writer.growing().unwrap());
+    let time = recording.film.meta(SIZE, 5).time();
+    assert_eq!(media.record_briefly(5).unwrap().time(), time);
+    let (answer, hangs) = mpsc::channel::<()>();
+    let members = volume.members();
+    assert!(members.ask(0, Timeout::Brief, move |_| hangs.recv()).is_err());
+    assert!(matches!(media.record_briefly(5), Err(StoreError::TimedOut { .. })));
+    drop(answer);
+    // The thread that hung comes back when it has a processor.
+    while media.record_briefly(5).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(media.record_briefly(5).unwrap().time(), time);
 }
 
 #[test]
