@@ -38,6 +38,11 @@ const CHORES: &[Chore] = &[
         run: suite::run,
     },
     Chore { word: "tidy", help: "the house rules that no compiler holds", run: tidy::run },
+    Chore {
+        word: "figures",
+        help: "code lines, circles of files and shared names of types, counted: figures [CHECKOUT]",
+        run: tidy::figures::run,
+    },
     Chore { word: "edges", help: "which crate may depend on which, against cargo metadata", run: edges::run },
     Chore {
         word: "errors",

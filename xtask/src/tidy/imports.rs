@@ -20,6 +20,12 @@ const OWN: &str = ".";
 /// A file as its path of modules below the crate.
 type ModulePath = Vec<String>;
 
+/// The files of a crate by their modules.
+type Modules<'a> = BTreeMap<ModulePath, &'a RustText>;
+
+/// All crates by their folders.
+pub(super) type Crates<'a> = BTreeMap<&'a str, Modules<'a>>;
+
 /// Imports between two modules of a folder: importer, imported, number of pairs of files.
 type Arrows = BTreeMap<(String, String), usize>;
 
@@ -28,15 +34,7 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 }
 
 fn check_against(counts: &[(&str, usize)], tree: &Tree, findings: &mut Vec<Finding>) {
-    let mut crates: BTreeMap<&str, BTreeMap<ModulePath, &RustText>> = BTreeMap::new();
-    for (file, rust) in tree.rust() {
-        if let Some((folder, path)) = file.path.split_once("/src/")
-            && let Some(module) = module(path)
-        {
-            crates.entry(folder).or_default().insert(module, rust);
-        }
-    }
-    for (folder, files) in crates {
+    for (folder, files) in crates(tree) {
         let up: Vec<String> =
             folders(&files).iter().flat_map(|(folder, arrows)| upward(folder, arrows)).collect();
         let listed = counts.iter().find(|(name, _)| *name == folder);
@@ -53,6 +51,18 @@ fn check_against(counts: &[(&str, usize)], tree: &Tree, findings: &mut Vec<Findi
     }
 }
 
+pub(super) fn crates(tree: &Tree) -> Crates<'_> {
+    let mut crates = Crates::new();
+    for (file, rust) in tree.rust() {
+        if let Some((folder, path)) = file.path.split_once("/src/")
+            && let Some(module) = module(path)
+        {
+            crates.entry(folder).or_default().insert(module, rust);
+        }
+    }
+    crates
+}
+
 /// The module of a file below `src`; `None` for tests and for the root of a program.
 fn module(path: &str) -> Option<ModulePath> {
     let mut parts: ModulePath = path.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
@@ -66,12 +76,10 @@ fn module(path: &str) -> Option<ModulePath> {
 }
 
 /// The arrows between the modules of each folder.
-fn folders(files: &BTreeMap<ModulePath, &RustText>) -> BTreeMap<ModulePath, Arrows> {
+fn folders(files: &Modules<'_>) -> BTreeMap<ModulePath, Arrows> {
     let mut folders: BTreeMap<ModulePath, Arrows> = BTreeMap::new();
     for (from, rust) in files {
-        let targets: BTreeSet<ModulePath> =
-            imports(rust).iter().filter_map(|path| resolve(files, from, path)).collect();
-        for to in &targets {
+        for to in &targets(files, from, rust) {
             let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
             let name = |path: &ModulePath| path.get(shared).map_or(OWN, String::as_str).to_owned();
             let arrows = folders.entry(from[..shared].to_vec()).or_default();
@@ -79,6 +87,11 @@ fn folders(files: &BTreeMap<ModulePath, &RustText>) -> BTreeMap<ModulePath, Arro
         }
     }
     folders
+}
+
+/// The other files of its crate that a file imports from.
+pub(super) fn targets(files: &Modules<'_>, from: &ModulePath, rust: &RustText) -> BTreeSet<ModulePath> {
+    imports(rust).iter().filter_map(|path| resolve(files, from, path)).collect()
 }
 
 /// The paths of all `use` items outside tests.
@@ -123,11 +136,7 @@ fn expand(text: &str, before: &[String], paths: &mut Vec<Vec<String>>) {
 }
 
 /// The other file that an import leads to; `None` for another crate.
-fn resolve(
-    files: &BTreeMap<ModulePath, &RustText>,
-    from: &ModulePath,
-    path: &[String],
-) -> Option<ModulePath> {
+fn resolve(files: &Modules<'_>, from: &ModulePath, path: &[String]) -> Option<ModulePath> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     let (base, rest) = match path.first()?.as_str() {
         "crate" => (&from[..0], &path[1..]),

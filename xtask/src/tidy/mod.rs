@@ -18,6 +18,7 @@
 
 mod allow;
 mod bounds;
+pub(crate) mod figures;
 mod imports;
 mod markdown;
 mod modules;

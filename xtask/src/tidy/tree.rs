@@ -41,8 +41,12 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn of_workspace() -> Result<Self, String> {
+        Self::of_checkout(&workspace::root())
+    }
+
+    pub(crate) fn of_checkout(root: &Path) -> Result<Self, String> {
         let mut tree = Self { files: Vec::new(), paths: BTreeSet::new() };
-        tree.walk(&workspace::root(), "")?;
+        tree.walk(root, "")?;
         Ok(tree)
     }
 

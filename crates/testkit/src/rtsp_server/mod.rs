@@ -67,7 +67,7 @@ impl Server {
                         Ok((stream, _)) => {
                             let (stop, seen, behaviour) = (stop.clone(), seen.clone(), behaviour.clone());
                             threads.push(std::thread::spawn(move || {
-                                Session::new(stream, behaviour, seen).run(&stop);
+                                ClientSession::new(stream, behaviour, seen).run(&stop);
                             }));
                         }
                         Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -115,7 +115,7 @@ struct Playing {
     stalled_until: Option<Instant>,
 }
 
-struct Session {
+struct ClientSession {
     stream: TcpStream,
     behaviour: Arc<Behaviour>,
     seen: Arc<Seen>,
@@ -142,7 +142,7 @@ fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-impl Session {
+impl ClientSession {
     fn new(stream: TcpStream, behaviour: Arc<Behaviour>, seen: Arc<Seen>) -> Self {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_micros(500))).unwrap();
