@@ -1,6 +1,8 @@
 //! The control side's end of an engine: start it, talk to it, stop it.
 
+use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -51,8 +53,8 @@ pub struct EngineHandle {
     engine_bell: Arc<EventBell>,
     control_bell: Arc<EventBell>,
     sheets: LoopSheets,
-    /// How the kernel calls its thread.
-    tid: i32,
+    /// The scheduler statistics of its thread; read many times, opened once.
+    schedstat: Option<File>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -109,21 +111,37 @@ impl EngineHandle {
                 core.run();
             })?;
         let tid = is_ready.recv().map_err(std::io::Error::other)??;
-        Ok(Self { commands, events, engine_bell: bell, control_bell, sheets, tid, thread: Some(handle) })
+        let schedstat = File::open(format!("/proc/self/task/{tid}/schedstat")).ok();
+        let thread = Some(handle);
+        Ok(Self { commands, events, engine_bell: bell, control_bell, sheets, schedstat, thread })
     }
 
-    /// Hands over a command.
+    /// Hands over a command, and wakes the engine.
+    ///
+    /// # Errors
+    /// As of [`EngineHandle::push`].
+    #[allow(clippy::result_large_err)] // a command is one cache line by design
+    pub fn send(&mut self, command: Command) -> Result<(), Command> {
+        self.push(command)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Hands over a command. An engine that sleeps finds it when it wakes: [`EngineHandle::ring`] behind the last of several.
     ///
     /// # Errors
     /// Gives the command back when the ring is full or the engine's thread is gone: try again after its events.
     #[allow(clippy::result_large_err)] // a command is one cache line by design
-    pub fn send(&mut self, command: Command) -> Result<(), Command> {
+    pub fn push(&mut self, command: Command) -> Result<(), Command> {
         if self.commands.is_abandoned() {
             return Err(command);
         }
-        self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)?;
+        self.commands.push(command).map_err(|rtrb::PushError::Full(command)| command)
+    }
+
+    /// Wakes the engine, if it sleeps.
+    pub fn ring(&self) {
         self.engine_bell.ring();
-        Ok(())
     }
 
     /// The next event, if any.
@@ -150,7 +168,10 @@ impl EngineHandle {
     /// Returns the core time that the kernel has counted for the engine's thread; `None` if the
     /// kernel does not count it.
     pub fn core_time(&self) -> Option<CoreTime> {
-        let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.tid)).ok()?;
+        // Three numbers of 64 bits.
+        let mut bytes = [0; 64];
+        let len = self.schedstat.as_ref()?.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..len]).ok()?;
         // Time on the processor, time waiting for it, time slices (Documentation/scheduler/sched-stats.rst).
         let mut numbers = text.split(' ').map(|number| number.parse().ok());
         let (running_ns, waited_ns) = (numbers.next()??, numbers.next()??);

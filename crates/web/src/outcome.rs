@@ -22,7 +22,7 @@ pub struct OrderDone {
 #[derive(Debug)]
 pub struct Outcome(Arc<Mutex<Slot>>);
 
-/// What is counted of an order when its outcome is known.
+/// The counters of an order, updated when its outcome is known.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) totals: Arc<Totals>,
@@ -36,7 +36,7 @@ pub(crate) struct Counted {
 struct Slot {
     delivery: Option<Delivery>,
     waker: Option<Waker>,
-    /// Whoever waits need not be woken to hear that all was sent.
+    /// The waiting task is not woken if everything was sent.
     is_quiet: bool,
 }
 

@@ -1,5 +1,5 @@
 //! A viewer's connection in the kernel, watched for what arrives and not for room. An engine that writes media to it makes room come and go
-//! all the time, and none of that is for this thread; only a write that found no room waits for it.
+//! all the time, which does not concern this thread; only a write that found no room waits for it.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -87,7 +87,7 @@ impl AsyncRead for PlainStream {
             match ready.try_io(|socket| socket.get_ref().read(room)) {
                 Ok(Ok(count)) => {
                     if (1..room.len()).contains(&count) {
-                        // Nothing is left: it need not be asked. What comes from now on is a new event.
+                        // The socket is empty: another read would find nothing. Later bytes raise a new event.
                         ready.clear_ready();
                     }
                     buf.advance(count);

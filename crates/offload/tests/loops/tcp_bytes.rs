@@ -256,7 +256,7 @@ fn beginning_of_bytes_wakes_no_thread_and_their_end_does() {
     assert!(is_rung(&bell));
 }
 
-/// The loop needs no command for what follows, and tells all of it in one turn.
+/// The loop needs no further command, and reports all steps in one turn.
 #[test]
 fn stream_with_one_run_is_closed_and_its_connection_returned_behind_it() {
     let film = film_bytes(PACKETS);

@@ -9,12 +9,14 @@ use crate::admission::EngineFigures;
 
 /// One engine, as the control thread reaches it.
 pub trait EnginePort: Send {
-    /// Hands over a command; the engine carries commands out in this order.
+    /// Hands over a command; the engine carries commands out in this order, when it wakes or is rung for.
     ///
     /// # Errors
     /// Gives the command back when there is no room for it now, or the engine has ended.
     #[allow(clippy::result_large_err)] // a command is one cache line by design
     fn send(&mut self, command: Command) -> Result<(), Command>;
+    /// Wakes the engine for its new commands.
+    fn ring(&self) {}
     /// The next event.
     fn poll_event(&mut self) -> Option<Event>;
     /// Readable when there may be events.
@@ -31,7 +33,11 @@ pub trait EnginePort: Send {
 
 impl EnginePort for EngineHandle {
     fn send(&mut self, command: Command) -> Result<(), Command> {
-        EngineHandle::send(self, command)
+        EngineHandle::push(self, command)
+    }
+
+    fn ring(&self) {
+        EngineHandle::ring(self);
     }
 
     fn poll_event(&mut self) -> Option<Event> {

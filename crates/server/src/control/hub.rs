@@ -68,6 +68,9 @@ struct EngineLink {
     handle: Box<dyn EnginePort>,
     /// Commands that the ring had no room for, in their order.
     waiting: VecDeque<Command>,
+    /// It was not woken yet for its newest commands. It is woken once for several: on a core that both
+    /// share, each wake-up interrupts the control thread.
+    has_unrung: bool,
     gone: bool,
 }
 
@@ -81,7 +84,7 @@ impl Hub {
         sheets: ControlSheets,
         checked: mpsc::UnboundedSender<ConnKey>,
     ) -> Self {
-        let link = |handle| EngineLink { handle, waiting: VecDeque::new(), gone: false };
+        let link = |handle| EngineLink { handle, waiting: VecDeque::new(), has_unrung: false, gone: false };
         Self {
             clock,
             service,
@@ -247,6 +250,19 @@ impl Hub {
 
     /// Carries out the outputs of the service and of the session server.
     pub(super) fn flush(&mut self) {
+        self.flush_unrung();
+        self.ring_engines();
+    }
+
+    fn ring_engines(&mut self) {
+        for link in self.engines.iter_mut().filter(|link| link.has_unrung) {
+            link.has_unrung = false;
+            link.handle.ring();
+        }
+    }
+
+    /// Does the same for a caller that flushes again at once: engines are not woken yet.
+    pub(super) fn flush_unrung(&mut self) {
         let now = self.now();
         self.rtsp().drain_service(now);
         while let Some(output) = self.server.poll_output() {
@@ -368,6 +384,7 @@ impl Hub {
                 link.waiting.push_front(command);
                 return self.backlog.notify_one();
             }
+            link.has_unrung = true;
         }
     }
 
@@ -378,6 +395,7 @@ impl Hub {
                 self.push_waiting(engine);
             }
         }
+        self.ring_engines();
         let waiting = self.engines.iter().any(|link| !link.waiting.is_empty());
         if !self.is_congested() {
             self.room.notify_waiters();
@@ -505,6 +523,7 @@ impl Hub {
         for engine in 0..self.engines.len() {
             self.send(engine, Command::Stop);
         }
+        self.ring_engines();
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {

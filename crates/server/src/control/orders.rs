@@ -264,7 +264,11 @@ impl Hub {
 
     fn try_order(&mut self, conn: ConnKey, wanted: &OrderedBytes) -> Result<StreamKey, Refusal> {
         let tried = self.admit_order(conn, wanted);
-        self.flush();
+        match tried {
+            // The command to play follows.
+            Ok(_) => self.flush_unrung(),
+            Err(_) => self.flush(),
+        }
         tried
     }
 

@@ -59,7 +59,7 @@ impl Service {
         self.command(engine, Command::Close { stream: place });
     }
 
-    /// Keeps what the stream needs until its engine has let go of its place.
+    /// Marks the stream as closing; it keeps its place until the engine has released it.
     fn begin_closing(
         &mut self,
         now: Instant,

@@ -69,7 +69,7 @@ fn byte_order_ends_in_any_state_when_viewer_disconnects() {
     }
 }
 
-/// The engine has let go of the stream and the connection, and the service ends both before it hears of that.
+/// The engine has released the stream and the connection, and the service ends both before the event arrives.
 #[test]
 fn byte_order_ended_while_its_engine_lets_go_leaves_nothing() {
     let mut desk = Desk::new();
