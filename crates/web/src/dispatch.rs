@@ -118,9 +118,13 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
         ResourceKind::TvPlaylist => return api::tv_playlist(seen),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
-        ResourceKind::LiveMaster | ResourceKind::LivePlaylist => {
+        ResourceKind::LiveMaster
+        | ResourceKind::LivePlaylist
+        | ResourceKind::LivePartsMaster
+        | ResourceKind::LivePartsPlaylist => {
             return live::playlist(routed, seen).await.unwrap_or_else(|refused| refused);
         }
+        ResourceKind::LivePart => return live::part(routed, seen).await,
         ResourceKind::LiveSegment => return live::segment(request, seen, found, source.id),
         ResourceKind::LiveInput | ResourceKind::ApiLiveTitle => return live::state(seen, &found.name),
         ResourceKind::LiveRecording => return recordings::state(shared, found),

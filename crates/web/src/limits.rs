@@ -162,6 +162,14 @@ pub const LEAST_REPLY_RATE: u64 = 16 * 1024;
 /// Fewest segments of a live title in its playlist: players begin three before the last one (RFC 8216 section 6.3.3), and one that was late finds
 /// where it was.
 pub const LISTED_LIVE_SEGMENTS: usize = 6;
+/// Longest part of a segment of a live title. A player stays three of them behind the newest one; each costs two
+/// requests.
+pub const PART_TICKS: u64 = MEDIA_HZ / 2;
+/// How far in advance a player may ask for parts that do not exist yet (draft-pantos-hls-rfc8216bis section 6.2.5.2: the
+/// Advance Part Limit).
+pub const MAX_PARTS_AHEAD: u64 = 3 * MEDIA_HZ / PART_TICKS;
+/// Longest time that a request waits for such a part: three target durations of the shortest segments. Then the playlist is as it was.
+pub const MAX_LIVE_WAIT: Duration = Duration::from_secs(6);
 /// How often a connection that brings live media is looked after while nothing comes: its silence is reported after seconds.
 pub const LIVE_LOOK_EVERY: Duration = Duration::from_millis(250);
 

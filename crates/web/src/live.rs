@@ -7,6 +7,8 @@ use millrace_core::units::BitRate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::limits::MAX_PARTS_AHEAD;
+
 /// A title that is sent while its source sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LiveStatus {
@@ -27,6 +29,8 @@ pub struct LiveStatus {
     pub file: String,
     /// Address of its playlist.
     pub hls: String,
+    /// Address of its playlist in parts of segments, for players of low-latency HLS.
+    pub low_latency_hls: String,
     /// The path of its RTSP address.
     pub rtsp: String,
     /// Its items, if it is a channel of stored titles; for this machine and users who manage.
@@ -166,6 +170,10 @@ pub struct LiveWindow {
     pub listed: usize,
     /// The segments, the oldest first.
     pub pieces: Vec<LivePiece>,
+    /// The parts of the segment that grows behind them.
+    pub growing: Vec<LivePart>,
+    /// The source was interrupted before these.
+    pub is_growing_discontinuous: bool,
 }
 
 /// A segment of a live title.
@@ -179,6 +187,46 @@ pub struct LivePiece {
     pub length: MediaTicks,
     /// The source was interrupted before it.
     pub is_discontinuous: bool,
+    /// Its parts; none of older segments.
+    pub parts: Vec<LivePart>,
+}
+
+/// A part of a segment, which can be fetched before the segment is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivePart {
+    /// Its bytes in the title.
+    pub bytes: Range<u64>,
+    /// Its media time.
+    pub length: MediaTicks,
+    /// A player can begin with it.
+    pub is_independent: bool,
+}
+
+/// How far the segments of a live title have grown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveEdge {
+    /// The number of the segment that grows.
+    pub segment: u32,
+    /// Its parts that are complete.
+    pub parts: usize,
+}
+
+impl LiveEdge {
+    /// Whether there is this part of a segment, or without one the segment.
+    pub(crate) fn has(self, segment: u32, part: Option<u32>) -> bool {
+        segment < self.segment
+            || segment == self.segment && part.is_some_and(|part| (part as usize) < self.parts)
+    }
+
+    /// Whether a player may ask for it in advance (draft-pantos-hls-rfc8216bis section 6.2.5.2).
+    pub(crate) fn is_near(self, segment: u32, part: Option<u32>) -> bool {
+        let there = match segment.wrapping_sub(self.segment) {
+            0 => self.parts as u64,
+            1 => 0,
+            _ => return segment < self.segment,
+        };
+        u64::from(part.unwrap_or(0)).saturating_sub(there) <= MAX_PARTS_AHEAD
+    }
 }
 
 /// Why a client cannot feed a live title, or a source cannot be added or removed.

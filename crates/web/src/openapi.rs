@@ -139,8 +139,13 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
     let of = |types, how, errors| Told { types, schema: None, how, errors };
     let of_json = |schema, errors| Told { schema: Some(schema), ..of(&["application/json"], Plain, errors) };
     match kind {
-        ResourceKind::LiveStream | ResourceKind::LiveSegment => of(&["video/mp2t"], Plain, &[404, 503]),
-        ResourceKind::LiveMaster | ResourceKind::LivePlaylist => of(&[M3U8], Tagged, &[404, 503]),
+        ResourceKind::LiveStream | ResourceKind::LiveSegment | ResourceKind::LivePart => {
+            of(&["video/mp2t"], Plain, &[404, 503])
+        }
+        ResourceKind::LiveMaster | ResourceKind::LivePlaylist | ResourceKind::LivePartsMaster => {
+            of(&[M3U8], Tagged, &[404, 503])
+        }
+        ResourceKind::LivePartsPlaylist => of(&[M3U8], Tagged, &[400, 404, 503]),
         ResourceKind::LiveInput | ResourceKind::ApiLiveTitle => {
             of_json(reference::<LiveStatus>(schemas), &[404])
         }
@@ -197,6 +202,9 @@ fn query_of(route: &Route, method: Method) -> &'static [&'static str] {
     match (method, route.kind, route.needs) {
         (Method::Put, ResourceKind::Upload | ResourceKind::File, _) => &["replace"],
         (Method::Get | Method::Head, ResourceKind::QrCode, _) => &["text"],
+        (Method::Get | Method::Head, ResourceKind::LivePartsPlaylist, _) => {
+            &["_HLS_msn", "_HLS_part", "until", "sign"]
+        }
         (Method::Get | Method::Head, _, Needs::Watch) => &["until", "sign"],
         _ => &[],
     }

@@ -64,6 +64,10 @@ pub(crate) enum ResourceKind {
     LiveMaster,
     LivePlaylist,
     LiveSegment,
+    /// The same in parts of segments, for players of low-latency HLS.
+    LivePartsMaster,
+    LivePartsPlaylist,
+    LivePart,
     /// Where the media of a live title is brought.
     LiveInput,
     /// A live title is recorded as long as this is there.
@@ -158,6 +162,21 @@ pub(crate) const ROUTES: &[Route] = &[
     ),
     media("/live/{name}/media.m3u8", ResourceKind::LivePlaylist, "HLS: the newest segments of a live title"),
     media("/live/{name}/{version}/{number}.ts", ResourceKind::LiveSegment, "HLS: a segment of a live title"),
+    media(
+        "/live/{name}/low-latency.m3u8",
+        ResourceKind::LivePartsMaster,
+        "Low-latency HLS: a live title, with a session for its viewer",
+    ),
+    media(
+        "/live/{name}/parts.m3u8",
+        ResourceKind::LivePartsPlaylist,
+        "Low-latency HLS: the newest parts of a live title; waits for parts that a player asks for in advance",
+    ),
+    media(
+        "/live/{name}/{version}/{number}/{part}.ts",
+        ResourceKind::LivePart,
+        "Low-latency HLS: a part of a segment of a live title",
+    ),
     media("/titles/{name}/index.m3u8", ResourceKind::Master, "HLS: the renditions of a title"),
     media("/titles/{name}/media.m3u8", ResourceKind::Media, "HLS: the segments of a title"),
     media("/titles/{name}/hls/{version}/{number}.ts", ResourceKind::Segment, "HLS: a segment"),
@@ -351,13 +370,16 @@ pub(crate) struct RouteMatch {
     pub(crate) track: u16,
     /// `{number}`.
     pub(crate) number: u32,
+    /// `{part}`.
+    pub(crate) part: u32,
 }
 
 /// The route of a path (without its query).
 pub(crate) fn find(path: &str) -> Option<RouteMatch> {
     ROUTES.iter().find_map(|route| {
         let (version, file) = (String::new(), String::new());
-        let mut found = RouteMatch { route, name: String::new(), version, file, track: 0, number: 0 };
+        let mut found =
+            RouteMatch { route, name: String::new(), version, file, track: 0, number: 0, part: 0 };
         let (mut wanted, mut parts) = (route.path.split('/'), path.split('/'));
         loop {
             match (wanted.next(), parts.next()) {
@@ -402,6 +424,7 @@ fn take(wanted: &str, part: &str, found: &mut RouteMatch) -> Option<()> {
         "version" => found.version = name(value)?,
         "file" => found.file = name(value)?,
         "track" => found.track = u16::try_from(number(value)?).ok()?,
+        "part" => found.part = number(value)?,
         _ => found.number = number(value)?,
     }
     Some(())
@@ -498,6 +521,7 @@ mod tests {
                     .replace("{file}", "de.vtt")
                     .replace("{track}", "2")
                     .replace("{number}", "1")
+                    .replace("{part}", "3")
             })
             .collect();
         for (path, route) in paths.iter().zip(ROUTES) {

@@ -22,11 +22,11 @@ use millrace_store::volume::TitleInfo;
 use millrace_store::volume::UploadNames;
 use schemars::JsonSchema;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub use crate::live::{
-    LiveCast, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, PlayedChannel,
-    RecordingRefusal, RecordingWish, SkippedItem,
+    LiveCast, LiveEdge, LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
+    NewLiveSource, PlayedChannel, RecordingRefusal, RecordingWish, SkippedItem,
 };
 use crate::outcome::OrderDone;
 use crate::reload::ReloadReport;
@@ -47,6 +47,11 @@ pub trait Site: Send + Sync + 'static {
 
     /// The segments of the live title of this name. From memory.
     fn live_window(&self, _name: &str) -> Option<LiveWindow> {
+        None
+    }
+
+    /// How far the segments of the live title of this name have grown, now and from now on.
+    fn live_edge(&self, _name: &str) -> Option<watch::Receiver<LiveEdge>> {
         None
     }
 

@@ -35,6 +35,8 @@ pub struct LivePacket<'a> {
     pub flags: u8,
     /// Never less than that of the packet before.
     pub time: MediaTicks,
+    /// Number of the first TS packet in it that begins a picture; of a program without video, a frame of audio.
+    pub begins_unit: Option<u8>,
 }
 
 /// Where packets go.
@@ -85,6 +87,7 @@ pub struct LivePacker {
     part: [u8; DEFAULT_PACKET_BYTES],
     filled: usize,
     flags: u8,
+    begins_unit: Option<u8>,
     time: MediaTicks,
     last_access: Option<u64>,
     /// The next clock reference is marked as a discontinuity.
@@ -109,6 +112,7 @@ impl LivePacker {
             part: [0; DEFAULT_PACKET_BYTES],
             filled: 0,
             flags: 0,
+            begins_unit: None,
             time: MediaTicks(0),
             last_access: None,
             is_broken: false,
@@ -364,17 +368,21 @@ impl LivePacker {
         let place = &mut self.part[self.filled..][..TS_PACKET_BYTES];
         place.copy_from_slice(bytes);
         let packet = TsPacket(bytes);
-        let is_clock = self.follows.clock == Some(packet.pid());
+        let FollowedStreams { clock, video, audio } = self.follows;
+        if packet.starts_unit() && (packet.pid() == video || packet.pid() == audio) {
+            self.begins_unit.get_or_insert((self.filled / TS_PACKET_BYTES) as u8);
+        }
+        let is_clock = clock == Some(packet.pid());
         if self.is_broken && is_clock && packet.adaptation().is_some_and(|field| field.pcr().is_some()) {
             place[ADAPTATION_FLAGS] |= DISCONTINUITY_INDICATOR;
             self.is_broken = false;
         }
         self.filled += TS_PACKET_BYTES;
         if self.filled == DEFAULT_PACKET_BYTES {
-            let (flags, time) = (std::mem::take(&mut self.flags), self.time);
+            let (flags, begins_unit) = (std::mem::take(&mut self.flags), self.begins_unit.take());
             self.filled = 0;
             if self.gives() {
-                out(LivePacket { bytes: &self.part, flags, time });
+                out(LivePacket { bytes: &self.part, flags, time: self.time, begins_unit });
             }
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use millrace_core::limits::{EXTENT_BYTES, FEEDER_EXTENTS, MIN_LIVE_EXTENTS};
 use millrace_core::time::MEDIA_HZ;
+use millrace_web::limits::PART_TICKS;
 
 /// Usual window of a live title: half a minute of 8 Mb/s. Viewers that lag by more are ended.
 pub const DEFAULT_LIVE_BYTES: u64 = 32 << 20;
@@ -62,6 +63,14 @@ pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
 pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ - MEDIA_HZ / 10;
 /// Most segments kept of a live title: half an hour. Half of them are in its playlist, which then has 27 KB.
 pub const MAX_LIVE_SEGMENTS: usize = 900;
+/// Shortest part of a segment, but for the last one: 85 % of the longest
+/// (draft-pantos-hls-rfc8216bis section 4.4.4.9).
+pub const MIN_PART_TICKS: u64 = PART_TICKS * 85 / 100;
+/// Most parts of a segment. A source that sends no key picture for a minute has none of its segments in parts.
+pub const MAX_SEGMENT_PARTS: usize = 120;
+/// Newest segments whose parts are kept. A playlist has those of its last three target durations, which are
+/// six segments if the longest is twice as long as the others.
+pub const SEGMENTS_WITH_PARTS: usize = 16;
 /// Pause before a source that has ended is fetched again: cameras that restart are back within seconds.
 pub const MIN_PULL_PAUSE: Duration = Duration::from_secs(1);
 /// The pause doubles with each failure up to this: a camera that is switched on again is seen within half a minute, and one that is

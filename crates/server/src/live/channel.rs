@@ -13,9 +13,11 @@ use millrace_core::time::{MediaTicks, NS_PER_S};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::clock::MonotonicClock;
+use millrace_web::LiveEdge;
+use tokio::sync::watch;
 
 use super::choice::SourceRank;
-use super::segments::{LiveSegment, Segmenter};
+use super::segments::{HeldSegments, Segmenter};
 use super::state::SourceState;
 use super::tap::RecordingTap;
 use crate::cast::ChannelReport;
@@ -121,6 +123,8 @@ pub struct LiveChannel {
     /// Number of packets before the newest one that viewers can still get.
     window: u32,
     points: Mutex<LivePoints>,
+    /// The end of its segments, for those who wait for more.
+    segments_edge: watch::Sender<LiveEdge>,
     /// Number of the next packet, and media time of the last one.
     edge: AtomicU32,
     newest: AtomicU64,
@@ -162,6 +166,7 @@ impl LiveChannel {
                 access: VecDeque::with_capacity(MAX_LIVE_POINTS),
                 segments: Segmenter::default(),
             }),
+            segments_edge: watch::Sender::default(),
             edge: AtomicU32::new(0),
             newest: AtomicU64::new(0),
             mean_rate: AtomicU64::new(0),
@@ -276,29 +281,48 @@ impl LiveChannel {
             access.pop_front();
         }
         access.push_back(point);
-        segments.point(point.packet, point.time);
+        let ends_segment = segments.point(point.packet, point.time);
         segments.forget_before(first);
+        if ends_segment {
+            self.segments_edge.send_replace(segments.edge());
+        }
+    }
+
+    /// A packet has come in which a picture begins with this TS packet, or none.
+    pub(super) fn add_packet(&self, packet: u32, time: MediaTicks, begins_unit: Option<u8>, is_access: bool) {
+        let segments = &mut lock(&self.points).segments;
+        if segments.packet(packet, time, begins_unit, is_access) {
+            self.segments_edge.send_replace(segments.edge());
+        }
+    }
+
+    /// The end of its segments, as they grow.
+    pub fn segments_edge(&self) -> watch::Receiver<LiveEdge> {
+        self.segments_edge.subscribe()
     }
 
     /// The stream was interrupted before this packet; `time` is that of the packet before it.
     pub(super) fn add_break(&self, packet: u32, time: MediaTicks) {
-        lock(&self.points).segments.break_before(packet, time);
+        let segments = &mut lock(&self.points).segments;
+        segments.break_before(packet, time);
+        self.segments_edge.send_replace(segments.edge());
     }
 
-    /// The segments that viewers can fetch, the oldest first, the breaks before them, and how many of the newest may be listed. These are in the
-    /// newer half of the window: one that is listed no longer can be fetched for as long as its playlist lasts (RFC 8216 section 6.2.2).
-    pub fn segments(&self) -> (Vec<LiveSegment>, u32, usize) {
-        let (mut segments, mut breaks) = lock(&self.points).segments.held();
+    /// The segments that viewers can fetch, and how many of the newest may be listed. These are in the newer half of the window: one that is
+    /// listed no longer can be fetched for as long as its playlist lasts (RFC 8216 section 6.2.2).
+    pub fn segments(&self) -> (HeldSegments, usize) {
+        let mut held = lock(&self.points).segments.held();
+        let HeldSegments { segments, breaks_before, .. } = &mut held;
         let edge = self.edge.load(Ordering::Acquire);
         let first = edge.saturating_sub(self.window);
         let first_listed = edge.saturating_sub(self.window / 2);
         segments.retain(|segment| {
             let is_held = segment.packets.start >= first;
-            breaks += u32::from(!is_held && segment.is_discontinuous);
+            *breaks_before += u32::from(!is_held && segment.is_discontinuous);
             is_held
         });
         let listed = segments.iter().filter(|segment| segment.packets.start >= first_listed).count();
-        (segments, breaks, listed.min(MAX_LIVE_SEGMENTS / 2))
+        (held, listed.min(MAX_LIVE_SEGMENTS / 2))
     }
 
     /// Distinguishes this title from an earlier one of the same name.
@@ -374,13 +398,14 @@ mod tests {
         channel.add_break(30, MediaTicks(3 * MEDIA_HZ));
         channel.add_point(point(30, 10));
         channel.add_point(point(50, 12));
-        let numbers = |held: &[LiveSegment]| held.iter().map(|segment| segment.number).collect::<Vec<_>>();
+        let numbers =
+            |held: &HeldSegments| held.segments.iter().map(|segment| segment.number).collect::<Vec<_>>();
         channel.publish_edge(130, MediaTicks(20 * MEDIA_HZ));
-        let (held, breaks, _) = channel.segments();
-        assert_eq!((numbers(&held), breaks), (vec![2], 0));
+        let (held, _) = channel.segments();
+        assert_eq!((numbers(&held), held.breaks_before), (vec![2], 0));
         channel.publish_edge(131, MediaTicks(20 * MEDIA_HZ));
-        let (held, breaks, _) = channel.segments();
-        assert_eq!((numbers(&held), breaks), (vec![], 1));
+        let (held, _) = channel.segments();
+        assert_eq!((numbers(&held), held.breaks_before), (vec![], 1));
     }
 
     #[test]
@@ -391,8 +416,8 @@ mod tests {
         }
         let listed = |edge| {
             channel.publish_edge(edge, MediaTicks(20 * MEDIA_HZ));
-            let (held, _, listed) = channel.segments();
-            (held.len(), listed)
+            let (held, listed) = channel.segments();
+            (held.segments.len(), listed)
         };
         // The last point has begun a segment that is not there yet.
         assert_eq!(listed(50), (9, 9), "nothing is about to go");

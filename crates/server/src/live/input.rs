@@ -234,7 +234,7 @@ impl LiveOutput {
     fn feed(&mut self, packet: LivePacket<'_>) {
         let number = self.feeder.next_packet();
         self.channel.tap().take(&packet);
-        let LivePacket { bytes, flags, time } = packet;
+        let LivePacket { bytes, flags, time, begins_unit } = packet;
         // The clocks of two sources differ by a little.
         let time = time.max(self.newest);
         self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
@@ -246,9 +246,11 @@ impl LiveOutput {
                     self.channel.add_break(number, self.newest);
                 }
                 self.newest = time;
-                if flags & PacketMeta::RANDOM_ACCESS != 0 {
+                let is_access = flags & PacketMeta::RANDOM_ACCESS != 0;
+                if is_access {
                     self.channel.add_point(AccessPoint { packet: number, time });
                 }
+                self.channel.add_packet(number, time, begins_unit, is_access);
             }
             Err(FeedError::NoRoom | FeedError::Size(_)) => self.counters.no_room += 1,
             Err(FeedError::Closed | FeedError::TooLong) => self.is_full = true,

@@ -25,6 +25,7 @@ mod e2e_library;
 mod e2e_link;
 mod e2e_live;
 mod e2e_live_sources;
+mod e2e_low_latency;
 mod e2e_machines;
 mod e2e_made_on_use;
 mod e2e_members;

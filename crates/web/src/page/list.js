@@ -12,9 +12,9 @@ function prepared(title) {
 }
 
 // A live title as one of the list: it has no length, and is the newest of all.
-function preparedLive({ name, message, bits_per_s, file, hls, recording }) {
+function preparedLive({ name, message, bits_per_s, file, hls, low_latency_hls, recording }) {
   const own = 'live/' + name;
-  return prepared({ id: own, name: own, title: name, isLive: true, message, recording, file, hls, streams: [],
+  return prepared({ id: own, name: own, title: name, isLive: true, message, recording, file, hls, inParts: low_latency_hls, streams: [],
     mean_bits_per_s: bits_per_s, duration_s: Infinity, added_unix_s: Infinity });
 }
 

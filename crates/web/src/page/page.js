@@ -296,7 +296,7 @@ async function start(title) {
   if (playing.title !== title) return;
   if (library && library.isSupported()) {
     if (lacksPictures(title)) failed(cannotDecode(title));
-    else playWith(library, title, lackingAudio(title).length ? address(title.cmaf) : source);
+    else playWith(library, title, title.inParts ? address(title.inParts) : lackingAudio(title).length ? address(title.cmaf) : source);
   } else if (isNative) {
     video.src = source;
     begin();
@@ -342,7 +342,7 @@ function playWith(Hls, title, source) {
   hls.on(Hls.Events.ERROR, (_, data) => {
     const whole = address(title.hls);
     if (data.details === Hls.ErrorDetails.MANIFEST_LOAD_ERROR && source !== whole) {
-      // It cannot be had with its sounds apart.
+      // It cannot be had with its sounds apart, or in parts.
       hls.destroy();
       playWith(Hls, title, whole);
     } else {

@@ -11,6 +11,7 @@ mod floods;
 mod h2;
 mod hls;
 mod liars;
+mod live_parts;
 mod media;
 mod offered;
 mod openapi;

@@ -39,7 +39,8 @@ pub(crate) fn examples(client: &mut Client) -> Vec<(&'static str, String)> {
             .replace("{name}", name)
             .replace("{file}", "de.vtt")
             .replace("{version}", version)
-            .replace("{track}", track);
+            .replace("{track}", track)
+            .replace("{part}", "3");
         path.replace("{number}", number)
     };
     millrace_web::routes().map(|path| (path, fill(path))).collect()

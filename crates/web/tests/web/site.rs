@@ -23,13 +23,14 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveCast, LiveFeed, LivePiece,
-    LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
-    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
+    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveCast, LiveEdge, LiveFeed,
+    LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
+    OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
     ReloadReport, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle,
     WebLimits,
 };
 use tokio::sync::oneshot::{self, Receiver};
+use tokio::sync::watch;
 
 /// What becomes of orders for a title.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +109,27 @@ pub(crate) struct MadeUp {
     pub(crate) room: Option<u64>,
     /// Held by a test, this disk hangs at the beginning of each upload.
     pub(crate) disk: Mutex<()>,
+    /// How far its live titles have grown.
+    pub(crate) live_edge: GrowingEdge,
+}
+
+/// Nine segments, at first.
+pub(crate) struct GrowingEdge(pub(crate) watch::Sender<LiveEdge>);
+
+impl Default for GrowingEdge {
+    fn default() -> Self {
+        Self(watch::Sender::new(LiveEdge { segment: 9, parts: 0 }))
+    }
+}
+
+/// The first parts of a segment of seven TS packets, of which the last is half as long.
+fn parts(number: u32, count: usize) -> Vec<LivePart> {
+    let part = |at: u64| {
+        let from = u64::from(number) * 1316;
+        let bytes = from + at * 376..from + (at * 376 + 376).min(1316);
+        LivePart { bytes, length: MediaTicks(45_000), is_independent: at == 0 }
+    };
+    (0..count as u64).map(part).collect()
 }
 
 impl Film {
@@ -325,6 +347,7 @@ impl Site for MadeUp {
             viewers: 0,
             file: "/live/film.ts".to_owned(),
             hls: "/live/film/index.m3u8".to_owned(),
+            low_latency_hls: "/live/film/low-latency.m3u8".to_owned(),
             rtsp: "/live/film".to_owned(),
             channel: Some(PlayedChannel {
                 item: Some("/srv/a.ts".to_owned()),
@@ -389,6 +412,7 @@ impl Site for MadeUp {
             bytes: u64::from(number) * 1316..u64::from(number + 1) * 1316,
             length: MediaTicks(180_000),
             is_discontinuous: number == 1,
+            parts: parts(number, 4),
         };
         let pieces = (0..9).map(piece).collect();
         self.films.get(name).map(|_| LiveWindow {
@@ -398,7 +422,13 @@ impl Site for MadeUp {
             breaks_before: 7,
             listed: 0,
             pieces,
+            growing: parts(9, self.live_edge.0.borrow().parts),
+            is_growing_discontinuous: false,
         })
+    }
+
+    fn live_edge(&self, name: &str) -> Option<watch::Receiver<LiveEdge>> {
+        self.films.get(name).map(|_| self.live_edge.0.subscribe())
     }
 
     fn feed_live(&self, _name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {

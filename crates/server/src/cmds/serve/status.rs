@@ -16,7 +16,7 @@ use crate::cast::ChannelReport;
 use crate::control::{Snapshot, TurnedAway};
 use crate::live::channel::SourceReport;
 use crate::live::choice::SourceRank;
-use crate::live::segments::LiveSegment;
+use crate::live::segments::{HeldSegments, LiveSegment};
 use crate::live::{LIVE_PREFIX, LiveChannel};
 use crate::service::{CastStatus, Fetcher, TitleEntry};
 use crate::session::{SessionInfo, SessionState};
@@ -108,6 +108,7 @@ pub(super) fn live(channel: &LiveChannel, streams: usize, casts: &[CastStatus]) 
         viewers: (streams.saturating_sub(multicast.len()) as u64) + listeners,
         file: format!("/{LIVE_PREFIX}{name}.ts"),
         hls: format!("/{LIVE_PREFIX}{name}/index.m3u8"),
+        low_latency_hls: format!("/{LIVE_PREFIX}{name}/low-latency.m3u8"),
         rtsp: format!("/{LIVE_PREFIX}{name}"),
         multicast,
     }
@@ -115,13 +116,15 @@ pub(super) fn live(channel: &LiveChannel, streams: usize, casts: &[CastStatus]) 
 
 /// The segments of a live title.
 pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
-    let (segments, breaks_before, listed) = channel.segments();
+    let (HeldSegments { segments, breaks_before, growing, is_growing_discontinuous }, listed) =
+        channel.segments();
     let bytes = channel.packet_bytes();
     let piece = |segment: LiveSegment| LivePiece {
         number: segment.number,
         bytes: u64::from(segment.packets.start) * bytes..u64::from(segment.packets.end) * bytes,
         length: segment.length,
         is_discontinuous: segment.is_discontinuous,
+        parts: segment.parts,
     };
     let TitleEntry { mean_rate, peak_rate, .. } = channel.entry();
     LiveWindow {
@@ -131,6 +134,8 @@ pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
         breaks_before,
         listed,
         pieces: segments.into_iter().map(piece).collect(),
+        growing,
+        is_growing_discontinuous,
     }
 }
 

@@ -24,12 +24,12 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LibraryCopy, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
-    NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport, Secure,
-    Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig,
-    WebHandle, WebLimits,
+    Carrier, Feed, Fetch, LibraryCopy, LiveEdge, LiveFeed, LiveRecording, LiveRefusal, LiveStatus,
+    LiveWindow, NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
+    WebConfig, WebHandle, WebLimits,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::access::Listening;
 use super::library::LibraryNode;
@@ -335,6 +335,10 @@ impl Site for ServerSite {
 
     fn live_window(&self, name: &str) -> Option<LiveWindow> {
         self.live.titles.get(name).map(|channel| status::live_window(&channel))
+    }
+
+    fn live_edge(&self, name: &str) -> Option<watch::Receiver<LiveEdge>> {
+        self.live.titles.get(name).map(|channel| channel.segments_edge())
     }
 
     fn feed_live(&self, name: &str) -> Result<Box<dyn LiveFeed>, LiveRefusal> {
