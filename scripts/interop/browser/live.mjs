@@ -26,7 +26,7 @@ export async function checkLive(page) {
   await page.locator('#titles button[data-name="live/studio"]').click();
   await page.waitForFunction(() => document.querySelector('video').currentTime > 0 && !document.querySelector('video').paused);
   // The player catches up by playing a little faster.
-  await page.waitForFunction((most) => playing.hls.latency > 0 && playing.hls.latency <= most, MOST_LATENCY_S);
+  await page.waitForFunction((most) => playing.hls?.latency > 0 && playing.hls.latency <= most, MOST_LATENCY_S);
   const latency = await page.evaluate(() => playing.hls.latency);
   check(await page.evaluate(() => playing.hls.latestLevelDetails.partList.length > 0), 'the live title is not played in parts');
   await page.getByRole('button', { name: 'Record' }).click();

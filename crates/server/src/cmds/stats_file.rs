@@ -237,11 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn grafana_dashboard_queries_only_existing_counters() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/grafana.json");
-        let dashboard: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        let mut asked = HashSet::new();
-        metrics_in(&dashboard, &mut asked);
+    fn dashboard_and_alerts_query_only_existing_counters() {
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+        let dashboard = serde_json::from_slice(&std::fs::read(guide.join("grafana.json")).unwrap()).unwrap();
+        let rules = Value::String(std::fs::read_to_string(guide.join("alerts.yaml")).unwrap());
+        let [mut asked, of_rules] = [dashboard, rules].map(|queries| {
+            let mut asked = HashSet::new();
+            metrics_in(&queries, &mut asked);
+            asked
+        });
+        assert!(of_rules.len() > 20, "{of_rules:?}");
+        asked.extend(of_rules);
         let there: HashSet<String> = PARTS
             .iter()
             .flat_map(|(part, counters)| {
@@ -249,8 +255,9 @@ mod tests {
             })
             .collect();
         // Of the process, not of a counter: crates/web/src/process.rs.
-        let of_process = ["cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds"]
-            .map(|name| format!("process_{name}"));
+        let of_process =
+            ["cpu_seconds_total", "start_time_seconds", "resident_memory_bytes", "open_fds", "max_fds"]
+                .map(|name| format!("process_{name}"));
         let there: HashSet<String> = there.into_iter().chain(of_process).collect();
         let missing: Vec<_> = asked.difference(&there).collect();
         assert!(missing.is_empty() && asked.len() > 30, "{missing:?} of {}", asked.len());

@@ -123,7 +123,7 @@ pub struct LiveChannel {
     /// Number of packets before the newest one that viewers can still get.
     window: u32,
     points: Mutex<LivePoints>,
-    /// The end of its segments, for those who wait for more.
+    /// The end of its segments; requests for later ones wait on it.
     segments_edge: watch::Sender<LiveEdge>,
     /// Number of the next packet, and media time of the last one.
     edge: AtomicU32,

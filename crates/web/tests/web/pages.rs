@@ -125,7 +125,8 @@ fn routes_answer_each_method_as_documented() {
         }
         let in_words =
             route.replace("{name}", "NAME").replace("{version}", "VERSION").replace("{track}", "TRACK");
-        let in_words = in_words.replace("{number}", "NUMBER").replace("{file}", "FILE");
+        let in_words =
+            in_words.replace("{number}", "NUMBER").replace("{file}", "FILE").replace("{part}", "PART");
         assert!(document.contains(&format!("`{in_words}`")), "{in_words} is not in docs/ref/http.md");
         if ["/titles/{name}", "/api/v1/user"].contains(&route) {
             continue; // nothing, but while something is uploaded, and for users

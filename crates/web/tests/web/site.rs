@@ -122,7 +122,7 @@ impl Default for GrowingEdge {
     }
 }
 
-/// The first parts of a segment of seven TS packets, of which the last is half as long.
+/// The first parts of a segment of seven TS packets; the last part is half as long.
 fn parts(number: u32, count: usize) -> Vec<LivePart> {
     let part = |at: u64| {
         let from = u64::from(number) * 1316;
