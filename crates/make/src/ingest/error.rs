@@ -103,7 +103,6 @@ pub enum IngestError {
         /// The program.
         program: PathBuf,
         /// Of what.
-        #[source]
         exceeded: Exceeded,
     },
     /// The file changed while it was read.

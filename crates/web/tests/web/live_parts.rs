@@ -67,12 +67,14 @@ fn playlist_and_part_are_waited_for() {
         client.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         (spawn(move || client.response(false)), path)
     });
-    // Both are waiting, or have not been read yet: neither may be answered before the part is there.
+    let none_is_answered =
+        || assert!(waiting.iter().all(|(waits, path)| !waits.is_finished() || panic!("{path} was answered")));
     while site.live_edge.0.receiver_count() < 2 {
+        none_is_answered();
         std::thread::sleep(Duration::from_millis(1));
     }
     site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 1 });
-    assert!(waiting.iter().all(|(waits, path)| !waits.is_finished() || panic!("{path} was answered")));
+    none_is_answered();
     site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 2 });
     let [list, part] = waiting.map(|(waits, _)| waits.join().unwrap());
     assert!(
