@@ -37,7 +37,7 @@ pub(super) const BENCH: Bench = Bench {
 
 /// Name, of what it is a part, and the bound: as in [`StartTimes`].
 const TARGETS: [(&str, &str, f64); 4] = [
-    ("start-ready", "of a bare start", 10.0),
+    ("start-ready", "of a bare start", 20.0),
     ("start-describe", "of a bare reply", 50.0),
     ("start-first-packet-udp", "of a bare sleep", 2.0),
     ("start-first-packet-tcp", "of a bare sleep", 1.4),

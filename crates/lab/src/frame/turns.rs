@@ -58,7 +58,10 @@ impl<T> Turns<T> {
                 let at = (step + round) % names.len();
                 let label = || format!("{}, round {}", names[at].as_ref(), round + 1);
                 options.say(&label());
-                turns.seen[at].push(turn(at, round).with_context(label)?);
+                let seen = turn(at, round);
+                // What fails because the user stops it is no failure.
+                options.go_on()?;
+                turns.seen[at].push(seen.with_context(label)?);
             }
         }
         Ok(turns)
