@@ -262,7 +262,7 @@ fn judge(turns: &Turns<SessionTurn>) -> Vec<Promise> {
         none("sessions-checksums", turns.sum(|turn| turn.viewers.receiver.checksum_errors), "packets"),
         none("sessions-visits-loss", sum(&[VISITED], |turn| turn.viewers.lost_in_all()), "packets"),
         none("sessions-visits-failed", went_wrong, "viewers and connections"),
-        none("sessions-visits-left", turns.sum(|turn| turn.left), "things that the server still holds"),
+        none("sessions-visits-left", sum(&[VISITED], |turn| turn.left), "things that the server still holds"),
         late("sessions-visits-lateness-ratio", VISITED),
     ]
 }

@@ -23,7 +23,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "1,000 viewers who go over to eight times the speed within a second, and back, beside 200 who only watch: lateness, loss, processor time",
     not_for: "how long a player takes to show the first picture at the new speed",
     options: &["streams", "rate", "offload", "scratch"],
-    targets: &["switches-lateness-ratio", "switches-loss", "switches-cost"],
+    targets: &["switches-lateness-ratio", "switches-loss", "switches-failed", "switches-cost"],
     needs: &[
         Need::Root,
         Need::Program("ffmpeg", "apt-get install ffmpeg"),
@@ -165,6 +165,11 @@ impl SwitchRun {
         if self.crowd.figures.spoiled { 0 } else { self.crowd.lost }
     }
 
+    /// Viewers that failed, or did not play before time was over.
+    fn failed(&self) -> u64 {
+        self.crowd.fates.otherwise + self.crowd.fates.asking
+    }
+
     fn cost_ratio(&self) -> f64 {
         self.watch.costs().map_or(f64::NAN, |(normal, other)| other / normal)
     }
@@ -184,6 +189,7 @@ fn judge(runs: &Turns<SwitchRun>) -> Vec<Promise> {
     vec![
         Promise::at_most("switches-lateness-ratio", late, LATENESS_RATIO, "of normal speed"),
         Promise::at_most("switches-loss", runs.sum(SwitchRun::lost) as f64, 0.0, "packets"),
+        Promise::at_most("switches-failed", runs.sum(SwitchRun::failed) as f64, 0.0, "viewers"),
         Promise::at_most("switches-cost", cost, COST_RATIO, "of normal speed"),
     ]
 }

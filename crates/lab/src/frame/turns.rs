@@ -10,7 +10,7 @@ use super::noise::NoiseMeter;
 use super::options::Options;
 use super::report::{Promise, TargetState};
 use super::rounds::{LEAST_ROUNDS, Rounds};
-use super::stats::{Interval, median, median_interval_at, ratio_interval};
+use super::stats::{Interval, median, median_interval_at};
 
 /// Measurements of contenders that took turns.
 ///
@@ -77,19 +77,21 @@ impl<T> Turns<T> {
         self.seen[at].iter().map(figure).collect()
     }
 
-    /// The median of a figure.
+    /// The median of a figure, of the turns that have it.
     pub fn median(&self, at: usize, figure: impl Fn(&T) -> f64) -> f64 {
-        median(&self.values(at, figure))
+        median(&finite(self.seen[at].iter().map(figure)))
     }
 
-    /// The median with its interval.
+    /// The median with its interval. Turns without a finite figure are left out: too few of the others leave the target
+    /// undecided, so that more rounds follow, and it is not measured if there is none.
     pub fn interval(&self, at: usize, figure: impl Fn(&T) -> f64) -> Interval {
-        median_interval_at(&self.values(at, figure), self.confidence)
+        median_interval_at(&finite(self.seen[at].iter().map(figure)), self.confidence)
     }
 
-    /// A figure of one contender over that of another in the same round.
+    /// A figure of one contender over that of another in the same round; the same about rounds without one.
     pub fn ratio(&self, of: usize, over: usize, figure: impl Fn(&T) -> f64) -> Interval {
-        ratio_interval(&self.values(of, &figure), &self.values(over, &figure), self.confidence)
+        let pairs = self.seen[of].iter().zip(&self.seen[over]);
+        median_interval_at(&finite(pairs.map(|(of, over)| figure(of) / figure(over))), self.confidence)
     }
 
     /// The confidence of the intervals.
@@ -101,6 +103,10 @@ impl<T> Turns<T> {
     pub fn sum(&self, count: impl Fn(&T) -> u64) -> u64 {
         self.seen.iter().flatten().map(count).sum()
     }
+}
+
+fn finite(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    values.filter(|value| value.is_finite()).collect()
 }
 
 #[cfg(test)]

@@ -48,11 +48,12 @@ fn contender_that_fails_ends_the_benchmark_with_its_name() {
 }
 
 #[test]
-fn turn_without_a_value_is_no_verdict() {
-    let turn = |contender: usize, round: usize| Ok(if (contender, round) == (0, 1) { f64::NAN } else { 1.0 });
-    let options = Options::new("x");
-    let turns = Turns::take(&options, &mut NoiseMeter::start(), &["ours", "theirs"], turn, target).unwrap();
-    assert_eq!((target(&turns)[0].verdict, turns.of(0).len()), (TargetState::NotMeasured, 6));
+fn round_without_a_figure_is_replaced_by_more_rounds() {
+    assert_eq!(decide(&[1.2, f64::NAN, 1.2], 60), (TargetState::Met, 12));
+    assert_eq!(decide(&[1.7, f64::INFINITY, 1.7], 60), (TargetState::Missed, 12));
+    assert_eq!(decide(&[1.2, f64::NAN, 1.2], 0), (TargetState::Undecided, 6));
+    // More rounds would not change this.
+    assert_eq!(decide(&[f64::NAN], 60), (TargetState::NotMeasured, 6));
 }
 
 #[test]
