@@ -10,7 +10,7 @@ use crate::streams::search::Bound;
 use crate::streams::trial::{Attempt, SenderTestbed, Tried};
 use crate::streams::{Blocks, SendMethod, Transport};
 
-/// With ten viewers: how often the engine's thread waits, and the time that all its threads take, relative to the event loop
+/// With ten viewers: how often the engine's thread waits, and what it takes of its core, relative to the event loop
 /// with the same blocks.
 const SWITCHES_RATIO: f64 = 0.3;
 const TEN_RATIO: f64 = 1.0;
@@ -43,7 +43,7 @@ pub(super) fn thread(
             report.rows.push(
                 Row::new(format!("usual bursts: {name}"))
                     .with("switches", seen.median(at, switches_per_s), "1/s")
-                    .with("of a core", seen.median(at, share) * 100.0, "%"),
+                    .with("of a core", seen.median(at, |tried| tried.busy) * 100.0, "%"),
             );
         }
         let ratios = ratios(&seen);
@@ -70,14 +70,8 @@ fn switches_per_s(tried: &Tried) -> f64 {
     tried.engine.map_or(all, |engine| engine.voluntary_per_s)
 }
 
-/// Share of a core that all threads of the sender take.
-fn share(tried: &Tried) -> f64 {
-    let spent = tried.trial.spent.unwrap_or_default();
-    spent.processes_s / spent.wall_s
-}
-
 fn ratios(seen: &Turns<Tried>) -> [Interval; 2] {
-    [seen.ratio(0, 1, switches_per_s), seen.ratio(0, 1, share)]
+    [seen.ratio(0, 1, switches_per_s), seen.ratio(0, 1, |tried| tried.busy)]
 }
 
 fn promises([switches, share]: [Interval; 2]) -> Vec<Promise> {
