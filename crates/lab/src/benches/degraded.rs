@@ -114,7 +114,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut meter = NoiseMeter::start();
     let cases = if options.tiny { &CASES[3..4] } else { CASES };
     for (number, case) in cases.iter().enumerate() {
-        // What a volume has lost stays lost: each round has one of its own.
+        // A volume that has lost a member does not get it back: each round has a volume of its own.
         let turn = |_, round: usize| -> anyhow::Result<DegradedRun> {
             let dir = scratch.0.join(format!("case{number}-{round}"));
             let site = VolumeServer::new(options, &dir, case, &file)?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   as many viewers as were found come at random                     the measure of lateness
-//!   a fresh server, twice as many                                    judged: what the admitted got, how the others were refused
+//!   a fresh server, twice as many                                    judged: lateness and loss of those admitted, how the others were refused
 //!   a fresh server, the same again, on and on
 //!        │ full      │ a busy process on the server's core │ it ends      judged: who was ended, how soon the rest are in
 //!        ▼           ▼                                     ▼              time, whether newcomers are let in again
@@ -249,7 +249,7 @@ impl OverloadRound {
 fn judge(rounds: &Turns<OverloadRound>) -> Vec<Promise> {
     let mut promises = Vec::new();
     if rounds.of(0).iter().any(OverloadRound::was_full) {
-        // What the receiver itself dropped is not the server's loss.
+        // The server did send the packets that the receiver itself dropped.
         let sum = |count: fn(&Crowd) -> u64| {
             rounds.sum(|round| if round.admitted.figures.spoiled { 0 } else { count(&round.admitted) })
         };

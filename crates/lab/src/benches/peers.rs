@@ -248,7 +248,7 @@ struct Pair {
     sides: [(String, u32); 2],
 }
 
-/// What a target is about.
+/// The services that targets compare.
 fn pairs(standings: &[Standing]) -> Vec<Pair> {
     let load = |viewers: f64| ((viewers * CPU_LOAD) as u32).max(1);
     let side = |standing: &Standing, viewers: f64| (standing.name.clone(), load(viewers));
@@ -273,7 +273,7 @@ fn pairs(standings: &[Standing]) -> Vec<Pair> {
     pairs
 }
 
-/// What a service took in one turn.
+/// Times of a service in one turn.
 struct PairTurn {
     /// Core time for each gigabit that viewers received, in milliseconds.
     core_ms: f64,

@@ -100,7 +100,7 @@ impl SeekRun {
         self.crowd.series.last().map_or(0.0, |sample| sample.playing as f64)
     }
 
-    /// Packets lost, none of which the receiver itself may have dropped.
+    /// Packets lost; 0 if the receiver itself may have dropped them.
     fn lost(&self) -> u64 {
         if self.crowd.figures.spoiled { 0 } else { self.crowd.lost }
     }

@@ -35,7 +35,7 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// Name, of what it is a part, and the bound: as in [`StartTimes`].
+/// Name, unit and bound of each time in [`StartTimes`].
 const TARGETS: [(&str, &str, f64); 4] = [
     ("start-ready", "of a bare start", 20.0),
     ("start-describe", "of a bare reply", 50.0),

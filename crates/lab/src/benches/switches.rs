@@ -160,7 +160,7 @@ struct SwitchRun {
 }
 
 impl SwitchRun {
-    /// Packets lost, none of which the receiver itself may have dropped.
+    /// Packets lost; 0 if the receiver itself may have dropped them.
     fn lost(&self) -> u64 {
         if self.crowd.figures.spoiled { 0 } else { self.crowd.lost }
     }

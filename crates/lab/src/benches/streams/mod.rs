@@ -156,7 +156,7 @@ impl Cell {
 struct Standing {
     cell: Cell,
     kind: SendMethod,
-    /// What the search found; of each round, where rounds were run.
+    /// The result of the search, or of each round where rounds were run.
     streams: Vec<f64>,
     /// Of the intervals of the ratios.
     confidence: f64,

@@ -10,7 +10,7 @@ use crate::streams::search::Bound;
 use crate::streams::trial::{Attempt, SenderTestbed, Tried};
 use crate::streams::{Blocks, SendMethod, Transport};
 
-/// With ten viewers: how often the engine's thread waits, and what it takes of its core, relative to the event loop
+/// With ten viewers: how often the engine's thread waits, and how busy its core is, relative to the event loop
 /// with the same blocks.
 const SWITCHES_RATIO: f64 = 0.3;
 const TEN_RATIO: f64 = 1.0;

@@ -27,7 +27,7 @@ const COLD_BYTES: usize = 64 << 20;
 struct TurnResult {
     /// With ACKs behind the output stage.
     deferred: f64,
-    /// Of that the ACK.
+    /// The ACK alone.
     ack: f64,
     /// With ACKs at once.
     prompt: f64,
