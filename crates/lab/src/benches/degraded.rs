@@ -12,7 +12,8 @@ use millrace_core::time::MediaTicks;
 use millrace_load::{Arrivals, LoadOptions, LoadReport, load};
 
 use crate::capacity::Scratch;
-use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::capacity::crowd::worst_p99_ms;
+use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row, Turns};
 use crate::media;
 use crate::netns::{SERVER_IP, TwoHosts};
 
@@ -28,31 +29,31 @@ pub(super) const BENCH: Bench = Bench {
         "degraded-0-restarts",
         "degraded-0-too-few-packets",
         "degraded-0-stalled",
-        "degraded-0-lateness-p99",
+        "degraded-0-lateness-ratio",
         "degraded-1-missing",
         "degraded-1-failed",
         "degraded-1-restarts",
         "degraded-1-too-few-packets",
         "degraded-1-stalled",
-        "degraded-1-lateness-p99",
+        "degraded-1-lateness-ratio",
         "degraded-2-missing",
         "degraded-2-failed",
         "degraded-2-restarts",
         "degraded-2-too-few-packets",
         "degraded-2-stalled",
-        "degraded-2-lateness-p99",
+        "degraded-2-lateness-ratio",
         "degraded-3-missing",
         "degraded-3-failed",
         "degraded-3-restarts",
         "degraded-3-too-few-packets",
         "degraded-3-stalled",
-        "degraded-3-lateness-p99",
+        "degraded-3-lateness-ratio",
         "degraded-4-missing",
         "degraded-4-failed",
         "degraded-4-restarts",
         "degraded-4-too-few-packets",
         "degraded-4-stalled",
-        "degraded-4-lateness-p99",
+        "degraded-4-lateness-ratio",
     ],
     needs: &[
         Need::Root,
@@ -68,10 +69,13 @@ const RATE_KBPS: u64 = 2_000;
 /// current extents and hardly more.
 const TITLES: usize = 6;
 const SPREAD_S: u64 = 25;
+const TS_PACKET_BYTES: usize = 188;
 /// Packets that each viewer must have received per second in which all of them played, in
 /// thousandths of the title's rate: the missing part is the time to the first packet and from the
 /// last.
 const LEAST_PERMILLE: u64 = 970;
+/// The worst p99 of half a second behind the event, relative to as much time before it.
+const LATENESS_RATIO: f64 = 10.0;
 
 /// What happens to the members.
 struct Case {
@@ -99,25 +103,32 @@ const CASES: &[Case] = &[
 ];
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let streams = options.streams.unwrap_or(if options.tiny { 10 } else { 200 });
-    let secs = options.duration_s.unwrap_or(options.pick(4, 10, 20) as u64);
+    let streams = options.streams.unwrap_or(options.pick(10, 100, 200));
+    let secs = options.duration_s.unwrap_or(options.pick(4, 6, 20));
     let scratch = Scratch::new(options, "degraded")?;
     let ramp_s = (streams as u64).div_ceil(100);
     let file = scratch.0.join("media.ts");
     options.say("making a media file");
     media::make_cbr_ts(&file, ramp_s + secs + SPREAD_S + 15, RATE_KBPS)?;
     let mut report = Report::new("degraded");
-    let meter = NoiseMeter::start();
+    let mut meter = NoiseMeter::start();
     let cases = if options.tiny { &CASES[3..4] } else { CASES };
     for (number, case) in cases.iter().enumerate() {
-        options.go_on()?;
-        options.say(case.name);
-        let dir = scratch.0.join(format!("case{number}"));
-        let site = VolumeServer::new(options, &dir, case, &file)?;
-        let seen = site.play(options, case, streams, ramp_s, secs)?;
-        write_up(&mut report, number, case, streams, &seen);
-        drop(site);
-        std::fs::remove_dir_all(&dir).with_context(|| format!("{}: cannot be removed", dir.display()))?;
+        // A volume that has lost a member does not get it back: each round has a volume of its own.
+        let turn = |_, round: usize| -> anyhow::Result<DegradedRun> {
+            let dir = scratch.0.join(format!("case{number}-{round}"));
+            let site = VolumeServer::new(options, &dir, case, &file)?;
+            let run = site.play(options, case, streams, ramp_s, secs)?;
+            drop(site);
+            std::fs::remove_dir_all(&dir).with_context(|| format!("{}: cannot be removed", dir.display()))?;
+            Ok(run)
+        };
+        let judge = |runs: &Turns<DegradedRun>| judge(number, runs);
+        let runs = Turns::take(options, &mut meter, &[case.name], turn, judge)?;
+        report.rows.push(row(case, &runs));
+        let failures = runs.of(0).iter().flat_map(|run| &run.seen.failures);
+        report.rows.extend(failures.map(|(why, n)| Row::new(format!("{}: {n} failed: {why}", case.name))));
+        report.promises.extend(judge(&runs));
     }
     report.noise = Some(meter.finish());
     Ok(report)
@@ -155,7 +166,9 @@ impl VolumeServer {
         command(options, &["volume", "create", "--parity", &case.parity.to_string()], &all)?;
         for number in 0..TITLES {
             let copy = dir.join(format!("media-{number}.ts"));
-            std::fs::copy(file, &copy)?;
+            // Other bytes: the same file is no second title.
+            let bytes = std::fs::read(file)?;
+            std::fs::write(&copy, &bytes[..bytes.len() - number * TS_PACKET_BYTES])?;
             command(options, &["add", "--quiet", "--store"], &[&members[0], &copy])?;
         }
         let orders = dir.join("orders.txt");
@@ -201,16 +214,18 @@ impl VolumeServer {
         streams: usize,
         ramp_s: u64,
         secs: u64,
-    ) -> anyhow::Result<LoadReport> {
+    ) -> anyhow::Result<DegradedRun> {
         let urls = (0..TITLES).map(|number| format!("{}media-{number}", self.url)).collect();
         let mut load_options = LoadOptions::new(urls, u32::try_from(streams)?);
         load_options.arrivals = Arrivals::Ramp(Duration::from_secs(ramp_s));
         load_options.duration = Duration::from_secs(secs);
         load_options.start_spread = MediaTicks(90_000 * SPREAD_S);
+        load_options.interval = Duration::from_millis(500);
+        let (all_there, half) = (Duration::from_secs(ramp_s), Duration::from_secs(secs) / 2);
         let cancel = Arc::clone(&options.cancel);
         std::thread::scope(|scope| {
             let event = scope.spawn(move || {
-                std::thread::sleep(Duration::from_secs(ramp_s) + Duration::from_secs(secs) / 2);
+                std::thread::sleep(all_there + half);
                 self.strike(case)
             });
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -224,7 +239,10 @@ impl VolumeServer {
             })?;
             event.join().map_err(|_| anyhow::anyhow!("the fault could not be injected"))??;
             options.go_on()?;
-            seen.context("the receiver")
+            let seen = seen.context("the receiver")?;
+            let p99_ms = [all_there, all_there + half]
+                .map(|begin| worst_p99_ms(&seen.series, &[(begin, begin + half)]));
+            Ok(DegradedRun { short: short_changed(&seen, streams), p99_ms, seen })
         })
     }
 
@@ -240,37 +258,54 @@ impl VolumeServer {
     }
 }
 
-/// Viewers that got fewer packets than the title has in the time in which all of them played.
-fn short_changed(seen: &LoadReport) -> u64 {
-    let least = seen.together_ms * RATE_KBPS * LEAST_PERMILLE / 1000 / 8 / DEFAULT_PACKET_BYTES as u64;
-    let short = seen.per_stream.iter().filter(|one| one.packets < least && !one.has_ended);
-    short.count() as u64
+/// One run: all viewers, and the worst p99 of half a second before the event and behind it.
+struct DegradedRun {
+    seen: LoadReport,
+    /// Viewers that got too little, or never came.
+    short: u64,
+    p99_ms: [f64; 2],
 }
 
-fn write_up(report: &mut Report, number: usize, case: &Case, streams: usize, seen: &LoadReport) {
-    let ms = |us: u64| us as f64 / 1e3;
-    let missing = seen.lost_in_all();
-    let absent = (streams as u64).saturating_sub(seen.per_stream.len() as u64);
-    let short = short_changed(seen) + absent;
-    report.rows.push(
-        Row::new(case.name)
-            .with("viewers", seen.played as f64, "")
-            .with("failed", seen.failed as f64, "")
-            .with("packets", seen.packets as f64, "")
-            .with("missing", missing as f64, "")
-            .with("restarts", seen.restarts as f64, "")
-            .with("too few packets", short as f64, "viewers")
-            .with("stalled", seen.sessions_stalled as f64, "")
-            .with("lateness p50", ms(seen.lateness.p50_us), "ms")
-            .with("p99", ms(seen.lateness.p99_us), "ms")
-            .with("max", ms(seen.lateness.max_us), "ms"),
-    );
+/// Viewers that got fewer packets than the title has in the time in which all of them played.
+fn short_changed(seen: &LoadReport, streams: usize) -> u64 {
+    let least = seen.together_ms * RATE_KBPS * LEAST_PERMILLE / 1000 / 8 / DEFAULT_PACKET_BYTES as u64;
+    let short = seen.per_stream.iter().filter(|one| one.packets < least && !one.has_ended);
+    short.count() as u64 + (streams as u64).saturating_sub(seen.per_stream.len() as u64)
+}
+
+/// The targets of a case, from all runs.
+fn judge(number: usize, runs: &Turns<DegradedRun>) -> Vec<Promise> {
     let id = |what: &str| format!("degraded-{number}-{what}");
-    let none = |what: &str, count: u64, unit: &str| Promise::at_most(&id(what), count as f64, 0.0, unit);
-    report.promises.push(none("missing", missing, "packets"));
-    report.promises.push(none("failed", seen.failed, "viewers"));
-    report.promises.push(none("restarts", seen.restarts, "jumps of sequence numbers"));
-    report.promises.push(none("too-few-packets", short, "viewers"));
-    report.promises.push(none("stalled", seen.sessions_stalled + seen.sessions_silent, "viewers"));
-    report.promises.push(Promise::at_most(&id("lateness-p99"), ms(seen.lateness.p99_us), 200.0, "ms"));
+    let none = |what: &str, count: fn(&DegradedRun) -> u64, unit: &str| {
+        Promise::at_most(&id(what), runs.sum(count) as f64, 0.0, unit)
+    };
+    let late = runs.interval(0, |run| run.p99_ms[1] / run.p99_ms[0]);
+    vec![
+        none("missing", |run| run.seen.lost_in_all(), "packets"),
+        none("failed", |run| run.seen.failed, "viewers"),
+        none("restarts", |run| run.seen.restarts, "jumps of sequence numbers"),
+        none("too-few-packets", |run| run.short, "viewers"),
+        none("stalled", |run| run.seen.sessions_stalled + run.seen.sessions_silent, "viewers"),
+        Promise::at_most(&id("lateness-ratio"), late, LATENESS_RATIO, "of that before"),
+    ]
+}
+
+/// The medians of a case.
+fn row(case: &Case, runs: &Turns<DegradedRun>) -> Row {
+    let middle = |figure: &dyn Fn(&DegradedRun) -> f64| runs.median(0, figure);
+    let of = |count: fn(&LoadReport) -> u64| middle(&|run| count(&run.seen) as f64);
+    Row::new(case.name)
+        .with("viewers", of(|seen| seen.played), "")
+        .with("failed", of(|seen| seen.failed), "")
+        .with("packets", of(|seen| seen.packets), "")
+        .with("missing", of(LoadReport::lost_in_all), "")
+        .with("restarts", of(|seen| seen.restarts), "")
+        .with("too few packets", middle(&|run| run.short as f64), "viewers")
+        .with("stalled", of(|seen| seen.sessions_stalled), "")
+        .with("lateness p50", of(|seen| seen.lateness.p50_us) / 1e3, "ms")
+        .with("p99", of(|seen| seen.lateness.p99_us) / 1e3, "ms")
+        .with("max", of(|seen| seen.lateness.max_us) / 1e3, "ms")
+        .with("worst p99 before", middle(&|run| run.p99_ms[0]), "ms")
+        .with("behind the event", middle(&|run| run.p99_ms[1]), "ms")
+        .with("rounds", runs.of(0).len() as f64, "")
 }

@@ -23,7 +23,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::capacity::Scratch;
 use crate::capacity::site::{BenchSite, Group};
-use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::frame::{Bench, Interval, Need, NoiseMeter, Options, Promise, Report, Row, Turns};
 use crate::held::HeldResources;
 use crate::hostile::{ATTACKS, AttackResult, AttackTarget, Bringer, Response, UPLOADS, idle, rounds};
 use crate::media;
@@ -37,8 +37,8 @@ pub(super) const BENCH: Bench = Bench {
     not_for: "how many hostile clients a server carries: they have one core, and so has the server",
     options: &["streams", "duration", "only"],
     targets: &[
-        "hostile-lateness-p99",
-        "hostile-visit-p99",
+        "hostile-lateness-ratio",
+        "hostile-visit-ratio",
         "hostile-loss",
         "hostile-failed",
         "hostile-memory",
@@ -61,17 +61,18 @@ const RATE_KBPS: u64 = 2_000;
 const PORT: u16 = 8554;
 /// Clients of each kind at the same time.
 const CLIENTS: usize = 4;
-/// What 99 % of the viewers' packets keep, and 99 % of the visitor's playlists.
-const IN_TIME_MS: f64 = 20.0;
+/// Lateness of 99 % of the viewers' packets, and the time of 99 % of the visitor's playlists, relative to viewers alone.
+const LATENESS_RATIO: f64 = 1.25;
+const VISIT_RATIO: f64 = 8.0;
 /// Time counted for a playlist that did not come.
 const NEVER: Duration = Duration::from_secs(60);
 /// Pause of the visitor between two playlists.
 const VISIT_PAUSE: Duration = Duration::from_millis(10);
-/// Limit on the growth of the server's memory: ten thousand idle connections at 4 KB each, and
-/// memory that an allocator keeps.
-const GROWTH_MB: f64 = 64.0;
-/// Bad tokens a minute that have to be stood.
-const TOKENS_PER_MIN: f64 = 100_000.0;
+/// The server's memory, relative to that after viewers alone: ten thousand idle connections at 4 KB each, and memory that an
+/// allocator keeps.
+const MEMORY_RATIO: f64 = 1.4;
+/// Bad tokens that are refused, for each path to elsewhere that is.
+const TOKENS_RATIO: f64 = 0.8;
 /// Time that the server may take to release everything that is left.
 const CLEARED: Duration = Duration::from_secs(20);
 /// Bytes of the disk that holds the store.
@@ -83,6 +84,8 @@ const FULL_BYTES: u64 = 8 << 20;
 const KEPT_FREE: u64 = 20;
 const ALONE: &str = "alone";
 const IDLE: &str = "idle connections";
+const TOKENS: &str = "bad tokens";
+const PATHS: &str = "paths";
 
 /// One round of a hostile client, or of a client that uploads a file.
 type Round = Box<dyn Fn(&AttackTarget) -> anyhow::Result<u64> + Send + Sync>;
@@ -98,9 +101,9 @@ enum Beside {
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("hostile");
-    let noise = NoiseMeter::start();
+    let mut noise = NoiseMeter::start();
     let scratch = Scratch::new(options, "hostile")?;
-    let seconds = options.duration_s.unwrap_or(options.pick(1, 4, 10));
+    let seconds = options.duration_s.unwrap_or(options.pick(1, 2, 10));
     let viewers = options.streams.unwrap_or(options.pick(3, 50, 200));
     options.say("making a media file");
     let file = scratch.0.join("title.ts");
@@ -108,25 +111,21 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     raise_limit();
     let place = ServerUnderAttack::prepare(options, &scratch.0, &file)?;
     let stage = HostileContext { options, place: &place, viewers: u32::try_from(viewers)?, seconds };
-    let mut phases = Vec::new();
-    for (name, beside) in all(options, &place.bringer) {
-        // Without those who are alone there is nothing to compare with.
-        if name != ALONE
-            && !options.only.is_empty()
-            && !options.only.iter().any(|only| name.contains(&**only))
-        {
-            continue;
-        }
-        options.go_on()?;
-        options.say(&format!("{viewers} viewers, {name}"));
-        let phase = stage.play(name, &beside)?;
-        report.rows.push(phase.row());
-        if let Some(why) = &phase.done.why {
-            report.rows.push(Row::new(format!("{name}: went wrong: {why}")));
-        }
-        phases.push(phase);
+    // Without viewers alone there is nothing to compare with.
+    let is_wanted = |name: &str| {
+        name == ALONE || options.only.is_empty() || options.only.iter().any(|only| name.contains(&**only))
+    };
+    let all: Vec<_> = all(options, &place.bringer).into_iter().filter(|(name, _)| is_wanted(name)).collect();
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    let judge = |phases: &Turns<AttackPhase>| judge(&names, phases, options);
+    let turn = |at: usize, _| stage.play(all[at].0, &all[at].1);
+    let phases = Turns::take(options, &mut noise, &names, turn, judge)?;
+    for (at, name) in names.iter().enumerate() {
+        report.rows.push(row(name, &phases, at));
+        let why = phases.of(at).iter().find_map(|phase| phase.done.why.as_ref());
+        report.rows.extend(why.map(|why| Row::new(format!("{name}: went wrong: {why}"))));
     }
-    report.promises.extend(judge(&phases, options));
+    report.promises = judge(&phases);
     report.noise = Some(noise.finish());
     Ok(report)
 }
@@ -258,7 +257,6 @@ struct HostileContext<'a> {
 
 /// Measurements of viewers beside other clients.
 struct AttackPhase {
-    name: &'static str,
     viewers: LoadReport,
     /// How long the visitor's playlists took, the shortest first.
     visits: Vec<Duration>,
@@ -300,7 +298,7 @@ impl HostileContext<'_> {
         let left = HeldResources::settle(pid, &place.stats, expected, CLEARED)?.beyond(expected);
         let memory = [memory, most, place.memory()?];
         visits.sort();
-        Ok(AttackPhase { name, viewers, visits, done, lasted_s, memory, left })
+        Ok(AttackPhase { viewers, visits, done, lasted_s, memory, left })
     }
 
     /// Returns the clients that run beside the viewers; each goes on until it is stopped.
@@ -408,58 +406,84 @@ impl AttackPhase {
         self.visits.get(at).map_or(0.0, |took| took.as_secs_f64() * 1e3)
     }
 
-    fn row(&self) -> Row {
-        let (ms, mb) = (|us: u64| us as f64 / 1e3, |bytes: u64| bytes as f64 / 1e6);
-        let LoadReport { lateness, receiver, .. } = &self.viewers;
-        Row::new(format!("viewers, {}", self.name))
-            .with("requests", self.per_s(), "1/s")
-            .with("played", self.viewers.played as f64, "")
-            .with("lateness p50", ms(lateness.p50_us), "ms")
-            .with("p99", ms(lateness.p99_us), "ms")
-            .with("p99.9", ms(lateness.p999_us), "ms")
-            .with("max", ms(lateness.max_us), "ms")
-            .with("lost", self.viewers.lost_in_all() as f64, "packets")
-            .with("dropped by the receiver", receiver.socket_drops as f64, "")
-            .with("playlists", self.visits.len() as f64, "")
-            .with("playlist p50", self.visit_ms(0.5), "ms")
-            .with("playlist p99", self.visit_ms(0.99), "ms")
-            .with("server's memory before", mb(self.memory[0]), "MB")
-            .with("most", mb(self.memory[1]), "MB")
-            .with("after", mb(self.memory[2]), "MB")
+    fn p99_ms(&self) -> f64 {
+        self.viewers.lateness.p99_us as f64 / 1e3
+    }
+
+    /// The server did send the packets that the receiver itself dropped.
+    fn lost(&self) -> u64 {
+        self.viewers.lost_in_all().saturating_sub(self.viewers.receiver.socket_drops)
     }
 }
 
-/// All together: the worst of each.
-fn judge(phases: &[AttackPhase], options: &Options) -> Vec<Promise> {
-    let worst = |value: &dyn Fn(&AttackPhase) -> f64| phases.iter().map(value).fold(0.0, f64::max);
-    let sum = |value: &dyn Fn(&AttackPhase) -> u64| phases.iter().map(value).sum::<u64>();
+/// The medians of one kind.
+fn row(name: &str, phases: &Turns<AttackPhase>, at: usize) -> Row {
+    let middle = |figure: &dyn Fn(&AttackPhase) -> f64| phases.median(at, figure);
+    let ms = |figure: fn(&LoadReport) -> u64| middle(&|phase| figure(&phase.viewers) as f64 / 1e3);
+    let memory = |when: usize| middle(&|phase| phase.memory[when] as f64 / 1e6);
+    Row::new(format!("viewers, {name}"))
+        .with("requests", middle(&AttackPhase::per_s), "1/s")
+        .with("played", middle(&|phase| phase.viewers.played as f64), "")
+        .with("lateness p50", ms(|seen| seen.lateness.p50_us), "ms")
+        .with("p99", middle(&AttackPhase::p99_ms), "ms")
+        .with("p99 to alone", phases.ratio(at, 0, AttackPhase::p99_ms).mid, "")
+        .with("p99.9", ms(|seen| seen.lateness.p999_us), "ms")
+        .with("max", ms(|seen| seen.lateness.max_us), "ms")
+        .with("lost", middle(&|phase| phase.viewers.lost_in_all() as f64), "packets")
+        .with("dropped by the receiver", middle(&|phase| phase.viewers.receiver.socket_drops as f64), "")
+        .with("playlists", middle(&|phase| phase.visits.len() as f64), "")
+        .with("playlist p50", middle(&|phase| phase.visit_ms(0.5)), "ms")
+        .with("playlist p99", middle(&|phase| phase.visit_ms(0.99)), "ms")
+        .with("playlist p99 to alone", phases.ratio(at, 0, |phase| phase.visit_ms(0.99)).mid, "")
+        .with("server's memory before", memory(0), "MB")
+        .with("most", memory(1), "MB")
+        .with("after", memory(2), "MB")
+}
+
+/// All together: the worst of each. The first are viewers alone.
+fn judge(names: &[&str], phases: &Turns<AttackPhase>, options: &Options) -> Vec<Promise> {
     let none = |id: &str, count: u64, what: &str| Promise::at_most(id, count as f64, 0.0, what);
-    // The server did send the packets that the receiver itself dropped.
-    let lost =
-        |phase: &AttackPhase| phase.viewers.lost_in_all().saturating_sub(phase.viewers.receiver.socket_drops);
-    let failed = |phase: &AttackPhase| phase.viewers.failed + phase.viewers.sessions_silent;
-    // From when viewers alone have been there: the cache's memory is present then.
-    let base = phases.first().map_or(0, |alone| alone.memory[2]);
-    let growth = worst(&|phase| phase.memory[1].saturating_sub(base) as f64 / 1e6);
-    let p99 = worst(&|phase| phase.viewers.lateness.p99_us as f64 / 1e3);
-    let named = |name: &str| phases.iter().find(|phase| phase.name == name);
+    let worst = |figure: fn(&AttackPhase) -> f64| {
+        (1..names.len()).map(|at| phases.ratio(at, 0, figure)).reduce(Interval::max)
+    };
+    let at = |name: &str| names.iter().position(|one| *one == name);
     let mut promises = vec![
-        Promise::at_most("hostile-lateness-p99", p99, IN_TIME_MS, "ms"),
-        Promise::at_most("hostile-visit-p99", worst(&|phase| phase.visit_ms(0.99)), IN_TIME_MS, "ms"),
-        none("hostile-loss", sum(&lost), "packets"),
-        none("hostile-failed", sum(&failed), "viewers"),
-        Promise::at_most("hostile-memory", growth, GROWTH_MB, "MB more than with viewers alone"),
-        none("hostile-left", sum(&|phase| phase.left), "things that the server still holds"),
-        none("hostile-wrong", sum(&|phase| phase.done.wrong), "rounds with an answer that must not be given"),
+        none("hostile-loss", phases.sum(AttackPhase::lost), "packets"),
+        none(
+            "hostile-failed",
+            phases.sum(|phase| phase.viewers.failed + phase.viewers.sessions_silent),
+            "viewers",
+        ),
+        none("hostile-left", phases.sum(|phase| phase.left), "things that the server still holds"),
+        none(
+            "hostile-wrong",
+            phases.sum(|phase| phase.done.wrong),
+            "rounds with an answer that must not be given",
+        ),
     ];
     promises.extend(
-        named("bad tokens").map(|phase| {
-            Promise::at_least("hostile-tokens", phase.per_s() * 60.0, TOKENS_PER_MIN, "a minute")
+        worst(AttackPhase::p99_ms).map(|ratio| {
+            Promise::at_most("hostile-lateness-ratio", ratio, LATENESS_RATIO, "of viewers alone")
         }),
     );
-    promises.extend(named(IDLE).map(|phase| {
-        let bound = idle_count(options) as f64;
-        Promise::at_least("hostile-idle", phase.done.requests as f64, bound, "connections")
-    }));
+    promises.extend(
+        worst(|phase| phase.visit_ms(0.99))
+            .map(|ratio| Promise::at_most("hostile-visit-ratio", ratio, VISIT_RATIO, "of viewers alone")),
+    );
+    // From when viewers alone have been there: the cache's memory is present then.
+    if let Some(base) = phases.of(0).first().map(|alone| alone.memory[2] as f64) {
+        let most = (1..names.len()).flat_map(|at| phases.values(at, |phase| phase.memory[1] as f64));
+        let ratio = most.fold(base, f64::max) / base;
+        promises.push(Promise::at_most("hostile-memory", ratio, MEMORY_RATIO, "of that with viewers alone"));
+    }
+    if let (Some(tokens), Some(paths)) = (at(TOKENS), at(PATHS)) {
+        let ratio = phases.ratio(tokens, paths, AttackPhase::per_s);
+        promises.push(Promise::at_least("hostile-tokens", ratio, TOKENS_RATIO, "for each path to elsewhere"));
+    }
+    if let Some(idle) = at(IDLE) {
+        let held = phases.values(idle, |phase| phase.done.requests as f64);
+        let (least, bound) = (held.into_iter().fold(f64::INFINITY, f64::min), idle_count(options) as f64);
+        promises.push(Promise::at_least("hostile-idle", least, bound, "connections"));
+    }
     promises
 }

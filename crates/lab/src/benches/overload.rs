@@ -1,7 +1,8 @@
 //! Twice as many viewers as one core carries, and a neighbour that takes half of the core when it is full.
 //!
 //! ```text
-//!   viewers come at random, twice what was found                     judged: what the admitted got, how the others were refused
+//!   as many viewers as were found come at random                     the measure of lateness
+//!   a fresh server, twice as many                                    judged: lateness and loss of those admitted, how the others were refused
 //!   a fresh server, the same again, on and on
 //!        │ full      │ a busy process on the server's core │ it ends      judged: who was ended, how soon the rest are in
 //!        ▼           ▼                                     ▼              time, whether newcomers are let in again
@@ -16,12 +17,14 @@ use millrace_load::{Behaviour, LoadProgress, LoadSample, StreamReport};
 use serde_json::Value;
 
 use crate::capacity::crowd::{Crowd, Offer, SessionFate, offer};
-use crate::capacity::limits::{Limits, is_disturbing};
+use crate::capacity::limits::Limits;
 use crate::capacity::media_files::MediaFiles;
 use crate::capacity::site::{BenchSite, Group};
 use crate::capacity::trial::{RunningService, Service};
-use crate::capacity::{Effort, Hunt, Scene, Scratch, in_peace};
-use crate::frame::{Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::capacity::{Effort, Hunt, Scene, Scratch};
+use crate::frame::{
+    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Turns,
+};
 use crate::held::{HeldResources, counters};
 use crate::peers;
 
@@ -32,7 +35,7 @@ pub(super) const BENCH: Bench = Bench {
     not_for: "the speed of a network card: a veth pair runs the receiver's kernel path on the sender's core",
     options: &["streams", "rate"],
     targets: &[
-        "overload-lateness-p99",
+        "overload-lateness-ratio",
         "overload-loss",
         "overload-failed",
         "overload-refused",
@@ -53,10 +56,11 @@ pub(super) const BENCH: Bench = Bench {
 
 /// How many times what one core carries is offered.
 const OFFERED: u32 = 2;
-/// Lateness that 99 % of the packets keep, and that an interval must keep to count as in time.
-const IN_TIME_MS: f64 = 100.0;
-/// In which those who are kept are in time again.
-const RECOVERY_S: f64 = 5.0;
+/// Lateness of 99 % of the packets, relative to as many viewers as the core carries; half a second that keeps it counts as
+/// in time.
+const IN_TIME_RATIO: f64 = 5.0;
+/// In which part of the time of the busy process those who are kept are in time again.
+const RECOVERY_RATIO: f64 = 0.4;
 /// Viewers that play in the end, of those before the busy process.
 const AGAIN_RATIO: f64 = 0.8;
 /// Two viewers who came so shortly one after the other may be set up in another order.
@@ -81,7 +85,7 @@ struct Times {
 
 impl Times {
     fn of(options: &Options) -> Self {
-        let [fill, busy, after, hold] = options.pick([1, 1, 1, 1], [12, 12, 10, 3], [20, 15, 15, 5]);
+        let [fill, busy, after, hold] = options.pick([1, 1, 1, 1], [6, 8, 6, 3], [20, 15, 15, 5]);
         let [fill, busy, after, hold] = [fill, busy, after, hold].map(Duration::from_secs);
         Self { fill, busy, after, hold }
     }
@@ -115,10 +119,13 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     } else {
         let service = ours(Scene { has_admission: true, ..scene })?;
         let stage = OverloadContext { options, site: &site, service: &service, times, carried };
-        noise.look();
-        admitted(&stage, &mut report)?;
-        noise.look();
-        struck(&stage, &mut report)?;
+        let name = format!("{} viewers at {:.0}/s", carried * OFFERED, stage.per_s());
+        let rounds = Turns::take(options, &mut noise, &[&name], |_, _| stage.round(), judge)?;
+        for (number, round) in rounds.of(0).iter().enumerate() {
+            report.rows.extend(round.rows(&format!("{name}, round {}", number + 1)));
+        }
+        report.plots.extend(rounds.of(0).last().map(|round| round.struck.plots()).into_iter().flatten());
+        report.promises = judge(&rounds);
     }
     report.noise = Some(noise.finish());
     Ok(report)
@@ -178,39 +185,110 @@ impl OverloadContext<'_> {
         }
         Ok((crowd, counters(&stats)?))
     }
-}
 
-/// Twice as many as the core carries: what those who were admitted got.
-fn admitted(stage: &OverloadContext<'_>, report: &mut Report) -> anyhow::Result<()> {
-    let times = stage.carried * OFFERED;
-    let label = format!("{times} viewers at {:.0}/s", stage.per_s());
-    stage.options.say(&label);
-    let measure = || -> anyhow::Result<Crowd> { Ok(stage.play(stage.times.fill, &mut |_| ())?.0) };
-    let limits = Limits { loss_ratio: 0.0, ..Limits::PATIENT };
-    let is_disturbed =
-        |crowd: &Crowd| crowd.keeps(&limits) != Some(true) && is_disturbing(crowd.figures.stolen_ratio);
-    let crowd = in_peace(measure, is_disturbed)?;
-    report.rows.extend(crowd.rows(&label));
-    report.promises.extend(judge_admitted(&crowd));
-    Ok(())
-}
-
-/// Without a refusal nothing was overloaded, so the targets for an overload were not measured,
-/// unless the admitted viewers suffered.
-fn judge_admitted(crowd: &Crowd) -> Vec<Promise> {
-    let (fates, figures) = (&crowd.fates, &crowd.figures);
-    let is_harmless = figures.p99_ms <= IN_TIME_MS && crowd.lost == 0 && figures.without == 0;
-    if fates.refused == 0 && is_harmless || figures.spoiled {
-        return Vec::new();
+    fn round(&self) -> anyhow::Result<OverloadRound> {
+        let (carried, _) = self.play(self.times.fill / OFFERED, &mut |_| ())?;
+        let (admitted, _) = self.play(self.times.fill, &mut |_| ())?;
+        let struck = self.struck(carried.figures.p99_ms * IN_TIME_RATIO)?;
+        Ok(OverloadRound { carried, admitted, struck })
     }
-    let p99 = Promise::at_most("overload-lateness-p99", figures.p99_ms, IN_TIME_MS, "ms");
-    let refused = Promise::at_least("overload-refused", fates.refused as f64, 1.0, "viewers with 453");
-    vec![
-        p99,
-        none("overload-loss", crowd.lost, "packets"),
-        none("overload-failed", figures.without, "sessions that failed or were ended"),
-        refused,
-    ]
+
+    /// The core is full, half of it is taken away, and given back.
+    fn struck(&self, in_time_ms: f64) -> anyhow::Result<OverloadResult> {
+        let times = self.times;
+        let (mut busy, mut strike, mut failed) = (None, Strike::default(), None);
+        let (crowd, counted) = self.play(times.fill + times.busy + times.after, &mut |progress| {
+            let now = progress.elapsed;
+            let now_ms = now.as_millis() as u64;
+            if strike.began_ms == 0 && now >= times.fill {
+                match spin(self.site) {
+                    Ok(group) => (busy, strike.began_ms) = (Some(group), now_ms),
+                    Err(error) => (failed, strike.began_ms) = (Some(error), now_ms),
+                }
+            } else if busy.is_some() && now >= times.fill + times.busy {
+                (busy, strike.ended_ms) = (None, now_ms);
+            }
+        })?;
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                let ended_by_server = counted["sessions"]["sessions_overload"].as_u64().unwrap_or(0);
+                Ok(OverloadResult::of(crowd, strike, ended_by_server, in_time_ms))
+            }
+        }
+    }
+}
+
+/// As many viewers as the core carries; twice as many; those again with a busy process beside them.
+struct OverloadRound {
+    carried: Crowd,
+    admitted: Crowd,
+    struck: OverloadResult,
+}
+
+impl OverloadRound {
+    fn lateness_ratio(&self) -> f64 {
+        self.admitted.figures.p99_ms / self.carried.figures.p99_ms
+    }
+
+    /// Without a refusal nothing was overloaded, so nothing is shown, unless the admitted viewers suffered.
+    fn was_full(&self) -> bool {
+        let Crowd { fates, figures, lost, .. } = &self.admitted;
+        fates.refused > 0 || *lost > 0 || figures.without > 0 || self.lateness_ratio() > IN_TIME_RATIO
+    }
+
+    fn rows(&self, label: &str) -> Vec<Row> {
+        let mut rows = self.admitted.rows(label);
+        rows.extend(self.carried.rows(&format!("{label}: half of them, which the core carries")));
+        rows.extend(self.struck.rows(&format!("{label}: a busy process on the server's core")));
+        rows
+    }
+}
+
+/// The targets, from all rounds.
+fn judge(rounds: &Turns<OverloadRound>) -> Vec<Promise> {
+    let mut promises = Vec::new();
+    if rounds.of(0).iter().any(OverloadRound::was_full) {
+        // The server did send the packets that the receiver itself dropped.
+        let sum = |count: fn(&Crowd) -> u64| {
+            rounds.sum(|round| if round.admitted.figures.spoiled { 0 } else { count(&round.admitted) })
+        };
+        let late = rounds.interval(0, OverloadRound::lateness_ratio);
+        let refused = rounds.interval(0, |round| round.admitted.fates.refused as f64);
+        promises.extend([
+            Promise::at_most(
+                "overload-lateness-ratio",
+                late,
+                IN_TIME_RATIO,
+                "of as many as the core carries",
+            ),
+            none("overload-loss", sum(|crowd| crowd.lost), "packets"),
+            none("overload-failed", sum(|crowd| crowd.figures.without), "sessions that failed or were ended"),
+            Promise::at_least("overload-refused", refused, 1.0, "viewers with 453"),
+        ]);
+    }
+    if rounds.of(0).iter().any(|round| round.struck.was_overloaded()) {
+        let struck = |count: fn(&OverloadResult) -> u64| rounds.sum(|round| count(&round.struck));
+        let recovery = rounds.interval(0, |round| round.struck.recovery_ratio());
+        let again = rounds.interval(0, |round| round.struck.again_ratio());
+        let kept_lost = struck(|struck| if struck.crowd.figures.spoiled { 0 } else { struck.kept_lost });
+        promises.extend([
+            Promise::at_most("overload-recovery", recovery, RECOVERY_RATIO, "of the busy process's time"),
+            none(
+                "overload-newest-first",
+                struck(|struck| struck.out_of_order),
+                "ended although a newer one was kept",
+            ),
+            none(
+                "overload-told",
+                struck(|struck| struck.ended_by_server.abs_diff(struck.crowd.fates.ended)),
+                "ended without a BYE, or with one for another reason",
+            ),
+            none("overload-kept-loss", kept_lost, "packets"),
+            Promise::at_least("overload-admitted-again", again, AGAIN_RATIO, "of those before"),
+        ]);
+    }
+    promises
 }
 
 fn none(id: &str, count: u64, what: &str) -> Promise {
@@ -222,41 +300,6 @@ fn none(id: &str, count: u64, what: &str) -> Promise {
 struct Strike {
     began_ms: u64,
     ended_ms: u64,
-}
-
-/// The core is full, half of it is taken away, and given back.
-fn struck(stage: &OverloadContext<'_>, report: &mut Report) -> anyhow::Result<()> {
-    let label = "a busy process on the server's core";
-    stage.options.say(label);
-    let times = stage.times;
-    let measure = || -> anyhow::Result<OverloadResult> {
-        let (mut busy, mut strike, mut failed) = (None, Strike::default(), None);
-        let (crowd, counted) = stage.play(times.fill + times.busy + times.after, &mut |progress| {
-            let now = progress.elapsed;
-            let now_ms = now.as_millis() as u64;
-            if strike.began_ms == 0 && now >= times.fill {
-                match spin(stage.site) {
-                    Ok(group) => (busy, strike.began_ms) = (Some(group), now_ms),
-                    Err(error) => (failed, strike.began_ms) = (Some(error), now_ms),
-                }
-            } else if busy.is_some() && now >= times.fill + times.busy {
-                (busy, strike.ended_ms) = (None, now_ms);
-            }
-        })?;
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(OverloadResult::of(
-                crowd,
-                strike,
-                counted["sessions"]["sessions_overload"].as_u64().unwrap_or(0),
-            )),
-        }
-    };
-    let seen = in_peace(measure, OverloadResult::is_disturbed)?;
-    report.rows.extend(seen.rows(label));
-    report.plots.extend(seen.plots());
-    report.promises.extend(seen.judge());
-    Ok(())
 }
 
 /// A process that does nothing but spin, on the server's cores.
@@ -279,6 +322,8 @@ struct OverloadResult {
     fewest: u64,
     /// Viewers that played in the end.
     in_the_end: u64,
+    /// The p99 that an interval in time keeps.
+    in_time_ms: f64,
     /// Until the last interval that was not in time, from the beginning of the busy process.
     recovery_s: f64,
     /// Lateness while the busy process ran: the worst p99 of an interval, and the latest packet.
@@ -293,7 +338,7 @@ struct OverloadResult {
 }
 
 impl OverloadResult {
-    fn of(crowd: Crowd, strike: Strike, ended_by_server: u64) -> Self {
+    fn of(crowd: Crowd, strike: Strike, ended_by_server: u64, in_time_ms: f64) -> Self {
         let Strike { began_ms, ended_ms } = strike;
         let during: Vec<LoadSample> =
             crowd.series.iter().filter(|s| s.at_ms > began_ms && s.at_ms <= ended_ms).copied().collect();
@@ -306,7 +351,8 @@ impl OverloadResult {
             before,
             fewest: during.iter().map(|s| s.playing).min().unwrap_or(0),
             in_the_end: crowd.series.last().map_or(0, |s| s.playing),
-            recovery_s: recovery_s(&during, began_ms),
+            in_time_ms,
+            recovery_s: recovery_s(&during, began_ms, in_time_ms),
             worst_p99_ms: highest(|s| s.lateness_p99_us),
             latest_ms: highest(|s| s.lateness_max_us),
             out_of_order: out_of_order(&crowd.streams, began_ms),
@@ -323,26 +369,16 @@ impl OverloadResult {
         self.crowd.fates.ended > 0 || self.ended_by_server > 0 || self.recovery_s > 0.0
     }
 
-    fn judge(&self) -> Vec<Promise> {
-        if !self.was_overloaded() || self.crowd.figures.spoiled {
-            return Vec::new();
-        }
-        let again = self.in_the_end as f64 / self.before.max(1) as f64;
-        let untold = self.ended_by_server.abs_diff(self.crowd.fates.ended);
-        vec![
-            Promise::at_most("overload-recovery", self.recovery_s, RECOVERY_S, "s"),
-            none("overload-newest-first", self.out_of_order, "ended although a newer one was kept"),
-            none("overload-told", untold, "ended without a BYE, or with one for another reason"),
-            none("overload-kept-loss", self.kept_lost, "packets"),
-            Promise::at_least("overload-admitted-again", again, AGAIN_RATIO, "of those before"),
-        ]
+    fn lasted_s(&self) -> f64 {
+        self.strike.ended_ms.saturating_sub(self.strike.began_ms) as f64 / 1e3
     }
 
-    /// Returns whether the run failed while the hypervisor took enough processor time to be a
-    /// possible cause.
-    fn is_disturbed(&self) -> bool {
-        let fails = self.judge().iter().any(|promise| !promise.holds);
-        (fails || !self.was_overloaded()) && is_disturbing(self.crowd.figures.stolen_ratio)
+    fn recovery_ratio(&self) -> f64 {
+        self.recovery_s / self.lasted_s()
+    }
+
+    fn again_ratio(&self) -> f64 {
+        self.in_the_end as f64 / self.before.max(1) as f64
     }
 
     fn rows(&self, label: &str) -> Vec<Row> {
@@ -350,6 +386,7 @@ impl OverloadResult {
         let mut rows = self.crowd.rows(&at("the whole run"));
         rows.push(
             Row::new(at("while it ran"))
+                .with("in time", self.in_time_ms, "ms")
                 .with("viewers before", self.before as f64, "")
                 .with("fewest", self.fewest as f64, "")
                 .with("ended with BYE", self.crowd.fates.ended as f64, "")
@@ -359,10 +396,9 @@ impl OverloadResult {
                 .with("latest packet", self.latest_ms, "ms")
                 .with("lost by those kept", self.kept_lost as f64, ""),
         );
-        let lasted_s = self.strike.ended_ms.saturating_sub(self.strike.began_ms) as f64 / 1e3;
         rows.push(
             Row::new(at("after it"))
-                .with("it ran for", lasted_s, "s")
+                .with("it ran for", self.lasted_s(), "s")
                 .with("admitted since", self.admitted_after as f64, "")
                 .with("viewers in the end", self.in_the_end as f64, ""),
         );
@@ -392,8 +428,8 @@ impl OverloadResult {
 }
 
 /// Seconds from `began_ms` to the end of the last interval of `during` that was not in time; 0 if all were.
-fn recovery_s(during: &[LoadSample], began_ms: u64) -> f64 {
-    let is_late = |sample: &&LoadSample| sample.lateness_p99_us as f64 / 1e3 > IN_TIME_MS;
+fn recovery_s(during: &[LoadSample], began_ms: u64, in_time_ms: f64) -> f64 {
+    let is_late = |sample: &&LoadSample| sample.lateness_p99_us as f64 / 1e3 > in_time_ms;
     let last = during.iter().rfind(is_late);
     last.map_or(0.0, |last| last.at_ms.saturating_sub(began_ms) as f64 / 1e3)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, bail, ensure};
 use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
@@ -10,9 +11,9 @@ use crate::capacity::media_files::MediaFiles;
 use crate::capacity::site::BenchSite;
 use crate::capacity::trial::{Service, Trial};
 use crate::capacity::{Effort, Hunt, Scene, Scratch, rows};
-use crate::frame::stats::{median, median_interval};
 use crate::frame::{
-    Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
+    Axis, Bench, Interval, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Series,
+    Turns,
 };
 use crate::peers::{self, Peer};
 
@@ -43,19 +44,19 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// Ours against the best of the others.
+/// Core time of a bit by RTP/UDP, the best of the others against ours.
 const RATIO_BOUND: f64 = 3.0;
-/// Viewers by HLS, ours against nginx's.
+/// The same by HLS, nginx against ours.
 const HLS_RATIO_BOUND: f64 = 1.0;
 /// How the names of services over HTTP end.
 const HTTP_KINDS: [&str; 2] = ["HLS", "HTTP progressive"];
 /// Processor time a packet, ours against the kernel's own bound.
 const CPU_RATIO_BOUND: f64 = 1.25;
+/// How the reference with segmentation offload is called.
+const RING: &str = "GSO ring";
 /// Media time over which viewers begin.
 const SPREAD: Duration = Duration::from_secs(10);
-/// Rounds of the comparison of processor times.
-const CPU_ROUNDS: usize = 6;
-/// Part of our capacity at which they are compared.
+/// Part of its capacity at which a service is compared with others.
 const CPU_LOAD: f64 = 0.6;
 
 /// Services of a tiny run.
@@ -109,14 +110,12 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         one_peer(options, scene, peer, effort, &mut lines, &mut standings)?;
     }
     report.rows = [lines.capacities, lines.got, lines.took, lines.without].concat();
-    compare(&standings, &mut report);
-    let ours = standings.iter().find(|s| s.is_ours && s.is_udp).map_or(0.0, |s| s.strict.max(s.patient));
-    // A word of a name leaves nothing to compare with.
-    if options.only.is_empty()
-        && let Err(error) = cpu_ratio(options, scene, ours, &mut report)
-    {
-        options.go_on()?;
-        report.rows.push(Row::new(format!("processor time a packet: could not be measured: {error:#}")));
+    show_ratios(&standings, &mut report);
+    for pair in pairs(&standings) {
+        if let Err(error) = pair.compare(options, scene, &mut noise, &mut report) {
+            options.go_on()?;
+            report.rows.push(Row::new(format!("{}: could not be measured: {error:#}", pair.target)));
+        }
     }
     report.plots.push(plot(&standings));
     report.noise = Some(noise.finish());
@@ -205,91 +204,153 @@ fn both(
     Ok((a, b))
 }
 
-/// Ours against the best other server over RTP/UDP. The reference senders are no servers: they are shown, not counted.
-fn compare(standings: &[Standing], report: &mut Report) {
+/// The best other server over one transport. The reference senders are no servers: they are shown, not counted.
+fn best_other(standings: &[Standing], is_udp: bool) -> Option<&Standing> {
+    let others = standings.iter().filter(|s| !s.is_ours && !s.is_reference && s.is_udp == is_udp);
+    others.filter(|s| s.patient > 0.0).max_by(|a, b| a.patient.total_cmp(&b.patient))
+}
+
+/// Ours by RTP, which is listed first.
+fn ours(standings: &[Standing], is_udp: bool) -> Option<&Standing> {
+    standings.iter().find(|s| s.is_ours && s.is_udp == is_udp)
+}
+
+fn over_http<'a>(standings: &'a [Standing], server: &str, kind: &str) -> Option<&'a Standing> {
+    let name = format!("{server}, {kind}");
+    standings.iter().find(|s| s.name == name && s.patient > 0.0)
+}
+
+/// How many viewers ours carries for one of the best other. Of one search each: for information.
+fn show_ratios(standings: &[Standing], report: &mut Report) {
     for is_udp in [true, false] {
         let label = if is_udp { "RTP/UDP" } else { "TCP" };
-        // Ours by RTP, which is listed first.
-        let mine = standings.iter().find(|s| s.is_ours && s.is_udp == is_udp);
-        let others = standings.iter().filter(|s| !s.is_ours && !s.is_reference && s.is_udp == is_udp);
-        let best = others.max_by(|a, b| a.patient.total_cmp(&b.patient));
-        let (Some(mine), Some(best)) = (mine, best) else { continue };
-        if best.patient <= 0.0 {
+        let (Some(mine), Some(best)) = (ours(standings, is_udp), best_other(standings, is_udp)) else {
             continue;
-        }
+        };
         // The others get the looser limit, we the stricter one, but over TCP: see [`Limits::PATIENT`].
-        let (ours, limit) = if is_udp { (mine.strict, "20 ms") } else { (mine.patient, "100 ms") };
-        let ratio = ours / best.patient;
-        report.rows.push(
-            Row::new(format!("ours ({limit}) / {} (100 ms), {label}", best.name)).with("ratio", ratio, ""),
-        );
-        if is_udp {
-            report.promises.push(Promise::at_least("peers-ratio", ratio, RATIO_BOUND, ""));
-        }
+        let (carried, limit) = if is_udp { (mine.strict, "20 ms") } else { (mine.patient, "100 ms") };
+        let label = format!("ours ({limit}) / {} (100 ms), {label}", best.name);
+        report.rows.push(Row::new(label).with("ratio", carried / best.patient, ""));
     }
     for kind in HTTP_KINDS {
-        compare_http(standings, kind, report);
-    }
-}
-
-/// Ours over HTTP against nginx, in one way of it, under the same limits.
-fn compare_http(standings: &[Standing], kind: &str, report: &mut Report) {
-    let of = |server: &str| {
-        let name = format!("{server}, {kind}");
-        standings.iter().find(|s| s.name == name && s.patient > 0.0).map(|s| s.patient)
-    };
-    let (Some(ours), Some(nginx)) = (of("millrace"), of("nginx")) else { return };
-    let ratio = ours / nginx;
-    report.rows.push(Row::new(format!("ours / nginx (both 100 ms), {kind}")).with("ratio", ratio, ""));
-    if kind == "HLS" {
-        report.promises.push(Promise::at_least("peers-hls-ratio", ratio, HLS_RATIO_BOUND, ""));
-    }
-}
-
-/// Processor time a packet at the same number of viewers, ours and the ring's in turns.
-fn cpu_ratio(options: &Options, scene: Scene<'_>, ours: f64, report: &mut Report) -> anyhow::Result<()> {
-    let count = ((ours * CPU_LOAD) as u32).max(1);
-    let window = Duration::from_secs_f64(options.pick(1.0, 3.0, 4.0));
-    let effort = Effort { max_viewers: count, ..Effort::of(options) };
-    let udp = |peer: &Peer| -> anyhow::Result<Option<Service<'_>>> {
-        // The last one of the ring has bursts about as long as ours can be.
-        Ok(peer.services(scene)?.into_iter().rfind(|s| s.transport != TransportChoice::Tcp))
-    };
-    let ring = peers::ALL.iter().find(|peer| peer.name == "reference-ring");
-    let (Some(mine), Some(ring)) = (udp(&peers::OURSELVES)?, ring.map(udp).transpose()?.flatten()) else {
-        return Ok(());
-    };
-    let per_packet = |trial: &Trial| {
-        let spent = trial.spent?;
-        let packets = trial.figures.packets_per_s * spent.wall_s;
-        (packets > 0.0).then(|| spent.processes_s * 1e9 / packets)
-    };
-    let mut mine = Hunt::new(options, scene.site, &mine, effort)?;
-    let mut ring = Hunt::new(options, scene.site, &ring, effort)?;
-    let (mut ratios, mut ours_ns, mut ring_ns) = (vec![], vec![], vec![]);
-    for _ in 0..options.pick(1, 3, CPU_ROUNDS) {
-        let a = per_packet(&mine.attempt(count, window, false)?);
-        mine.stop();
-        let b = per_packet(&ring.attempt(count, window, false)?);
-        if let (Some(a), Some(b)) = (a, b) {
-            ratios.push(a / b);
-            ours_ns.push(a);
-            ring_ns.push(b);
+        let of = |server| over_http(standings, server, kind);
+        if let (Some(ours), Some(nginx)) = (of("millrace"), of("nginx")) {
+            let row = Row::new(format!("ours / nginx (both 100 ms), {kind}"));
+            report.rows.push(row.with("ratio", ours.patient / nginx.patient, ""));
         }
     }
-    if ratios.is_empty() {
-        report.rows.push(Row::new("processor time a packet: could not be measured"));
-        return Ok(());
+}
+
+/// Two services that take turns, each with its viewers.
+struct Pair {
+    target: &'static str,
+    /// Another service, and ours: their names, and the numbers of viewers.
+    sides: [(String, u32); 2],
+}
+
+/// The services that targets compare.
+fn pairs(standings: &[Standing]) -> Vec<Pair> {
+    let load = |viewers: f64| ((viewers * CPU_LOAD) as u32).max(1);
+    let side = |standing: &Standing, viewers: f64| (standing.name.clone(), load(viewers));
+    let mut pairs = Vec::new();
+    if let Some(mine) = ours(standings, true).filter(|mine| mine.patient > 0.0) {
+        if let Some(best) = best_other(standings, true) {
+            let sides = [side(best, best.patient), side(mine, mine.strict)];
+            pairs.push(Pair { target: "peers-ratio", sides });
+        }
+        // The last one of the ring has bursts about as long as ours can be.
+        let ring = standings.iter().rfind(|s| s.is_udp && s.name.contains(RING));
+        if let Some(ring) = ring {
+            let viewers = mine.strict.max(mine.patient);
+            pairs.push(Pair { target: "gso-cpu-ratio", sides: [side(ring, viewers), side(mine, viewers)] });
+        }
     }
-    report.rows.push(
-        Row::new("processor time a packet, at the same number of viewers")
-            .with("viewers", f64::from(count), "")
-            .with("ours", median(&ours_ns), "ns")
-            .with("GSO ring", median(&ring_ns), "ns")
-            .with("rounds", ratios.len() as f64, ""),
-    );
-    report.promises.push(Promise::at_most("gso-cpu-ratio", median_interval(&ratios), CPU_RATIO_BOUND, ""));
-    Ok(())
+    let of = |server| over_http(standings, server, "HLS");
+    if let (Some(nginx), Some(mine)) = (of("nginx"), of("millrace")) {
+        let sides = [side(nginx, nginx.patient), side(mine, mine.patient)];
+        pairs.push(Pair { target: "peers-hls-ratio", sides });
+    }
+    pairs
+}
+
+/// Times of a service in one turn.
+struct PairTurn {
+    /// Core time for each gigabit that viewers received, in milliseconds.
+    core_ms: f64,
+    /// Processor time of its processes for each packet, in nanoseconds.
+    packet_ns: f64,
+}
+
+impl PairTurn {
+    fn of(trial: &Trial) -> anyhow::Result<Self> {
+        let spent = trial.spent.context("the viewers left before the core was observed")?;
+        let figures = &trial.figures;
+        ensure!(
+            figures.bits_per_s > 0.0,
+            "nothing came: {}",
+            trial.why.as_deref().unwrap_or("no reason is known")
+        );
+        Ok(Self {
+            core_ms: spent.cores_s * 1e3 / (figures.bits_per_s * spent.wall_s / 1e9),
+            packet_ns: spent.processes_s * 1e9 / (figures.packets_per_s * spent.wall_s),
+        })
+    }
+}
+
+impl Pair {
+    /// The target, from the turns of the other and of ours.
+    fn promise(&self, turns: &Turns<PairTurn>) -> Promise {
+        let core = || turns.ratio(0, 1, |turn| turn.core_ms);
+        let at_least =
+            |ratio: Interval, bound| Promise::at_least(self.target, ratio, bound, "of our core time");
+        match self.target {
+            "peers-ratio" => at_least(core(), RATIO_BOUND),
+            "peers-hls-ratio" => at_least(core(), HLS_RATIO_BOUND),
+            target => Promise::at_most(target, turns.ratio(1, 0, |turn| turn.packet_ns), CPU_RATIO_BOUND, ""),
+        }
+    }
+
+    fn compare(
+        &self,
+        options: &Options,
+        scene: Scene<'_>,
+        noise: &mut NoiseMeter,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let services = self.sides.each_ref().map(|(name, _)| service(scene, name));
+        let [Some(other), Some(ours)] = services else { bail!("a service is missing") };
+        let effort = Effort::of(options);
+        let mut hunts =
+            [Hunt::new(options, scene.site, &other, effort)?, Hunt::new(options, scene.site, &ours, effort)?];
+        hunts.iter_mut().for_each(Hunt::stop);
+        let names =
+            self.sides.each_ref().map(|(name, count)| format!("{}: {name}, {count} viewers", self.target));
+        let turn = |at: usize, _| {
+            let trial = hunts[at].attempt(self.sides[at].1, effort.window, false)?;
+            hunts[at].stop();
+            PairTurn::of(&trial)
+        };
+        let turns = Turns::take(options, noise, &names, turn, |turns| vec![self.promise(turns)])?;
+        for (at, name) in names.into_iter().enumerate() {
+            report.rows.push(
+                Row::new(name)
+                    .with("core time of a gigabit", turns.median(at, |turn| turn.core_ms), "ms")
+                    .with("processes, for a packet", turns.median(at, |turn| turn.packet_ns), "ns")
+                    .with("rounds", turns.of(at).len() as f64, ""),
+            );
+        }
+        report.promises.push(self.promise(&turns));
+        Ok(())
+    }
+}
+
+/// The service with this name.
+fn service<'a>(scene: Scene<'a>, name: &str) -> Option<Service<'a>> {
+    let all = std::iter::once(&peers::OURSELVES).chain(peers::ALL);
+    all.filter(|peer| peer.missing().is_none())
+        .filter_map(|peer| peer.services(scene).ok())
+        .flatten()
+        .find(|service| service.name == name)
 }
 
 fn plot(standings: &[Standing]) -> Plot {

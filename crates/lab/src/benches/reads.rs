@@ -18,10 +18,8 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::volume::Volume;
 
 use super::ingest::{make_media_file, tempdir};
-use crate::frame::stats::{CONFIDENCE, ratio_interval};
 use crate::frame::{
-    Axis, Bench, LEAST_ROUNDS, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row,
-    percentile,
+    Axis, Bench, Interval, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Turns,
 };
 
 /// The benchmark.
@@ -59,62 +57,37 @@ struct ReadFigures {
 fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = tempdir(options)?;
     let slot_ms = options.duration_s.unwrap_or(2) * 1000;
-    let (secs, loops, rounds, slot_ms) =
-        options.pick((2, 3, 1, 200), (20, 29, LEAST_ROUNDS, slot_ms), (20, 29, LEAST_ROUNDS, slot_ms));
+    let (secs, loops, slot_ms) = options.pick((2, 3, 200), (20, 29, slot_ms), (20, 29, slot_ms));
     let volumes = if options.tiny { &VOLUMES[3..4] } else { &VOLUMES[..] };
     options.say("making a media file");
     let file = make_media_file(&dir.0, RATE_KBPS, secs, loops)?;
     let streams = options.streams.unwrap_or(16);
     let (mut report, mut meter) = (Report::new("reads"), NoiseMeter::start());
     let mut plots = vec![Vec::new(); WAYS.len()];
-    let mut least_bytes = f64::MAX;
+    let mut least: Option<Interval> = None;
     for &(members, lost) in volumes {
         options.say(&format!("{members} members"));
         let (volume, title) = make_volume(&dir.0, &file, (members, lost), options)?;
-        let mut seen = vec![Vec::new(); WAYS.len()];
-        for round in 0..rounds {
-            for step in 0..WAYS.len() {
-                options.go_on()?;
-                meter.look();
-                let way = (round + step) % WAYS.len();
-                let duration = Duration::from_millis(slot_ms);
-                seen[way].push(watch(&volume, title, (WAYS[way].1, streams, members), duration)?);
-            }
-        }
-        let middle = |way: usize, of: fn(&ReadFigures) -> f64| {
-            percentile(&mut seen[way].iter().map(of).collect::<Vec<_>>(), 50.0)
+        let names = WAYS.map(|(name, _)| format!("{members} members, {lost} may be lost: {name}"));
+        let turn = |way: usize, _| {
+            watch(&volume, title, (WAYS[way].1, streams, members), Duration::from_millis(slot_ms))
         };
-        let rates = |way: usize| seen[way].iter().map(|figures| figures.mb_per_s).collect::<Vec<f64>>();
-        for (way, (name, _)) in WAYS.iter().enumerate() {
-            let label = format!("{members} members, {lost} may be lost: {name}");
-            let rate = middle(way, |figures| figures.mb_per_s);
-            meter.repeated(&label, &rates(way));
+        let seen = Turns::take(options, &mut meter, &names, turn, |seen| promises(members, seen))?;
+        for (way, name) in names.into_iter().enumerate() {
+            meter.repeated(&name, &seen.values(way, |figures| figures.mb_per_s));
+            let rate = seen.median(way, |figures| figures.mb_per_s);
             plots[way].push(Point::bar(members.to_string(), rate));
             report.rows.push(
-                Row::new(label)
+                Row::new(name)
                     .with("rate", rate, "MB/s")
-                    .with("a read", middle(way, |figures| figures.read_bytes) / 1024.0, "KiB")
-                    .with("reads of a member", middle(way, |figures| figures.reads_per_s), "1/s"),
+                    .with("a read", seen.median(way, |figures| figures.read_bytes) / 1024.0, "KiB")
+                    .with("reads of a member", seen.median(way, |figures| figures.reads_per_s), "1/s"),
             );
         }
-        let ratio = ratio_interval(&rates(1), &rates(0), CONFIDENCE);
-        if members >= FIRST_SPLIT {
-            least_bytes = least_bytes.min(middle(1, |figures| figures.read_bytes));
-        }
-        // More than one extent is read together only where there are that many members; with fewer nothing may change.
-        let bound = match members {
-            4 => 0.95,
-            14 => 1.3,
-            32 => 2.0,
-            _ => continue,
-        };
-        let id = format!("reads-rate-{members}");
-        report.promises.push(Promise::at_least(&id, ratio, bound, "times the rate"));
+        least = least.into_iter().chain(wanted_part(members, &seen)).reduce(Interval::min);
+        report.promises.extend(rate_promise(members, &seen));
     }
-    if least_bytes < f64::MAX {
-        let bound = MEMBER_READ_BYTES as f64 * 0.9 / 1024.0;
-        report.promises.push(Promise::at_least("reads-bytes", least_bytes / 1024.0, bound, "KiB"));
-    }
+    report.promises.extend(least.map(bytes_promise));
     let (x, y) = (Axis::new("members", ""), Axis::new("rate", "MB/s"));
     let plot = Plot::new(PlotKind::Bars, "Disks that seek for 8 ms", x, y);
     report
@@ -122,6 +95,33 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         .push(WAYS.iter().zip(plots).fold(plot, |plot, ((name, _), points)| plot.with(*name, points)));
     report.noise = Some(meter.finish());
     Ok(report)
+}
+
+/// The targets of a volume with this number of members.
+fn promises(members: usize, seen: &Turns<ReadFigures>) -> Vec<Promise> {
+    rate_promise(members, seen).into_iter().chain(wanted_part(members, seen).map(bytes_promise)).collect()
+}
+
+/// More than one extent is read together only where there are that many members; with fewer nothing may change.
+fn rate_promise(members: usize, seen: &Turns<ReadFigures>) -> Option<Promise> {
+    let bound = match members {
+        4 => 0.95,
+        14 => 1.3,
+        32 => 2.0,
+        _ => return None,
+    };
+    let ratio = seen.ratio(1, 0, |figures| figures.mb_per_s);
+    Some(Promise::at_least(&format!("reads-rate-{members}"), ratio, bound, "times the rate"))
+}
+
+/// Bytes of a read of extents together, relative to those that the cache aims at.
+fn wanted_part(members: usize, seen: &Turns<ReadFigures>) -> Option<Interval> {
+    let part = |figures: &ReadFigures| figures.read_bytes / MEMBER_READ_BYTES as f64;
+    (members >= FIRST_SPLIT).then(|| seen.interval(1, part))
+}
+
+fn bytes_promise(part: Interval) -> Promise {
+    Promise::at_least("reads-bytes", part, 0.9, "of the wanted size")
 }
 
 /// A folder for a volume that goes with it.

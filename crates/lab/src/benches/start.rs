@@ -1,9 +1,14 @@
 //! How long a start takes: from the program's start to its first answers, and from PLAY to the first packet.
+//!
+//! Each is compared with a bare loop that does on the same machine, right after it, what no server can leave out: a start of
+//! the program and reading the small files of the store; a connection and a reply without a server behind it; a sleep as
+//! long as the server may wait before it sends.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as StdInstant};
@@ -16,13 +21,13 @@ use millrace_store::volume::Volume;
 
 use super::ingest::tempdir;
 use super::sessions::Server;
-use crate::frame::{Bench, Need, NoiseMeter, Options, Promise, Report, Row, percentile};
+use crate::frame::{Bench, Interval, Need, NoiseMeter, Options, Promise, Report, Row, Turns};
 use crate::media;
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "start",
-    shows: "time until `serve` is ready, by titles in the store and memory of the cache; to its first DESCRIBE; from PLAY to the first packet",
+    shows: "time until `serve` is ready, by titles in the store and memory of the cache; to its first DESCRIBE; from PLAY to the first packet; each beside a bare loop",
     not_for: "disks, since the store lies in memory; nor for the first picture, which waits for what a player buffers",
     options: &["titles", "runs"],
     targets: &["start-ready", "start-describe", "start-first-packet-udp", "start-first-packet-tcp"],
@@ -30,14 +35,17 @@ pub(super) const BENCH: Bench = Bench {
     run,
 };
 
-/// The slowest start.
-const READY_MS: f64 = 1000.0;
-/// From connecting to the reply, for a title that no viewer has opened yet.
-const DESCRIBE_MS: f64 = 20.0;
-/// From the reply to PLAY to the first packet.
-const FIRST_PACKET_UDP_MS: f64 = 20.0;
-/// The same on the RTSP connection, where the server waits for 50 ms.
-const FIRST_PACKET_TCP_MS: f64 = 70.0;
+/// Name, unit and bound of each time in [`StartTimes`].
+const TARGETS: [(&str, &str, f64); 4] = [
+    ("start-ready", "of a bare start", 20.0),
+    ("start-describe", "of a bare reply", 50.0),
+    ("start-first-packet-udp", "of a bare sleep", 2.0),
+    ("start-first-packet-tcp", "of a bare sleep", 1.4),
+];
+/// The longest wait of the server before the first packet: a burst by UDP, and on the RTSP connection.
+const WAITS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(50)];
+/// Files of a store up to this size are no media: a start reads them.
+const SMALL_FILE: u64 = 64 << 10;
 
 const LARGE_CACHE: u64 = 5 << 30;
 const SMALL_CACHE: u64 = 64 << 20;
@@ -50,13 +58,11 @@ const PLAYED_S: u64 = 5;
 /// Transport packets of each of the other titles: a fraction of a second.
 const TINY_PACKETS: usize = 120;
 
-/// What starts took, in milliseconds.
-#[derive(Default)]
-struct Starts {
-    ready: Vec<f64>,
-    describe: Vec<f64>,
-    /// As in [`PLAYED`].
-    first_packet: [Vec<f64>; 2],
+/// Milliseconds of one start, and of the bare loops beside it: until it is ready; the first DESCRIBE, from connecting to the
+/// reply, for a title that no viewer has opened yet; from the reply to PLAY to the first packet, by UDP and by TCP.
+struct StartTimes {
+    server: [f64; 4],
+    bare: [f64; 4],
 }
 
 fn run(options: &Options) -> anyhow::Result<Report> {
@@ -64,30 +70,36 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let large = if options.tiny { SMALL_CACHE } else { large_cache(&mut report) };
     let counts = options.pick::<&[usize]>(&[3], &[10], &[10, 1_000, 10_000]);
     let counts = options.titles.map_or_else(|| counts.to_vec(), |count| vec![count]);
-    let runs = options.runs.unwrap_or(options.pick(1, 3, 7));
     let dir = tempdir(options)?;
     let mut store = Store::make(&dir.0, options)?;
-    let mut all = Vec::new();
+    let mut worst: Option<[Interval; 4]> = None;
     for count in counts {
         store.fill(count, options)?;
         let caches =
-            if all.is_empty() && large > SMALL_CACHE { vec![SMALL_CACHE, large] } else { vec![large] };
+            if worst.is_none() && large > SMALL_CACHE { vec![SMALL_CACHE, large] } else { vec![large] };
         for cache in caches {
             let label = format!("{count} titles, cache of {}", ByteLen(cache));
-            let mut starts = Starts::default();
-            for run in 1..=runs {
-                options.go_on()?;
-                options.say(&format!("{label}: run {run} of {runs}"));
-                meter.look();
-                store.start(options, cache, &mut starts)?;
-            }
-            report.rows.push(row(label, &mut starts));
-            all.push(starts);
+            let turn = |_, _| store.start(options, cache);
+            let starts =
+                Turns::take(options, &mut meter, &[&label], turn, |starts| promises(ratios(starts)))?;
+            report.rows.push(row(&label, &starts));
+            let ratios = ratios(&starts);
+            let worse = |worst: [Interval; 4]| std::array::from_fn(|at| worst[at].max(ratios[at]));
+            worst = Some(worst.map_or(ratios, worse));
         }
     }
-    judge(&mut report, all);
+    report.promises = worst.map_or(Vec::new(), promises);
     report.noise = Some(meter.finish());
     Ok(report)
+}
+
+fn ratios(starts: &Turns<StartTimes>) -> [Interval; 4] {
+    std::array::from_fn(|at| starts.interval(0, |start| start.server[at] / start.bare[at]))
+}
+
+fn promises(ratios: [Interval; 4]) -> Vec<Promise> {
+    let promise = |((id, unit, bound), ratio)| Promise::at_most(id, ratio, bound, unit);
+    TARGETS.into_iter().zip(ratios).map(promise).collect()
 }
 
 /// Returns 5 GiB, or half of the free memory; the report shows which.
@@ -105,37 +117,18 @@ fn large_cache(report: &mut Report) -> u64 {
     half.clamp(SMALL_CACHE, LARGE_CACHE)
 }
 
-fn row(label: String, starts: &mut Starts) -> Row {
-    let ready = percentile(&mut starts.ready, 50.0);
-    let slowest = percentile(&mut starts.ready, 100.0);
-    let describe = percentile(&mut starts.describe, 50.0);
-    let [udp, tcp] = starts.first_packet.each_mut().map(|values| percentile(values, 50.0));
-    Row::new(label)
-        .with("ready p50", ready, "ms")
-        .with("slowest", slowest, "ms")
-        .with("first DESCRIBE p50", describe, "ms")
-        .with("PLAY to first packet by UDP p50", udp, "ms")
-        .with("by TCP p50", tcp, "ms")
-        .with("starts", starts.ready.len() as f64, "")
-}
-
-/// The slowest start of all; of the rest the slowest median of a row. That values scatter excuses none of them.
-fn judge(report: &mut Report, all: Vec<Starts>) {
-    let mut worst = [f64::MIN; 4];
-    for mut starts in all {
-        let [udp, tcp] = &mut starts.first_packet;
-        let values = [
-            percentile(&mut starts.ready, 100.0),
-            percentile(&mut starts.describe, 50.0),
-            percentile(udp, 50.0),
-            percentile(tcp, 50.0),
-        ];
-        worst = std::array::from_fn(|at| worst[at].max(values[at]));
+fn row(label: &str, starts: &Turns<StartTimes>) -> Row {
+    let names = ["ready", "first DESCRIBE", "PLAY to first packet by UDP", "by TCP"];
+    let bare = ["a bare start", "a bare reply", "a sleep of 10 ms", "of 50 ms"];
+    let mut row = Row::new(label);
+    for at in 0..names.len() {
+        row = row.with(names[at], starts.median(0, |start| start.server[at]), "ms").with(
+            bare[at],
+            starts.median(0, |start| start.bare[at]),
+            "ms",
+        );
     }
-    let bounds = [READY_MS, DESCRIBE_MS, FIRST_PACKET_UDP_MS, FIRST_PACKET_TCP_MS];
-    for ((id, value), bound) in BENCH.targets.iter().zip(worst).zip(bounds) {
-        report.promises.push(Promise::at_most(id, value, bound, "ms"));
-    }
+    row.with("starts", starts.of(0).len() as f64, "")
 }
 
 /// A store with titles of a few packets, beside those that are played.
@@ -173,23 +166,79 @@ impl Store {
         Ok(())
     }
 
-    /// One start: until it is ready, the first DESCRIBE, the first packets.
-    fn start(&self, options: &Options, cache: u64, starts: &mut Starts) -> anyhow::Result<()> {
+    /// One start, with the bare loops right behind it.
+    fn start(&self, options: &Options, cache: u64) -> anyhow::Result<StartTimes> {
         let mut command = Command::new(&options.program);
         command.args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--cache", &format!("{cache}B")]);
         // The machine may be busy with other work: no viewer is refused because of it.
         command.args(["--admission", "off"]).arg("--store").arg(&self.dir);
         let begun = StdInstant::now();
         let server = Server::start(command)?;
-        starts.ready.push(millis(begun));
+        let ready = millis(begun);
         let begun = StdInstant::now();
         describe(&format!("{}title-{}", server.url, self.titles - 1))?;
-        starts.describe.push(millis(begun));
-        for ((title, transport), values) in PLAYED.into_iter().zip(&mut starts.first_packet) {
-            values.push(first_packet(options, &format!("{}{title}", server.url), transport)?);
+        let described = millis(begun);
+        let mut first = [0.0; 2];
+        for ((title, transport), first) in PLAYED.into_iter().zip(&mut first) {
+            *first = first_packet(options, &format!("{}{title}", server.url), transport)?;
         }
-        Ok(())
+        drop(server);
+        let [sleep_udp, sleep_tcp] = WAITS.map(bare_sleep);
+        Ok(StartTimes {
+            server: [ready, described, first[0], first[1]],
+            bare: [self.bare_start(options)?, bare_reply()?, sleep_udp, sleep_tcp],
+        })
     }
+
+    /// Starts the program, which ends at once, and reads all small files of the store.
+    fn bare_start(&self, options: &Options) -> anyhow::Result<f64> {
+        let begun = StdInstant::now();
+        let mut command = Command::new(&options.program);
+        let status = command.arg("--version").stdout(Stdio::null()).status()?;
+        ensure!(status.success(), "the program could not show its version");
+        read_small_files(&self.dir)?;
+        Ok(millis(begun))
+    }
+}
+
+fn read_small_files(dir: &Path) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        if about.is_dir() {
+            read_small_files(&entry.path())?;
+        } else if about.len() <= SMALL_FILE {
+            black_box(std::fs::read(entry.path())?);
+        }
+    }
+    Ok(())
+}
+
+/// Connects to a thread that replies to the first byte, until its reply has come.
+fn bare_reply() -> anyhow::Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::scope(|scope| {
+        let replies = scope.spawn(move || -> std::io::Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            stream.read_exact(&mut [0])?;
+            stream.write_all(&[0])
+        });
+        let begun = StdInstant::now();
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(&[0])?;
+        stream.read_exact(&mut [0])?;
+        let took = millis(begun);
+        replies.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(took)
+    })
+}
+
+/// How long a sleep of this length really takes.
+fn bare_sleep(length: Duration) -> f64 {
+    let begun = StdInstant::now();
+    std::thread::sleep(length);
+    millis(begun)
 }
 
 fn add(volume: &Volume, file: &Path, name: &str, options: &Options) -> anyhow::Result<()> {

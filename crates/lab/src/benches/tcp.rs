@@ -15,8 +15,7 @@ use millrace_tcp::recv::ClusterSize;
 use millrace_tcp::stack::{ConnectionId, Settings, Stack};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::frame::stats::{CONFIDENCE, median, median_interval, ratio_interval};
-use crate::frame::{Bench, Interval, Need, NoiseMeter, Options, Promise, Report, Row};
+use crate::frame::{Bench, Interval, Need, NoiseMeter, Options, Promise, Report, Row, Turns};
 use crate::runner::Application;
 use crate::tcp_host::{KERNEL_IP, OUR_IP, TcpHost};
 
@@ -85,6 +84,17 @@ struct TransferOutcome {
     counters: TcpCounters,
 }
 
+impl TransferOutcome {
+    fn all_bits_per_s(&self) -> f64 {
+        self.bits_per_s.iter().sum()
+    }
+
+    /// The first connection's part.
+    fn share(&self) -> f64 {
+        self.bits_per_s[0] / self.all_bits_per_s()
+    }
+}
+
 /// Parts that `--only` names.
 const PARTS: [&str; 2] = ["goodput", "fairness"];
 
@@ -101,7 +111,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let mut noise = NoiseMeter::start();
     let length = options
         .duration_s
-        .map_or(Duration::from_millis(options.pick(400, 8_000, 20_000)), Duration::from_secs);
+        .map_or(Duration::from_millis(options.pick(400, 2_000, 10_000)), Duration::from_secs);
     if wants("goodput") {
         goodput(options, length, &mut report, &mut noise)?;
     }
@@ -112,10 +122,6 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn rounds(options: &Options) -> usize {
-    options.runs.unwrap_or(options.pick(1, 2, 6))
-}
-
 /// Our TCP and the kernel's in turns over links with the same losses.
 fn goodput(
     options: &Options,
@@ -123,32 +129,31 @@ fn goodput(
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
+    let names = ["ours", "the kernel's CUBIC"];
+    let ratio = |turns: &Turns<TransferOutcome>| turns.ratio(0, 1, TransferOutcome::all_bits_per_s);
+    let promise = |ratio: Interval| Promise::at_least("tcp-goodput", ratio, GOODPUT_BOUND, "of the kernel's");
     let (mut least, mut timeouts) = (Interval::from(f64::INFINITY), 0);
     for (ppm, label) in LOSSES {
-        let (mut ours, mut kernel) = (Vec::new(), Vec::new());
-        let mut repeated = 0;
-        for round in 0..rounds(options) {
-            noise.look();
-            options.go_on()?;
-            options.say(&format!("{label}, round {}", round + 1));
-            let outcome = transfer(ppm, round as u64, Who::Ours, length)?;
-            ours.push(outcome.bits_per_s[0] / 1e6);
-            repeated += outcome.counters.retransmitted;
-            // Above 1 %, retransmissions are lost again, and only a timeout finds the last of them.
-            timeouts += if ppm <= 10_000 { outcome.counters.timeouts } else { 0 };
-            kernel.push(transfer(ppm, round as u64, Who::Kernel, length)?.bits_per_s[1] / 1e6);
-        }
-        let ratio = ratio_interval(&ours, &kernel, CONFIDENCE);
-        least = least.min(ratio);
+        options.say(label);
+        let turn =
+            |at: usize, round: usize| transfer(ppm, round as u64, [Who::Ours, Who::Kernel][at], length);
+        let turns = Turns::take(options, noise, &names, turn, |turns| vec![promise(ratio(turns))])?;
+        // Above 1 %, retransmissions are lost again, and only a timeout finds the last of them.
+        timeouts += if ppm <= 10_000 { turns.sum(|outcome| outcome.counters.timeouts) } else { 0 };
+        least = least.min(ratio(&turns));
+        let [ours, kernel] = [0, 1].map(|at| turns.median(at, TransferOutcome::all_bits_per_s) / 1e6);
+        let ratio = ratio(&turns);
         report.rows.push(
             Row::new(label)
-                .with("ours", median(&ours), "Mb/s")
-                .with("the kernel's CUBIC", median(&kernel), "Mb/s")
+                .with("ours", ours, "Mb/s")
+                .with("the kernel's CUBIC", kernel, "Mb/s")
                 .with("ratio", ratio.mid, "")
-                .with("segments sent again", repeated as f64, ""),
+                .with("low end", ratio.low, "")
+                .with("high end", ratio.high, "")
+                .with("segments sent again", turns.sum(|outcome| outcome.counters.retransmitted) as f64, ""),
         );
     }
-    report.promises.push(Promise::at_least("tcp-goodput", least, GOODPUT_BOUND, "of the kernel's"));
+    report.promises.push(promise(least));
     report.promises.push(Promise::at_most(
         "tcp-no-timeouts",
         timeouts as f64,
@@ -165,27 +170,26 @@ fn fairness(
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
-    for (who, label) in [(Who::Both, "ours beside the kernel's"), (Who::Kernels, "two of the kernel's")] {
-        let mut shares = Vec::new();
-        for round in 0..rounds(options) {
-            noise.look();
-            options.go_on()?;
-            options.say(&format!("{label}, round {}", round + 1));
-            let [first, second] = transfer(0, round as u64, who, length)?.bits_per_s;
-            shares.push(first / (first + second));
-            report.rows.push(
-                Row::new(format!("{label}, round {}", round + 1))
-                    .with("the first", first / 1e6, "Mb/s")
-                    .with("the second", second / 1e6, "Mb/s")
-                    .with("share of the first", shares[round], ""),
-            );
-        }
-        if who == Who::Both {
-            let share = median_interval(&shares);
-            let off = share.map(|share| share - 0.5).max(share.map(|share| 0.5 - share));
-            report.promises.push(Promise::at_most("tcp-fairness", off, FAIR_WITHIN, "from one half"));
-        }
+    let names = ["ours beside the kernel's", "two of the kernel's"];
+    let promise = |turns: &Turns<TransferOutcome>| {
+        let share = turns.interval(0, TransferOutcome::share);
+        let off = share.map(|share| share - 0.5).max(share.map(|share| 0.5 - share));
+        vec![Promise::at_most("tcp-fairness", off, FAIR_WITHIN, "from one half")]
+    };
+    let turn = |at: usize, round: usize| transfer(0, round as u64, [Who::Both, Who::Kernels][at], length);
+    let turns = Turns::take(options, noise, &names, turn, promise)?;
+    for (at, name) in names.into_iter().enumerate() {
+        let share = turns.interval(at, TransferOutcome::share);
+        report.rows.push(
+            Row::new(name)
+                .with("the first", turns.median(at, |outcome| outcome.bits_per_s[0]) / 1e6, "Mb/s")
+                .with("the second", turns.median(at, |outcome| outcome.bits_per_s[1]) / 1e6, "Mb/s")
+                .with("share of the first", share.mid, "")
+                .with("low end", share.low, "")
+                .with("high end", share.high, ""),
+        );
     }
+    report.promises.extend(promise(&turns));
     Ok(())
 }
 

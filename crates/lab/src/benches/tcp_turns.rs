@@ -2,6 +2,7 @@
 //! stage or at once, and for a segment of data from due to frame. The peers are headers written
 //! beforehand; nothing is sent, and time is virtual.
 
+use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant as StdInstant;
@@ -20,16 +21,16 @@ use millrace_tcp::seq::Seq;
 use millrace_tcp::stack::{Arrived, ConnectionId, FrameDisposal, OutgoingSegment, Settings, Stack};
 use millrace_tcp::wire::{Body, Flags, FlowKey, Head, Stamps, TcpOptions, Template, parse};
 
-use crate::frame::stats::{median, median_interval_at, ratio_interval};
-use crate::frame::{Bench, LEAST_ROUNDS, Noise, Options, Promise, Report, Rounds, Row};
+use crate::frame::stats::median;
+use crate::frame::{Bench, NoiseMeter, Options, Promise, Report, Row, Turns};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "tcp-turns",
-    shows: "ns for an acknowledgment that is processed behind the output stage, beside one that is processed at once; ns for a segment of data from due to frame",
+    shows: "ns for an acknowledgment that is processed behind the output stage, beside one that is processed at once; for a segment of data from due to frame, beside a bare loop that writes its header",
     not_for: "what a device costs, or a whole server: nothing is sent, and the peers never lose anything",
     options: &["runs", "quick"],
-    targets: &["tcp-deferred-ratio", "tcp-segment-ns"],
+    targets: &["tcp-deferred-ratio", "tcp-segment-ratio"],
     needs: &[],
     run,
 };
@@ -40,7 +41,8 @@ const SCENES: [(u32, u32); 4] = [(10_000, 2), (10_000, 1), (64, 2), (64, 1)];
 const PROMISED: (u32, u32) = (10_000, 2);
 pub(super) const ACKS_PER_TURN: u32 = 64;
 const DEFERRED_BOUND: f64 = 1.5;
-const SEGMENT_BOUND_NS: f64 = 250.0;
+/// Time of a segment from due to frame, relative to a bare loop that writes the headers of as many connections.
+const SEGMENT_BOUND: f64 = 20.0;
 /// The stack's address and port; the peers' are made from their numbers.
 const HERE: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 1), 80);
 const START: Instant = Instant(1 << 40);
@@ -52,50 +54,39 @@ const SCALE: u8 = 7;
 const HEADER_ROOM: usize = 60;
 
 fn run(options: &Options) -> anyhow::Result<Report> {
-    let mut report = Report::new("tcp-turns");
-    let turns = options.pick(20, 2_000, 10_000);
+    let (mut report, mut noise) = (Report::new("tcp-turns"), NoiseMeter::start());
+    let turns_each = options.pick(20, 2_000, 10_000);
     for (connections, each) in SCENES {
         let connections = if options.tiny { connections.min(128) } else { connections };
-        options.say(&format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each));
+        let label = format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each);
+        options.say(&label);
         let is_judged = (connections, each) == PROMISED || options.tiny && each == 2;
-        let [mut deferred, mut prompt, mut segments] = [const { Vec::new() }; 3];
-        let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
-        while rounds.go_on(|confidence| {
-            !is_judged
-                || promises([&prompt, &deferred, &segments], confidence).iter().all(Promise::is_decided)
-        }) {
-            options.go_on()?;
-            // In turns, so that both meet the same machine.
-            let chosen = ACKS_PER_TURN / each;
-            let took = Ground::new(connections, true)?.measure(turns, (chosen, each))?;
-            deferred.push(took.ack);
-            segments.push(took.segment);
-            prompt.push(Ground::new(connections, false)?.measure(turns, (chosen, each))?.ack);
-        }
-        let ratios: Vec<f64> =
-            prompt.iter().zip(&deferred).map(|(prompt, deferred)| prompt / deferred).collect();
+        let turn = |at: usize, _| {
+            Ground::new(connections, at == 0)?.measure(turns_each, (ACKS_PER_TURN / each, each))
+        };
+        let targets = |turns: &Turns<Took>| if is_judged { promises(turns) } else { Vec::new() };
+        let turns = Turns::take(options, &mut noise, &["behind the output stage", "at once"], turn, targets)?;
         report.rows.push(
-            Row::new(format!("{connections} connections, {each} ACKs for each of {}", ACKS_PER_TURN / each))
-                .with("behind the output stage", median(&deferred), "ns/ACK")
-                .with("at once", median(&prompt), "ns/ACK")
-                .with("ratio", median(&ratios), "")
-                .with("a segment of data", median(&segments), "ns"),
+            Row::new(label)
+                .with("behind the output stage", turns.median(0, |took| took.ack), "ns/ACK")
+                .with("at once", turns.median(1, |took| took.ack), "ns/ACK")
+                .with("ratio", turns.ratio(1, 0, |took| took.ack).mid, "")
+                .with("a segment of data", turns.median(0, |took| took.segment), "ns")
+                .with("its header alone", turns.median(0, |took| took.header), "ns"),
         );
         if is_judged {
-            report.promises = promises([&prompt, &deferred, &segments], rounds.confidence()).into();
+            report.promises = promises(&turns);
         }
     }
-    report.noise = Some(Noise::quiet());
+    report.noise = Some(noise.finish());
     Ok(report)
 }
 
-/// The targets, from the times of each round.
-fn promises([prompt, deferred, segments]: [&[f64]; 3], confidence: f64) -> [Promise; 2] {
-    let ratio = ratio_interval(prompt, deferred, confidence);
-    let segment = median_interval_at(segments, confidence);
-    [
-        Promise::at_least("tcp-deferred-ratio", ratio, DEFERRED_BOUND, ""),
-        Promise::at_most("tcp-segment-ns", segment, SEGMENT_BOUND_NS, "ns"),
+fn promises(turns: &Turns<Took>) -> Vec<Promise> {
+    let segment = turns.interval(0, |took| took.segment / took.header);
+    vec![
+        Promise::at_least("tcp-deferred-ratio", turns.ratio(1, 0, |took| took.ack), DEFERRED_BOUND, ""),
+        Promise::at_most("tcp-segment-ratio", segment, SEGMENT_BOUND, "of a loop that writes headers"),
     ]
 }
 
@@ -156,8 +147,8 @@ pub(super) struct Took {
     pub(super) ack: f64,
     /// A segment of data from due to frame.
     pub(super) segment: f64,
-    /// Queueing the data that a connection sends in a turn.
-    pub(super) queue: f64,
+    /// The header of a segment, written by a loop that does nothing else.
+    header: f64,
 }
 
 /// A stack with connections that are all established.
@@ -255,7 +246,7 @@ impl Ground {
     /// Measures the times when in each turn `chosen` connections send `each` segments, which are
     /// then acknowledged.
     pub(super) fn measure(&mut self, turns: u64, (chosen, each): (u32, u32)) -> anyhow::Result<Took> {
-        let (mut acks, mut segments, mut queued) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut acks, mut segments, mut headers] = [const { Vec::new() }; 3];
         let mut random = SplitMix(7);
         let (many, in_turn) = (chosen as usize, chosen * each);
         let step = self.peers.len() / many;
@@ -264,9 +255,8 @@ impl Ground {
             // Any connections, each once: those of a turn have nothing in common in a server either.
             let offset = random.below(step as u64) as usize;
             let chosen: Vec<usize> = (0..many).map(|n| n * step + offset).collect();
-            let begun = StdInstant::now();
+            headers.push(self.write_headers_timed(&chosen, each));
             self.queue(&chosen, each)?;
-            queued.push(begun.elapsed().as_nanos() as f64 / many as f64);
             segments.push(self.send_timed(&chosen, each)?);
             self.now = self.now.plus_ns(RTT_NS);
             self.stack.protocol(self.now);
@@ -285,7 +275,21 @@ impl Ground {
                 ensure!(unacked == 0, "{unacked} bytes are not acknowledged");
             }
         }
-        Ok(Took { ack: median(&acks), segment: median(&segments), queue: median(&queued) })
+        Ok(Took { ack: median(&acks), segment: median(&segments), header: median(&headers) })
+    }
+
+    /// Writes as many headers of the same connections from records that are as cold: nanoseconds a header.
+    fn write_headers_timed(&self, chosen: &[usize], each: u32) -> f64 {
+        let mut room = [0; HEADER_ROOM];
+        let begun = StdInstant::now();
+        for _ in 0..each {
+            for &at in chosen {
+                let peer = &self.peers[at];
+                let options = TcpOptions { stamps: peer.stamps(self.now), ..TcpOptions::default() };
+                black_box(peer.segment(Flags::ACK, options, black_box(&mut room)));
+            }
+        }
+        begun.elapsed().as_nanos() as f64 / (chosen.len() * each as usize) as f64
     }
 
     /// Queues `each` segments for each chosen connection.

@@ -141,6 +141,14 @@ pub fn offer(
     Ok(Crowd::of(report, service, stolen.unwrap_or(0.0)))
 }
 
+/// The worst p99 of the lateness of an interval that ended within one of these times (begin, end), in milliseconds; NaN
+/// if none did.
+pub fn worst_p99_ms(series: &[LoadSample], times: &[(Duration, Duration)]) -> f64 {
+    let is_within = |at: Duration| times.iter().any(|(begin, end)| (*begin..=*end).contains(&at));
+    let seen = series.iter().filter(|sample| is_within(Duration::from_millis(sample.at_ms)));
+    seen.map(|sample| sample.lateness_p99_us as f64 / 1e3).reduce(f64::max).unwrap_or(f64::NAN)
+}
+
 impl Crowd {
     fn of(r: LoadReport, service: &Service<'_>, stolen_ratio: f64) -> Self {
         let fates = Fates::of(&r.per_stream);
@@ -205,6 +213,16 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn worst_p99_of_an_interval_ignores_other_times() {
+        let sample = |at_ms, lateness_p99_us| LoadSample { at_ms, lateness_p99_us, ..LoadSample::default() };
+        let series = [sample(500, 9_000), sample(1_000, 50_000), sample(1_500, 7_000), sample(3_000, 8_000)];
+        let s = Duration::from_secs;
+        assert_eq!(worst_p99_ms(&series, &[(s(2), s(3))]), 8.0);
+        assert_eq!(worst_p99_ms(&series, &[(s(0), Duration::from_millis(500)), (s(2), s(3))]), 9.0);
+        assert!(worst_p99_ms(&series, &[(s(4), s(5))]).is_nan());
+    }
 
     #[test]
     fn fates_of_counts_each_session_once() {

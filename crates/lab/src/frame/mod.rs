@@ -4,7 +4,8 @@
 //! and a function from [`Options`] to a [`Report`]. Comparisons use a [`Contest`]: contenders take
 //! turns in short slots, each batch is timed, and the answer is the median of the ratios within a
 //! round, with its 95 % interval: a target is met or missed when the interval lies on one side of
-//! its bound, and rounds go on until it does or [`Rounds`] have no more time. A
+//! its bound, and rounds go on until it does or [`Rounds`] have no more time. [`Turns`] do the same
+//! where a turn is longer than a timed batch: a transfer, or a server with its viewers. A
 //! [`Noise`] shows whether the machine was fit to measure; a [`Plot`] holds figures that are worth
 //! a picture.
 //!
@@ -60,6 +61,7 @@ mod report;
 mod rounds;
 pub mod stats;
 pub mod ticks;
+mod turns;
 
 pub use contest::{ContenderResult, ContenderSlot, Contest, ContestOptions, ContestResult};
 pub(crate) use noise::CpuTime;
@@ -69,6 +71,7 @@ pub use plot::{Axis, Plot, PlotKind, Point, Series};
 pub use report::{Figure, Promise, Report, ReportVerdict, Row, TargetState, number};
 pub use rounds::{LEAST_ROUNDS, Rounds};
 pub use stats::{Interval, TargetBound, percentile};
+pub use turns::Turns;
 
 pub(crate) use contest::Pinned;
 pub(crate) use report::{groups, tree_commit};

@@ -45,6 +45,8 @@ pub struct Rounds {
 #[derive(Clone, Debug)]
 struct RoundPlan {
     limit: Duration,
+    /// Rounds that are run however long they take.
+    least: usize,
     /// Whether the user has set the number of rounds.
     is_fixed: bool,
     done: usize,
@@ -54,7 +56,8 @@ struct RoundPlan {
 
 impl Rounds {
     /// From six rounds to as many as the limit of time allows; three if tiny; exactly `--runs` if
-    /// that is given.
+    /// that is given. A full run without `--limit` has time for twelve: one that is far off leaves six
+    /// undecided.
     pub fn new(options: &Options) -> Self {
         Self::at_least(options, options.pick(3, LEAST_ROUNDS, LEAST_ROUNDS))
     }
@@ -63,6 +66,7 @@ impl Rounds {
     pub fn at_least(options: &Options, least: usize) -> Self {
         let plan = RoundPlan {
             limit: options.limit(),
+            least: if options.quick || options.limit_s.is_some() { LEAST_ROUNDS } else { 2 * LEAST_ROUNDS },
             is_fixed: options.tiny || options.runs.is_some(),
             done: 0,
             next_look: options.runs.unwrap_or(least).max(1),
@@ -91,7 +95,7 @@ impl Rounds {
 
 impl RoundPlan {
     fn go_on(&mut self, passed: Duration, is_decided: impl FnOnce(f64) -> bool) -> bool {
-        let is_late = !self.is_fixed && self.done >= LEAST_ROUNDS && passed >= self.limit;
+        let is_late = !self.is_fixed && self.done >= self.least && passed >= self.limit;
         if self.done >= self.next_look || is_late {
             let is_decided = is_decided(confidence(self.looks));
             self.looks += 1;

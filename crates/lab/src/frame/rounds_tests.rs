@@ -6,7 +6,7 @@ use crate::frame::stats::{Interval, TargetBound, median_interval_at};
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn plan(next_look: usize) -> RoundPlan {
-    RoundPlan { limit: LIMIT, is_fixed: false, done: 0, next_look, looks: 0 }
+    RoundPlan { limit: LIMIT, least: LEAST_ROUNDS, is_fixed: false, done: 0, next_look, looks: 0 }
 }
 
 /// A number from 0 to 1.

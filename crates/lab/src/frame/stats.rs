@@ -107,7 +107,7 @@ pub enum TargetBound {
 /// Returns the median with its 95 % interval by order statistics: the two innermost ranks that
 /// enclose the true median in at least 95 of 100 cases for any distribution. Fewer than six values
 /// do not reach this: the interval is then from the smallest to the largest, and `confidence` shows
-/// its worth. NaN without values.
+/// its worth. NaN without values, and when one of them is NaN: a part that is missing is no proof.
 pub fn median_interval(values: &[f64]) -> Interval {
     median_interval_at(values, CONFIDENCE)
 }
@@ -117,7 +117,7 @@ pub fn median_interval_at(values: &[f64], wanted: f64) -> Interval {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let n = sorted.len();
-    if n == 0 {
+    if n == 0 || sorted.iter().any(|value| value.is_nan()) {
         return Interval { low: f64::NAN, mid: f64::NAN, high: f64::NAN, confidence: 0.0 };
     }
     let (rank, confidence) = ranks(n, wanted);

@@ -28,8 +28,11 @@ const IDLE: &[&str] = &[
     "acpi_idle_do_entry",
     "acpi_safe_halt",
     "arch_cpu_idle",
+    "call_cpuidle",
     "cpu_idle_poll",
+    "cpuidle_enter",
     "cpuidle_enter_state",
+    "cpuidle_idle_call",
     "default_idle",
     "default_idle_call",
     "do_idle",
@@ -41,6 +44,10 @@ const IDLE: &[&str] = &[
     "native_safe_halt",
     "poll_idle",
     "pv_native_safe_halt",
+    "tick_nohz_idle_enter",
+    "tick_nohz_idle_exit",
+    "tick_nohz_idle_restart_tick",
+    "tick_nohz_idle_stop_tick",
 ];
 
 /// Samples `cores` for `seconds` and sums them up, busiest first; all routines but idle ones, not only the first ten.
@@ -80,7 +87,8 @@ fn parse(text: &str) -> Vec<Routine> {
         // Further columns, should perf add any.
         let symbol = symbol.split(';').next().unwrap_or_default().trim();
         match symbol.strip_prefix("[k]") {
-            Some(name) if IDLE.contains(&name.trim()) => {}
+            // Compilers add to the name of a part that they have split off: `do_idle.constprop.0`.
+            Some(name) if IDLE.contains(&name.trim().split('.').next().unwrap_or_default()) => {}
             Some(name) => {
                 routines.push(Routine { name: name.trim().to_owned(), samples, share: 0.0, is_kernel: true });
             }
@@ -103,7 +111,7 @@ mod tests {
     #[test]
     fn parse_of_perf_output_merges_user_routines_and_drops_idle_ones() {
         let text = "# To display the perf.data header info\n#\n        120;[k] copy_page_to_iter\n         60;[.] 0x0000000000012345\n\n\
-                    40;[.] millrace_lab::streams::events::run\n        200;[k] pv_native_safe_halt\n 80;[k] skb_release_data;   \nnonsense\n;;\n";
+                    40;[.] millrace_lab::streams::events::run\n        200;[k] pv_native_safe_halt\n 30;[k] tick_nohz_idle_exit\n 9;[k] do_idle.constprop.0\n 80;[k] skb_release_data;   \nnonsense\n;;\n";
         let found = parse(text);
         let line = |name: &str, samples, is_kernel| Routine {
             name: name.to_owned(),

@@ -157,7 +157,7 @@ fn bench_with_tiny_input_produces_valid_report() {
                 assert_eq!(ours.filter(|rate| *rate > 0.0).count(), rows.len(), "{report}");
             }
             "tcp-turns" => {
-                assert!(promise(&report, "tcp-segment-ns")["value"].as_f64().unwrap() > 0.0, "{report}");
+                assert!(promise(&report, "tcp-segment-ratio")["value"].as_f64().unwrap() > 0.0, "{report}");
             }
             "toe" => {
                 // Each way, each size, each contender has moved bytes.

@@ -10,65 +10,53 @@ use millrace_store::format::superblock::Geometry;
 use millrace_store::volume::Volume;
 
 use crate::benches::ingest::{make_media_file, plain_copy, tempdir, timed};
-use crate::frame::{Noise, NoiseMeter, Options, Report, Row, percentile};
+use crate::frame::{Noise, NoiseMeter, Options, Report, Row, Turns};
 
 /// Members, how many of them may be lost, parities for the network alone.
 const VOLUMES: [(usize, usize, usize); 5] = [(1, 0, 0), (1, 0, 2), (3, 1, 0), (5, 1, 0), (6, 2, 0)];
+/// The destination without parity: the first behind the plain copy.
+const WITHOUT: usize = 1;
 
-/// Where a title is put, and what that took.
+/// Where a title is put.
 struct Destination {
     label: String,
     /// Bytes written for one byte of media, the small files not counted.
     written: f64,
     /// `None`: a plain copy.
     volume: Option<Volume>,
-    wall: Vec<f64>,
-    cpu: Vec<f64>,
 }
 
 /// All of them in turns; needs what `bench ingest` needs.
 pub(super) fn run(options: &Options, report: &mut Report) -> anyhow::Result<Noise> {
     let dir = tempdir(options)?;
-    let (rounds, secs, loops) = options.pick((1, 2, 0), (5, 20, 3), (9, 20, 7));
+    let (secs, loops) = options.pick((2, 0), (20, 3), (20, 7));
     options.say("making a media file");
     let file = make_media_file(&dir.0, 20_000, secs, loops)?;
     let mb = std::fs::metadata(&file)?.len() as f64 / 1e6;
-    let mut destinations = vec![Destination {
-        label: "plain read + write".into(),
-        written: 1.0,
-        volume: None,
-        wall: vec![],
-        cpu: vec![],
-    }];
+    let mut destinations =
+        vec![Destination { label: "plain read + write".into(), written: 1.0, volume: None }];
     for (members, tolerance, network) in VOLUMES {
         destinations.push(on_volume(&dir.0, members, tolerance, network)?);
     }
     let how = IngestOptions { cancel: Arc::clone(&options.cancel), ..IngestOptions::default() };
     let mut meter = NoiseMeter::start();
-    for round in 1..=rounds {
-        options.say(&format!("taking in a title: round {round} of {rounds}"));
-        meter.look();
-        for destination in &mut destinations {
-            options.go_on()?;
-            let (wall, cpu) = timed(|| match &destination.volume {
-                None => plain_copy(&file, &dir.0.join("copy")),
-                Some(volume) => {
-                    let title = ingest(volume, &file, &how, &mut |_| ())?;
-                    Ok(volume.remove(title.id)?)
-                }
-            })?;
-            destination.wall.push(wall);
-            destination.cpu.push(cpu);
-        }
-    }
-    let without = destinations[1].cpu.clone();
-    for destination in &mut destinations {
-        meter.repeated(&destination.label, &destination.cpu);
-        let mut to_without: Vec<f64> = destination.cpu.iter().zip(&without).map(|(a, b)| a / b).collect();
+    let names: Vec<&str> = destinations.iter().map(|destination| destination.label.as_str()).collect();
+    let turn = |at: usize, _| {
+        timed(|| match &destinations[at].volume {
+            None => plain_copy(&file, &dir.0.join("copy")),
+            Some(volume) => {
+                let title = ingest(volume, &file, &how, &mut |_| ())?;
+                Ok(volume.remove(title.id)?)
+            }
+        })
+    };
+    let turns = Turns::take(options, &mut meter, &names, turn, |_| Vec::new())?;
+    for (at, destination) in destinations.iter().enumerate() {
+        meter.repeated(&destination.label, &turns.values(at, |(_, cpu)| *cpu));
         let row = Row::new(format!("taking in {mb:.0} MB: {}", destination.label))
-            .with("wall clock", mb / percentile(&mut destination.wall, 50.0), "MB/s")
-            .with("processor time", mb / percentile(&mut destination.cpu, 50.0), "MB/s")
-            .with("time to without parity", percentile(&mut to_without, 50.0), "")
+            .with("wall clock", mb / turns.median(at, |(wall, _)| *wall), "MB/s")
+            .with("processor time", mb / turns.median(at, |(_, cpu)| *cpu), "MB/s")
+            .with("time to without parity", turns.ratio(at, WITHOUT, |(_, cpu)| *cpu).mid, "")
             .with("written", destination.written, "bytes/byte");
         report.rows.push(row);
     }
@@ -91,5 +79,5 @@ fn on_volume(
         _ => format!("{members} members, {tolerance} may be lost, {}+{}", geometry.k, geometry.m),
     };
     let written = 1.0 + f64::from(geometry.m) / f64::from(geometry.k);
-    Ok(Destination { label, written, volume: Some(volume), wall: vec![], cpu: vec![] })
+    Ok(Destination { label, written, volume: Some(volume) })
 }

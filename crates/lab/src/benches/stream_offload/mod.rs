@@ -20,8 +20,10 @@ use millrace_core::units::BitRate;
 use self::senders::{Case, SenderLoads, carry};
 use crate::benches::toe::rig::ToeRig;
 use crate::capacity::Scratch;
-use crate::frame::stats::{CONFIDENCE, Spread, median, ratio_interval};
-use crate::frame::{Axis, Bench, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row};
+use crate::frame::stats::Spread;
+use crate::frame::{
+    Axis, Bench, Interval, Need, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Turns,
+};
 use crate::streams::{Blocks, TitleFolder};
 
 /// The benchmark.
@@ -30,12 +32,7 @@ pub(super) const BENCH: Bench = Bench {
     shows: "paced streams by TCP on this kernel's sockets and the offload engine's, by a thread each and by this program's stream engine, on the host and in the offload engine: load of the host, and of all",
     not_for: "how many viewers a server carries: the hosts are joined by a veth pair and share processors with the viewers",
     options: &["runs", "streams", "rate", "tun", "quick", "scratch"],
-    targets: &[
-        "stream-offload-each",
-        "stream-offload-works-with",
-        "stream-offload-viewers",
-        "stream-offload-host",
-    ],
+    targets: &["stream-offload-each", "stream-offload-works-with", "stream-offload-viewers"],
     needs: &[
         Need::Root,
         Need::Program("ethtool", "apt-get install ethtool"),
@@ -62,7 +59,6 @@ const WORKS_WITH: f64 = 1.6;
 fn run(options: &Options) -> anyhow::Result<Report> {
     let mut report = Report::new("stream-offload");
     let mut noise = NoiseMeter::start();
-    let rounds = options.runs.unwrap_or(options.pick(1, 6, 9));
     let length = Duration::from_millis(options.pick(200, 2000, 5000));
     let count = options.streams.unwrap_or(options.pick(4, STREAMS, STREAMS)).clamp(1, STREAMS) as u32;
     let rate = options.rates.first().copied().unwrap_or(RATE);
@@ -70,100 +66,95 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let dir = Scratch::new(options, "stream-offload")?;
     let media = TitleFolder::make(&dir.0, blocks, length.as_secs() + 20, 1)?;
     let mut rig = ToeRig::lay(MTU)?;
-    let mut seen: Vec<Vec<SenderLoads>> = Case::ALL.map(|_| Vec::new()).into();
-    for round in 0..rounds {
-        noise.look();
-        for at in 0..Case::ALL.len() {
-            options.go_on()?;
-            let at = (at + round) % Case::ALL.len();
-            options.say(&format!("{}, round {}", Case::ALL[at].name(), round + 1));
-            seen[at].push(carry(&mut rig, options, Case::ALL[at], &media, count, length)?);
-        }
+    let names = Case::ALL.map(|case| format!("{count} streams of {rate}: {}", case.name()));
+    let turn = |at: usize, _| carry(&mut rig, options, Case::ALL[at], &media, count, length);
+    let seen = Turns::take(options, &mut noise, &names, turn, judge)?;
+    for (at, name) in names.into_iter().enumerate() {
+        noise.repeated(&name, &seen.values(at, |loads| loads.host));
+        report.rows.push(row(name, &seen, at));
     }
-    for (case, seen) in Case::ALL.into_iter().zip(&seen) {
-        let name = format!("{count} streams of {rate}: {}", case.name());
-        noise.repeated(&name, &seen.iter().map(|seen| seen.host).collect::<Vec<_>>());
-        report.rows.push(row(name, seen));
-    }
-    judge(&seen, &mut report);
+    report.rows.extend(throughputs(&seen));
+    report.promises = judge(&seen);
     report.plots.push(plot(&seen));
     report.noise = Some(noise.finish());
     Ok(report)
 }
 
-fn middle(seen: &[SenderLoads], value: impl Fn(&SenderLoads) -> f64) -> f64 {
-    median(&seen.iter().map(value).collect::<Vec<f64>>())
-}
-
-fn row(name: String, seen: &[SenderLoads]) -> Row {
-    let spread = Spread::of(&seen.iter().map(|seen| seen.host).collect::<Vec<_>>());
+fn row(name: String, seen: &Turns<SenderLoads>, at: usize) -> Row {
+    let middle = |figure: fn(&SenderLoads) -> f64| seen.median(at, figure);
+    let spread = Spread::of(&seen.values(at, |loads| loads.host));
     Row::new(name)
         .with("host", spread.p50, "% a Gb/s")
         .with("p10", spread.p10, "")
         .with("p90", spread.p90, "")
-        .with("engine", middle(seen, |seen| seen.engine), "")
-        .with("interface", middle(seen, |seen| seen.interface), "")
-        .with("total", middle(seen, |seen| seen.total), "% a Gb/s")
-        .with("waits", middle(seen, |seen| seen.waits_per_s), "1/s")
-        .with("delivered", middle(seen, |seen| seen.delivered) * 100.0, "%")
-        .with("viewers of a processor, all counted", middle(seen, SenderLoads::viewers), "")
+        .with("engine", middle(|loads| loads.engine), "")
+        .with("interface", middle(|loads| loads.interface), "")
+        .with("total", middle(|loads| loads.total), "% a Gb/s")
+        .with("waits", middle(|loads| loads.waits_per_s), "1/s")
+        .with("delivered", middle(|loads| loads.delivered) * 100.0, "%")
+        .with("viewers of a processor, all counted", middle(SenderLoads::viewers), "")
 }
 
-fn judge(seen: &[Vec<SenderLoads>], report: &mut Report) {
-    let of = |case: Case| Case::ALL.iter().position(|one| *one == case).map_or(&[][..], |at| &seen[at]);
-    let is_kept = |case| middle(of(case), |seen| seen.delivered) >= DELIVERED;
-    let loads = |case, load: fn(&SenderLoads) -> f64| -> Vec<f64> {
-        if is_kept(case) { of(case).iter().map(load).collect() } else { Vec::new() }
-    };
-    let ratio = |of: &[f64], over: &[f64]| ratio_interval(of, over, CONFIDENCE);
-    let host = |case| loads(case, |seen| seen.host);
-    let each = ratio(&host(Case::EachKernel), &host(Case::EachEngine));
-    let works_with = ratio(&host(Case::StreamEngine), &host(Case::OnSockets));
-    for (name, ratio, paper) in [
+fn index(case: Case) -> usize {
+    Case::ALL.iter().position(|one| *one == case).unwrap_or_default()
+}
+
+fn is_kept(seen: &Turns<SenderLoads>, case: Case) -> bool {
+    seen.median(index(case), |loads| loads.delivered) >= DELIVERED
+}
+
+/// A load of one case over that of another in the same round; NaN if one of them did not deliver.
+fn ratio(seen: &Turns<SenderLoads>, of: Case, over: Case, load: fn(&SenderLoads) -> f64) -> Interval {
+    match is_kept(seen, of) && is_kept(seen, over) {
+        true => seen.ratio(index(of), index(over), load),
+        false => f64::NAN.into(),
+    }
+}
+
+/// Throughput of a host's processor on the engine's sockets over that on the kernel's: with a thread each, and from this
+/// program's stream engine.
+fn by_sockets(seen: &Turns<SenderLoads>) -> [Interval; 2] {
+    [(Case::EachKernel, Case::EachEngine), (Case::StreamEngine, Case::OnSockets)]
+        .map(|(kernel, engine)| ratio(seen, kernel, engine, |loads| loads.host))
+}
+
+fn throughputs(seen: &Turns<SenderLoads>) -> [Row; 2] {
+    let [each, works_with] = by_sockets(seen);
+    [
         ("a thread each: engine's sockets over the kernel's", each, 25.0),
         ("this program's stream engine: engine's sockets over the kernel's", works_with, 60.0),
-    ] {
-        report.rows.push(
-            Row::new(format!("throughput of a host's processor, {name}"))
-                .with("more", (ratio.mid - 1.0) * 100.0, "%")
-                .with("paper", paper, "%"),
-        );
-    }
-    // The best that this kernel does.
-    let best = |load: fn(&SenderLoads) -> f64| {
-        let kernels = [Case::EachKernel, Case::StreamEngine].map(|case| loads(case, load)).into_iter();
-        let measured = kernels.filter(|loads| !loads.is_empty());
-        measured.min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or_default()
-    };
-    let best_host = best(|seen| seen.host);
-    let inside = ratio(&host(Case::Inside), &best_host);
-    report.promises.extend([
-        Promise::at_least("stream-offload-each", each, EACH, "of the kernel's"),
-        Promise::at_least("stream-offload-works-with", works_with, WORKS_WITH, "of the kernel's"),
-        // As a server sends.
-        Promise::at_least(
-            "stream-offload-viewers",
-            ratio(&best(|seen| seen.total), &loads(Case::Inside, |seen| seen.total)),
-            1.0,
-            "of the kernel's",
-        ),
-        Promise::at_most(
-            "stream-offload-host",
-            inside.max(ratio(&host(Case::OnSockets), &best_host)),
-            1.0,
-            "of the kernel's time a byte",
-        ),
-    ]);
+    ]
+    .map(|(name, ratio, paper)| {
+        Row::new(format!("throughput of a host's processor, {name}"))
+            .with("more", (ratio.mid - 1.0) * 100.0, "%")
+            .with("paper", paper, "%")
+    })
 }
 
-fn plot(seen: &[Vec<SenderLoads>]) -> Plot {
+fn judge(seen: &Turns<SenderLoads>) -> Vec<Promise> {
+    let [each, works_with] = by_sockets(seen);
+    // The best that this kernel does.
+    let total = |case: &Case| seen.median(index(*case), |loads| loads.total);
+    let kernels = [Case::EachKernel, Case::StreamEngine].into_iter().filter(|case| is_kept(seen, *case));
+    let best = kernels.min_by(|a, b| total(a).total_cmp(&total(b))).unwrap_or(Case::StreamEngine);
+    // As a server sends.
+    let viewers = ratio(seen, best, Case::Inside, |loads| loads.total);
+    vec![
+        Promise::at_least("stream-offload-each", each, EACH, "of the kernel's"),
+        Promise::at_least("stream-offload-works-with", works_with, WORKS_WITH, "of the kernel's"),
+        Promise::at_least("stream-offload-viewers", viewers, 1.0, "of the kernel's"),
+    ]
+}
+
+fn plot(seen: &Turns<SenderLoads>) -> Plot {
     let axis = Axis::new("load", "% of a processor a Gb/s");
     let title = "paced streams by TCP: the host's load, and all of it";
     let mut plot = Plot::new(PlotKind::Bars, title, Axis::default(), axis);
-    let bars = |value: &dyn Fn(&SenderLoads) -> f64| -> Vec<Point> {
-        Case::ALL.iter().zip(seen).map(|(case, seen)| Point::bar(case.name(), middle(seen, value))).collect()
+    let bars = |figure: fn(&SenderLoads) -> f64| -> Vec<Point> {
+        let bar = |(at, case): (usize, Case)| Point::bar(case.name(), seen.median(at, figure));
+        Case::ALL.into_iter().enumerate().map(bar).collect()
     };
-    plot = plot.with("host", bars(&|seen| seen.host));
-    plot = plot.with("total", bars(&|seen| seen.total));
+    plot = plot.with("host", bars(|loads| loads.host));
+    plot = plot.with("total", bars(|loads| loads.total));
     plot
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{Cell, Standing};
-use crate::frame::stats::{CONFIDENCE, median, ratio_interval};
+use crate::frame::stats::{median, ratio_interval};
 use crate::frame::{Axis, Interval, NoiseMeter, Plot, PlotKind, Point, Promise, Report, Row};
 use crate::streams::search::Bound;
 use crate::streams::{SendMethod, Transport};
@@ -40,7 +40,7 @@ fn of(standings: &[Standing], cell: Cell, kind: SendMethod) -> Option<&Standing>
 
 /// What one carries in relation to another, within a round.
 fn ratio(one: &Standing, other: &Standing) -> Interval {
-    ratio_interval(&one.streams, &other.streams, CONFIDENCE)
+    ratio_interval(&one.streams, &other.streams, one.confidence)
 }
 
 fn ratio_of(standings: &[Standing], cell: Cell, kind: SendMethod, base: SendMethod) -> Option<Interval> {
@@ -48,10 +48,21 @@ fn ratio_of(standings: &[Standing], cell: Cell, kind: SendMethod, base: SendMeth
     ratio.mid.is_finite().then_some(ratio)
 }
 
-/// The event loop that carries the most.
+/// Numbers of the standings of a cell that targets compare: a process per stream, the best event loop by datagrams, the engine.
+pub(super) fn compared(standings: &[Standing], cell: Cell) -> Vec<usize> {
+    let best = best_loop(standings, cell).filter(|_| cell.transport == Transport::Udp).map(|s| s.kind);
+    let is_compared = |standing: &Standing| {
+        let kinds = [Some(SendMethod::Process), best, Some(SendMethod::Engine)];
+        standing.cell == cell && kinds.contains(&Some(standing.kind))
+    };
+    (0..standings.len()).filter(|at| is_compared(&standings[*at])).collect()
+}
+
+/// The event loop that carries the most, of those that took part in rounds if there are any.
 fn best_loop(standings: &[Standing], cell: Cell) -> Option<&Standing> {
     let loops = standings.iter().filter(|s| s.cell == cell && s.kind.is_event_loop());
-    loops.max_by(|a, b| median(&a.streams).total_cmp(&median(&b.streams)))
+    let rank = |s: &Standing| (s.confidence > 0.0, median(&s.streams));
+    loops.max_by(|a, b| rank(a).0.cmp(&rank(b).0).then(rank(a).1.total_cmp(&rank(b).1)))
 }
 
 /// The lines of one sender.
@@ -126,7 +137,7 @@ fn steps(standings: &[Standing]) -> Vec<Row> {
     rows
 }
 
-fn promises(standings: &[Standing]) -> Vec<Promise> {
+pub(super) fn promises(standings: &[Standing]) -> Vec<Promise> {
     let cells = cells(standings);
     let by = |transport: Transport| cells.iter().copied().filter(move |cell| cell.transport == transport);
     let least = |ratios: Vec<Interval>| ratios.into_iter().reduce(Interval::min);

@@ -18,7 +18,7 @@ use millrace_core::units::BitRate;
 
 use crate::capacity::Scratch;
 use crate::capacity::site::BenchSite;
-use crate::frame::{Bench, LEAST_ROUNDS, Need, NoiseMeter, Options, Report, Row};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Report, Row, Turns};
 use crate::streams::routines::{Routine, TOP};
 use crate::streams::search::{Bound, LoadOptions, LoadSearch, LoadStep, SearchAnswer};
 use crate::streams::trial::{Attempt, SenderTestbed, Tried, attempt};
@@ -60,7 +60,6 @@ struct Effort {
     window: Duration,
     precision: f64,
     trials: usize,
-    rounds: usize,
     /// Never more streams.
     max: u32,
     /// Never more processes, which take memory and time to start.
@@ -75,7 +74,6 @@ impl Effort {
             window: Duration::from_secs_f64(seconds),
             precision: options.pick(0.5, 0.12, 0.06),
             trials: options.pick(1, 4, 7),
-            rounds: options.runs.unwrap_or(options.pick(1, 1, LEAST_ROUNDS)).max(1),
             max: options.pick(3, 40_000, 40_000),
             max_processes: options.pick(3, 3_000, 6_000),
             spread: options.pick(Duration::ZERO, SPREAD, SPREAD),
@@ -158,8 +156,10 @@ impl Cell {
 struct Standing {
     cell: Cell,
     kind: SendMethod,
-    /// Of each round.
+    /// The result of the search, or of each round where rounds were run.
     streams: Vec<f64>,
+    /// Of the intervals of the ratios.
+    confidence: f64,
     bound: Bound,
     /// The trial nearest to the target.
     at: Option<Tried>,
@@ -190,7 +190,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let rate = cells.first().map_or(BitRate(RATES[0]), |cell| cell.rate);
     if bench.only.part("thread") && bench.only.kind(SendMethod::Engine) {
         noise.look();
-        parts::thread(&bench, rate, &mut report)?;
+        parts::thread(&bench, rate, &mut report, &mut noise)?;
     }
     if bench.only.part("files") {
         noise.look();
@@ -277,16 +277,15 @@ impl StreamsRun<'_> {
         noise: &mut NoiseMeter,
     ) -> anyhow::Result<()> {
         let tiny = [SendMethod::Process, SendMethod::Events, SendMethod::Engine];
-        for round in 0..self.effort.rounds {
-            for cell in &cells {
-                for kind in SendMethod::ALL {
-                    let is_wanted = self.only.kind(kind) && kind.can(cell.transport);
-                    if is_wanted && (!self.options.tiny || tiny.contains(&kind)) {
-                        noise.look();
-                        self.one(*cell, kind, round, standings, report)?;
-                    }
+        for cell in &cells {
+            for kind in SendMethod::ALL {
+                let is_wanted = self.only.kind(kind) && kind.can(cell.transport);
+                if is_wanted && (!self.options.tiny || tiny.contains(&kind)) {
+                    noise.look();
+                    self.one(*cell, kind, standings, report)?;
                 }
             }
+            self.rounds(*cell, standings, noise)?;
         }
         let mine = |standing: &&Standing| cells.contains(&standing.cell);
         let rows: Vec<Row> = standings.iter().filter(mine).flat_map(|s| judge::rows(s, standings)).collect();
@@ -299,39 +298,73 @@ impl StreamsRun<'_> {
         &self,
         cell: Cell,
         kind: SendMethod,
-        round: usize,
         standings: &mut Vec<Standing>,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let blocks = Blocks::of(cell.rate, Duration::from_millis(cell.interval_ms))?;
-        let media = self.media(&format!("{}-{}", cell.rate.0, cell.interval_ms), blocks, 1)?;
+        let media = self.cell_media(cell)?;
         let stage = self.stage(&media);
-        let before = standings.iter().position(|s| s.cell == cell && s.kind == kind);
-        let near = before.and_then(|at| standings[at].streams.last().copied());
-        if round > 0 && near.is_none() {
-            return Ok(());
-        }
-        let found = self.find(&stage, kind, cell.transport, near);
-        let (answer, at, seen) = match found {
-            Ok(found) => found,
+        match self.find(&stage, kind, cell.transport) {
+            Ok((answer, at, seen)) => {
+                let at = self.profiled(&stage, cell, kind, at, report)?;
+                let streams = vec![answer.streams];
+                standings.push(Standing {
+                    cell,
+                    kind,
+                    streams,
+                    confidence: 0.0,
+                    bound: answer.bound,
+                    at,
+                    seen,
+                });
+            }
             Err(error) => {
                 self.options.go_on()?;
                 let label = format!("{}: {}", cell.label(), kind.name());
                 report.rows.push(Row::new(format!("{label}: does not work here: {error:#}")));
-                return Ok(());
-            }
-        };
-        match before {
-            Some(index) => {
-                standings[index].streams.push(answer.streams);
-                standings[index].seen.extend(seen);
-            }
-            None => {
-                let at = self.profiled(&stage, cell, kind, at, report)?;
-                let streams = vec![answer.streams];
-                standings.push(Standing { cell, kind, streams, bound: answer.bound, at, seen });
             }
         }
+        Ok(())
+    }
+
+    fn cell_media(&self, cell: Cell) -> anyhow::Result<TitleFolder> {
+        let blocks = Blocks::of(cell.rate, Duration::from_millis(cell.interval_ms))?;
+        self.media(&format!("{}-{}", cell.rate.0, cell.interval_ms), blocks, 1)
+    }
+
+    /// The senders that targets compare take turns, each with the number of streams of its search: the number at the target
+    /// lies on a line from zero through each trial.
+    fn rounds(&self, cell: Cell, standings: &mut [Standing], noise: &mut NoiseMeter) -> anyhow::Result<()> {
+        let media = self.cell_media(cell)?;
+        let stage = self.stage(&media);
+        let compared = judge::compared(standings, cell);
+        if compared.len() < 2 {
+            return Ok(());
+        }
+        let names: Vec<String> = compared.iter().map(|at| standings[*at].label()).collect();
+        let with_rounds = |seen: &Turns<f64>, standings: &mut [Standing]| {
+            for (contender, at) in compared.iter().enumerate() {
+                standings[*at].streams = seen.values(contender, |streams| *streams);
+                standings[*at].confidence = seen.confidence();
+            }
+        };
+        let searched = standings.to_vec();
+        let turn = |contender: usize, _| -> anyhow::Result<f64> {
+            let standing = &searched[compared[contender]];
+            let (kind, transport, window) = (standing.kind, cell.transport, self.effort.window);
+            let count =
+                standing.at.as_ref().map_or(standing.streams[0] as u32, |at| at.trial.figures.viewers);
+            let count = count.clamp(1, most(&self.effort, kind, transport));
+            let what = Attempt { kind, transport, count, window, is_profiled: false };
+            Ok(f64::from(count) * TARGET / self.try_once(&stage, what)?.busy)
+        };
+        let targets = |seen: &Turns<f64>| {
+            let mut judged = searched.clone();
+            with_rounds(seen, &mut judged);
+            judged.retain(|standing| standing.cell == cell);
+            judge::promises(&judged)
+        };
+        let seen = Turns::take(self.options, noise, &names, turn, targets)?;
+        with_rounds(&seen, standings);
         Ok(())
     }
 
@@ -341,12 +374,10 @@ impl StreamsRun<'_> {
         stage: &SenderTestbed<'_>,
         kind: SendMethod,
         transport: Transport,
-        near: Option<f64>,
     ) -> anyhow::Result<SearchSummary> {
         let Effort { precision, trials, window, .. } = self.effort;
         let max = most(&self.effort, kind, transport);
-        let first =
-            near.map_or_else(|| first_guess(kind, transport, &stage.media.blocks), |near| near as u32);
+        let first = first_guess(kind, transport, &stage.media.blocks);
         let mut search = LoadSearch::new(LoadOptions { target: TARGET, first, max, precision, trials });
         let (mut tried, mut seen): (Vec<Tried>, _) = (Vec::new(), Vec::new());
         loop {

@@ -5,43 +5,80 @@ use std::time::Duration;
 use millrace_core::units::BitRate;
 
 use super::{CACHE_BYTES, StreamsRun};
-use crate::frame::{Promise, Report, Row};
+use crate::frame::{Interval, NoiseMeter, Promise, Report, Row, Turns};
 use crate::streams::search::Bound;
 use crate::streams::trial::{Attempt, SenderTestbed, Tried};
 use crate::streams::{Blocks, SendMethod, Transport};
 
-/// Limit for the engine's thread without smooth viewers, at any number of streams.
-const SWITCHES_PER_S: f64 = 125.0;
-/// Share of a core that it may take with ten viewers.
-const TEN_PERCENT: f64 = 3.0;
+/// With ten viewers: how often the engine's thread waits, and how busy its core is, relative to the event loop
+/// with the same blocks.
+const SWITCHES_RATIO: f64 = 0.3;
+const TEN_RATIO: f64 = 1.0;
 const TEN: u32 = 10;
 /// A rate at which ten viewers are no toy.
 const HIGH_RATE: BitRate = BitRate(8_000_000);
 
-/// Measures how often the engine's thread waits: with ten streams, with half of its capacity, and
-/// with all of it.
-pub(super) fn thread(run: &StreamsRun<'_>, rate: BitRate, report: &mut Report) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
+/// Measures how often the engine's thread waits: with ten streams, beside an event loop, and with half
+/// of its capacity, and with all of it.
+pub(super) fn thread(
+    run: &StreamsRun<'_>,
+    rate: BitRate,
+    report: &mut Report,
+    noise: &mut NoiseMeter,
+) -> anyhow::Result<()> {
+    let mut worst: Option<[Interval; 2]> = None;
+    let window = run.effort.window.max(Duration::from_secs(run.options.pick(1, 3, 5)));
+    let transport = Transport::Udp;
     for rate in [HIGH_RATE, rate] {
         let media = run.media(&format!("usual-{}", rate.0), Blocks::single(rate), 1)?;
         let stage = SenderTestbed { is_usual: true, ..run.stage(&media) };
-        let mut counts = vec![(TEN.min(run.effort.max), "ten")];
-        if rate != HIGH_RATE && !run.options.tiny {
-            let (answer, ..) = run.find(&stage, SendMethod::Engine, Transport::Udp, None)?;
-            let all = (answer.streams as u32).clamp(1, run.effort.max);
-            counts.extend([(all / 2, "half"), (all, "all of the 90 %")]);
+        let attempt = |kind, count| {
+            run.try_once(&stage, Attempt { kind, transport, count, window, is_profiled: false })
+        };
+        let ten = TEN.min(run.effort.max);
+        let names = TEN_CONTENDERS.map(|kind| format!("{}, {ten} streams of {rate}", kind.name()));
+        let turn = |at: usize, _| attempt(TEN_CONTENDERS[at], ten);
+        let seen = Turns::take(run.options, noise, &names, turn, |seen| promises(ratios(seen)))?;
+        for (at, name) in names.iter().enumerate() {
+            report.rows.push(
+                Row::new(format!("usual bursts: {name}"))
+                    .with("switches", seen.median(at, switches_per_s), "1/s")
+                    .with("of a core", seen.median(at, |tried| tried.busy) * 100.0, "%"),
+            );
         }
-        for (count, name) in counts {
-            let window = run.effort.window.max(Duration::from_secs(run.options.pick(1, 3, 5)));
-            let (kind, transport) = (SendMethod::Engine, Transport::Udp);
-            let tried =
-                run.try_once(&stage, Attempt { kind, transport, count, window, is_profiled: false })?;
-            rows.extend(thread_row(rate, count, name, &tried).map(|row| (row, count, tried)));
+        let ratios = ratios(&seen);
+        worst = Some(worst.map_or(ratios, |[a, b]| [a.max(ratios[0]), b.max(ratios[1])]));
+        if rate != HIGH_RATE && !run.options.tiny {
+            let (answer, ..) = run.find(&stage, SendMethod::Engine, transport)?;
+            let all = (answer.streams as u32).clamp(1, run.effort.max);
+            for (count, name) in [(all / 2, "half"), (all, "all of the 90 %")] {
+                report.rows.extend(thread_row(rate, count, name, &attempt(SendMethod::Engine, count)?));
+            }
         }
     }
-    report.promises.extend(promises(rows.iter().map(|(_, count, tried)| (*count, tried))));
-    report.rows.extend(rows.into_iter().map(|(row, ..)| row));
+    report.promises.extend(worst.map(promises).unwrap_or_default());
     Ok(())
+}
+
+/// The engine, and the event loop that it is compared with.
+const TEN_CONTENDERS: [SendMethod; 2] = [SendMethod::Engine, SendMethod::Events];
+
+/// How often the thread that sends waits.
+fn switches_per_s(tried: &Tried) -> f64 {
+    let spent = tried.trial.spent.unwrap_or_default();
+    let all = spent.voluntary_switches as f64 / spent.wall_s;
+    tried.engine.map_or(all, |engine| engine.voluntary_per_s)
+}
+
+fn ratios(seen: &Turns<Tried>) -> [Interval; 2] {
+    [seen.ratio(0, 1, switches_per_s), seen.ratio(0, 1, |tried| tried.busy)]
+}
+
+fn promises([switches, share]: [Interval; 2]) -> Vec<Promise> {
+    vec![
+        Promise::at_most("streams-engine-switches", switches, SWITCHES_RATIO, "of an event loop"),
+        Promise::at_most("streams-engine-ten", share, TEN_RATIO, "of an event loop"),
+    ]
 }
 
 fn thread_row(rate: BitRate, count: u32, name: &str, tried: &Tried) -> Option<Row> {
@@ -55,18 +92,6 @@ fn thread_row(rate: BitRate, count: u32, name: &str, tried: &Tried) -> Option<Ro
             .with("all on that core", tried.busy * 100.0, "%")
             .with("lateness p99", tried.trial.figures.p99_ms, "ms"),
     )
-}
-
-fn promises<'a>(rows: impl Iterator<Item = (u32, &'a Tried)> + Clone) -> Vec<Promise> {
-    let engine = |tried: &Tried| tried.engine.unwrap_or_default();
-    let switches = rows.clone().map(|(_, tried)| engine(tried).voluntary_per_s).reduce(f64::max);
-    let ten = rows
-        .filter(|(count, _)| *count == TEN)
-        .map(|(_, tried)| engine(tried).share * 100.0)
-        .reduce(f64::max);
-    let switches = switches.map(|n| Promise::at_most("streams-engine-switches", n, SWITCHES_PER_S, "1/s"));
-    let ten = ten.map(|share| Promise::at_most("streams-engine-ten", share, TEN_PERCENT, "% of a core"));
-    switches.into_iter().chain(ten).collect()
 }
 
 /// Titles from disk (section 3.2: "100 video files are streamed concurrently").
@@ -106,7 +131,7 @@ pub(super) fn files(run: &StreamsRun<'_>, rate: BitRate, report: &mut Report) ->
             kind.name()
         );
         media.forget()?;
-        let row = match run.find(&stage, kind, Transport::Udp, None) {
+        let row = match run.find(&stage, kind, Transport::Udp) {
             Err(error) => {
                 run.options.go_on()?;
                 Row::new(format!("{label}: does not work here: {error:#}"))

@@ -12,6 +12,7 @@ fn standing(cell: Cell, kind: SendMethod, streams: &[f64]) -> Standing {
         kind,
         // Six rounds: fewer decide nothing.
         streams: streams.repeat(3),
+        confidence: 0.95,
         bound: Bound::Core,
         at: None,
         seen: vec![(10.0, 0.1), (100.0, 0.9)],

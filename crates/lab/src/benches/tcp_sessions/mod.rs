@@ -3,21 +3,19 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `turns` | nanoseconds for a segment without a device, from 1 connection to 10,000 |
-//! | `parts` | checksum and headers, old way and new way: Table 2 and Figure 7 |
 //! | `link` | throughput over a veth pair: Figures 3 and 8 |
 
 pub(super) mod link;
-mod parts;
 mod turns;
 
 use anyhow::ensure;
 
-use crate::frame::{Bench, Need, Noise, NoiseMeter, Options, Report};
+use crate::frame::{Bench, Need, NoiseMeter, Options, Report};
 
 /// The benchmark.
 pub(super) const BENCH: Bench = Bench {
     name: "tcp-sessions",
-    shows: "from 1 connection to 10,000: ns for a segment into a null device, throughput over a veth pair beside this kernel's TCP with epoll and with a process each; what checksum and headers take, old way and new way",
+    shows: "from 1 connection to 10,000: ns for a segment into a null device, throughput over a veth pair beside this kernel's TCP with epoll and with a process each",
     not_for: "the speed of a network card: the hosts of the throughput are joined by a veth pair and share processors",
     options: &["runs", "only", "tun", "quick"],
     targets: &["tcp-sessions-64", "tcp-sessions-10000"],
@@ -31,7 +29,7 @@ pub(super) const BENCH: Bench = Bench {
 };
 
 /// Parts that `--only` names.
-const PARTS: [&str; 3] = ["turns", "parts", "link"];
+const PARTS: [&str; 2] = ["turns", "link"];
 
 fn run(options: &Options) -> anyhow::Result<Report> {
     let unknown = options.only.iter().find(|part| !PARTS.contains(&part.as_str()));
@@ -47,13 +45,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     if wants("turns") {
         turns::run(options, &mut report, &mut meter)?;
     }
-    let mut noise = Noise::quiet();
-    if wants("parts") {
-        noise = parts::run(options, &mut report)?;
-    }
     if wants("link") {
         link::run(options, &mut report, &mut meter)?;
     }
-    report.noise = Some(noise.and(meter.finish()));
+    report.noise = Some(meter.finish());
     Ok(report)
 }

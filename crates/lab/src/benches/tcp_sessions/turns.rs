@@ -7,11 +7,9 @@ use std::hint::black_box;
 use millrace_core::limits::DEFAULT_PACKET_BYTES;
 
 use crate::benches::tcp_turns::{ACKS_PER_TURN, Ground};
-use crate::frame::stats::{Spread, median, ratio_interval};
+use crate::frame::stats::{Spread, median};
 use crate::frame::ticks::clock;
-use crate::frame::{
-    Axis, LEAST_ROUNDS, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Rounds, Row,
-};
+use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Promise, Report, Row, Turns};
 
 const CONNECTIONS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 256, 1000, 10_000];
 /// Segments of a connection in one turn: they fit the first window.
@@ -25,81 +23,77 @@ const PAPER_TRANSFER_US: f64 = 321.0;
 /// Memory in which the unit is not in any cache.
 const COLD_BYTES: usize = 64 << 20;
 
-/// The results with this number of connections: of each round, with ACKs behind the output stage
-/// and at once.
-struct TurnResults {
-    connections: u32,
-    deferred: Vec<f64>,
-    prompt: Vec<f64>,
-    ack: Vec<f64>,
+/// Nanoseconds for a segment and its ACK with one number of connections.
+struct TurnResult {
+    /// With ACKs behind the output stage.
+    deferred: f64,
+    /// The ACK alone.
+    ack: f64,
+    /// With ACKs at once.
+    prompt: f64,
     /// With one segment of each connection in a turn.
-    single: Vec<f64>,
-}
-
-impl TurnResults {
-    fn new(connections: u32) -> Self {
-        let [deferred, prompt, ack, single] = [const { Vec::new() }; 4];
-        Self { connections, deferred, prompt, ack, single }
-    }
+    single: f64,
 }
 
 pub(super) fn run(options: &Options, report: &mut Report, noise: &mut NoiseMeter) -> anyhow::Result<()> {
-    let mut rounds = Rounds::at_least(options, options.pick(1, LEAST_ROUNDS, LEAST_ROUNDS));
     let turns = options.pick(20, 1500, 6000);
     let most = options.pick(128, u32::MAX, u32::MAX);
-    let mut all: Vec<TurnResults> =
-        CONNECTIONS.into_iter().filter(|connections| *connections <= most).map(TurnResults::new).collect();
-    while rounds.go_on(|confidence| promises(&all, confidence).iter().all(Promise::is_decided)) {
-        noise.look();
-        options.say(&format!("null device, round {}", rounds.count()));
-        for seen in &mut all {
-            options.go_on()?;
-            // A turn has as many segments whoever sends them.
-            let turn = |each: u32| (seen.connections.min(ACKS_PER_TURN / each), each);
-            let took = Ground::new(seen.connections, true)?.measure(turns, turn(EACH))?;
-            let at_once = Ground::new(seen.connections, false)?.measure(turns, turn(EACH))?;
-            let single = Ground::new(seen.connections, true)?.measure(turns, turn(1))?;
-            seen.deferred.push(took.segment + took.ack);
-            seen.prompt.push(at_once.segment + at_once.ack);
-            seen.ack.push(took.ack);
-            seen.single.push(single.segment + single.ack);
-        }
-    }
-    rows(&all, report);
-    report.promises.extend(promises(&all, rounds.confidence()));
-    let middle = all.iter().find(|seen| seen.connections == 64).map_or(f64::NAN, |s| median(&s.deferred));
+    let counts: Vec<u32> = CONNECTIONS.into_iter().filter(|connections| *connections <= most).collect();
+    let names: Vec<String> = counts.iter().map(|count| format!("null device, {count} connections")).collect();
+    let turn = |at: usize, _| -> anyhow::Result<TurnResult> {
+        let connections = counts[at];
+        // A turn has as many segments whoever sends them.
+        let turn = |each: u32| (connections.min(ACKS_PER_TURN / each), each);
+        let took = Ground::new(connections, true)?.measure(turns, turn(EACH))?;
+        let at_once = Ground::new(connections, false)?.measure(turns, turn(EACH))?;
+        let single = Ground::new(connections, true)?.measure(turns, turn(1))?;
+        Ok(TurnResult {
+            deferred: took.segment + took.ack,
+            ack: took.ack,
+            prompt: at_once.segment + at_once.ack,
+            single: single.segment + single.ack,
+        })
+    };
+    let seen = Turns::take(options, noise, &names, turn, |seen| promises(&counts, seen))?;
+    rows(&names, &seen, report);
+    report.promises.extend(promises(&counts, &seen));
+    let middle = position(&counts, 64).map_or(f64::NAN, |at| seen.median(at, |turn| turn.deferred));
     beyond(options, middle, report);
-    report.plots.push(plot(&all));
+    report.plots.push(plot(&counts, &seen));
     Ok(())
 }
 
-/// The best of those medians.
-fn best(all: &[TurnResults]) -> Option<&TurnResults> {
-    all.iter().min_by(|a, b| median(&a.deferred).total_cmp(&median(&b.deferred)))
+fn position(counts: &[u32], connections: u32) -> Option<usize> {
+    counts.iter().position(|count| *count == connections)
 }
 
-fn rows(all: &[TurnResults], report: &mut Report) {
-    let least = best(all).map_or(f64::NAN, |seen| median(&seen.deferred));
-    for seen in all {
-        let spread = Spread::of(&seen.deferred);
+/// The number of the best median of `contenders`.
+fn best(seen: &Turns<TurnResult>, contenders: usize) -> usize {
+    let median = |at: &usize| seen.median(*at, |turn| turn.deferred);
+    (0..contenders).min_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(0)
+}
+
+fn rows(names: &[String], seen: &Turns<TurnResult>, report: &mut Report) {
+    let least = best(seen, names.len());
+    for (at, name) in names.iter().enumerate() {
+        let spread = Spread::of(&seen.values(at, |turn| turn.deferred));
         report.rows.push(
-            Row::new(format!("null device, {} connections", seen.connections))
-                .with("a segment and its ACK, rescheduled", median(&seen.deferred), "ns")
+            Row::new(name.as_str())
+                .with("a segment and its ACK, rescheduled", seen.median(at, |turn| turn.deferred), "ns")
                 .with("p10", spread.p10, "")
                 .with("p90", spread.p90, "")
-                .with("of that the ACK", median(&seen.ack), "ns")
-                .with("ACKs at once", median(&seen.prompt), "ns")
-                .with("over the best", median(&seen.deferred) / least, "")
-                .with("one segment of each in a turn", median(&seen.single), "ns"),
+                .with("of that the ACK", seen.median(at, |turn| turn.ack), "ns")
+                .with("ACKs at once", seen.median(at, |turn| turn.prompt), "ns")
+                .with("over the best", seen.ratio(at, least, |turn| turn.deferred).mid, "")
+                .with("one segment of each in a turn", seen.median(at, |turn| turn.single), "ns"),
         );
     }
 }
 
-fn promises(all: &[TurnResults], confidence: f64) -> Vec<Promise> {
-    let Some(least) = best(all) else { return Vec::new() };
+fn promises(counts: &[u32], seen: &Turns<TurnResult>) -> Vec<Promise> {
+    let least = best(seen, counts.len());
     let promise = |(connections, name, bound): (u32, &str, f64)| {
-        let seen = all.iter().find(|seen| seen.connections == connections)?;
-        let ratio = ratio_interval(&seen.deferred, &least.deferred, confidence);
+        let ratio = seen.ratio(position(counts, connections)?, least, |turn| turn.deferred);
         Some(Promise::at_most(name, ratio, bound, "of the best"))
     };
     PROMISED.into_iter().filter_map(promise).collect()
@@ -128,18 +122,16 @@ fn beyond(options: &Options, segment_ns: f64, report: &mut Report) {
     );
 }
 
-fn plot(all: &[TurnResults]) -> Plot {
+fn plot(counts: &[u32], seen: &Turns<TurnResult>) -> Plot {
     let x = Axis::log("connections", "");
-    let mut plot =
+    let plot =
         Plot::new(PlotKind::Lines, "a segment and its ACK, into a null device", x, Axis::new("time", "ns"));
-    let line = |values: &dyn Fn(&TurnResults) -> Spread| -> Vec<Point> {
-        let point = |seen: &TurnResults| {
-            let spread = values(seen);
-            Point::xy(f64::from(seen.connections), spread.p50).within(spread.p10, spread.p90)
+    let line = |figure: fn(&TurnResult) -> f64| -> Vec<Point> {
+        let point = |(at, count): (usize, &u32)| {
+            let spread = Spread::of(&seen.values(at, figure));
+            Point::xy(f64::from(*count), spread.p50).within(spread.p10, spread.p90)
         };
-        all.iter().map(point).collect()
+        counts.iter().enumerate().map(point).collect()
     };
-    plot = plot.with("rescheduled", line(&|seen| Spread::of(&seen.deferred)));
-    plot = plot.with("at once", line(&|seen| Spread::of(&seen.prompt)));
-    plot
+    plot.with("rescheduled", line(|turn| turn.deferred)).with("at once", line(|turn| turn.prompt))
 }

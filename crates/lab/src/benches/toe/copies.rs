@@ -17,6 +17,9 @@ use crate::frame::ticks::clock;
 /// Bytes of a chunk that the engine's side copies at once, as the engine does.
 const PIECE: usize = 16 << 10;
 
+/// Percents of a processor for each Gb/s, of a nanosecond a byte.
+pub(super) const PERCENT_A_GBIT: f64 = 12.5;
+
 /// Nanoseconds a byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copies {
@@ -90,6 +93,23 @@ pub(super) fn measure(
         });
         host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// memcpy alone: percents of a processor for each Gb/s.
+pub(super) fn memcpy(
+    way: TransferDirection,
+    chunk: usize,
+    walk: usize,
+    area: usize,
+    places: &Places,
+    length: Duration,
+) -> anyhow::Result<f64> {
+    let app = places.app;
+    let host = std::thread::spawn(move || -> anyhow::Result<f64> {
+        become_("bench-copy", app)?;
+        Ok(bare(way, chunk, &mut vec![0x47; walk.max(chunk)], area, length) * PERCENT_A_GBIT)
+    });
+    host.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Median of the chunks: what interrupts a chunk is no copy.

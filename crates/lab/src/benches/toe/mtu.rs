@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::rig::ToeRig;
 use super::tables::{CONTENDERS, ENGINE, LARGE, host_load};
 use super::work::{TransferDirection, WALK_BYTES, Walk};
-use crate::frame::stats::{median, median_interval};
-use crate::frame::{Interval, NoiseMeter, Options, Promise, Report, Row};
+use crate::frame::{Interval, NoiseMeter, Options, Promise, Report, Row, Turns};
 
 const LARGER: u32 = 3000;
 /// The kernel's TCP beside it: with the fewest packets that it makes.
@@ -19,36 +18,43 @@ pub(super) fn run(
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> anyhow::Result<()> {
-    let rounds = options.runs.unwrap_or(options.pick(1, 6, 9));
     let length = Duration::from_millis(options.pick(30, 400, 1000));
     let mut other = ToeRig::lay(LARGER)?;
     let mut walk = Walk::new(options.pick(1 << 20, WALK_BYTES, WALK_BYTES), LARGE);
     let mut worst = Interval::from(0.0);
     for way in TransferDirection::BOTH {
         for of in [ENGINE, CONTENDERS[KERNEL]] {
-            let (mut small, mut large, mut apart) = (Vec::new(), Vec::new(), Vec::new());
-            for round in 0..rounds {
-                noise.look();
-                options.go_on()?;
-                options.say(&format!("MTU, {}, round {}", way.name(), round + 1));
-                let case = (way, LARGE, length);
-                small.push(host_load(&of, &of.slot(rig, false, case, &mut walk, None)?));
-                large.push(host_load(&of, &of.slot(&mut other, false, case, &mut walk, None)?));
-                apart.push((large[round] / small[round] - 1.0) * 100.0);
-            }
+            let label = format!("{}, 128 KB: {}", way.name(), of.name);
+            let names = ["MTU 1500", "MTU 3000"];
+            let turn = |at: usize, _| -> anyhow::Result<f64> {
+                let rig = if at == 0 { &mut *rig } else { &mut other };
+                Ok(host_load(&of, &of.slot(rig, false, (way, LARGE, length), &mut walk, None)?))
+            };
+            options.say(&label);
+            let targets =
+                |loads: &Turns<f64>| if of == ENGINE { vec![promise(apart(loads))] } else { Vec::new() };
+            let loads = Turns::take(options, noise, &names, turn, targets)?;
             if of == ENGINE {
-                let apart = median_interval(&apart);
-                // More and less are both too much.
-                worst = worst.max(apart).max(apart.map(|percent| -percent));
+                worst = worst.max(apart(&loads));
             }
             report.rows.push(
-                Row::new(format!("{}, 128 KB: {}", way.name(), of.name))
-                    .with("MTU 1500", median(&small), "% a Gb/s")
-                    .with("MTU 3000", median(&large), "% a Gb/s")
-                    .with("apart", median(&apart), "%"),
+                Row::new(label)
+                    .with(names[0], loads.median(0, |load| *load), "% a Gb/s")
+                    .with(names[1], loads.median(1, |load| *load), "% a Gb/s")
+                    .with("apart", (loads.ratio(1, 0, |load| *load).mid - 1.0) * 100.0, "%"),
             );
         }
     }
-    report.promises.push(Promise::at_most("toe-mtu", worst, WITHIN_PERCENT, "% apart"));
+    report.promises.push(promise(worst));
     Ok(())
+}
+
+/// More and less are both too much.
+fn apart(loads: &Turns<f64>) -> Interval {
+    let percent = loads.ratio(1, 0, |load| *load).map(|ratio| (ratio - 1.0) * 100.0);
+    percent.max(percent.map(|percent| -percent))
+}
+
+fn promise(apart: Interval) -> Promise {
+    Promise::at_most("toe-mtu", apart, WITHIN_PERCENT, "% apart")
 }

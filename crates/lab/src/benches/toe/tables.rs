@@ -6,11 +6,12 @@ use anyhow::bail;
 use millrace_offload::toe::{Engine, EngineSettings, PairSettings};
 
 use super::copies;
+use super::judge;
 use super::rig::{Offload, Places, Side, ToeRig};
 use super::split::{self, Shares};
 use super::work::{self, Beside, Moved, SlotJob, TransferDirection, WALK_BYTES, Walk};
 use crate::frame::stats::{Spread, median};
-use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row};
+use crate::frame::{Axis, NoiseMeter, Options, Plot, PlotKind, Point, Report, Row, Turns};
 
 /// Bytes that applications move at once, and that engine and application hand to each other at once.
 pub(super) const CHUNKS: [usize; 2] = [128 << 10, 8 << 10];
@@ -81,6 +82,11 @@ pub(super) fn judged() -> [Contender; 2] {
         false => [ENGINE, CONTENDERS[COPYING]],
         true => [CONTENDERS[COPYING - 1], CONTENDERS[COPYING + 1]],
     }
+}
+
+/// The number of a contender.
+pub(super) fn index(of: Contender) -> usize {
+    CONTENDERS.iter().position(|one| *one == of).unwrap_or_default()
 }
 
 impl Contender {
@@ -167,15 +173,23 @@ impl Contender {
 pub(super) type Case = (TransferDirection, usize, Duration);
 
 /// A contender's results in one of the four cases.
-pub(super) struct ContenderResults {
-    pub(super) way: TransferDirection,
-    pub(super) chunk: usize,
-    pub(super) of: Contender,
-    pub(super) host: Vec<f64>,
-    pub(super) total: Vec<f64>,
-    /// The host's load without the copy.
-    pub(super) rest: f64,
+struct ContenderResults {
+    way: TransferDirection,
+    chunk: usize,
+    of: Contender,
+    host: f64,
 }
+
+/// Loads of one turn, in percents of a processor for each Gb/s.
+pub(super) struct TableTurn {
+    pub(super) host: f64,
+    pub(super) total: f64,
+    /// `None` of the plain copy.
+    moved: Option<Moved>,
+}
+
+/// Number of the plain copy of the same bytes, behind all contenders.
+pub(super) const COPY: usize = CONTENDERS.len();
 
 fn label(way: TransferDirection, chunk: usize, of: &Contender) -> String {
     format!("{}, {} KB: {}", way.name(), chunk >> 10, of.name)
@@ -205,35 +219,49 @@ pub(super) fn run(
     rig: &mut ToeRig,
     report: &mut Report,
     noise: &mut NoiseMeter,
-) -> anyhow::Result<Vec<ContenderResults>> {
+) -> anyhow::Result<()> {
     let mut all = Vec::new();
     let walk_bytes = walk_bytes(options);
     let length = Duration::from_millis(options.pick(30, 400, 1000));
-    let rounds = options.runs.unwrap_or(options.pick(1, 6, 9));
     for way in TransferDirection::BOTH {
         for chunk in CHUNKS {
             let mut walk = Walk::new(walk_bytes, chunk);
-            let mut moved: Vec<Vec<Moved>> = CONTENDERS.map(|_| Vec::new()).into();
-            for round in 0..rounds {
-                noise.look();
-                options.go_on()?;
-                options.say(&format!("{}, {} KB, round {}", way.name(), chunk >> 10, round + 1));
-                for at in 0..CONTENDERS.len() {
-                    // Another order in each round.
-                    let at = (at + round) % CONTENDERS.len();
-                    let case = (way, chunk, length);
-                    moved[at].push(CONTENDERS[at].slot(rig, tun, case, &mut walk, None)?);
-                }
-            }
-            for (of, moved) in CONTENDERS.iter().zip(&moved) {
+            let mut names = CONTENDERS.map(|of| label(way, chunk, &of)).to_vec();
+            names.push(format!("{}, {} KB: memcpy", way.name(), chunk >> 10));
+            let turn = |at: usize, _| -> anyhow::Result<TableTurn> {
+                let Some(of) = CONTENDERS.get(at) else {
+                    let load = copies::memcpy(
+                        way,
+                        chunk,
+                        walk_bytes,
+                        AREA_BYTES as usize,
+                        &ENGINE.places(),
+                        length,
+                    )?;
+                    return Ok(TableTurn { host: load, total: load, moved: None });
+                };
+                let moved = of.slot(rig, tun, (way, chunk, length), &mut walk, None)?;
+                let (host, total) = (host_load(of, &moved), total_load(of, &moved));
+                Ok(TableTurn { host, total, moved: Some(moved) })
+            };
+            let targets =
+                |seen: &Turns<TableTurn>| if chunk == LARGE { judge(way, seen) } else { Vec::new() };
+            let seen = Turns::take(options, noise, &names, turn, targets)?;
+            for (at, of) in CONTENDERS.iter().enumerate() {
                 options.go_on()?;
                 let sides = profile(options, rig, tun, of, (way, chunk), &mut walk, report)?;
-                all.push(show(*of, (way, chunk), moved, &sides, report, noise));
+                all.push(show(*of, (way, chunk), (&seen, at), &sides, report, noise));
             }
+            report.rows.push(Row::new(names.swap_remove(COPY)).with(
+                "host",
+                seen.median(COPY, |turn| turn.host),
+                "% a Gb/s",
+            ));
+            report.promises.extend(targets(&seen));
         }
     }
     report.plots.push(plot(&all));
-    Ok(all)
+    Ok(())
 }
 
 fn walk_bytes(options: &Options) -> usize {
@@ -263,12 +291,12 @@ fn copied(
     let (small, large) = (copies(SHARE_BYTES)?, copies(AREA_BYTES as usize)?);
     report.rows.push(
         Row::new(format!("{}, {} KB: the copy alone", way.name(), chunk >> 10))
-            .with("memcpy", large.bare * 12.5, "% a Gb/s")
-            .with("shared words, 8 MB of them", large.across * 12.5, "% a Gb/s")
+            .with("memcpy", large.bare * copies::PERCENT_A_GBIT, "% a Gb/s")
+            .with("shared words, 8 MB of them", large.across * copies::PERCENT_A_GBIT, "% a Gb/s")
             .with("over memcpy", large.across / large.bare, "times")
-            .with("word by word", large.word_by_word * 12.5, "% a Gb/s")
-            .with("the same 512 KB again and again", small.across * 12.5, "% a Gb/s")
-            .with("those word by word", small.word_by_word * 12.5, "% a Gb/s"),
+            .with("word by word", large.word_by_word * copies::PERCENT_A_GBIT, "% a Gb/s")
+            .with("the same 512 KB again and again", small.across * copies::PERCENT_A_GBIT, "% a Gb/s")
+            .with("those word by word", small.word_by_word * copies::PERCENT_A_GBIT, "% a Gb/s"),
     );
     Ok(())
 }
@@ -308,18 +336,18 @@ fn profile(
 fn show(
     of: Contender,
     (way, chunk): (TransferDirection, usize),
-    moved: &[Moved],
+    (seen, at): (&Turns<TableTurn>, usize),
     sides: &[(Side, Shares)],
     report: &mut Report,
     noise: &mut NoiseMeter,
 ) -> ContenderResults {
-    let each = |value: &dyn Fn(&Moved) -> f64| moved.iter().map(value).collect::<Vec<f64>>();
-    let middle = |value: &dyn Fn(&Moved) -> f64| median(&each(value));
+    let moved: Vec<&Moved> = seen.of(at).iter().filter_map(|turn| turn.moved.as_ref()).collect();
+    let middle =
+        |value: &dyn Fn(&Moved) -> f64| median(&moved.iter().map(|moved| value(moved)).collect::<Vec<f64>>());
     let of_side = |wanted: Side| sides.iter().find(|(side, _)| *side == wanted).map(|(_, shares)| *shares);
     let application = middle(&|m| m.percent(m.used.host_ns));
     let receiver = middle(&|m| m.percent(m.used.napi_ns));
-    let host = each(&|m| host_load(&of, m));
-    let total = each(&|m| total_load(&of, m));
+    let (host, total) = (seen.values(at, |turn| turn.host), seen.median(at, |turn| turn.total));
     // Without samples the part is unknown.
     let part = |pick: &dyn Fn(&Shares) -> f64| {
         let own = of_side(Side::Application).map_or(f64::NAN, |shares| pick(&shares)) * application;
@@ -341,7 +369,7 @@ fn show(
             .with("driver", driver, "")
             .with("engine", middle(&|m| m.percent(m.used.engine_ns)), "")
             .with("interface", receiver, "")
-            .with("total", median(&total), "% a Gb/s")
+            .with("total", total, "% a Gb/s")
             .with("peer", middle(&|m| m.percent(m.used.peer_ns + m.used.peer_napi_ns)), "")
             .with("rate", middle(&|m| m.gbit_per_s()), "Gb/s")
             .with("waits a chunk", middle(&|m| m.used.waits as f64 / chunks(m)), "")
@@ -367,7 +395,7 @@ fn show(
             "{name}: processors: {places}; NET_RX soft interrupts in a slot: {softirqs}"
         )));
     }
-    ContenderResults { way, chunk, of, rest: median(&host) - copy, host, total }
+    ContenderResults { way, chunk, of, host: median(&host) }
 }
 
 fn plot(all: &[ContenderResults]) -> Plot {
@@ -376,7 +404,7 @@ fn plot(all: &[ContenderResults]) -> Plot {
     for contender in CONTENDERS {
         let mine = all.iter().filter(|shown| shown.of == contender);
         let bar = |shown: &ContenderResults| {
-            Point::bar(format!("{}, {} KB", shown.way.name(), shown.chunk >> 10), median(&shown.host))
+            Point::bar(format!("{}, {} KB", shown.way.name(), shown.chunk >> 10), shown.host)
         };
         plot = plot.with(contender.name, mine.map(bar).collect());
     }
