@@ -14,6 +14,7 @@ use crate::events::SiteEvent;
 use crate::handlers::api::{M3U, TitleChange, TitleListing, User};
 use crate::handlers::chapters::Chapter;
 use crate::handlers::events::EVENT_STREAM;
+use crate::handlers::guide::XML;
 use crate::handlers::live::LiveList;
 use crate::handlers::reload::RefusedReload;
 use crate::handlers::status::Whole;
@@ -172,6 +173,7 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
         ResourceKind::Playlist | ResourceKind::TvPlaylist => of(&[M3U], Plain, &[]),
+        ResourceKind::Guide => of(&[XML], Plain, &[500]),
         ResourceKind::ApiTitles => {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }

@@ -60,6 +60,8 @@ pub(crate) enum ResourceKind {
     Playlist,
     /// The same for TV players.
     TvPlaylist,
+    /// The programme of channels, for them too.
+    Guide,
     /// The master playlist of a live title, its media playlist, and its segments.
     LiveMaster,
     LivePlaylist,
@@ -247,6 +249,10 @@ pub(crate) const ROUTES: &[Route] = &[
             Needs::List,
             "Channels, live titles and titles as a playlist for TV players",
         )
+    },
+    Route {
+        is_shared: true,
+        ..own("/guide.xml", ResourceKind::Guide, Needs::List, "The programme of channels for TV players: XMLTV")
     },
     Route { is_shared: true, ..own("/api/v1/titles", ResourceKind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/live", ResourceKind::ApiLive, Needs::List, "All live titles") },

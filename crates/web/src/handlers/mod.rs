@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `api` | `/api/v1`: the list of titles, and each title |
 //! | `title` | a title as the API describes it |
+//! | `guide` | lists for TV players: the playlist and the guide |
 //! | `live` | live titles: the list, and each as a stream |
 //! | `reload` | has the settings read again |
 //! | `live_sources` | live sources that are added and removed |
@@ -24,6 +25,7 @@ pub(crate) mod api;
 pub(crate) mod chapters;
 pub(crate) mod cmaf;
 pub(crate) mod events;
+pub(crate) mod guide;
 pub(crate) mod hls;
 pub(crate) mod live;
 pub(crate) mod live_input;

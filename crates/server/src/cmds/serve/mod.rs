@@ -6,6 +6,7 @@
 mod access;
 mod announce;
 mod bind;
+mod guide;
 mod inherited;
 mod inject;
 pub(crate) mod invite;

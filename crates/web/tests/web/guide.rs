@@ -1,0 +1,171 @@
+//! Lists for TV players: the playlist and the guide.
+
+use std::collections::HashMap;
+
+use millrace_web::WebLimits;
+use quick_xml::Reader;
+use quick_xml::events::{BytesStart, Event};
+
+use super::client::{Client, Response, curl};
+use super::rights::rights_of;
+use super::site::{Film, MadeUp, Manner, serve, serve_by_tls, serve_to};
+
+/// An element with its attributes and the text in it, up to the next element.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Element {
+    name: String,
+    attributes: HashMap<String, String>,
+    text: String,
+}
+
+impl Element {
+    fn of(start: &BytesStart<'_>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let attributes = start.attributes().map(|attribute| {
+            let attribute = attribute.unwrap();
+            let value = quick_xml::escape::unescape(std::str::from_utf8(&attribute.value).unwrap()).unwrap();
+            (text(attribute.key.as_ref()), value.into_owned())
+        });
+        Self {
+            name: text(start.name().as_ref()),
+            attributes: attributes.collect(),
+            text: String::new(),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.attributes.get(name).map(String::as_str)
+    }
+}
+
+/// The elements of a document in their order.
+fn elements(xml: &str) -> Vec<Element> {
+    let mut reader = Reader::from_str(xml);
+    let mut elements: Vec<Element> = Vec::new();
+    loop {
+        match reader.read_event().unwrap_or_else(|error| panic!("{error}: {xml}")) {
+            Event::Start(start) | Event::Empty(start) => elements.push(Element::of(&start)),
+            Event::Text(text) => {
+                if let Some(last) = elements.last_mut() {
+                    last.text += text.decode().unwrap().trim_end_matches(['\n', ' ']);
+                }
+            }
+            Event::GeneralRef(reference) => {
+                let character = match &*reference.decode().unwrap() {
+                    "amp" => '&',
+                    "lt" => '<',
+                    "gt" => '>',
+                    other => panic!("&{other};"),
+                };
+                elements.last_mut().unwrap().text.push(character);
+            }
+            Event::Eof => return elements,
+            _ => {}
+        }
+    }
+}
+
+fn named<'a>(elements: &'a [Element], name: &str) -> Vec<&'a Element> {
+    elements.iter().filter(|element| element.name == name).collect()
+}
+
+fn ask(client: &mut Client, path: &str, lines: &str) -> Response {
+    let response = client.ask("GET", path, lines);
+    assert_eq!(response.status, 200, "{path}: {}", response.text());
+    response
+}
+
+/// The site with one title, `film`, which is a channel too.
+fn site() -> std::sync::Arc<MadeUp> {
+    MadeUp::with(vec![Film::pattern("film", 10, Manner::Sends)])
+}
+
+#[test]
+fn guide_has_the_channels_of_the_playlist_and_what_they_play() {
+    let (_web, address, _) = serve(&site(), WebLimits::default());
+    let mut client = Client::to(address);
+    let list = ask(&mut client, "/playlist.m3u", "").text().to_owned();
+    assert_eq!(
+        list.lines().take(3).collect::<Vec<_>>(),
+        [
+            "#EXTM3U x-tvg-url=\"http://localhost/guide.xml\" url-tvg=\"http://localhost/guide.xml\"",
+            "#EXTINF:-1 tvg-id=\"film.live\" group-title=\"Channels\",film",
+            "live/film.ts",
+        ]
+    );
+    assert!(!list.contains("catchup"), "nothing can be caught up: {list}");
+    let guide = ask(&mut client, "/guide.xml", "");
+    assert_eq!(guide.header("Content-Type"), Some("application/xml; charset=utf-8"));
+    assert_eq!(guide.header("Access-Control-Allow-Origin"), Some("*"));
+    let elements = elements(guide.text());
+    let ids: Vec<_> = named(&elements, "channel").iter().map(|it| it.get("id").unwrap().to_owned()).collect();
+    assert_eq!(ids, ["film.live", "camera.live", "spare.live"]);
+    for id in &ids {
+        assert!(list.contains(&format!("tvg-id=\"{id}\"")), "{id}: {list}");
+    }
+    let names: Vec<_> = named(&elements, "display-name").iter().map(|it| &*it.text).collect();
+    assert_eq!(names, ["film", "camera", "spare"]);
+    let titles: Vec<_> = named(&elements, "title").iter().map(|it| &*it.text).collect();
+    assert_eq!(titles, ["film & <more>", "secret & <more>", "film & <more>"]);
+    let programmes = named(&elements, "programme");
+    assert!(programmes.iter().all(|it| it.get("channel") == Some("film.live")), "{programmes:?}");
+    assert_eq!(programmes[0].get("stop"), programmes[1].get("start"));
+    assert_eq!(programmes[2].get("stop"), None, "its length is not known");
+    let start = programmes[0].get("start").unwrap();
+    assert!(start.len() == 20 && start.ends_with("00 +0000") || start.contains(" +") || start.contains(" -"));
+    let icons: Vec<_> = named(&elements, "icon").iter().map(|it| it.get("src").unwrap()).collect();
+    assert_eq!(icons, ["http://localhost/titles/film/poster.jpg"; 2]);
+}
+
+#[test]
+fn guide_names_only_titles_that_the_viewer_may_watch() {
+    let rights = rights_of(&[
+        ("anna", &["film"], false),
+        ("bert", &["live/film"], false),
+        ("carl", &["live/film", "film"], false),
+    ]);
+    let (_web, address, _) = serve_to(&site(), WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    // printf 'bert:secret-word' | base64
+    for (credentials, channels, titles) in [
+        ("YW5uYTpzZWNyZXQtd29yZA==", 0, &[][..]),
+        ("YmVydDpzZWNyZXQtd29yZA==", 1, &["film"; 3]),
+        ("Y2FybDpzZWNyZXQtd29yZA==", 1, &["film & <more>", "film", "film & <more>"]),
+    ] {
+        let lines = format!("Authorization: Basic {credentials}\r\n");
+        let guide = ask(&mut client, "/guide.xml", &lines);
+        let elements = elements(guide.text());
+        assert_eq!(named(&elements, "channel").len(), channels, "{credentials}");
+        let shown: Vec<_> = named(&elements, "title").iter().map(|it| &*it.text).collect();
+        assert_eq!(shown, titles, "{credentials}");
+        assert_eq!(guide.text().contains("poster.jpg"), titles.contains(&"film & <more>"), "{credentials}");
+        assert!(!guide.text().contains("secret"), "{}", guide.text());
+    }
+}
+
+#[test]
+fn addresses_of_lists_have_the_host_and_scheme_of_the_client() {
+    let (_web, address, _) = serve(&site(), WebLimits::default());
+    let mut client = Client::to(address);
+    let mut header = |host: &str, lines: &str| {
+        client.send(format!("GET /playlist.m3u HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n"));
+        client.response(false).text().lines().next().unwrap().to_owned()
+    };
+    let of = |origin: &str| format!("#EXTM3U x-tvg-url=\"{origin}/guide.xml\" url-tvg=\"{origin}/guide.xml\"");
+    assert_eq!(header("tv.example:8080", ""), of("http://tv.example:8080"));
+    assert_eq!(header("tv.example", "X-Forwarded-Proto: https\r\n"), of("https://tv.example"));
+    assert_eq!(header("\"><x", ""), "#EXTM3U");
+    // By HTTP/2 and by TLS.
+    let url = format!("http://{address}/playlist.m3u");
+    let list = curl(&["--http2-prior-knowledge", &url]);
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(list.starts_with(&of(&format!("http://{address}"))), "{list}");
+    let dir = tempfile::tempdir().unwrap();
+    let (_web, address, _) = serve_by_tls(&site(), WebLimits::default(), dir.path());
+    for version in ["--http1.1", "--http2"] {
+        let url = format!("https://localhost:{}/playlist.m3u", address.port());
+        let list = curl(&[version, "--insecure", &url]);
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        assert!(list.starts_with(&of(&format!("https://localhost:{}", address.port()))), "{version}: {list}");
+    }
+}
