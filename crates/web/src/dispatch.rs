@@ -16,7 +16,7 @@ use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
     api, chapters, cmaf, events, guide, hls, live, live_input, live_sources, pictures, recordings, reload, rename,
-    status, subtitles, upload,
+    status, subtitles, tuner, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -117,6 +117,9 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
         ResourceKind::Playlist => return api::playlist(seen),
         ResourceKind::TvPlaylist => return guide::playlist(routed, seen),
         ResourceKind::Guide => return guide::guide(routed, seen).await,
+        ResourceKind::TunerDevice => return tuner::discover(routed, seen),
+        ResourceKind::TunerLineup => return tuner::lineup(routed, seen),
+        ResourceKind::TunerStatus => return tuner::lineup_status(),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
         ResourceKind::LiveMaster | ResourceKind::LivePlaylist => {

@@ -19,6 +19,7 @@ use crate::handlers::live::LiveList;
 use crate::handlers::reload::RefusedReload;
 use crate::handlers::status::Whole;
 use crate::handlers::title::TitleDescription;
+use crate::handlers::tuner::{LineupChannel, LineupStatus, TunerDevice};
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::reload::ReloadReport;
@@ -174,6 +175,9 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
         ResourceKind::Playlist | ResourceKind::TvPlaylist => of(&[M3U], Plain, &[]),
         ResourceKind::Guide => of(&[XML], Plain, &[500]),
+        ResourceKind::TunerDevice => of_json(reference::<TunerDevice>(schemas), &[400]),
+        ResourceKind::TunerLineup => of_json(reference::<Vec<LineupChannel>>(schemas), &[400]),
+        ResourceKind::TunerStatus => of_json(reference::<LineupStatus>(schemas), &[]),
         ResourceKind::ApiTitles => {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }

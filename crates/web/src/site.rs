@@ -46,6 +46,11 @@ pub trait Site: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// A number of this server: the same after a restart.
+    fn server_id(&self) -> [u8; 16] {
+        [0; 16]
+    }
+
     /// The programmes of channels. Reads files: call it where waiting is allowed.
     fn guide(&self) -> Arc<[ChannelGuide]> {
         Arc::default()

@@ -10,6 +10,7 @@ use jiff::tz::TimeZone;
 use quick_xml::escape::escape;
 
 use super::api::M3U;
+use super::tuner::guide_numbers;
 use crate::access::{LiveName, SeenBy};
 use crate::answer::{Answer, SERVER};
 use crate::context::RoutedRequest;
@@ -63,9 +64,14 @@ fn guide_text(seen: &SeenBy, origin: Option<&str>, zone: &TimeZone) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE tv SYSTEM \"xmltv.dtd\">\n");
     text += &format!("<tv source-info-name=\"Millrace\" generator-info-name=\"{SERVER}\">\n");
     let live = seen.live_names();
+    let numbers = guide_numbers(seen);
     for LiveName { name, .. } in &live {
-        let id = guide_id(name);
-        text += &format!("  <channel id=\"{id}\"><display-name>{name}</display-name></channel>\n");
+        text += &format!("  <channel id=\"{}\"><display-name>{name}</display-name>", guide_id(name));
+        // Clients with the lineup of the tuner find a channel by its number, too.
+        if let Some(number) = numbers.get(name) {
+            text += &format!("<display-name>{number}</display-name>");
+        }
+        text += "</channel>\n";
     }
     let guides: Arc<[ChannelGuide]> = seen.site.guide();
     let by_channel: BTreeMap<&str, &ChannelGuide> =

@@ -18,6 +18,7 @@
 //! | `subtitles` | the same for subtitles; subtitles as files |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `upload` | uploads of titles |
+//! | `tuner` | live titles as the channels of an HDHomeRun tuner |
 //! | `recordings` | live titles that are recorded |
 //! | `rename` | changes of display names |
 
@@ -38,4 +39,5 @@ pub(crate) mod rename;
 pub(crate) mod status;
 pub(crate) mod subtitles;
 pub(crate) mod title;
+pub(crate) mod tuner;
 pub(crate) mod upload;

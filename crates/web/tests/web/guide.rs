@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use millrace_web::WebLimits;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
+use serde_json::{Value, json};
 
 use super::client::{Client, Response, curl};
 use super::rights::rights_of;
@@ -104,7 +105,10 @@ fn guide_has_the_channels_of_the_playlist_and_what_they_play() {
         assert!(list.contains(&format!("tvg-id=\"{id}\"")), "{id}: {list}");
     }
     let names: Vec<_> = named(&elements, "display-name").iter().map(|it| &*it.text).collect();
-    assert_eq!(names, ["film", "camera", "spare"]);
+    let lineup: Vec<Value> = serde_json::from_str(ask(&mut client, "/lineup.json", "").text()).unwrap();
+    let of_lineup =
+        |entry: &Value| [&entry["GuideName"], &entry["GuideNumber"]].map(|it| it.as_str().unwrap().to_owned());
+    assert_eq!(names, lineup.iter().flat_map(of_lineup).collect::<Vec<_>>());
     let titles: Vec<_> = named(&elements, "title").iter().map(|it| &*it.text).collect();
     assert_eq!(titles, ["film & <more>", "secret & <more>", "film & <more>"]);
     let programmes = named(&elements, "programme");
@@ -140,6 +144,56 @@ fn guide_names_only_titles_that_the_viewer_may_watch() {
         assert_eq!(shown, titles, "{credentials}");
         assert_eq!(guide.text().contains("poster.jpg"), titles.contains(&"film & <more>"), "{credentials}");
         assert!(!guide.text().contains("secret"), "{}", guide.text());
+    }
+}
+
+/// The fields are those that Jellyfin, Plex and Emby read.
+#[test]
+fn tuner_has_the_live_titles_as_channels() {
+    let (_web, address, _) = serve(&site(), WebLimits::default());
+    let mut client = Client::to(address);
+    let mut get = |path: &str| serde_json::from_str::<Value>(ask(&mut client, path, "").text()).unwrap();
+    let device = get("/discover.json");
+    let text = |name: &str| device[name].as_str().unwrap();
+    assert_eq!((text("FriendlyName"), text("BaseURL")), ("Millrace", "http://localhost"));
+    assert!(text("ModelNumber").starts_with("HDHR") && !text("FirmwareName").is_empty(), "{device}");
+    assert!(!text("FirmwareVersion").is_empty() && device["DeviceAuth"].is_string(), "{device}");
+    let id = text("DeviceID");
+    assert!(id.len() == 8 && u32::from_str_radix(id, 16).unwrap() >> 24 == 0x1f, "{id}");
+    assert!(device["TunerCount"].as_u64().unwrap() > 0);
+    let lineup = text("LineupURL").strip_prefix("http://localhost").unwrap().to_owned();
+    let lineup = get(&lineup);
+    let names: Vec<_> = lineup.as_array().unwrap().iter().map(|it| it["GuideName"].as_str().unwrap()).collect();
+    assert_eq!(names, ["film", "camera", "spare"]);
+    assert_eq!(lineup[0]["URL"], "http://localhost/live/film.ts");
+    let status = get("/lineup_status.json");
+    assert_eq!(
+        status,
+        json!({ "ScanInProgress": 0, "ScanPossible": 0, "Source": "Cable", "SourceList": ["Cable"] })
+    );
+    assert_eq!(client.get("/live/film.ts").status, 200);
+}
+
+#[test]
+fn tuner_without_host_or_rights_has_no_channels() {
+    let rights = rights_of(&[("anna", &["film"], false), ("bert", &["live/film"], false)]);
+    let (_web, address, _) = serve_to(&site(), WebLimits::default(), &rights.gate);
+    let mut client = Client::to(address);
+    assert_eq!(client.get("/lineup.json").status, 401);
+    let lineup = |client: &mut Client, credentials: &str| {
+        let lines = format!("Authorization: Basic {credentials}\r\n");
+        let lineup = ask(client, "/lineup.json", &lines).text().to_owned();
+        serde_json::from_str::<Vec<Value>>(&lineup).unwrap()
+    };
+    assert_eq!(lineup(&mut client, "YW5uYTpzZWNyZXQtd29yZA=="), [] as [Value; 0]);
+    let of_bert = lineup(&mut client, "YmVydDpzZWNyZXQtd29yZA==");
+    assert!(of_bert.len() == 1 && of_bert[0]["GuideName"] == "film", "{of_bert:?}");
+    let (_web, address, _) = serve(&site(), WebLimits::default());
+    for path in ["/discover.json", "/lineup.json"] {
+        let mut client = Client::to(address);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: \"/<x>\r\n\r\n"));
+        let answer = client.response(false);
+        assert!(answer.status == 400 && answer.text().contains("no host"), "{}", answer.text());
     }
 }
 

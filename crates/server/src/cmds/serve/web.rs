@@ -328,6 +328,10 @@ impl Site for ServerSite {
         self.live.titles.all().iter().map(status).collect()
     }
 
+    fn server_id(&self) -> [u8; 16] {
+        self.volume.superblock().volume.0
+    }
+
     fn guide(&self) -> Arc<[ChannelGuide]> {
         self.guide.guide(&self.live.titles, &self.open_titles)
     }
