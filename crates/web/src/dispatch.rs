@@ -15,8 +15,8 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, chapters, cmaf, events, guide, hls, live, live_input, live_sources, pictures, recordings, reload, rename,
-    status, subtitles, tuner, upload,
+    api, chapters, cmaf, events, guide, hls, live, live_input, live_sources, pictures, recordings, reload,
+    rename, status, subtitles, tuner, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};

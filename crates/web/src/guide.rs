@@ -25,13 +25,14 @@ pub struct GuideProgramme {
     pub to_unix_ms: Option<u64>,
 }
 
-/// The scheme, host and port by which the client has reached this server, as `http://tv.example:8080`. TV players resolve no relative addresses in
+/// Scheme, host and port of this server as the client has reached it, as in `http://tv.example:8080`. TV players resolve no relative addresses in
 /// guides and lineups. `None`: the request names no host that an address can have.
 pub(crate) fn server_origin(request: &Request, source: RequestSource) -> Option<String> {
     let host = request.fields.host.as_deref().filter(|host| !host.is_empty())?;
     let is_of_host = |b: u8| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b);
     let by_proxy = request.fields.forwarded_proto.as_deref().and_then(|list| list.split(',').next());
-    let is_https = source.is_encrypted || by_proxy.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
+    let is_https =
+        source.is_encrypted || by_proxy.is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"));
     let scheme = if is_https { "https" } else { "http" };
     host.bytes().all(is_of_host).then(|| format!("{scheme}://{host}"))
 }

@@ -131,10 +131,10 @@ pub use self::outcome::{OrderDone, Outcome, order_outcome};
 pub use self::page::HAS_HLS_JS;
 pub use self::reload::{ChangeEffect, ReloadReport, SettingChange};
 pub use self::site::{
-    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, GuideProgramme, LibraryCopy, LiveCast, LiveFeed,
-    LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
-    OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
-    Site, SiteError, SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
+    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, GuideProgramme,
+    LibraryCopy, LiveCast, LiveFeed, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
+    NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel,
+    RecordingRefusal, RecordingWish, Site, SiteError, SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
 };
 pub use self::status::{LibraryFetch, LibraryStatus, Status};
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

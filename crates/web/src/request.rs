@@ -110,7 +110,7 @@ pub(crate) struct Fields {
     /// ([`TrustedProxies::client_of`](crate::forwarded::TrustedProxies::client_of)).
     pub(crate) forwarded: Option<String>,
     pub(crate) forwarded_for: Option<String>,
-    /// The scheme by which the client reached a proxy. Anybody can write it too, so it may change the addresses in the answer only.
+    /// The scheme between the client and a proxy. Any client can write this field, so it changes nothing but addresses in the answer.
     pub(crate) forwarded_proto: Option<String>,
     /// A proxy has forwarded the request, by its own account.
     pub(crate) is_forwarded: bool,

@@ -256,7 +256,12 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         is_shared: true,
-        ..own("/guide.xml", ResourceKind::Guide, Needs::List, "The programme of channels for TV players: XMLTV")
+        ..own(
+            "/guide.xml",
+            ResourceKind::Guide,
+            Needs::List,
+            "The programme of channels for TV players: XMLTV",
+        )
     },
     own("/discover.json", ResourceKind::TunerDevice, Needs::List, "HDHomeRun: the server as a tuner"),
     own("/lineup.json", ResourceKind::TunerLineup, Needs::List, "HDHomeRun: live titles as its channels"),

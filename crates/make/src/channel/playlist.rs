@@ -78,7 +78,8 @@ pub fn parse_playlist(bytes: &[u8]) -> Result<Vec<PlaylistItem>, PlaylistError> 
 
 /// A length in seconds, perhaps with a fraction; -1 stands for none.
 fn parse_length_s(text: &str) -> Option<u64> {
-    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| (0.5..=MAX_PLAYLIST_LENGTH_S).contains(seconds));
+    let seconds =
+        text.trim().parse::<f64>().ok().filter(|seconds| (0.5..=MAX_PLAYLIST_LENGTH_S).contains(seconds));
     seconds.map(|seconds| seconds.round() as u64)
 }
 

@@ -14,7 +14,7 @@
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
 //! | [`sap`] | announcements of casts |
 //! | [`nvod`] | near video on demand: one title on several channels |
-//! | [`schedule`] | what a channel plays now and next, and when |
+//! | [`schedule`] | the items of a channel with their times |
 //! | [`channel`] | a channel as an operator writes it, and its state |
 //! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
 //!

@@ -1,6 +1,6 @@
-//! What a channel plays now and next, and when, as far as the lengths of its items are known.
+//! The items of a channel from the present one on, with their times, as far as their lengths are known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::items::{CastItem, ItemList};
@@ -44,7 +44,8 @@ impl ChannelSchedule {
 
     /// A round begins with these items.
     pub(super) fn begin_round(&mut self, items: &[CastItem]) {
-        Arc::make_mut(&mut self.lengths).retain(|address, _| items.iter().any(|item| item.address == *address));
+        let addresses: HashSet<&str> = items.iter().map(|item| item.address.as_str()).collect();
+        Arc::make_mut(&mut self.lengths).retain(|address, _| addresses.contains(address.as_str()));
         self.items = items.into();
         // It is a place among the items of the round before.
         self.playing = None;
@@ -77,7 +78,7 @@ impl ChannelSchedule {
         self.list.items().unwrap_or_else(|_| self.items.to_vec())
     }
 
-    /// The items from the one that plays now on. `know` returns what the caller knows of an item with its length in milliseconds; `None`: it will not
+    /// The items from the one that plays now on. `know` returns the item as the caller knows it, with its length in milliseconds; `None`: it will not
     /// be played. The schedule ends with an item of unknown length, after [`GUIDE_AHEAD_MS`], or with [`MAX_GUIDE_PROGRAMMES`].
     pub fn upcoming<T>(
         &self,
@@ -95,7 +96,7 @@ impl ChannelSchedule {
                 break;
             }
             let Some((item, length_ms)) = know(item) else {
-                // Nothing says when an item ends that plays although it cannot be found.
+                // It plays although it cannot be found, so its end is not known.
                 if place == 0 {
                     break;
                 }
@@ -153,7 +154,14 @@ mod tests {
     #[test]
     fn upcoming_goes_on_behind_the_end_of_the_round_for_a_day_and_a_half() {
         let found = hours(&playing(&["a2", "gone", "b10", "c0"], 2), 3);
-        let expected = [("b10", 1, 11), ("a2", 11, 13), ("b10", 13, 23), ("a2", 23, 25), ("b10", 25, 35), ("a2", 35, 37)];
+        let expected = [
+            ("b10", 1, 11),
+            ("a2", 11, 13),
+            ("b10", 13, 23),
+            ("a2", 23, 25),
+            ("b10", 25, 35),
+            ("a2", 35, 37),
+        ];
         let mut expected: Vec<_> =
             expected.iter().map(|&(name, from, to)| (name.to_owned(), from, Some(to))).collect();
         expected.push(("b10".to_owned(), 37, Some(47)));

@@ -28,7 +28,7 @@ pub const CHANNEL_LOOK_NS: u64 = 5_000_000;
 /// Time that the guide of a channel reaches ahead. Players fetch a guide once a day or more often, so they always have half a day of it; the farther
 /// ahead, the likelier it is that the playlist is edited.
 pub const GUIDE_AHEAD_MS: u64 = 36 * 3_600_000;
-/// Programmes of a channel in the guide: 12 hours of items of three minutes. The guide of 32 channels has 2 MB with so many.
+/// Programmes of a channel in the guide: 12 hours of items of three minutes. A guide of 32 full channels has 2 MB.
 pub const MAX_GUIDE_PROGRAMMES: usize = 256;
 /// A guide that was made is given to all clients for this long, so that they cannot have playlists read all the time.
 pub const GUIDE_KEPT_NS: u64 = 2_000_000_000;

@@ -82,11 +82,9 @@ fn channel_of_titles_is_served_by_every_protocol_and_to_multicast() {
     assert_eq!(state["state"], "running", "{state}");
     let (_, body) = get(&mut stream, "/playlist.m3u", "");
     let listed = String::from_utf8_lossy(&body).into_owned();
-    let first = "/guide.xml\"\n#EXTINF:-1 tvg-id=\"lobby.live\" group-title=\"Channels\",lobby\nlive/lobby.ts\n";
-    assert!(
-        listed.contains(first) && listed.contains("tvg-id=\"two\" group-title=\"Titles\""),
-        "{listed}"
-    );
+    let first =
+        "/guide.xml\"\n#EXTINF:-1 tvg-id=\"lobby.live\" group-title=\"Channels\",lobby\nlive/lobby.ts\n";
+    assert!(listed.contains(first) && listed.contains("tvg-id=\"two\" group-title=\"Titles\""), "{listed}");
     let (_, body) = get(&mut stream, "/metrics", "");
     let metrics = String::from_utf8_lossy(&body).into_owned();
     let lost: Vec<&str> = metrics.lines().filter(|line| line.starts_with("millrace_live_no_room")).collect();

@@ -61,7 +61,8 @@ pub(crate) async fn guide(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
 }
 
 fn guide_text(seen: &SeenBy, origin: Option<&str>, zone: &TimeZone) -> String {
-    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE tv SYSTEM \"xmltv.dtd\">\n");
+    let mut text =
+        String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE tv SYSTEM \"xmltv.dtd\">\n");
     text += &format!("<tv source-info-name=\"Millrace\" generator-info-name=\"{SERVER}\">\n");
     let live = seen.live_names();
     let numbers = guide_numbers(seen);
@@ -85,7 +86,7 @@ fn guide_text(seen: &SeenBy, origin: Option<&str>, zone: &TimeZone) -> String {
     text
 }
 
-/// One programme. Its title is that of the channel for viewers that may not watch what plays.
+/// One programme. Viewers without the right to its title get the name of the channel instead.
 fn write_programme(
     text: &mut String,
     channel: &str,
@@ -103,7 +104,9 @@ fn write_programme(
         "  <programme start=\"{start}\"{stop} channel=\"{}\"><title>{title}</title>",
         guide_id(channel)
     );
-    if let Some(poster) = origin.filter(|_| is_shown).and_then(|origin| poster(seen, origin, &programme.title)) {
+    if let Some(poster) =
+        origin.filter(|_| is_shown).and_then(|origin| poster(seen, origin, &programme.title))
+    {
         let _ = write!(text, "<icon src=\"{poster}\"/>");
     }
     *text += "</programme>\n";
@@ -153,7 +156,10 @@ mod tests {
 
     #[test]
     fn xml_text_has_no_character_that_xml_forbids() {
-        assert_eq!(xml_text("A & B <c> \u{1}\u{b}\u{fffe}\"d\" \u{e9}"), "A &amp; B &lt;c&gt; &quot;d&quot; \u{e9}");
+        assert_eq!(
+            xml_text("A & B <c> \u{1}\u{b}\u{fffe}\"d\" \u{e9}"),
+            "A &amp; B &lt;c&gt; &quot;d&quot; \u{e9}"
+        );
         assert_eq!(xml_text(" \u{0} "), "-");
     }
 }

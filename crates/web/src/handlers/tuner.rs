@@ -11,7 +11,6 @@ use crate::answer::Answer;
 use crate::context::RoutedRequest;
 use crate::guide::server_origin;
 use crate::limits::{FIRST_GUIDE_NUMBER, GUIDE_NUMBERS, TUNERS};
-use crate::site::Site;
 
 /// The device.
 #[derive(Serialize, JsonSchema)]
@@ -95,7 +94,7 @@ fn no_host() -> Answer {
     Answer::error(400, "the request names no host that an address can have")
 }
 
-/// The numbers of all live titles, whoever sees them, so that users have the same.
+/// The numbers of all live titles. They do not depend on the viewer's rights, so all users have the same.
 pub(crate) fn guide_numbers(seen: &SeenBy) -> HashMap<String, u32> {
     number_by_name(seen.site.live().into_iter().map(|live| live.name).collect())
 }
@@ -116,8 +115,8 @@ fn number_by_name(mut names: Vec<String>) -> HashMap<String, u32> {
     owners.into_iter().map(|(place, name)| (name, FIRST_GUIDE_NUMBER + place)).collect()
 }
 
-/// A device's number, made of the server's id. Clients check the last digit: it makes the sum of all others, of which every second one is replaced by
-/// that of [`CHECKSUM_DIGITS`], zero.
+/// A device's number, made of the server's id. Its last digit is a checksum, which clients verify: all digits, every second one replaced by its entry in
+/// [`CHECKSUM_DIGITS`], make zero.
 fn device_id(server: &[u8; 16]) -> u32 {
     // No devices were made with numbers that begin so.
     const FIRST: u32 = 0x1f00_0000;
@@ -157,7 +156,7 @@ mod tests {
     #[test]
     fn number_by_name_stays_when_others_come_and_go() {
         let of = |names: &[&str]| number_by_name(names.iter().map(|name| (*name).to_owned()).collect());
-        let (two, three) = (of(&["lobby", "bar"]), of(&["news", "bar", "lobby"]));
+        let (two, three) = (of(&["lobby", "bar"]), of(&["alpha", "news", "bar", "lobby"]));
         assert!(["lobby", "bar"].iter().all(|name| two[*name] == three[*name]), "{two:?} {three:?}");
         // As many as there are numbers: each is given once.
         let names: Vec<String> = (0..GUIDE_NUMBERS).map(|number| format!("channel-{number}")).collect();

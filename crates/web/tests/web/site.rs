@@ -23,11 +23,11 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, GuideProgramme, LiveCast, LiveFeed, LivePiece,
-    LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket,
-    OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
-    ReloadReport, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle,
-    WebLimits,
+    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, GuideProgramme,
+    LiveCast, LiveFeed, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource,
+    NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel,
+    RecordingRefusal, RecordingWish, ReloadReport, Secure, Site, SiteError, SkippedItem, Totals,
+    TrustedProxies, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::{self, Receiver};
 

@@ -19,8 +19,13 @@ use crate::live::LiveTitles;
 
 /// Makes the guide, and keeps it for a moment.
 #[derive(Default)]
-pub(super) struct GuideMaker(Mutex<Option<KeptGuide>>);
+pub(super) struct GuideMaker {
+    kept: Mutex<Option<KeptGuide>>,
+    /// Held by the thread that makes a guide.
+    making: Mutex<()>,
+}
 
+#[derive(Clone)]
 struct KeptGuide {
     made: Instant,
     guide: Arc<[ChannelGuide]>,
@@ -29,19 +34,29 @@ struct KeptGuide {
 impl GuideMaker {
     /// The programmes of all channels. Reads playlists.
     pub(super) fn guide(&self, live: &LiveTitles, titles: &OpenTitles) -> Arc<[ChannelGuide]> {
-        // Clients that come meanwhile wait for the same guide.
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.kept();
+        let _making = match (self.making.try_lock(), kept) {
+            (Ok(making), _) => making,
+            // Playlists may lie on a disk that hangs: only the first guide is waited for.
+            (Err(_), Some(kept)) => return kept.guide,
+            (Err(_), None) => self.making.lock().unwrap_or_else(PoisonError::into_inner),
+        };
         let now = MonotonicClock.now();
-        if let Some(kept) = kept.as_ref().filter(|kept| now.ns_since(kept.made) < GUIDE_KEPT_NS) {
-            return Arc::clone(&kept.guide);
+        if let Some(kept) = self.kept().filter(|kept| now.ns_since(kept.made) < GUIDE_KEPT_NS) {
+            return kept.guide;
         }
         let mut known = KnownItems { titles, items: HashMap::new(), by_source: None };
         let channels = live.all();
         let reports = channels.iter().filter_map(|channel| Some((channel.name(), channel.channel()?)));
         let guide: Arc<[_]> =
             reports.map(|(name, report)| channel_guide(name, &report, &mut known)).collect();
-        *kept = Some(KeptGuide { made: now, guide: Arc::clone(&guide) });
+        let made = KeptGuide { made: now, guide: Arc::clone(&guide) };
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         guide
+    }
+
+    fn kept(&self) -> Option<KeptGuide> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -24,10 +24,10 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, ChannelGuide, Feed, Fetch, LibraryCopy, LiveFeed, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
-    NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport, Secure,
-    Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission, WebConfig,
-    WebHandle, WebLimits,
+    Carrier, ChannelGuide, Feed, Fetch, LibraryCopy, LiveFeed, LiveRecording, LiveRefusal, LiveStatus,
+    LiveWindow, NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport,
+    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
+    WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::{mpsc, oneshot};
 
