@@ -205,6 +205,13 @@ fn is_this_machine(host: &str) -> bool {
     is_loopback || name.eq_ignore_ascii_case("localhost")
 }
 
+/// A live title that a visitor may watch.
+pub(crate) struct LiveName {
+    pub(crate) name: String,
+    /// Whether it plays stored titles.
+    pub(crate) is_channel: bool,
+}
+
 /// The site as a visitor sees it: without the titles that it may not watch.
 #[derive(Clone)]
 pub(crate) struct SeenBy {
@@ -230,7 +237,22 @@ impl SeenBy {
     }
 
     fn may_watch(&self, title: &TitleInfo) -> bool {
-        self.gate.may_watch(&self.visitor, &title.name)
+        self.may_watch_name(&title.name)
+    }
+
+    /// Whether it may watch a title of this name, if there is one.
+    pub(crate) fn may_watch_name(&self, name: &str) -> bool {
+        self.gate.may_watch(&self.visitor, name)
+    }
+
+    /// The live titles that it may watch, channels first.
+    pub(crate) fn live_names(&self) -> Vec<LiveName> {
+        let live = self.site.live().into_iter();
+        let live = live.map(|live| LiveName { is_channel: live.channel.is_some(), name: live.name });
+        let mut live: Vec<_> =
+            live.filter(|live| self.may_watch_name(&format!("{LIVE_PREFIX}{}", live.name))).collect();
+        live.sort_by_key(|live| !live.is_channel);
+        live
     }
 }
 
@@ -247,7 +269,7 @@ impl Site for SeenBy {
 
     fn live(&self) -> Vec<LiveStatus> {
         let mut live = self.site.live();
-        live.retain(|live| self.gate.may_watch(&self.visitor, &format!("{LIVE_PREFIX}{}", live.name)));
+        live.retain(|live| self.may_watch_name(&format!("{LIVE_PREFIX}{}", live.name)));
         // Paths, addresses and causes of failures are for the server's operators.
         if self.gate.decision(&self.visitor, RequestedAction::SeeOthers, self.place) != Decision::Allow {
             live.iter_mut().for_each(LiveStatus::leave_details_out);

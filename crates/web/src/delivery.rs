@@ -32,7 +32,7 @@ impl RoutedRequest<'_> {
         sound: Option<BitRate>,
     ) -> Result<Sending, DeliveryRefusal> {
         let (done, told) = tokio::sync::oneshot::channel();
-        let RequestSource { peer, id } = self.source;
+        let RequestSource { peer, id, .. } = self.source;
         let (label, agent, title) = (id.to_string(), self.request.fields.agent(), title.clone());
         let quota = seen.quota();
         let (sending, over) = tokio::sync::oneshot::channel();
@@ -47,7 +47,7 @@ impl ServerContext {
     /// Hands an order to an engine to send. The status is that of the response, if only the order's outcome counts it.
     pub(crate) fn order(&self, socket: OrderSocket, order: MediaOrder, status: Option<u16>) -> Outcome {
         let MediaOrder { media, source, agent } = order;
-        let RequestSource { peer, id } = source;
+        let RequestSource { peer, id, .. } = source;
         // Of a live title it is not known here how much was sent.
         let (length, label) =
             (media.length().map_or(0, |_| media.bytes.end - media.bytes.start), id.to_string());

@@ -15,8 +15,8 @@ use crate::failures::{exhausted, no_title};
 use crate::handlers::cmaf::TrackFile;
 use crate::handlers::master::{self, MasterForm};
 use crate::handlers::{
-    api, chapters, cmaf, events, hls, live, live_input, live_sources, pictures, recordings, reload, rename,
-    status, subtitles, upload,
+    api, chapters, cmaf, events, guide, hls, live, live_input, live_sources, pictures, recordings, reload,
+    rename, status, subtitles, tuner, upload,
 };
 use crate::memory::Exhausted;
 use crate::request::{Method, REQUESTS, Request, RequestSource};
@@ -115,7 +115,11 @@ async fn look_up(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
         ResourceKind::QrCode => return page::qr_code(request),
         ResourceKind::Player => return page::player(request),
         ResourceKind::Playlist => return api::playlist(seen),
-        ResourceKind::TvPlaylist => return api::tv_playlist(seen),
+        ResourceKind::TvPlaylist => return guide::playlist(routed, seen),
+        ResourceKind::Guide => return guide::guide(routed, seen).await,
+        ResourceKind::TunerDevice => return tuner::discover(routed, seen),
+        ResourceKind::TunerLineup => return tuner::lineup(routed, seen),
+        ResourceKind::TunerStatus => return tuner::lineup_status(),
         ResourceKind::ApiTitles => return api::titles(shared, request, seen).await,
         ResourceKind::ApiLive => return live::list(seen),
         ResourceKind::LiveMaster
@@ -238,7 +242,7 @@ fn logged(routed: RoutedRequest<'_>, answer: Result<Answer, Answer>) -> Answer {
 
 /// Logs one line per request, for users that enable it.
 fn log_request(request: &Request, source: RequestSource, status: u16) {
-    let RequestSource { peer, id } = source;
+    let RequestSource { peer, id, .. } = source;
     let (method, path) = (request.method.name(), Printable(&request.path));
     tracing::debug!(target: REQUESTS, %id, "{id}: {method} {path} of {peer} answered with {status}");
 }

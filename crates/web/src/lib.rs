@@ -25,6 +25,7 @@
 //! | `handlers` | answer the requests of some routes each |
 //! | `failures`, `cors` | responses to errors; access by pages of other sites |
 //! | `request`, `answer`, `conditions`, `range`, `date` | a request and its response, whatever the protocol |
+//! | `guide` | the programme of channels |
 //! | `file` | a title as a file |
 //! | `hls` | a title as segments and playlists |
 //! | `cmaf` | the same with segments that are made: fragmented MP4 |
@@ -71,6 +72,7 @@ mod failures;
 mod file;
 mod forwarded;
 mod front;
+mod guide;
 mod handlers;
 mod hls;
 mod hyper_side;
@@ -129,10 +131,11 @@ pub use self::outcome::{OrderDone, Outcome, order_outcome};
 pub use self::page::HAS_HLS_JS;
 pub use self::reload::{ChangeEffect, ReloadReport, SettingChange};
 pub use self::site::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, LibraryCopy, LiveCast, LiveEdge,
-    LiveFeed, LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource,
-    NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel,
-    RecordingRefusal, RecordingWish, Site, SiteError, SkippedItem, TitleBytes, TunnelConn, ViewerAdmission,
+    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Fetch, GuideProgramme,
+    LibraryCopy, LiveCast, LiveEdge, LiveFeed, LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus,
+    LiveWindow, NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState,
+    PlayedChannel, RecordingRefusal, RecordingWish, Site, SiteError, SkippedItem, TitleBytes, TunnelConn,
+    ViewerAdmission,
 };
 pub use self::status::{LibraryFetch, LibraryStatus, Status};
 pub use self::stream::{Carried, CarriedStream, ReadWrite};

@@ -16,6 +16,15 @@ use millrace_core::time::MEDIA_HZ;
 /// read from a screen.
 pub const MAX_QR_TEXT_BYTES: usize = 1024;
 
+// TV players.
+
+/// Numbers of channels in lineups: three digits, which a viewer types on a remote control, for 32 live titles at most.
+pub(crate) const GUIDE_NUMBERS: u32 = 900;
+/// The first of them.
+pub(crate) const FIRST_GUIDE_NUMBER: u32 = 100;
+/// Tuners that the server claims to have: clients open no more streams at once, and one for each live title is enough.
+pub(crate) const TUNERS: u32 = 32;
+
 // Questions to a program of the operator's (webhook).
 
 /// Longest head of an answer; the rest of it is not read.

@@ -14,10 +14,12 @@ use crate::events::SiteEvent;
 use crate::handlers::api::{M3U, TitleChange, TitleListing, User};
 use crate::handlers::chapters::Chapter;
 use crate::handlers::events::EVENT_STREAM;
+use crate::handlers::guide::XML;
 use crate::handlers::live::LiveList;
 use crate::handlers::reload::RefusedReload;
 use crate::handlers::status::Whole;
 use crate::handlers::title::TitleDescription;
+use crate::handlers::tuner::{LineupChannel, LineupStatus, TunerDevice};
 use crate::hls::text::{M3U8, Text};
 use crate::metrics;
 use crate::reload::ReloadReport;
@@ -177,6 +179,10 @@ fn told(kind: ResourceKind, schemas: &mut SchemaGenerator) -> Told {
         ResourceKind::Player => of(&["text/javascript; charset=utf-8"], Tagged, &[404]),
         ResourceKind::ApiUser => of_json(reference::<User>(schemas), &[404]),
         ResourceKind::Playlist | ResourceKind::TvPlaylist => of(&[M3U], Plain, &[]),
+        ResourceKind::Guide => of(&[XML], Plain, &[500]),
+        ResourceKind::TunerDevice => of_json(reference::<TunerDevice>(schemas), &[400]),
+        ResourceKind::TunerLineup => of_json(reference::<Vec<LineupChannel>>(schemas), &[400]),
+        ResourceKind::TunerStatus => of_json(reference::<LineupStatus>(schemas), &[]),
         ResourceKind::ApiTitles => {
             Told { how: Tagged, ..of_json(reference::<TitleListing>(schemas), &[500, 503]) }
         }

@@ -73,6 +73,8 @@ impl fmt::Display for RequestId {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestSource {
     pub(crate) peer: SocketAddr,
+    /// Whether its connection uses TLS.
+    pub(crate) is_encrypted: bool,
     pub(crate) id: RequestId,
 }
 
@@ -108,6 +110,8 @@ pub(crate) struct Fields {
     /// ([`TrustedProxies::client_of`](crate::forwarded::TrustedProxies::client_of)).
     pub(crate) forwarded: Option<String>,
     pub(crate) forwarded_for: Option<String>,
+    /// The scheme between the client and a proxy. Any client can write this field, so it changes nothing but addresses in the answer.
+    pub(crate) forwarded_proto: Option<String>,
     /// A proxy has forwarded the request, by its own account.
     pub(crate) is_forwarded: bool,
     /// Whether a page of another site caused the request (`Sec-Fetch-Site`).
@@ -164,6 +168,7 @@ impl Fields {
             ("content-type", &mut self.content_type),
             ("forwarded", &mut self.forwarded),
             ("x-forwarded-for", &mut self.forwarded_for),
+            ("x-forwarded-proto", &mut self.forwarded_proto),
         ];
         self.is_forwarded |= is_added_by_proxies(name);
         self.is_of_other_page |= name.eq_ignore_ascii_case("sec-fetch-site")

@@ -60,6 +60,12 @@ pub(crate) enum ResourceKind {
     Playlist,
     /// The same for TV players.
     TvPlaylist,
+    /// The programme of channels, for them too.
+    Guide,
+    /// The live titles as the channels of a tuner: the device, its channels, and its search for them.
+    TunerDevice,
+    TunerLineup,
+    TunerStatus,
     /// The master playlist of a live title, its media playlist, and its segments.
     LiveMaster,
     LivePlaylist,
@@ -267,6 +273,18 @@ pub(crate) const ROUTES: &[Route] = &[
             "Channels, live titles and titles as a playlist for TV players",
         )
     },
+    Route {
+        is_shared: true,
+        ..own(
+            "/guide.xml",
+            ResourceKind::Guide,
+            Needs::List,
+            "The programme of channels for TV players: XMLTV",
+        )
+    },
+    own("/discover.json", ResourceKind::TunerDevice, Needs::List, "HDHomeRun: the server as a tuner"),
+    own("/lineup.json", ResourceKind::TunerLineup, Needs::List, "HDHomeRun: live titles as its channels"),
+    own("/lineup_status.json", ResourceKind::TunerStatus, Needs::List, "HDHomeRun: its search for channels"),
     Route { is_shared: true, ..own("/api/v1/titles", ResourceKind::ApiTitles, Needs::List, "All titles") },
     Route { is_shared: true, ..own("/api/v1/live", ResourceKind::ApiLive, Needs::List, "All live titles") },
     Route {

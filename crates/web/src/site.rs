@@ -24,6 +24,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
+pub use crate::guide::{ChannelGuide, GuideProgramme};
 pub use crate::live::{
     LiveCast, LiveEdge, LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
     NewLiveSource, PlayedChannel, RecordingRefusal, RecordingWish, SkippedItem,
@@ -43,6 +44,16 @@ pub trait Site: Send + Sync + 'static {
     /// The live titles, by name. From memory.
     fn live(&self) -> Vec<LiveStatus> {
         Vec::new()
+    }
+
+    /// A number of this server: the same after a restart.
+    fn server_id(&self) -> [u8; 16] {
+        [0; 16]
+    }
+
+    /// The programmes of channels. Reads files: call it where waiting is allowed.
+    fn guide(&self) -> Arc<[ChannelGuide]> {
+        Arc::default()
     }
 
     /// The segments of the live title of this name. From memory.

@@ -70,6 +70,10 @@ impl Carried {
 }
 
 impl WebStream {
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
     /// Appends arriving data to the data already there; 0: no more will come. It holds no buffer
     /// while it waits: ten thousand idle connections use none.
     pub(crate) async fn read_behind(&mut self, read: &mut Vec<u8>) -> io::Result<usize> {

@@ -9,7 +9,7 @@
 //!
 //! Lines that begin with `#` are comments except `#EXTINF`, whose text behind the comma is the display name of the next entry.
 
-use crate::limits::channel::{MAX_PLAYLIST_BYTES, MAX_PLAYLIST_ITEMS};
+use crate::limits::channel::{MAX_PLAYLIST_BYTES, MAX_PLAYLIST_ITEMS, MAX_PLAYLIST_LENGTH_S};
 
 /// An entry of a playlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct PlaylistItem {
     pub address: String,
     /// The text of `#EXTINF`.
     pub display_name: Option<String>,
+    /// The seconds of `#EXTINF`, if they are a length.
+    pub length_s: Option<u64>,
 }
 
 /// Why a text is no playlist.
@@ -49,15 +51,17 @@ pub fn parse_playlist(bytes: &[u8]) -> Result<Vec<PlaylistItem>, PlaylistError> 
         return Err(PlaylistError::TooLong(bytes.len()));
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let (mut items, mut display_name) = (Vec::new(), None);
+    let (mut items, mut display_name, mut length_s) = (Vec::new(), None, None);
     for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         let line = std::str::from_utf8(line).map_err(|_| PlaylistError::NoText(number))?.trim();
         if line.starts_with("#EXT-X-") {
             return Err(PlaylistError::Hls(number));
         }
         if let Some(info) = line.strip_prefix("#EXTINF:") {
-            let name = info.split_once(',').map(|(_, name)| name.trim());
-            display_name = name.filter(|name| !name.is_empty()).map(str::to_owned);
+            let (numbers, name) = info.split_once(',').unwrap_or((info, ""));
+            // Attributes follow the number behind a space.
+            length_s = numbers.split(' ').next().and_then(parse_length_s);
+            display_name = Some(name.trim()).filter(|name| !name.is_empty()).map(str::to_owned);
             continue;
         }
         if line.is_empty() || line.starts_with('#') {
@@ -67,9 +71,16 @@ pub fn parse_playlist(bytes: &[u8]) -> Result<Vec<PlaylistItem>, PlaylistError> 
             return Err(PlaylistError::TooMany);
         }
         let address = line.strip_prefix("file://").unwrap_or(line).to_owned();
-        items.push(PlaylistItem { address, display_name: display_name.take() });
+        items.push(PlaylistItem { address, display_name: display_name.take(), length_s: length_s.take() });
     }
     if items.is_empty() { Err(PlaylistError::Empty) } else { Ok(items) }
+}
+
+/// A length in seconds, perhaps with a fraction; -1 stands for none.
+fn parse_length_s(text: &str) -> Option<u64> {
+    let seconds =
+        text.trim().parse::<f64>().ok().filter(|seconds| (0.5..=MAX_PLAYLIST_LENGTH_S).contains(seconds));
+    seconds.map(|seconds| seconds.round() as u64)
 }
 
 #[cfg(test)]
@@ -87,6 +98,26 @@ mod tests {
         let items = parse_playlist(text.as_bytes()).unwrap();
         let names: Vec<_> = items.iter().map(|item| item.display_name.as_deref()).collect();
         assert_eq!(names, [Some("The opening"), None, None]);
+    }
+
+    #[test]
+    fn parse_playlist_with_lengths_returns_those_that_are_possible() {
+        for (info, length_s) in [
+            ("120,A", Some(120)),
+            ("119.6,A", Some(120)),
+            ("120 tvg-id=\"a\",A, B", Some(120)),
+            ("90", Some(90)),
+            ("-1,A", None),
+            ("0,A", None),
+            ("NaN,A", None),
+            ("inf,A", None),
+            ("1e300,A", None),
+            (",A", None),
+        ] {
+            let items = parse_playlist(format!("#EXTINF:{info}\na\nb\n").as_bytes()).unwrap();
+            let lengths: Vec<_> = items.iter().map(|item| item.length_s).collect();
+            assert_eq!(lengths, [length_s, None], "{info}");
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub const MAX_RUN_BYTES: usize = 4 << 20;
 pub const MAX_STREAMS_OF_KIND: usize = 32;
 /// Bytes of a playlist: ten thousand entries with long addresses.
 pub const MAX_PLAYLIST_BYTES: usize = 1 << 20;
+/// Longest length in seconds that a playlist can give an entry: a week.
+pub const MAX_PLAYLIST_LENGTH_S: f64 = 604_800.0;
 /// Entries of a playlist: a week of films of ten minutes.
 pub const MAX_PLAYLIST_ITEMS: usize = 1024;
 /// Bytes of a title read from a file at once.

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::items::{CastItem, ItemList};
+use super::schedule::ChannelSchedule;
 use super::url::{CastUrl, CastUrlError};
 use crate::limits::cast::MAX_CHANNEL_OUTPUTS;
 use crate::live::address::{LiveSourceError, check_live_name};
@@ -104,6 +105,8 @@ pub struct ChannelReport {
     pub no_list: Option<String>,
     /// Addresses that it is sent to.
     pub to: Vec<String>,
+    /// Its items with their times.
+    pub schedule: ChannelSchedule,
 }
 
 impl ChannelReport {

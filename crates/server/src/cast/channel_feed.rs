@@ -2,15 +2,18 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_media::ts_packet::SYSTEM_HZ;
 use millrace_offload::clock::MonotonicClock;
 
 use super::channel::{ChannelReport, ChannelSpec};
 use super::items::{CastItem, ItemOpener};
 use super::pace::{PacedSink, Pacer};
 use super::playout::{Playout, PlayoutNews};
+use super::schedule::ChannelSchedule;
 use super::sender::{CastSender, OpenCastError};
 use crate::limits::cast::CHANNEL_LOOK_NS;
 use crate::live::address::LiveTransport;
@@ -66,6 +69,7 @@ impl ChannelFeed {
         let name = || spec.name.clone();
         let report = ChannelReport {
             to: spec.to.iter().map(ToString::to_string).collect(),
+            schedule: ChannelSchedule::new(&spec.list),
             ..ChannelReport::default()
         };
         let report = Arc::new(Mutex::new(report));
@@ -168,6 +172,12 @@ impl ChannelOutput {
     }
 }
 
+/// Milliseconds since 1970 (UTC).
+pub(crate) fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Follows the items, for the log and the API.
 struct ChannelNotes {
     name: String,
@@ -195,6 +205,7 @@ impl ChannelNotes {
                 if !items.is_empty() {
                     report.no_list = None;
                 }
+                report.schedule.begin_round(&items);
                 drop(report);
                 self.items = items;
             }
@@ -211,8 +222,12 @@ impl ChannelNotes {
                 let mut report = self.report();
                 report.skipped.retain(|(skipped, _)| skipped != item);
                 report.item = Some(item.to_owned());
+                report.schedule.begin_item(number, unix_ms());
             }
-            PlayoutNews::Ended(..) => {}
+            PlayoutNews::Ended(number, title) => {
+                let length_ms = title.ticks / (SYSTEM_HZ / 1000);
+                self.report().schedule.end_item(number, length_ms);
+            }
             PlayoutNews::Skipped(number, why) => {
                 let item = self.address(number);
                 if self.report().skip(item, &why) {
@@ -220,7 +235,10 @@ impl ChannelNotes {
                 }
             }
             PlayoutNews::NothingPlayed => {
-                let had_item = self.report().item.take().is_some();
+                let mut report = self.report();
+                report.schedule.stop();
+                let had_item = report.item.take().is_some();
+                drop(report);
                 if had_item {
                     tracing::warn!("channel {name}: no item can be played; trying again");
                 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace_make::channel::{OpenItemError, PlaylistError, SpliceSource, parse_playlist};
+use millrace_make::channel::{OpenItemError, PlaylistError, PlaylistItem, SpliceSource, parse_playlist};
 use millrace_make::limits::channel::MAX_PLAYLIST_BYTES;
 use millrace_store::volume::Volume;
 
@@ -15,6 +15,10 @@ pub struct CastItem {
     pub address: String,
     /// The folder that its path is relative to.
     pub folder: PathBuf,
+    /// Its name for people, if the playlist has one.
+    pub display_name: Option<String>,
+    /// Its length in seconds, if the playlist has it.
+    pub length_s: Option<u64>,
 }
 
 /// Why a playlist cannot be used.
@@ -55,7 +59,7 @@ pub enum ItemError {
 impl CastItem {
     /// An entry relative to the current folder.
     pub fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), folder: PathBuf::new() }
+        Self { address: address.to_owned(), folder: PathBuf::new(), display_name: None, length_s: None }
     }
 
     /// The entries of a playlist; their paths are relative to it.
@@ -74,8 +78,13 @@ impl CastItem {
         }
         let items = parse_playlist(&fs::read(path).map_err(read)?).map_err(content)?;
         let folder = path.parent().unwrap_or(Path::new("")).to_path_buf();
-        let item = |address: String| Self { address, folder: folder.clone() };
-        Ok(items.into_iter().map(|entry| item(entry.address)).collect())
+        let item = |PlaylistItem { address, display_name, length_s }| Self {
+            address,
+            folder: folder.clone(),
+            display_name,
+            length_s,
+        };
+        Ok(items.into_iter().map(item).collect())
     }
 
     /// Whether a path is that of a playlist, by its name.
@@ -92,6 +101,12 @@ pub enum ItemList {
     Fixed(Vec<CastItem>),
     /// A playlist, which is read again before each round.
     Playlist(PathBuf),
+}
+
+impl Default for ItemList {
+    fn default() -> Self {
+        Self::Fixed(Vec::new())
+    }
 }
 
 impl ItemList {

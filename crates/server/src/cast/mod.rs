@@ -14,6 +14,7 @@
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
 //! | [`sap`] | announcements of casts |
 //! | [`nvod`] | near video on demand: one title on several channels |
+//! | [`schedule`] | the items of a channel with their times |
 //! | [`channel`] | a channel as an operator writes it, and its state |
 //! | [`channel_feed`] | the thread of a channel: its live title and its outputs |
 //!
@@ -27,6 +28,7 @@ pub mod nvod;
 pub mod pace;
 pub mod playout;
 pub mod sap;
+pub mod schedule;
 pub mod sender;
 pub mod url;
 
@@ -34,5 +36,6 @@ pub use channel::{ChannelReport, ChannelSpec};
 pub use items::{CastItem, ItemList, ItemOpener};
 pub use pace::{PaceEnd, PacedSink, Pacer};
 pub use playout::{Playout, PlayoutNews};
+pub use schedule::ChannelSchedule;
 pub use sender::CastSender;
 pub use url::CastUrl;

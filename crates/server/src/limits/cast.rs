@@ -25,6 +25,13 @@ pub const MAX_DSCP: u8 = 63;
 pub const MAX_CHANNEL_OUTPUTS: usize = 8;
 /// Interval at which new packets of a channel become visible to viewers: two datagrams of 4 Mb/s.
 pub const CHANNEL_LOOK_NS: u64 = 5_000_000;
+/// Time that the guide of a channel reaches ahead. Players fetch a guide once a day or more often, so they always have half a day of it; the farther
+/// ahead, the likelier it is that the playlist is edited.
+pub const GUIDE_AHEAD_MS: u64 = 36 * 3_600_000;
+/// Programmes of a channel in the guide: 12 hours of items of three minutes. A guide of 32 full channels has 2 MB.
+pub const MAX_GUIDE_PROGRAMMES: usize = 256;
+/// A guide that was made is given to all clients for this long, so that they cannot have playlists read all the time.
+pub const GUIDE_KEPT_NS: u64 = 2_000_000_000;
 /// Groups of a range that are used at most: as many as there are numbers in the usual range, 239.192.0.0/16.
 pub const MAX_GROUPS: u32 = 1 << 16;
 /// Bits a second of all announcements in a scope (RFC 2974 section 3.1).

@@ -194,6 +194,10 @@ pub const WATCHDOG_LOOK_NS: u64 = 500_000_000;
 pub const WATCHDOG_MIN_STALL_NS: u64 = 2 * NS_PER_S;
 /// Callers of the API that wait for a reload at once: operators and their programs. All of them get the outcome of the next one.
 pub const MAX_WAITING_RELOADS: usize = 16;
+/// Interval at which the thread of multicast DNS looks whether it should end.
+pub const MDNS_LOOK: Duration = Duration::from_millis(500);
+/// The announcements by multicast DNS are taken back within this time.
+pub const MDNS_STOP: Duration = Duration::from_secs(1);
 /// Time to notify viewers that the server ends: longer than [`BYE_LIMIT`], shorter than service
 /// managers wait.
 pub const STOP_FAREWELL: Duration = Duration::from_secs(3);

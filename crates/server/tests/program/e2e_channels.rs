@@ -82,11 +82,9 @@ fn channel_of_titles_is_served_by_every_protocol_and_to_multicast() {
     assert_eq!(state["state"], "running", "{state}");
     let (_, body) = get(&mut stream, "/playlist.m3u", "");
     let listed = String::from_utf8_lossy(&body).into_owned();
-    let first = "#EXTM3U\n#EXTINF:-1 tvg-id=\"live/lobby\" group-title=\"Channels\",lobby\nlive/lobby.ts\n";
-    assert!(
-        listed.starts_with(first) && listed.contains("tvg-id=\"two\" group-title=\"Titles\""),
-        "{listed}"
-    );
+    let first =
+        "/guide.xml\"\n#EXTINF:-1 tvg-id=\"lobby.live\" group-title=\"Channels\",lobby\nlive/lobby.ts\n";
+    assert!(listed.contains(first) && listed.contains("tvg-id=\"two\" group-title=\"Titles\""), "{listed}");
     let (_, body) = get(&mut stream, "/metrics", "");
     let metrics = String::from_utf8_lossy(&body).into_owned();
     let lost: Vec<&str> = metrics.lines().filter(|line| line.starts_with("millrace_live_no_room")).collect();
@@ -129,4 +127,56 @@ fn channel_with_fault_in_the_file_is_refused_with_its_line() {
     let store = dir.path().join("store");
     let errors = crate::support::fails(&["serve", "--store", store.to_str().unwrap(), "--config", &config]);
     assert!(errors.contains("millrace.toml:1") && errors.contains("channel lobby: give items"), "{errors}");
+}
+
+/// The programmes of a channel in the guide: start, stop and title.
+fn programmes(server: &Server) -> Vec<[String; 3]> {
+    let mut stream = TcpStream::connect(server.page()).unwrap();
+    let (head, body) = get(&mut stream, "/guide.xml", "");
+    assert!(head.contains(" 200 "), "{head}");
+    let guide = String::from_utf8(body).unwrap();
+    let part = |line: &str, before: &str, after: &str| {
+        let rest = line.split_once(before).map_or("", |(_, rest)| rest);
+        rest.split_once(after).map_or("", |(part, _)| part).to_owned()
+    };
+    let of = |line: &str| {
+        assert!(line.contains("channel=\"lobby.live\""), "{line}");
+        [part(line, "start=\"", "\""), part(line, "stop=\"", "\""), part(line, "<title>", "</title>")]
+    };
+    guide.lines().filter(|line| line.contains("<programme")).map(of).collect()
+}
+
+#[test]
+fn guide_of_channel_follows_its_items_and_their_lengths() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    add(&film(dir.path(), "one.ts", 2), &store);
+    std::fs::remove_file(dir.path().join("one.ts")).unwrap();
+    film(dir.path(), "opening.ts", 2);
+    let playlist = dir.path().join("lobby.m3u");
+    std::fs::write(&playlist, "#EXTINF:-1,The <opening>\nopening.ts\none\ngone\n").unwrap();
+    let mut server = Server::start(&store, &["--channel", &format!("lobby={}", playlist.display())]);
+    let opening = "The &lt;opening&gt;";
+    let until = |what: &str, is_so: &dyn Fn(&[[String; 3]]) -> bool| {
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let found = programmes(&server);
+            if is_so(&found) {
+                return found;
+            }
+            assert!(Instant::now() < end, "{what}: {found:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    // The length of the file is not known before it has been played.
+    let found = until("all lengths are known", &|found| found.len() > 100);
+    let titles: Vec<&str> = found.iter().map(|[.., title]| title.as_str()).collect();
+    assert!(titles.windows(2).all(|pair| matches!(pair, [a, b] if a != b)), "{titles:?}");
+    assert!(titles.iter().all(|title| [opening, "one"].contains(title)), "{titles:?}");
+    assert!(found.windows(2).all(|pair| pair[0][1] == pair[1][0]), "one begins where another ends");
+    // An edit counts from the next round on.
+    std::fs::write(&playlist, "#EXTINF:7200,Other\nopening.ts\n").unwrap();
+    let found = until("the edit", &|found| found.iter().any(|[.., title]| title == "Other"));
+    assert!(found.last().unwrap()[2] == "Other", "{found:?}");
+    assert!(server.interrupt());
 }

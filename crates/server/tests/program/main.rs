@@ -28,6 +28,7 @@ mod e2e_live_sources;
 mod e2e_low_latency;
 mod e2e_machines;
 mod e2e_made_on_use;
+mod e2e_mdns;
 mod e2e_members;
 mod e2e_multicast;
 mod e2e_nginx;

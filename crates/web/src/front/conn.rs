@@ -212,7 +212,7 @@ impl FrontConnection {
     /// relayed here until they end.
     async fn hand_over(self) {
         let Self { mut stream, read, peer, shared, .. } = self;
-        let is_encrypted = matches!(stream, WebStream::Tls(_));
+        let is_encrypted = stream.is_encrypted();
         if let WebStream::Plain(stream) = stream {
             let local = stream.local_addr().ok();
             let socket = OrderSocket::Viewer(stream.into_std());
@@ -230,7 +230,7 @@ impl FrontConnection {
     /// The peer, and the id of the request that is being answered.
     fn source(&self) -> RequestSource {
         let id = RequestId { conn: self.number, number: self.requests };
-        RequestSource { peer: self.peer, id }
+        RequestSource { peer: self.peer, is_encrypted: self.stream.is_encrypted(), id }
     }
 
     /// Asks an engine to send the requested media; returns the connection if it can be used

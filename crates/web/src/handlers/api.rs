@@ -148,29 +148,6 @@ pub(crate) fn playlist(seen: &SeenBy) -> Answer {
     Answer::new(200, M3U, text).with("Cache-Control", "no-cache")
 }
 
-/// `/playlist.m3u`: the same for TV players, channels first, with the attributes that Kodi, Jellyfin and VLC group entries by.
-pub(crate) fn tv_playlist(seen: &SeenBy) -> Answer {
-    let mut text = String::from("#EXTM3U\n");
-    let live = seen.live();
-    for is_channel in [true, false] {
-        let group = if is_channel { "Channels" } else { "Live" };
-        for live in live.iter().filter(|live| live.channel.is_some() == is_channel) {
-            let name = &live.name;
-            text += &format!(
-                "#EXTINF:-1 tvg-id=\"live/{name}\" group-title=\"{group}\",{name}\nlive/{name}.ts\n"
-            );
-        }
-    }
-    for title in seen.titles() {
-        let (name, display_name) = (&title.name, title.display_name());
-        let seconds = title.duration.as_secs_f64().round();
-        text += &format!(
-            "#EXTINF:{seconds} tvg-id=\"{name}\" group-title=\"Titles\",{display_name}\ntitles/{name}/index.m3u8\n"
-        );
-    }
-    Answer::new(200, M3U, text).with("Cache-Control", "no-cache")
-}
-
 /// Media type of an M3U playlist that is not HLS.
 pub(crate) const M3U: &str = "audio/x-mpegurl; charset=utf-8";
 

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `api` | `/api/v1`: the list of titles, and each title |
 //! | `title` | a title as the API describes it |
+//! | `guide` | lists for TV players: the playlist and the guide |
 //! | `live` | live titles: the list, and each as a stream |
 //! | `reload` | has the settings read again |
 //! | `live_sources` | live sources that are added and removed |
@@ -17,6 +18,7 @@
 //! | `subtitles` | the same for subtitles; subtitles as files |
 //! | `pictures` | posters, and pictures for seeking |
 //! | `upload` | uploads of titles |
+//! | `tuner` | live titles as the channels of an HDHomeRun tuner |
 //! | `recordings` | live titles that are recorded |
 //! | `rename` | changes of display names |
 
@@ -24,6 +26,7 @@ pub(crate) mod api;
 pub(crate) mod chapters;
 pub(crate) mod cmaf;
 pub(crate) mod events;
+pub(crate) mod guide;
 pub(crate) mod hls;
 pub(crate) mod live;
 pub(crate) mod live_input;
@@ -36,4 +39,5 @@ pub(crate) mod rename;
 pub(crate) mod status;
 pub(crate) mod subtitles;
 pub(crate) mod title;
+pub(crate) mod tuner;
 pub(crate) mod upload;

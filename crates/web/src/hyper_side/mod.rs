@@ -117,6 +117,7 @@ pub(crate) async fn serve_http2(
     shared: &Arc<ServerContext>,
     number: u64,
 ) {
+    let is_encrypted = stream.is_encrypted();
     let io = TokioIo::new(Rewound::new(stream, read, Arc::clone(&shared.totals)));
     let (requests, activity) = (AtomicU64::new(0), Activity::new());
     let orders = Arc::new(Semaphore::new(MAX_H2_STREAMS as usize));
@@ -127,7 +128,7 @@ pub(crate) async fn serve_http2(
     };
     let service = service_fn(|request: HyperRequest<Incoming>| {
         let id = RequestId { conn: number, number: requests.fetch_add(1, Ordering::Relaxed) + 1 };
-        let source = RequestSource { peer, id };
+        let source = RequestSource { peer, is_encrypted, id };
         let (shared, activity, orders) = (Arc::clone(shared), Arc::clone(&activity), Arc::clone(&orders));
         let under_way = activity.begin();
         async move {

@@ -8,6 +8,7 @@ mod connections;
 mod events;
 mod fetched;
 mod floods;
+mod guide;
 mod h2;
 mod hls;
 mod liars;

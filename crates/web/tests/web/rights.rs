@@ -31,15 +31,20 @@ pub(crate) struct Rights {
 
 /// `anna` may watch `film` alone, `boss` everything, and manages.
 pub(crate) fn rights() -> Rights {
+    rights_of(&[("anna", &["film"], false), ("boss", &["*"], true)])
+}
+
+/// Users with the patterns that they may watch, and whether they manage; the last one has a token.
+pub(crate) fn rights_of(users: &[(&str, &[&str], bool)]) -> Rights {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rights.sqlite");
     let mut file = RightsFile::open_or_create(&path).unwrap();
-    for (name, pattern, manages) in [("anna", "film", false), ("boss", "*", true)] {
+    for &(name, patterns, manages) in users {
         let cost = millrace_rights::Cost { kib: 8, passes: 1 };
         file.add_user(&NewUser { name, password: PASSWORD, digest: true, manages, cost }, 0).unwrap();
-        file.grant(name, pattern).unwrap();
+        patterns.iter().for_each(|pattern| file.grant(name, pattern).unwrap());
     }
-    let (_, token) = file.add_token("boss", 0, None).unwrap();
+    let (_, token) = file.add_token(users.last().unwrap().0, 0, None).unwrap();
     let known = file.read().unwrap();
     let policy = Policy { watching: Watching::ByRights, trust_here: TrustHere::Never, ..Policy::default() };
     let gate = Gate::start(policy, &millrace_rights::Copies::one(&path)).unwrap();
@@ -52,7 +57,7 @@ impl Rights {
         SignedLink::sign(links, title, Now::read().unix_s + seconds).query().to_owned()
     }
 
-    fn bearer(&self) -> String {
+    pub(crate) fn bearer(&self) -> String {
         format!("Authorization: Bearer {}\r\n", self.token)
     }
 }

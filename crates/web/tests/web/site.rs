@@ -23,11 +23,11 @@ use millrace_store::volume::{Origin, SourceIdentity, TitleInfo};
 use millrace_tls::{Acceptor, Certificates};
 use millrace_web::status::{Refusal, Room, Session, Status, VolumeMember};
 use millrace_web::{
-    ALL_THAT_COMES, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, LiveCast, LiveEdge, LiveFeed,
-    LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order,
-    OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel, RecordingRefusal, RecordingWish,
-    ReloadReport, Secure, Site, SiteError, SkippedItem, Totals, TrustedProxies, WebConfig, WebHandle,
-    WebLimits,
+    ALL_THAT_COMES, ChannelGuide, DeliveredAmount, Delivery, DeliveryRefusal, Feed, Fetch, GuideProgramme,
+    LiveCast, LiveEdge, LiveFeed, LivePart, LivePiece, LiveRecording, LiveRefusal, LiveStatus, LiveWindow,
+    NewLiveSource, NotTaken, Order, OrderSocket, OrderedMedia, OrderedSegment, PicturesState, PlayedChannel,
+    RecordingRefusal, RecordingWish, ReloadReport, Secure, Site, SiteError, SkippedItem, Totals,
+    TrustedProxies, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::oneshot::{self, Receiver};
 use tokio::sync::watch;
@@ -373,6 +373,24 @@ impl Site for MadeUp {
             ..film
         });
         film.into_iter().chain(other).chain(spare).collect()
+    }
+
+    /// The live title `film` plays the film, a title that is not there, and more without an end.
+    fn guide(&self) -> Arc<[ChannelGuide]> {
+        let programme = |title: &str, from_s: u64, to_s: Option<u64>| GuideProgramme {
+            title: title.to_owned(),
+            display_name: format!("{title} & <more>"),
+            from_unix_ms: from_s * 1000,
+            to_unix_ms: to_s.map(|to| to * 1000),
+        };
+        let now = 1_792_886_400;
+        let programmes = vec![
+            programme("film", now, Some(now + 60)),
+            programme("secret", now + 60, Some(now + 120)),
+            programme("film", now + 120, None),
+        ];
+        let of = |channel: &str| ChannelGuide { channel: channel.to_owned(), programmes: programmes.clone() };
+        Arc::new([of("film"), of("gone")])
     }
 
     fn add_live(&self, source: NewLiveSource) -> Result<(), LiveRefusal> {

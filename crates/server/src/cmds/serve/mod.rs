@@ -6,6 +6,7 @@
 mod access;
 mod announce;
 mod bind;
+mod guide;
 mod inherited;
 mod inject;
 pub(crate) mod invite;
@@ -16,6 +17,7 @@ mod listen;
 mod live;
 mod live_sources;
 pub(crate) mod maker;
+mod mdns;
 mod members;
 mod multicast;
 mod notify;
@@ -233,6 +235,9 @@ pub(crate) struct ServeArgs {
     /// Announce RTP casts to multicast groups by SAP (RFC 2974), so that players list them: outputs of channels, and casts that viewers have started
     #[arg(long, help_heading = "Live sources")]
     pub(crate) sap: bool,
+    /// Announce RTSP and HTTP in the local network by multicast DNS (RFC 6762), so that players and file managers list this server
+    #[arg(long, help_heading = "Network")]
+    pub(crate) mdns: bool,
     /// Send every datagram separately even if the kernel supports segmentation offload
     #[arg(long, help_heading = "Network")]
     pub(crate) no_gso: bool,

@@ -226,6 +226,7 @@ mod tests {
         OtherValue("channel", "['one=/list.m3u']", ""),
         OtherValue("multicast", "'239.192.0.0/16'", ""),
         OtherValue("sap", "true", ""),
+        OtherValue("mdns", "true", ""),
         OtherValue("no-gso", "true", ""),
         OtherValue("backend", "'kernel'", ""),
         OtherValue("xdp-interface", "['eth0']", ""),

@@ -66,7 +66,7 @@ use crate::library::on_use::OnUse;
 use crate::library::open_titles::{Changes, OpenTitles};
 use crate::library::reader::TitleReader;
 use crate::limits::cast::SAP_STOP;
-use crate::limits::control::STOP_FAREWELL;
+use crate::limits::control::{MDNS_STOP, STOP_FAREWELL};
 use crate::limits::remote::LIBRARY_STOP;
 use crate::limits::trick::MAKER_STOP;
 use crate::limits::{LIBRARY_STOP_NS, PICTURES_STOP};
@@ -128,7 +128,7 @@ pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> 
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let aside = start_aside(args, library, &control)?;
+    let aside = start_aside(args, library, &control, &listening)?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
     let watchdog = Watchdog::of_environment(&loads(&meters), control.rounds(), beats(web.as_ref()));
     notify::ready();
@@ -244,30 +244,33 @@ fn title_reader(
     args.library.node(reader, volume, open_titles)
 }
 
-/// The thread that announces casts and that of the library, and how long each is waited for.
+/// The threads of announcements and of the library, and how long each is waited for.
 fn start_aside(
     args: &ServeArgs,
     library: Option<Arc<LibraryNode>>,
     control: &ControlHandle,
-) -> anyhow::Result<[(Option<Worker>, Duration); 2]> {
+    listening: &[Listening],
+) -> anyhow::Result<[(Option<Worker>, Duration); 3]> {
     let announcing = args.announce(control.asker())?;
+    let services = args.announce_services(listening)?;
     let library = library.map(|library| library.start(control.asker())).transpose();
-    Ok([(announcing, SAP_STOP), (library.context("thread of the library")?, LIBRARY_STOP)])
+    let library = library.context("thread of the library")?;
+    Ok([(announcing, SAP_STOP), (services, MDNS_STOP * 2), (library, LIBRARY_STOP)])
 }
 
 /// The threads that make what viewers would like, with those beside them, and how long each is waited for.
-type Makers = [(Option<Worker>, Duration); 4];
+type Makers = [(Option<Worker>, Duration); 5];
 
 /// Only the web shows pictures.
 fn start_makers(
     maker: Option<Maker>,
     pictures: Option<PicturesMaker>,
-    aside: [(Option<Worker>, Duration); 2],
+    aside: [(Option<Worker>, Duration); 3],
 ) -> anyhow::Result<Makers> {
     let maker = maker.map(Maker::start).transpose().context("thread that makes titles")?;
     let pictures = pictures.map(PicturesMaker::start).transpose().context("thread that makes pictures")?;
-    let [announcing, library] = aside;
-    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), announcing, library])
+    let [announcing, services, library] = aside;
+    Ok([(maker, MAKER_STOP), (pictures, PICTURES_STOP), announcing, services, library])
 }
 
 fn librarian(

@@ -24,14 +24,15 @@ use millrace_store::index::TitleIndex;
 use millrace_store::pictures::Pictures;
 use millrace_store::volume::{MediaReader, TitleEdit, TitleInfo, UploadNames, Volume};
 use millrace_web::{
-    Carrier, Feed, Fetch, LibraryCopy, LiveEdge, LiveFeed, LiveRecording, LiveRefusal, LiveStatus,
-    LiveWindow, NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish, ReloadReport,
-    Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn, ViewerAdmission,
-    WebConfig, WebHandle, WebLimits,
+    Carrier, ChannelGuide, Feed, Fetch, LibraryCopy, LiveEdge, LiveFeed, LiveRecording, LiveRefusal,
+    LiveStatus, LiveWindow, NewLiveSource, NotTaken, Order, PicturesState, RecordingRefusal, RecordingWish,
+    ReloadReport, Secure, Site, SiteError, Status, TitleBytes, Totals, TrustedProxies, TunnelConn,
+    ViewerAdmission, WebConfig, WebHandle, WebLimits,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::access::Listening;
+use super::guide::GuideMaker;
 use super::library::LibraryNode;
 use super::listen::ListenChoice;
 use super::live_sources::LiveSources;
@@ -217,6 +218,7 @@ impl Web {
             rtsp_port,
             folders,
             reload,
+            guide: GuideMaker::default(),
         };
         let config = WebConfig { listeners, carrier, secure, limits, proxies, gate, feed, totals };
         let web = millrace_web::start(config, Arc::new(site)).context("web side")?;
@@ -265,6 +267,7 @@ struct ServerSite {
     /// The served folders, absolute.
     folders: Vec<PathBuf>,
     reload: Arc<ReloadRequests>,
+    guide: GuideMaker,
 }
 
 impl ServerSite {
@@ -323,6 +326,14 @@ impl Site for ServerSite {
             ..status::live(channel, self.live.titles.viewers(channel), &casts)
         };
         self.live.titles.all().iter().map(status).collect()
+    }
+
+    fn server_id(&self) -> [u8; 16] {
+        self.volume.superblock().volume.0
+    }
+
+    fn guide(&self) -> Arc<[ChannelGuide]> {
+        self.guide.guide(&self.live.titles, &self.open_titles)
     }
 
     fn record_live(&self, name: &str, wish: RecordingWish) -> Result<LiveRecording, RecordingRefusal> {
