@@ -62,7 +62,7 @@ fn announced_server_is_found_by_another_host_until_it_ends() {
         });
         assert!(server.interrupt());
         for events in &events {
-            until(events, "the goodbye", |event| match event {
+            until(events, "the end of the announcement", |event| match event {
                 ServiceEvent::ServiceRemoved(_, name) => name.starts_with("Millrace on ").then_some(()),
                 _ => None,
             });

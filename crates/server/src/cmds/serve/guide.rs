@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_core::seam::Clock;
-use millrace_core::time::Instant;
+use millrace_core::time::{Instant, MEDIA_HZ};
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::volume::TitleInfo;
 use millrace_web::{ChannelGuide, GuideProgramme};
@@ -110,7 +110,8 @@ impl KnownItems<'_> {
         let stem = path.file_stem().and_then(|stem| stem.to_str());
         let title = of_file.or_else(|| self.of_store(&item.address)).or_else(|| self.of_store(stem?));
         if let Some(title) = title {
-            let (display_name, length_ms) = (title.display_name(), Some(title.duration.0 / TICKS_PER_MS));
+            let (display_name, length_ms) =
+                (title.display_name(), Some(title.duration.0 / (MEDIA_HZ / 1000)));
             return Some(KnownItem { title: title.name, display_name, length_ms });
         }
         let name = stem.filter(|_| is_file)?.to_owned();
@@ -136,6 +137,3 @@ impl KnownItems<'_> {
         same(std::path::absolute(path)).or_else(|| same(path.canonicalize()))
     }
 }
-
-/// Ticks of media time in a millisecond.
-const TICKS_PER_MS: u64 = millrace_core::time::MEDIA_HZ / 1000;

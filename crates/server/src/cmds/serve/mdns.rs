@@ -10,7 +10,7 @@ use mdns_sd::{DaemonEvent, IfKind, Receiver, ServiceDaemon, ServiceInfo};
 use super::ServeArgs;
 use super::access::Listening;
 use super::worker::Worker;
-use crate::limits::control::{MDNS_LOOK, MDNS_STOP};
+use crate::limits::control::{MAX_HOST_LABEL, MDNS_LOOK, MDNS_STOP};
 
 impl ServeArgs {
     /// Announces the listening sockets, if the operator wants that.
@@ -69,10 +69,6 @@ fn label(name: &str) -> String {
         first.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(MAX_HOST_LABEL).collect();
     if clean.is_empty() { "server".to_owned() } else { clean }
 }
-
-/// Characters of a host's name: with `millrace-` or `Millrace on ` it fits into the 63 of a label (RFC 1035 section 2.3.4), with a number behind it if
-/// there is another of the same name.
-const MAX_HOST_LABEL: usize = 40;
 
 /// Logs what happens, each failure once, until the server ends.
 fn follow(events: &Receiver<DaemonEvent>, stop: &AtomicBool) {

@@ -257,6 +257,7 @@ mod tests {
                 "tcp-socket",
                 "multicast",
                 "sap",
+                "mdns",
             ],
         ),
         (
