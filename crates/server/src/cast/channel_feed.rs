@@ -214,7 +214,7 @@ impl ChannelNotes {
             }
             PlayoutNews::Ended(..) => {}
             PlayoutNews::Skipped(number, why) => {
-                let item = self.address(number);
+                let (item, why) = (self.address(number), explain(why));
                 if self.report().skip(item, &why) {
                     tracing::warn!("channel {name}: skips {item}: {why}");
                 }

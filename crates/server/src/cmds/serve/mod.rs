@@ -27,6 +27,7 @@ mod reload_requests;
 mod rests;
 pub(crate) mod rights;
 mod run;
+mod sandbox;
 mod status;
 mod tcp;
 mod tls;
@@ -57,6 +58,7 @@ use self::link::LinkRate;
 use self::listen::{ListenChoice, parse_listen};
 use self::multicast::parse_multicast;
 use self::rights::RightsArgs;
+use self::sandbox::SandboxChoice;
 use self::tcp::TcpArgs;
 use self::tls::TlsArgs;
 use self::uploads::UploadArgs;
@@ -108,6 +110,10 @@ pub(crate) struct ServeArgs {
     /// those that AF_XDP needs, where it is used [default: the user that starts it]
     #[arg(long, value_name = "NAME", help_heading = "Process")]
     pub(crate) user: Option<String>,
+    /// Whether the server keeps itself, once its ports are open, from all files but those that its settings name, from all programs but ffmpeg, and from
+    /// system calls that it never needs: auto (as far as the kernel can), require (completely, or it does not start), or off
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", hide_possible_values = true, help_heading = "Process")]
+    pub(crate) sandbox: SandboxChoice,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]

@@ -19,7 +19,7 @@ const GROUP: &str = "/etc/group";
 
 /// Capabilities that AF_XDP needs for as long as the server runs: devices are opened again after failures, packets are steered by BPF, neighbours are kept
 /// fresh, and memory is locked.
-const FOR_XDP: CapabilitySet = CapabilitySet::NET_RAW
+pub(super) const FOR_XDP: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
