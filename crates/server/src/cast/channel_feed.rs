@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_make::confine::explain;
 use millrace_offload::clock::MonotonicClock;
 
 use super::channel::{ChannelReport, ChannelSpec};

@@ -3,7 +3,7 @@
 //! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
 //! offload engine, `invite` prints the lines to paste into a player.
 
-mod access;
+pub(crate) mod access;
 mod announce;
 mod bind;
 mod inherited;
@@ -33,7 +33,7 @@ mod tcp;
 mod tls;
 mod transforms;
 mod uploads;
-mod user;
+pub(crate) mod user;
 mod watch;
 mod watchdog;
 mod web;
