@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use landlock::{
-    Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    RulesetStatus, Scope, path_beneath_rules,
+    Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -22,7 +22,7 @@ use seccompiler::{
 };
 
 use crate::ingest::remux::ffprobe_beside;
-use crate::ingest::sandbox::{DEVICES, NEWEST, NETWORK_DOMAINS, PROGRAM_DIRS, X32_CALL, found};
+use crate::ingest::sandbox::{DEVICES, NETWORK_DOMAINS, NEWEST, PROGRAM_DIRS, X32_CALL, found};
 
 /// This process is confined.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
@@ -33,7 +33,8 @@ static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 const SYSTEM_READS: &[&str] = &["/etc", "/proc", "/sys"];
 
 /// Where programs that need it find the resolver's file, which `/etc/resolv.conf` leads to.
-const RESOLVER_DIRS: &[&str] = &["/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf", "/run/connman"];
+const RESOLVER_DIRS: &[&str] =
+    &["/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf", "/run/connman"];
 
 /// System calls that the server and the programs that it starts never make: other processes, mounts, namespaces, the kernel's
 /// modules, keys and clock, another user.
@@ -183,7 +184,8 @@ impl ProcessRules {
 
     fn limit_files(&self, ffmpeg: &Path) -> Result<RulesetStatus, RulesetError> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let write = AccessFs::from_all(NEWEST) & !(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::MakeChar);
+        let write =
+            AccessFs::from_all(NEWEST) & !(AccessFs::Execute | AccessFs::MakeBlock | AccessFs::MakeChar);
         let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
         let programs = Programs::of(ffmpeg);
         let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -278,7 +280,10 @@ impl Programs {
             true => there.into_iter().chain(loaders()).collect(),
             false => {
                 let dirs = named.iter().filter_map(|program| program.parent().map(Path::to_path_buf));
-                dirs.filter(|dir| dir.is_absolute()).chain(PROGRAM_DIRS.iter().map(PathBuf::from)).chain(there).collect()
+                dirs.filter(|dir| dir.is_absolute())
+                    .chain(PROGRAM_DIRS.iter().map(PathBuf::from))
+                    .chain(there)
+                    .collect()
             }
         };
         Self { run, read }
@@ -296,9 +301,11 @@ fn is_script(program: &Path) -> bool {
 fn loaders() -> Vec<PathBuf> {
     let is_loader = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        (name.starts_with("ld-linux") || name.starts_with("ld-musl") || name.starts_with("ld64")) && path.is_file()
+        (name.starts_with("ld-linux") || name.starts_with("ld-musl") || name.starts_with("ld64"))
+            && path.is_file()
     };
-    let dirs = ["/lib64", "/lib", "/usr/lib64", "/usr/lib"].into_iter().filter_map(|dir| fs::read_dir(dir).ok());
+    let dirs =
+        ["/lib64", "/lib", "/usr/lib64", "/usr/lib"].into_iter().filter_map(|dir| fs::read_dir(dir).ok());
     let files = dirs.flatten().flatten().map(|entry| entry.path());
     files.filter(is_loader).chain(["/nix/store", "/gnu/store"].map(PathBuf::from)).collect()
 }

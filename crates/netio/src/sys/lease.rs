@@ -47,6 +47,5 @@ mod tests {
         // The lease is given back: this would wait for it otherwise.
         let _writer = File::options().write(true).open(&path).unwrap();
         assert!(has_writer(&reader).unwrap());
-
     }
 }

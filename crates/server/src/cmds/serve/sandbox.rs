@@ -61,7 +61,10 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let rules = rules(args);
-    let confined = reduce_capabilities(rules.uses_xdp).and_then(|()| rules.confine());
+    if let Err(error) = reduce_capabilities(rules.uses_xdp) {
+        tracing::warn!("sandbox: capabilities cannot be given up: {error}; allow capset (SystemCallFilter= of a unit)");
+    }
+    let confined = rules.confine();
     let shortcoming = match confined {
         Ok(enforcement) => shortcoming(enforcement),
         Err(error) => Some(format!("it cannot be made ({error}), and nothing is restricted completely")),
@@ -97,14 +100,15 @@ fn shortcoming(Enforcement { files, has_call_filter }: Enforcement) -> Option<St
 /// Gives up the capabilities that only the start needed, and those that nothing needs.
 fn reduce_capabilities(uses_xdp: bool) -> std::io::Result<()> {
     let kept = if uses_xdp { KEPT.union(FOR_XDP) } else { KEPT };
+    set_no_new_privs(true)?;
     let now = capabilities(None)?;
     let permitted = now.permitted.intersection(kept);
     let inheritable = now.inheritable.intersection(INHERITED);
-    set_capabilities(
-        None,
-        CapabilitySets { effective: now.effective.intersection(kept), permitted, inheritable },
-    )?;
-    set_no_new_privs(true)?;
+    let less = CapabilitySets { effective: now.effective.intersection(kept), permitted, inheritable };
+    // A service manager may have forbidden the call where there is nothing to give up.
+    if less != now {
+        set_capabilities(None, less)?;
+    }
     Ok(())
 }
 
