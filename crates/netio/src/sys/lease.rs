@@ -17,7 +17,7 @@ pub fn has_writer(file: impl AsFd) -> io::Result<bool> {
     // A program that opens the file for writing meanwhile waits until the lease is given back, and this process gets a signal: one
     // that does nothing by default, instead of SIGIO, which would end it.
     // SAFETY: a call on a descriptor that is open, with numbers as arguments.
-    let call = |command, argument| match unsafe { libc::fcntl(file, command, argument) } {
+    let call = |command: libc::c_int, argument: libc::c_int| match unsafe { libc::fcntl(file, command, argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     };

@@ -307,7 +307,10 @@ mod tests {
 
     #[test]
     fn template_has_values_where_they_are_set_and_comments_elsewhere() {
-        let set = Values::from([("folders".to_owned(), vec!["/a \"b\"".to_owned()]), ("max-streams".to_owned(), vec!["7".to_owned()])]);
+        let set = Values::from([
+            ("folders".to_owned(), vec!["/a \"b\"".to_owned()]),
+            ("max-streams".to_owned(), vec!["7".to_owned()]),
+        ]);
         let text = template_with(&table(), &set);
         let values: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert_eq!(values, ["folders = ['/a \"b\"']", "max-streams = 7"]);

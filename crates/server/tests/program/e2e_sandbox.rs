@@ -141,7 +141,17 @@ fn ffmpeg_that_was_replaced_is_refused_with_the_remedy() {
     };
     matroska("before");
     let mut command = millrace();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--settle", "0s", "--picture-space", "0B"]);
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "off",
+        "--settle",
+        "0s",
+        "--picture-space",
+        "0B",
+    ]);
     command.arg("--ffmpeg").arg(program("ffmpeg")).arg("--store").arg(dir.path().join("store")).arg(&films);
     let mut server = Server::spawn(command);
     if !is_enforced(&mut server) {
@@ -176,5 +186,8 @@ fn server_that_has_to_be_confined_starts_only_where_that_is_complete() {
     let line = ["serve", "--listen", "127.0.0.1:0", "--http", "off", "--store", store];
     let refused = run(&[&line[..], &["--sandbox", "require", "--ffmpeg-sandbox", "off"]].concat());
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && error.contains("--sandbox require: with --ffmpeg-sandbox off"), "{error}");
+    assert!(
+        !refused.status.success() && error.contains("--sandbox require: with --ffmpeg-sandbox off"),
+        "{error}"
+    );
 }

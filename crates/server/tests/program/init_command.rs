@@ -37,7 +37,8 @@ impl InitSite {
     fn places(&self) -> Vec<String> {
         let shown = |name| self.at(name).display().to_string();
         let named = [("--config", "etc/millrace.toml"), ("--store", "store"), ("--unit-dir", "units")];
-        let mut words: Vec<_> = named.iter().flat_map(|(option, name)| [(*option).to_owned(), shown(name)]).collect();
+        let mut words: Vec<_> =
+            named.iter().flat_map(|(option, name)| [(*option).to_owned(), shown(name)]).collect();
         words.extend(["--user", USER].map(str::to_owned));
         words
     }
@@ -53,7 +54,8 @@ impl InitSite {
     /// Nothing was written, and nothing is left of an attempt.
     fn assert_untouched(&self, before: &[&str]) {
         let entries = fs::read_dir(self.dir.path()).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         assert_eq!(names, before);
     }
@@ -93,14 +95,27 @@ fn server_starts_with_the_settings_that_init_has_written() {
     ] {
         assert!(printed.lines().any(|found| found == line), "no {line} in {printed}");
     }
-    assert!(printed.contains("\naccess: anyone may watch, ") && printed.contains(" enable --now millrace\n"), "{printed}");
+    assert!(
+        printed.contains("\naccess: anyone may watch, ") && printed.contains(" enable --now millrace\n"),
+        "{printed}"
+    );
     assert!(fs::read_to_string(unit).unwrap().contains(&format!(" serve --config {file}\n")));
     assert!(ok(&["config", "check", &file]).contains("4 settings, nothing wrong"));
 
     film(site.dir.path(), "made.ts", 2);
     fs::rename(site.at("made.ts"), site.at("films/a.ts")).unwrap();
     let mut command = millrace();
-    command.args(["serve", "--config", &file, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--settle", "0s"]);
+    command.args([
+        "serve",
+        "--config",
+        &file,
+        "--listen",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--settle",
+        "0s",
+    ]);
     let mut server = Server::spawn(command);
     let (head, page) = get(&mut TcpStream::connect(server.page()).unwrap(), "/", "");
     assert!(head.starts_with("HTTP/1.1 200") && text(&page).contains("<html"), "{head}");
@@ -123,11 +138,19 @@ fn each_choice_of_viewers_is_the_one_that_serve_has() {
         assert_eq!(set(&site.config()).len(), settings);
         let report: Value = serde_json::from_slice(&done.stdout).unwrap();
         let planned = report["access"].as_str().unwrap().to_owned();
-        assert!(planned.starts_with(access) && report["reachable"].as_str().unwrap().contains("any host"), "{report}");
-        assert_eq!((&report["watch"], &report["started"], &report["boot"]), (&watch.into(), &false.into(), &false.into()));
+        assert!(
+            planned.starts_with(access) && report["reachable"].as_str().unwrap().contains("any host"),
+            "{report}"
+        );
+        assert_eq!(
+            (&report["watch"], &report["started"], &report["boot"]),
+            (&watch.into(), &false.into(), &false.into())
+        );
         assert_eq!(report["then"].as_array().unwrap().len(), usize::from(watch == "users"), "{report}");
         let mut command = millrace();
-        command.args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--config"]).arg(site.at("etc/millrace.toml"));
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--http", "off", "--config"])
+            .arg(site.at("etc/millrace.toml"));
         let mut server = Server::spawn(command);
         assert_eq!(server.said("access: "), [planned]);
         assert!(server.interrupt());
@@ -141,7 +164,12 @@ fn existing_file_is_replaced_only_by_force_and_kept_as_backup() {
     fs::write(site.at("etc/millrace.toml"), "# mine\n").unwrap();
     let refused = site.init(&["--yes"]);
     let error = text(&refused.stderr);
-    assert!(!refused.status.success() && error.contains("millrace.toml: exists already") && error.contains("--force"), "{error}");
+    assert!(
+        !refused.status.success()
+            && error.contains("millrace.toml: exists already")
+            && error.contains("--force"),
+        "{error}"
+    );
     assert_eq!(site.config(), "# mine\n");
     let folder = site.at("films").display().to_string();
     for number in ["", ".1"] {
@@ -175,7 +203,10 @@ fn failed_or_dry_run_leaves_nothing() {
     let folder = site.at("new/films").display().to_string();
     let answers = ["--folder", &folder, "--watch", "anyone", "--boot"];
     let done = site.init(&[&answers[..], &["--dry-run"]].concat());
-    assert!(done.status.success() && text(&done.stdout).contains("millrace.toml: would be written"), "{done:?}");
+    assert!(
+        done.status.success() && text(&done.stdout).contains("millrace.toml: would be written"),
+        "{done:?}"
+    );
     site.assert_untouched(&[]);
     // The unit cannot be written: then neither are the settings.
     fs::write(site.at("units"), "a file").unwrap();
@@ -252,7 +283,12 @@ fn init_of_user(site: &InitSite, args: &[&str]) -> Output {
     }
     let path = format!("{}:/usr/bin:/bin", site.at("bin").display());
     command.env("PATH", path).env("HOME", site.at("home")).env("XDG_RUNTIME_DIR", site.at("run"));
-    command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME").current_dir(site.dir.path()).output().unwrap()
+    command
+        .env_remove("XDG_CONFIG_HOME")
+        .env_remove("XDG_DATA_HOME")
+        .current_dir(site.dir.path())
+        .output()
+        .unwrap()
 }
 
 #[test]
@@ -279,7 +315,11 @@ fn service_of_a_user_is_started_where_systemd_runs() {
     assert!(done.status.success(), "{done:?}");
     assert_eq!(calls(), "--user daemon-reload\n--user enable --now millrace\n");
     let printed = text(&done.stdout);
-    assert!(printed.contains("started: systemctl --user enable --now millrace") && printed.contains("enable-linger"), "{printed}");
+    assert!(
+        printed.contains("started: systemctl --user enable --now millrace")
+            && printed.contains("enable-linger"),
+        "{printed}"
+    );
     let unit = fs::read_to_string(site.at("home/.config/systemd/user/millrace.service")).unwrap();
     assert!(unit.contains("WantedBy=default.target"), "{unit}");
     let config = fs::read_to_string(site.at("home/.config/millrace/millrace.toml")).unwrap();

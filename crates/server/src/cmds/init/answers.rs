@@ -22,25 +22,34 @@ pub(super) struct Answers {
 impl Answers {
     /// Takes those of the command line, and asks for the others.
     pub(super) fn get(args: &InitArgs, service: &Service) -> anyhow::Result<Self> {
-        let boot = [(args.boot, true), (args.no_boot, false)].into_iter().find_map(|(given, boot)| given.then_some(boot));
+        let boot = [(args.boot, true), (args.no_boot, false)]
+            .into_iter()
+            .find_map(|(given, boot)| given.then_some(boot));
         let is_complete = args.folder.is_some() && args.watch.is_some() && boot.is_some();
         if !is_complete && !args.yes && !stdin().is_terminal() {
             return Err(usage(anyhow!(
                 "init: there is no terminal to ask at; give --folder, --watch and --boot or --no-boot, or --yes for the defaults"
             )));
         }
-        let folder = answer(args, args.folder.clone(), "Folder of films", &service.default_folder.display().to_string(), |text| {
-            check_folder(&from_home(text), service)
-        });
+        let folder = answer(
+            args,
+            args.folder.clone(),
+            "Folder of films",
+            &service.default_folder.display().to_string(),
+            |text| check_folder(&from_home(text), service),
+        );
         let folder = match &args.folder {
             Some(folder) => check_folder(folder, service).map_err(|why| anyhow!(why))?,
             None => folder?,
         };
-        let watch = answer(args, args.watch, "Who may watch: anyone, this-machine or users", "anyone", |text| {
-            WatchChoice::from_str(text, true).map_err(|_| format!("got \"{text}\"; answer anyone, this-machine or users"))
-        })?;
+        let watch =
+            answer(args, args.watch, "Who may watch: anyone, this-machine or users", "anyone", |text| {
+                WatchChoice::from_str(text, true)
+                    .map_err(|_| format!("got \"{text}\"; answer anyone, this-machine or users"))
+            })?;
         let default = if service.has_systemd() { "yes" } else { "no" };
-        let boot = answer(args, boot, "Start the server now and at every boot: yes or no", default, yes_or_no)?;
+        let boot =
+            answer(args, boot, "Start the server now and at every boot: yes or no", default, yes_or_no)?;
         Ok(Self { folder, watch, boot })
     }
 }

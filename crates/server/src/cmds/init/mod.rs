@@ -49,10 +49,8 @@ const EVERYWHERE: [&str; 2] = ["[::]:8554", "[::]:8080"];
 /// each can be answered on the command line instead, for scripts. As root it sets up the service of this machine, as another user one of that
 /// user. No file is overwritten without --force.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  sudo millrace init\n  millrace init --dry-run\n  \
-                  sudo millrace init --folder /srv/films --watch users --boot\n  millrace init --folder ~/films --watch this-machine --no-boot --config ./millrace.toml"
-)]
+#[command(after_help = "Examples:\n  sudo millrace init\n  millrace init --dry-run\n  \
+                  sudo millrace init --folder /srv/films --watch users --boot\n  millrace init --folder ~/films --watch this-machine --no-boot --config ./millrace.toml")]
 pub(super) struct InitArgs {
     /// Folder of films; it is made if it does not exist [default: /var/lib/millrace/films for root, else ~/films]
     #[arg(long, value_name = "DIR")]
@@ -218,7 +216,8 @@ impl Service {
 
     /// The files that are written: the settings, and a unit where systemd can use it.
     fn files(&self, args: &InitArgs, answers: &Answers) -> anyhow::Result<Vec<NewFile>> {
-        let mut set: Values = answers.watch.settings().into_iter().map(|(n, v)| (n.to_owned(), vec![v])).collect();
+        let mut set: Values =
+            answers.watch.settings().into_iter().map(|(n, v)| (n.to_owned(), vec![v])).collect();
         set.insert("folders".to_owned(), vec![text_of(&answers.folder)?]);
         set.insert("store".to_owned(), vec![text_of(&self.store)?]);
         let config =
@@ -241,7 +240,10 @@ impl Service {
     fn has_packaged_unit(&self, args: &InitArgs) -> bool {
         let is_usual = args.unit_dir.is_none() && args.store.is_none() && args.user == "millrace";
         let is_its = |dir: &&str| Path::new(dir).join(unit::NAME).is_file();
-        is_usual && self.is_system && self.config == Path::new(SYSTEM.config) && unit::PACKAGED.iter().any(|dir| is_its(&dir))
+        is_usual
+            && self.is_system
+            && self.config == Path::new(SYSTEM.config)
+            && unit::PACKAGED.iter().any(|dir| is_its(&dir))
     }
 
     /// Directories that do not exist yet: the folder, and for root the one above the store.
@@ -288,7 +290,10 @@ impl Service {
             let line = line.join(" ");
             match done {
                 Ok(status) if status.success() => {}
-                Ok(status) => bail!("{line}: {status}; the files are written, see: {} millrace", self.systemctl(&["status"]).join(" ")),
+                Ok(status) => bail!(
+                    "{line}: {status}; the files are written, see: {} millrace",
+                    self.systemctl(&["status"]).join(" ")
+                ),
                 Err(error) => return Err(anyhow!("{line}: {error}; the files are written, run it yourself")),
             }
         }
@@ -302,7 +307,8 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
-    std::path::absolute(path).map_err(|error| usage(anyhow!("{}: {error}; name a file or a directory", path.display())))
+    std::path::absolute(path)
+        .map_err(|error| usage(anyhow!("{}: {error}; name a file or a directory", path.display())))
 }
 
 /// A path as the configuration file can have it.

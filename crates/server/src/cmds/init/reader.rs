@@ -22,14 +22,17 @@ impl FolderReader<'_> {
         let shown = dir.display();
         let Some(user) = self.0 else {
             return match fs::read_dir(dir) {
-                Err(error) if is_folder => Err(format!("{shown}: cannot be read: {error}; choose another folder")),
+                Err(error) if is_folder => {
+                    Err(format!("{shown}: cannot be read: {error}; choose another folder"))
+                }
                 _ => Ok(()),
             };
         };
         let real = dir.canonicalize().map_err(|error| format!("{shown}: {error}; choose another folder"))?;
         for above in real.ancestors() {
             let wanted = if above == real && is_folder { READ | ENTER } else { ENTER };
-            let meta = fs::metadata(above).map_err(|error| format!("{}: {error}; choose another folder", above.display()))?;
+            let meta = fs::metadata(above)
+                .map_err(|error| format!("{}: {error}; choose another folder", above.display()))?;
             if !may(user, &meta, wanted) {
                 let (closed, letters) = (above.display(), if wanted == ENTER { "x" } else { "rx" });
                 return Err(format!(
@@ -69,7 +72,9 @@ mod tests {
         let other = UserIdentity { uid: meta.uid() + 1, gid: 1, groups: vec![meta.gid() + 1] };
         let member = UserIdentity { groups: vec![meta.gid()], ..other.clone() };
         set(dir.path(), 0o711);
-        for (mode, by_other, by_member) in [(0o755, true, true), (0o711, false, false), (0o750, false, true), (0o705, true, false)] {
+        for (mode, by_other, by_member) in
+            [(0o755, true, true), (0o711, false, false), (0o750, false, true), (0o705, true, false)]
+        {
             set(&folder, mode);
             let check = |user| FolderReader(Some(user)).check(&folder, true);
             assert_eq!((check(&other).is_ok(), check(&member).is_ok()), (by_other, by_member), "{mode:o}");

@@ -64,7 +64,8 @@ fn user_unit(start: &str) -> String {
 
 /// A word of a command line (systemd.service(5), systemd.unit(5)): specifiers and variables stand for themselves.
 fn word(path: &Path) -> anyhow::Result<String> {
-    let text = path.to_str().with_context(|| format!("{}: not UTF-8; choose another name", path.display()))?;
+    let text =
+        path.to_str().with_context(|| format!("{}: not UTF-8; choose another name", path.display()))?;
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
     anyhow::ensure!(!text.contains('\n'), "{text:?}: has a line end; choose another name");
@@ -105,7 +106,10 @@ mod tests {
     #[test]
     fn unit_of_a_user_starts_with_its_session() {
         let text = unit(false, "/home/a b/100%.toml", "/x");
-        assert!(text.contains("ExecStart=/opt/millrace/bin/millrace serve --config \"/home/a b/100%%.toml\"\n"), "{text}");
+        assert!(
+            text.contains("ExecStart=/opt/millrace/bin/millrace serve --config \"/home/a b/100%%.toml\"\n"),
+            "{text}"
+        );
         assert!(text.ends_with("WantedBy=default.target\n") && !text.contains("User="), "{text}");
     }
 

@@ -113,7 +113,10 @@ pub(super) fn write(
     let mut written = Vec::new();
     for (file, prepared) in ready {
         let backup = back_up(&file.path)?;
-        prepared.persist(&file.path).map_err(|error| error.error).with_context(|| file.path.display().to_string())?;
+        prepared
+            .persist(&file.path)
+            .map_err(|error| error.error)
+            .with_context(|| file.path.display().to_string())?;
         written.push(WrittenFile { path: file.path.clone(), backup });
     }
     new.0.clear();
@@ -129,7 +132,9 @@ fn prepare(file: &NewFile, new: &mut NewDirs) -> anyhow::Result<NamedTempFile> {
     let shown = file.path.display();
     let dir = file.path.parent().with_context(|| format!("{shown}: not the name of a file"))?;
     new.make(dir, None)?;
-    let failed = |error: std::io::Error| anyhow!("{shown}: cannot be written: {error}; run it as root, or choose another place");
+    let failed = |error: std::io::Error| {
+        anyhow!("{shown}: cannot be written: {error}; run it as root, or choose another place")
+    };
     let mut prepared = tempfile::Builder::new().prefix(".millrace-init-").tempfile_in(dir).map_err(failed)?;
     prepared.write_all(file.text.as_bytes()).map_err(failed)?;
     prepared.as_file().set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
@@ -165,7 +170,9 @@ fn back_up(path: &Path) -> anyhow::Result<Option<PathBuf>> {
         match fs::hard_link(path, &backup) {
             Ok(()) => return Ok(Some(backup)),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(anyhow!("{}: cannot be kept as {}: {error}", path.display(), backup.display())),
+            Err(error) => {
+                return Err(anyhow!("{}: cannot be kept as {}: {error}", path.display(), backup.display()));
+            }
         }
     }
     Err(anyhow!("{}: has {MAX_BACKUPS} backups; remove some", path.display()))
@@ -178,7 +185,9 @@ impl NewDirs {
     fn make(&mut self, dir: &Path, user: Option<&UserIdentity>) -> anyhow::Result<()> {
         let missing: Vec<_> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
         for dir in missing.into_iter().rev() {
-            let failed = |error: std::io::Error| anyhow!("{}: cannot be made: {error}; make it, or choose another", dir.display());
+            let failed = |error: std::io::Error| {
+                anyhow!("{}: cannot be made: {error}; make it, or choose another", dir.display())
+            };
             fs::create_dir(dir).map_err(failed)?;
             self.0.push(dir.to_path_buf());
             if let Some(user) = user {

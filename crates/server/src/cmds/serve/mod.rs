@@ -112,7 +112,14 @@ pub(crate) struct ServeArgs {
     pub(crate) user: Option<String>,
     /// Whether the server keeps itself, once its ports are open, from all files but those that its settings name, from all programs but ffmpeg, and from
     /// system calls that it never needs: auto (as far as the kernel can), require (completely, or it does not start), or off
-    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", hide_possible_values = true, help_heading = "Process")]
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "Process"
+    )]
     pub(crate) sandbox: SandboxChoice,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]

@@ -62,7 +62,9 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
     }
     let rules = rules(args);
     if let Err(error) = reduce_capabilities(rules.uses_xdp) {
-        tracing::warn!("sandbox: capabilities cannot be given up: {error}; allow capset (SystemCallFilter= of a unit)");
+        tracing::warn!(
+            "sandbox: capabilities cannot be given up: {error}; allow capset (SystemCallFilter= of a unit)"
+        );
     }
     let confined = rules.confine();
     let shortcoming = match confined {
@@ -74,7 +76,9 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
             "sandbox: the server reaches the store, the folders and the files of its settings, and starts ffmpeg alone"
         ),
         Some(what) if args.sandbox == SandboxChoice::Require => {
-            anyhow::bail!("--sandbox require: {what}; use Linux 6.12 or newer with Landlock, or --sandbox auto")
+            anyhow::bail!(
+                "--sandbox require: {what}; use Linux 6.12 or newer with Landlock, or --sandbox auto"
+            )
         }
         Some(what) => tracing::warn!("sandbox: {what}"),
     }
@@ -90,9 +94,15 @@ fn shortcoming(Enforcement { files, has_call_filter }: Enforcement) -> Option<St
     let files = match files {
         FileRules::Complete if has_call_filter => return None,
         FileRules::Complete => "files are restricted",
-        FileRules::Partial => "this kernel knows only a part of the rules for files, programs, ports and signals (all: Linux 6.12)",
-        FileRules::Missing => "this kernel has no Landlock, or it is switched off (lsm=landlock,... at boot): files are not restricted",
-        FileRules::Unwanted => "with --ffmpeg-sandbox off, ffmpeg may need any file: files are not restricted",
+        FileRules::Partial => {
+            "this kernel knows only a part of the rules for files, programs, ports and signals (all: Linux 6.12)"
+        }
+        FileRules::Missing => {
+            "this kernel has no Landlock, or it is switched off (lsm=landlock,... at boot): files are not restricted"
+        }
+        FileRules::Unwanted => {
+            "with --ffmpeg-sandbox off, ffmpeg may need any file: files are not restricted"
+        }
     };
     Some(format!("{files}; {calls}"))
 }
@@ -224,8 +234,9 @@ fn around(file: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let is_shared =
-        |dir: &PathBuf| SHARED_DIRS.iter().any(|shared| dir == Path::new(shared)) || home.as_ref() == Some(dir);
+    let is_shared = |dir: &PathBuf| {
+        SHARED_DIRS.iter().any(|shared| dir == Path::new(shared)) || home.as_ref() == Some(dir)
+    };
     let real = file.canonicalize().ok();
     let dirs = [Some(file), real.as_deref()].into_iter().flatten().filter_map(parent);
     dirs.filter(|dir| !is_shared(dir)).chain([file.to_path_buf()]).collect()
@@ -278,7 +289,10 @@ mod tests {
     #[test]
     fn modules_are_found_in_transformations() {
         let found = |text| modules(text).map(Path::to_path_buf).collect::<Vec<_>>();
-        assert_eq!(found("a=restamp:offset=1s+wasm:/m/a.wasm + wasm:b.wasm"), ["/m/a.wasm", "b.wasm"].map(PathBuf::from));
+        assert_eq!(
+            found("a=restamp:offset=1s+wasm:/m/a.wasm + wasm:b.wasm"),
+            ["/m/a.wasm", "b.wasm"].map(PathBuf::from)
+        );
         assert_eq!(found("a=select:audio=deu"), Vec::<PathBuf>::new());
     }
 
@@ -287,7 +301,10 @@ mod tests {
         let of = |files, has_call_filter| shortcoming(Enforcement { files, has_call_filter });
         assert_eq!(of(FileRules::Complete, true), None);
         let missing = of(FileRules::Missing, true).unwrap();
-        assert!(missing.contains("no Landlock") && missing.ends_with("system calls are restricted"), "{missing}");
+        assert!(
+            missing.contains("no Landlock") && missing.ends_with("system calls are restricted"),
+            "{missing}"
+        );
         assert!(of(FileRules::Complete, false).unwrap().contains("CONFIG_SECCOMP_FILTER"));
         assert!(of(FileRules::Unwanted, true).unwrap().contains("--ffmpeg-sandbox off"));
     }
