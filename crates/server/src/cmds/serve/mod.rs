@@ -113,14 +113,14 @@ pub(crate) struct ServeArgs {
     /// Whether the server keeps itself, once its ports are open, from all files but those that its settings name, from all programs but ffmpeg, and from
     /// system calls that it never needs: auto (as far as the kernel can), require (completely, or it does not start), or off
     #[arg(
-        long,
+        long = "sandbox",
         value_name = "WHEN",
         value_enum,
         default_value = "auto",
         hide_possible_values = true,
         help_heading = "Process"
     )]
-    pub(crate) sandbox: SandboxChoice,
+    pub(crate) own_sandbox: SandboxChoice,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]

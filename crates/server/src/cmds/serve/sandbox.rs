@@ -57,7 +57,7 @@ pub(crate) enum SandboxChoice {
 /// # Errors
 /// If that is required, and this kernel cannot.
 pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
-    if args.sandbox == SandboxChoice::Off {
+    if args.own_sandbox == SandboxChoice::Off {
         return Ok(());
     }
     let rules = rules(args);
@@ -75,7 +75,7 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
         None => tracing::info!(
             "sandbox: the server reaches the store, the folders and the files of its settings, and starts ffmpeg alone"
         ),
-        Some(what) if args.sandbox == SandboxChoice::Require => {
+        Some(what) if args.own_sandbox == SandboxChoice::Require => {
             anyhow::bail!(
                 "--sandbox require: {what}; use Linux 6.12 or newer with Landlock, or --sandbox auto"
             )
