@@ -17,10 +17,11 @@ pub fn has_writer(file: impl AsFd) -> io::Result<bool> {
     // A program that opens the file for writing meanwhile waits until the lease is given back, and this process gets a signal: one
     // that does nothing by default, instead of SIGIO, which would end it.
     // SAFETY: a call on a descriptor that is open, with numbers as arguments.
-    let call = |command: libc::c_int, argument: libc::c_int| match unsafe { libc::fcntl(file, command, argument) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    };
+    let call =
+        |command: libc::c_int, argument: libc::c_int| match unsafe { libc::fcntl(file, command, argument) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        };
     call(SET_SIGNAL, libc::SIGURG)?;
     match call(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => call(libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),

@@ -43,8 +43,8 @@ fn every_thread_of_the_server_is_confined() {
     let filters = of_threads(&server, "Seccomp");
     assert!(filters.len() > 5 && filters.iter().all(|mode| mode == "2"), "{filters:?}");
     assert!(of_threads(&server, "NoNewPrivs").iter().all(|value| value == "1"));
-    // Of files of others, leases, buffers and memory: capabilities(7).
-    let kept: u64 = [0, 1, 2, 3, 12, 14, 28].iter().map(|bit| 1 << bit).sum();
+    // Of files of others, leases, ports, buffers and memory: capabilities(7).
+    let kept: u64 = [0, 1, 2, 3, 10, 12, 14, 28].iter().map(|bit| 1 << bit).sum();
     for set in ["CapPrm", "CapEff", "CapInh"] {
         let values = of_threads(&server, set);
         let more = values.iter().map(|set| u64::from_str_radix(set, 16).unwrap() & !kept);

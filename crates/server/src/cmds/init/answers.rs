@@ -31,16 +31,12 @@ impl Answers {
                 "init: there is no terminal to ask at; give --folder, --watch and --boot or --no-boot, or --yes for the defaults"
             )));
         }
-        let folder = answer(
-            args,
-            args.folder.clone(),
-            "Folder of films",
-            &service.default_folder.display().to_string(),
-            |text| check_folder(&from_home(text), service),
-        );
+        let default = service.default_folder.display().to_string();
         let folder = match &args.folder {
             Some(folder) => check_folder(folder, service).map_err(|why| anyhow!(why))?,
-            None => folder?,
+            None => answer(args, None, "Folder of films", &default, |text| {
+                check_folder(&from_home(text), service)
+            })?,
         };
         let watch =
             answer(args, args.watch, "Who may watch: anyone, this-machine or users", "anyone", |text| {

@@ -19,13 +19,14 @@ use crate::cmds::objects::library_url;
 use crate::cmds::{NewStoreArgs, egress, is_no_store};
 
 /// Capabilities that are kept where the server has them: files of other users, leases on them (whether a film is being written), large
-/// socket buffers, locked memory.
+/// socket buffers, low ports of live sources, locked memory.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::LEASE)
     .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::IPC_LOCK);
 
 /// Those that ffmpeg gets too: it opens the film again.
@@ -195,31 +196,43 @@ fn member_dirs(store: &NewStoreArgs) -> Vec<PathBuf> {
         return named;
     }
     let found = store.old.find_members().map(|members| members.report()).unwrap_or_default();
+    let is_volume = found.len().max(named.len()) > 1;
     let mut dirs: Vec<_> = found.into_iter().map(|slot| slot.dir).chain(named).collect();
+    if !is_volume {
+        return dirs;
+    }
     dirs.sort();
     dirs.dedup();
-    let is_volume = dirs.len() > 1;
-    let mut all = Vec::new();
-    for dir in dirs {
-        if is_volume {
-            all.extend(parent(&dir).filter(|above| above.parent().is_some()));
-        }
-        // A disk that hangs must not be asked for anything.
-        if let Ok(above) = send_to(&dir, Timeout::Call, above_mount) {
-            all.extend(above.filter(|_| is_volume));
-            all.push(dir);
-        }
-    }
-    all
+    dirs.iter().flat_map(|dir| places_of(dir)).filter(|dir| !is_shared(dir)).collect()
 }
 
-/// The directory above the mount point that a directory is below, unless that is the root of all files.
+/// A member of several, and where its disk may come back. A disk that hangs must not be asked for anything by this thread.
+fn places_of(dir: &Path) -> Vec<PathBuf> {
+    let look = |dir: &Path| dir.is_dir().then(|| above_mount(dir));
+    let found = send_to(dir, Timeout::Call, look);
+    if let Ok(Some(above)) = found {
+        return [Some(dir.to_path_buf()), parent(dir), above].into_iter().flatten().collect();
+    }
+    let is_there = |dir: &&Path| send_to(dir, Timeout::Call, |dir| dir.is_dir()).unwrap_or(false);
+    let Some(there) = dir.ancestors().skip(1).find(is_there) else { return Vec::new() };
+    // It may be a mount point on which nothing is mounted.
+    let above = found.is_ok().then(|| parent(there)).flatten();
+    above.into_iter().chain([there.to_path_buf()]).collect()
+}
+
+/// The directory above the mount point that a directory is below, unless it has files of many purposes.
 fn above_mount(dir: &Path) -> Option<PathBuf> {
     let dir = dir.canonicalize().ok()?;
     let device = |path: &Path| path.metadata().ok().map(|meta| meta.dev());
     let own = device(&dir)?;
     let above = dir.ancestors().find(|above| device(above) != Some(own))?;
-    above.parent().is_some().then(|| above.to_path_buf())
+    (!is_shared(above)).then(|| above.to_path_buf())
+}
+
+/// Whether a directory has files of many purposes.
+fn is_shared(dir: &Path) -> bool {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    SHARED_DIRS.iter().any(|shared| dir == Path::new(shared)) || home.as_deref() == Some(dir)
 }
 
 fn parent(path: &Path) -> Option<PathBuf> {
@@ -233,10 +246,6 @@ fn around(file: &Path) -> Vec<PathBuf> {
     if fs::metadata(file).is_ok_and(|meta| !meta.is_file()) {
         return Vec::new();
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let is_shared = |dir: &PathBuf| {
-        SHARED_DIRS.iter().any(|shared| dir == Path::new(shared)) || home.as_ref() == Some(dir)
-    };
     let real = file.canonicalize().ok();
     let dirs = [Some(file), real.as_deref()].into_iter().flatten().filter_map(parent);
     dirs.filter(|dir| !is_shared(dir)).chain([file.to_path_buf()]).collect()
@@ -287,6 +296,20 @@ mod tests {
     }
 
     #[test]
+    fn member_that_is_missing_is_admitted_where_its_disk_may_be_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let (mount, there) = (dir.join("mnt/a"), dir.join("b/store"));
+        for made in [&mount, &there] {
+            fs::create_dir_all(made).unwrap();
+        }
+        assert_eq!(places_of(&mount.join("store")), [dir.join("mnt"), mount]);
+        let places = places_of(&there);
+        assert_eq!(places[..2], [there.clone(), dir.join("b")]);
+        assert_eq!(places_of(Path::new("/none/store")), [Path::new("/")]);
+    }
+
+    #[test]
     fn modules_are_found_in_transformations() {
         let found = |text| modules(text).map(Path::to_path_buf).collect::<Vec<_>>();
         assert_eq!(
@@ -310,12 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn root_of_all_files_is_above_no_mount() {
+    fn directory_of_many_purposes_is_above_no_mount() {
         assert_eq!(above_mount(Path::new("/")), None);
-        // Each Linux has it, a mount below the root.
+        // A mount below the root.
         assert_eq!(above_mount(Path::new("/proc/self")), None);
-        if Path::new("/dev/pts/ptmx").exists() {
-            assert_eq!(above_mount(Path::new("/dev/pts")), Some("/dev".into()));
-        }
+        assert_eq!(above_mount(Path::new("/no/such/directory")), None);
     }
 }
