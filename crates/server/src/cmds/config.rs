@@ -314,7 +314,7 @@ mod tests {
         let text = template_with(&table(), &set);
         let values: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert_eq!(values, ["folders = ['/a \"b\"']", "max-streams = 7"]);
-        assert!(text.contains("\n#cache =") && !text.contains("#max-streams"), "{text}");
+        assert!(text.contains("\n#cache =") && !text.contains("#max-streams ="), "{text}");
     }
 
     #[test]
