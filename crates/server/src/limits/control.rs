@@ -286,3 +286,9 @@ const _: () = {
     assert!(OUTLIER_SECONDS < FEW_COST_SECONDS && FEW_COST_SECONDS < COST_SECONDS);
     assert!(FAILURE_LINES < MAX_CLIENT_LINES_PER_S);
 };
+
+/// Longest answer at a terminal that is read: a path has at most 4096 bytes (`PATH_MAX`).
+pub const MAX_ANSWER_BYTES: u64 = 8192;
+
+/// Backups of one file that `init --force` keeps; each is a few kilobytes.
+pub const MAX_BACKUPS: usize = 100;

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 
-use super::{InitArgs, Service, WatchChoice, variable};
+use super::args::{InitArgs, WatchChoice};
+use super::service::{Service, variable};
 use crate::cmds::usage;
-
-/// Longest line that is read.
-const MAX_ANSWER_BYTES: u64 = 8192;
+use crate::limits::control::MAX_ANSWER_BYTES;
 
 /// The three answers.
 pub(super) struct Answers {

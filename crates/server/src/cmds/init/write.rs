@@ -12,16 +12,14 @@ use clap::FromArgMatches;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::{InitArgs, WatchChoice};
+use super::args::{InitArgs, WatchChoice};
 use crate::cmds::serve::ServeArgs;
 use crate::cmds::serve::user::UserIdentity;
 use crate::cmds::settings::{self, Faults};
+use crate::limits::control::MAX_BACKUPS;
 
 /// Everybody may read the settings, which have no secrets.
 const FILE_MODE: u32 = 0o644;
-
-/// Backups of one file.
-const MAX_BACKUPS: usize = 100;
 
 /// A file that is written.
 pub(super) struct NewFile {

@@ -58,7 +58,6 @@ use self::link::LinkRate;
 use self::listen::{ListenChoice, parse_listen};
 use self::multicast::parse_multicast;
 use self::rights::RightsArgs;
-use self::sandbox::SandboxChoice;
 use self::tcp::TcpArgs;
 use self::tls::TlsArgs;
 use self::uploads::UploadArgs;
@@ -309,6 +308,17 @@ pub(crate) enum AdmissionChoice {
     /// By the measured capacity of the machine, and by the operator's limits.
     Measured,
     /// By the operator's limits alone.
+    Off,
+}
+
+/// Whether the server confines itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SandboxChoice {
+    /// As far as the kernel can.
+    Auto,
+    /// Completely, or it does not start.
+    Require,
+    /// Not at all.
     Off,
 }
 

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use millrace_make::confine::{Enforcement, FileRules, ProcessRules};
 use millrace_make::ingest::Sandbox;
 use millrace_objects::LibraryUrl;
@@ -13,7 +12,7 @@ use millrace_store::blocking::{Timeout, send_to};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 use super::user::FOR_XDP;
-use super::{ReadChoice, ServeArgs};
+use super::{ReadChoice, SandboxChoice, ServeArgs};
 use crate::cast::{CastItem, ItemList};
 use crate::cmds::objects::library_url;
 use crate::cmds::{NewStoreArgs, egress, is_no_store};
@@ -41,17 +40,6 @@ const TUN: &str = "/dev/net/tun";
 /// Where everybody's files are together. A rule for one file there is for the file alone.
 const SHARED_DIRS: [&str; 10] =
     ["/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/dev", "/proc"];
-
-/// Whether the server confines itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SandboxChoice {
-    /// As far as the kernel can.
-    Auto,
-    /// Completely, or it does not start.
-    Require,
-    /// Not at all.
-    Off,
-}
 
 /// Confines the process, and all threads and programs that it starts from now on.
 ///
