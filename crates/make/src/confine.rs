@@ -27,12 +27,12 @@ use crate::ingest::sandbox::{DEVICES, NETWORK_DOMAINS, NEWEST, PROGRAM_DIRS, X32
 /// This process is confined.
 static IS_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// What the server reads on every machine: programs and libraries are in [`PROGRAM_DIRS`]. `/etc` as a whole, because files such as
+/// Files that the server reads on every machine: programs and libraries are in [`PROGRAM_DIRS`]. `/etc` as a whole, because files such as
 /// `resolv.conf` and the settings are replaced by others of the same name, which a rule for one file does not know; secrets there
 /// are closed to the server's user.
 const SYSTEM_READS: &[&str] = &["/etc", "/proc", "/sys"];
 
-/// Where programs that need it find the resolver's file, which `/etc/resolv.conf` leads to.
+/// Directories of the resolver's file, which `/etc/resolv.conf` leads to.
 const RESOLVER_DIRS: &[&str] =
     &["/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf", "/run/connman"];
 
@@ -109,7 +109,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// What a server needs.
+/// The needs of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessRules {
     /// Files and directories that are read, with everything below them.
@@ -131,7 +131,7 @@ pub struct ProcessRules {
     pub uses_io_uring: bool,
 }
 
-/// What this kernel enforces.
+/// The rules that this kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enforcement {
     /// The rules for files, programs, ports and signals.

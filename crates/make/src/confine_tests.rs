@@ -102,7 +102,7 @@ fn no_program_but_ffmpeg_is_run() {
     confined(&site.rules(), |_| {
         assert!(run(Path::new(PROGRAM)).unwrap());
         assert!(is_denied(run(Path::new("/bin/sh"))) && is_denied(run(&copied)));
-        // Nor does a program that may be run start others.
+        // A program that may be run starts no others.
         let said = python("import subprocess; subprocess.run(['/bin/sh', '-c', ''])", &[]);
         assert!(text(&said.stderr).contains("PermissionError"), "{said:?}");
     });
@@ -138,7 +138,6 @@ fn replaced_program_is_refused_with_the_remedy() {
     });
     let (program, site) = (&program, &site);
     confined(&rules, |_| {
-        // What a package manager does meanwhile, by a process that is free.
         let error = Command::new(site.at("store").join("none")).status().unwrap_err();
         assert_eq!(explain_start(error).kind(), io::ErrorKind::NotFound);
         let error = explain_start(Command::new("/bin/true").status().unwrap_err()).to_string();

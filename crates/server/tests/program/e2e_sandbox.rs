@@ -1,4 +1,4 @@
-//! The server's own sandbox: what the running server cannot do, and that it says so where an operator would wonder.
+//! The server's own sandbox: the running server is confined, and its messages name the remedy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! `millrace init`: what it writes, what it asks, what it refuses; and the server that starts with it.
+//! `millrace init`: its files, questions and refusals; and the server that starts with its settings.
 
 use std::fs;
 use std::net::TcpStream;
@@ -326,7 +326,7 @@ fn service_of_a_user_is_started_where_systemd_runs() {
     let films = site.at("home/films");
     assert_eq!(set(&config)[0], format!("folders = [\"{}\"]", films.display()));
     assert!(films.is_dir());
-    // Once it exists, the settings are the user's.
+    // Settings that exist are the user's.
     let again = init_of_user(&site, &["--yes"]);
     assert!(!again.status.success() && text(&again.stderr).contains("exists already"), "{again:?}");
 }

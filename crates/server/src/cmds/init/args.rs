@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cmds::serve::access;
 
-/// Where RTSP and HTTP are on this machine alone, and where they are usually.
+/// Addresses of RTSP and HTTP for this machine alone, and the usual ones.
 const HERE: [&str; 2] = ["127.0.0.1:8554", "127.0.0.1:8080"];
 const EVERYWHERE: [&str; 2] = ["[::]:8554", "[::]:8080"];
 
@@ -79,7 +79,7 @@ impl WatchChoice {
         }
     }
 
-    /// Where the server will listen. Port 554 is left to servers that may open it.
+    /// Addresses of the server. Port 554 is left to servers that may open it.
     pub(super) fn listeners(self) -> Vec<access::Listening> {
         let [rtsp, http] = if self == Self::ThisMachine { HERE } else { EVERYWHERE };
         let at = |protocol, address: &str| Some((protocol, address.parse().ok()?));

@@ -109,7 +109,7 @@ impl Service {
         }
     }
 
-    /// What has to be done besides.
+    /// Commands that are needed besides.
     fn then(&self, answers: &Answers, user: &str) -> Vec<String> {
         let mut then = Vec::new();
         if answers.watch == WatchChoice::Users {
@@ -128,7 +128,7 @@ impl Service {
         let reload = self.systemctl(&["daemon-reload"]);
         for line in [&reload, &outcome.next] {
             let [program, words @ ..] = line.as_slice() else { continue };
-            // What it prints is no answer to --json.
+            // Its output is no answer to --json.
             let done = Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::null()).status();
             let line = line.join(" ");
             match done {

@@ -7,20 +7,20 @@ use anyhow::Context;
 /// Its file.
 pub(super) const NAME: &str = "millrace.service";
 
-/// Where packages put theirs.
+/// Directories of units that packages install.
 pub(super) const PACKAGED: [&str; 3] =
     ["/usr/lib/systemd/system", "/lib/systemd/system", "/usr/local/lib/systemd/system"];
 
-/// That of the packages.
+/// The unit of the packages.
 const SYSTEM_UNIT: &str = include_str!("../../../../../scripts/dist/millrace.service");
 
-/// What the package has in it.
+/// The command in the unit of the packages.
 const PACKAGED_START: &str = "/usr/bin/millrace serve --config /etc/millrace.toml";
 
 /// The directory that systemd makes for the packages' service.
 const STATE: &str = "/var/lib/millrace";
 
-/// What a unit depends on.
+/// The parts of a unit that differ.
 pub(super) struct ServiceUnit {
     /// Of this machine; else of a user.
     pub(super) is_system: bool,

@@ -18,7 +18,7 @@ use crate::cmds::serve::user::UserIdentity;
 use crate::cmds::settings::{self, Faults};
 use crate::limits::control::MAX_BACKUPS;
 
-/// Everybody may read the settings, which have no secrets.
+/// All users may read the settings, which have no secrets.
 const FILE_MODE: u32 = 0o644;
 
 /// A file that is written.
@@ -33,11 +33,11 @@ pub(super) struct NewFile {
 #[derive(Serialize)]
 pub(super) struct WrittenFile {
     path: PathBuf,
-    /// Where the file that it has replaced is now.
+    /// The file that it has replaced, under its new name.
     backup: Option<PathBuf>,
 }
 
-/// What was done, and what is left to do.
+/// The outcome, and the commands that are left.
 #[derive(Serialize)]
 pub(super) struct Outcome {
     pub(super) files: Vec<WrittenFile>,

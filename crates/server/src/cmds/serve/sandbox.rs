@@ -37,7 +37,7 @@ const STORE_MODE: u32 = 0o750;
 /// Device of TUN interfaces.
 const TUN: &str = "/dev/net/tun";
 
-/// Where everybody's files are together. A rule for one file there is for the file alone.
+/// Directories of files for many purposes. A rule for one file there is for the file alone.
 const SHARED_DIRS: [&str; 10] =
     ["/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/dev", "/proc"];
 
@@ -74,7 +74,7 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is not enforced, in words.
+/// The rules that are not enforced, in words.
 fn shortcoming(Enforcement { files, has_call_filter }: Enforcement) -> Option<String> {
     let calls = match has_call_filter {
         true => "system calls are restricted",
@@ -250,7 +250,7 @@ fn file_of(item: &CastItem) -> Option<PathBuf> {
     Some(item.folder.join(&item.address)).filter(|path| path.is_file())
 }
 
-/// Where the programs of AWS keep credentials.
+/// Files in which the programs of AWS keep credentials.
 fn aws_files() -> Vec<PathBuf> {
     const VARIABLES: [&str; 4] = [
         "AWS_SHARED_CREDENTIALS_FILE",
