@@ -4,6 +4,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`channel`] | several titles become one stream without an end |
+//! | [`confine`] | the server itself may do no more than its settings need |
 //! | [`ingest`] | a title as people have it becomes a title |
 //! | [`ladder`] | a title and its renditions from one film |
 //! | [`trick`] | titles for fast forward, rewind and slow motion, made of another title |
@@ -15,6 +16,7 @@
 //! | topic | read |
 //! | --- | --- |
 //! | the pass over a stream | `crates/make/src/ingest/mod.rs` |
+//! | least privilege of the server | `docs/design/0054-least-privilege.md`, `crates/make/src/confine.rs` |
 //! | making trick titles | `crates/make/src/trick/mod.rs`, `docs/design/0025-trick-titles.md` |
 //! | ladders of renditions | `crates/make/src/ladder/mod.rs`, `docs/design/0029-ladders.md` |
 //! | posters and pictures for seeking | `docs/design/0042-pictures.md`, `crates/make/src/pictures/mod.rs` |
@@ -23,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod confine;
 pub mod ingest;
 pub mod ladder;
 pub mod limits;

@@ -51,3 +51,4 @@ pub use kernel::{
 };
 pub use kernel_rx::{KernelRx, ReceivedDatagram};
 pub use sys::inherited::{InheritedSocket, inherited_sockets};
+pub use sys::lease::has_writer;

@@ -57,7 +57,7 @@ pub use millrace_netio::{
 /// Reception of live sources.
 pub use millrace_netio::{IngestAddress, KernelRx, open_ingest, recv::UdpRxConfig};
 /// Sockets that the service manager passes to the process.
-pub use millrace_netio::{InheritedSocket, inherited_sockets};
+pub use millrace_netio::{InheritedSocket, has_writer, inherited_sockets};
 /// The choice of an egress path, devices, next hops, and what this kernel can do.
 pub use millrace_netio::{egress_select, features, probe, route, xdp};
 

@@ -130,6 +130,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
         "crates/netio/src/sys/inherited.rs",
         "descriptors that the service manager passes are known by their numbers alone",
     ),
+    entry(Rule::Unsafe, "crates/netio/src/sys/lease.rs", "leases of files are calls that no library offers"),
     entry(Rule::Unsafe, "crates/netio/src/sys/mmsg.rs", "sendmmsg and recvmmsg take arrays of raw pointers"),
     entry(Rule::Unsafe, "crates/netio/src/sys/pipe.rs", "vmsplice: the kernel keeps references to the pages"),
     entry(Rule::Unsafe, "crates/netio/src/sys/socket.rs", "socket options that rustix does not know"),

@@ -23,11 +23,13 @@ use seccompiler::{
     apply_filter,
 };
 
+use crate::confine::explain_start;
+
 /// The newest rules that are requested. An older kernel applies those that it knows.
-const NEWEST: ABI = ABI::V6;
+pub(crate) const NEWEST: ABI = ABI::V6;
 
 /// Where programs, libraries and their data lie.
-const PROGRAM_DIRS: &[&str] =
+pub(crate) const PROGRAM_DIRS: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store"];
 
 /// What C libraries read when a program starts. The rest of `/etc` has secrets.
@@ -63,7 +65,7 @@ const NETWORK_FILES: &[&str] = &[
 ];
 
 /// Devices that are read and written.
-const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+pub(crate) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
 /// System calls that nothing which converts media needs: the memory of other processes, ways around Landlock, and `truncate`, which
 /// Landlock covers from Linux 6.2 on.
@@ -88,10 +90,10 @@ const FORBIDDEN_CALLS: &[libc::c_long] = &[
 
 /// Sockets that a program with a network may make, by domain: those of the network, and netlink, since C libraries ask the
 /// kernel for its interfaces. Local sockets lead to other programs of this machine.
-const NETWORK_DOMAINS: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+pub(crate) const NETWORK_DOMAINS: &[libc::c_int] = &[libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 /// Set in the number of a system call of the x32 ABI, which a filter sees as an ordinary call of x86-64.
-const X32_CALL: libc::c_long = 0x4000_0000;
+pub(crate) const X32_CALL: libc::c_long = 0x4000_0000;
 
 /// Whether helper programs are locked in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +122,7 @@ impl Sandbox {
     /// Starts a program that works on `files`.
     pub(super) fn spawn(self, command: &mut Command, files: HelperFiles<'_>) -> io::Result<Child> {
         if self == Self::Off {
-            return command.spawn();
+            return command.spawn().map_err(explain_start);
         }
         // A program that cannot be found is the more helpful message, and needs no sandbox.
         let program = found(command.get_program());
@@ -130,7 +132,7 @@ impl Sandbox {
                 let what = "this kernel cannot lock it in completely; use Linux 6.12 or newer with Landlock, or --ffmpeg-sandbox auto";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, what));
             }
-            command.spawn()
+            command.spawn().map_err(explain_start)
         })
     }
 }
@@ -202,7 +204,7 @@ fn own_files(program: &Path) -> [PathBuf; 2] {
 }
 
 /// The file that would be run.
-fn found(program: &OsStr) -> Option<PathBuf> {
+pub(crate) fn found(program: &OsStr) -> Option<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 {
         return path.canonicalize().ok();

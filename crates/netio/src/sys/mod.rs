@@ -9,10 +9,12 @@
 //! | `tun` | making a TUN device |
 //! | `ethtool` | the name of a driver |
 //! | `inherited` | sockets that the service manager passes |
+//! | `lease` | whether a file has a writer |
 
 pub(crate) mod cmsg;
 pub(crate) mod ethtool;
 pub(crate) mod inherited;
+pub(crate) mod lease;
 pub(crate) mod mmsg;
 pub(crate) mod pipe;
 pub(crate) mod socket;

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_make::confine::explain;
 use millrace_media::ts_packet::SYSTEM_HZ;
 use millrace_offload::clock::MonotonicClock;
 
@@ -229,7 +230,7 @@ impl ChannelNotes {
                 self.report().schedule.end_item(number, length_ms);
             }
             PlayoutNews::Skipped(number, why) => {
-                let item = self.address(number);
+                let (item, why) = (self.address(number), explain(why));
                 if self.report().skip(item, &why) {
                     tracing::warn!("channel {name}: skips {item}: {why}");
                 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::config_reload::{self, ReloadArgs};
 use super::serve::ServeArgs;
-use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, TakesEffect, table};
+use super::settings::{self, Layered, Origin, Origins, Setting, SettingKind, TakesEffect, Values, table};
 
 /// Show, check and list the settings of serve, and have a running server read them again
 ///
@@ -170,7 +170,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     } else if args.markdown {
         print!("{}", markdown(&table));
     } else if args.toml {
-        print!("{}", template(&table));
+        print!("{}", template_with(&table, &Values::new()));
     } else {
         for setting in &table {
             let Setting { name, value, variable, .. } = setting;
@@ -226,8 +226,8 @@ fn markdown(table: &[Setting]) -> String {
 /// Column at which comments of the template end.
 const WIDTH: usize = 100;
 
-/// A configuration file to start from. A setting takes effect once its comment sign is removed.
-fn template(table: &[Setting]) -> String {
+/// A configuration file to start from, in which some settings have values. Another takes effect once its comment sign is removed.
+pub(super) fn template_with(table: &[Setting], set: &Values) -> String {
     let mut text = comment(
         "Settings of millrace serve, each with its default. To change one, remove the # in front of its name. Check the result: \
          millrace config check FILE. The command line and variables (MILLRACE_CACHE) take precedence.",
@@ -244,6 +244,10 @@ fn template(table: &[Setting]) -> String {
         let default = default.as_deref().filter(|_| is_words);
         let default = default.map(|default| format!("; default: {default}")).unwrap_or_default();
         text += &format!("\n{}{}", comment(&purpose(setting)), comment(&format!("{form}{range}{default}")));
+        if let Some(value) = set.get(name).and_then(|values| as_toml(setting, values)) {
+            text += &format!("{name} = {value}\n");
+            continue;
+        }
         let value = default_value(setting).map(|value| format!(" {value}")).unwrap_or_default();
         text += &format!("#{name} ={value}\n");
     }
@@ -293,12 +297,24 @@ mod tests {
 
     #[test]
     fn template_shows_default_values_and_words_about_defaults() {
-        let text = template(&table());
+        let text = template_with(&table(), &Values::new());
         assert!(text.contains("\n# SIZE: at least 16MiB; default: 256MiB, or a quarter"), "{text}");
         for line in ["#cache =", "#max-streams = 5000", "#fec = \"allow\"", "#smooth = false", "#cpu = []"] {
             assert!(text.lines().any(|found| found == line), "no {line} in {text}");
         }
         assert!(text.lines().all(|line| line.len() <= WIDTH || !line.contains("# ")), "{text}");
+    }
+
+    #[test]
+    fn template_has_values_where_they_are_set_and_comments_elsewhere() {
+        let set = Values::from([
+            ("folders".to_owned(), vec!["/a \"b\"".to_owned()]),
+            ("max-streams".to_owned(), vec!["7".to_owned()]),
+        ]);
+        let text = template_with(&table(), &set);
+        let values: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        assert_eq!(values, ["folders = ['/a \"b\"']", "max-streams = 7"]);
+        assert!(text.contains("\n#cache =") && !text.contains("#max-streams ="), "{text}");
     }
 
     #[test]

@@ -133,6 +133,8 @@ fn serve_args(
 ) -> anyhow::Result<Box<serve::ServeArgs>> {
     let mut line: Vec<std::ffi::OsString> = vec!["millrace".into(), "serve".into(), films.into()];
     line.extend(["--store".into(), store.into(), "--http".into(), page.to_string().into()]);
+    // It opens a browser, and removes its own store.
+    line.extend(["--sandbox".into(), "off".into()]);
     if let Some(listen) = args.listen {
         line.extend(["--listen".into(), listen.to_string().into()]);
     }

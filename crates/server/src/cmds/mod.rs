@@ -46,6 +46,7 @@ pub(crate) mod engine;
 mod fetch;
 mod ffmpeg;
 mod fsck;
+mod init;
 mod inspect;
 mod lab;
 mod ladder;
@@ -82,6 +83,7 @@ mod volume;
 #[command(
     after_help = "Start here:\n  millrace demo               a test film and the page, in a minute\n  \
                         millrace serve ~/films      serve a folder; prints the page's address and what to paste into a player\n  \
+                        millrace init               a configuration file and a systemd unit, by three questions\n  \
                         millrace help serve         all its settings, with examples"
 )]
 struct Cli {
@@ -93,6 +95,7 @@ struct Cli {
 enum CliCommand {
     Serve(Box<serve::ServeArgs>),
     Demo(demo::DemoArgs),
+    Init(Box<init::InitArgs>),
     Add(Box<add::AddArgs>),
     Prepare(prepare::PrepareArgs),
     Trick(trick::TrickArgs),
@@ -312,6 +315,7 @@ pub fn main() -> ExitCode {
             checked.and_then(|()| serve::run(&args, values))
         }
         CliCommand::Demo(args) => demo::run(&args),
+        CliCommand::Init(args) => init::run(&args),
         CliCommand::Add(args) => add::run(&args),
         CliCommand::Prepare(args) => prepare::run(&args),
         CliCommand::Trick(args) => trick::run(&args),

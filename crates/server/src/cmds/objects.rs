@@ -1,6 +1,6 @@
 //! What `publish`, `fetch` and `ls` need of an object store: its address, how it is reached, titles by name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -48,6 +48,11 @@ impl ObjectArgs {
             || self.region.is_some()
             || self.addressing.is_some()
             || self.endpoint_ca.is_some()
+    }
+
+    /// Certificates of authorities to trust.
+    pub(super) fn authority(&self) -> Option<&Path> {
+        self.endpoint_ca.as_deref()
     }
 
     /// Opens a library.

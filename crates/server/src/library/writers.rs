@@ -1,19 +1,28 @@
 //! Finds files that are open for writing. `/proc` shows the open files of other programs: those of
-//! the same user, or all for root.
+//! the same user, or all for root; but none to a server in its sandbox. A lease shows the writers of any user, but only of files
+//! that belong to the server's user.
 //!
 //! Other writers are invisible (on other machines, or programs of other users). For them, a file
 //! has to stay unchanged for a while instead.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+
+use millrace_offload::has_writer;
 
 use crate::limits::control::MAX_OPEN_FILES_LOOKED_AT;
 
-/// Returns the files among `paths` that a program has open for writing. Open files are examined
-/// through `/proc` alone, so other programs' files on a slow disk cause no wait.
+/// Returns the files among `paths` that a program has open for writing. Other programs' files are examined
+/// through `/proc` alone, so those on a slow disk cause no wait.
 pub fn open_for_writing(paths: &[PathBuf]) -> HashSet<PathBuf> {
-    look_in(Path::new("/proc"), paths)
+    let mut written = look_in(Path::new("/proc"), paths);
+    written.extend(paths.iter().filter(|path| is_written(path)).cloned());
+    written
+}
+
+fn is_written(path: &Path) -> bool {
+    File::open(path).and_then(has_writer).unwrap_or(false)
 }
 
 fn look_in(proc: &Path, paths: &[PathBuf]) -> HashSet<PathBuf> {
@@ -58,7 +67,11 @@ mod tests {
         std::os::unix::fs::symlink(&written, &link).unwrap();
         let paths = [written.clone(), read, link];
         let found = open_for_writing(&paths);
-        assert!(found.len() == 1 && (found.contains(&written) || found.contains(&paths[2])), "{found:?}");
+        // Both names lead to it.
+        assert_eq!(found, HashSet::from([written.clone(), paths[2].clone()]));
+        // A server in its sandbox finds nothing below /proc.
+        assert!(look_in(dir.path(), &paths).is_empty());
+        assert!(is_written(&written) && !is_written(&paths[1]));
         drop(writer);
         assert!(open_for_writing(&paths).is_empty());
     }

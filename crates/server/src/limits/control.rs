@@ -288,6 +288,11 @@ pub const DEMO_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Looks before the demo opens a page without a title: a minute, for a film that a slow machine still takes in.
 pub const DEMO_LOOKS: u32 = 600;
 
+/// Longest answer at a terminal that is read: a path has at most 4096 bytes (`PATH_MAX`).
+pub const MAX_ANSWER_BYTES: u64 = 8192;
+/// Backups of one file that `init --force` keeps; each is a few kilobytes.
+pub const MAX_BACKUPS: usize = 100;
+
 const _: () = {
     assert!(SHED_LOOKS <= LOAD_LOOKS);
     assert!(OUTLIER_SECONDS < FEW_COST_SECONDS && FEW_COST_SECONDS < COST_SECONDS);

@@ -115,6 +115,7 @@ fn examples_in_help_texts_are_taken() {
     let mut wrong = Vec::new();
     for name in [
         "serve",
+        "init",
         "add",
         "prepare",
         "ls",

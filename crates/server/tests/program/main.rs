@@ -44,6 +44,7 @@ mod e2e_recordings;
 mod e2e_reload;
 mod e2e_rendition;
 mod e2e_rights;
+mod e2e_sandbox;
 mod e2e_scale;
 mod e2e_segments;
 mod e2e_serve;
@@ -60,6 +61,7 @@ mod e2e_web;
 mod engine_command;
 #[path = "../../../lab/src/hostile/frames.rs"]
 mod frames;
+mod init_command;
 mod ladder_command;
 mod load_command;
 mod load_probe;

@@ -232,10 +232,11 @@ fn top_says_once_how_the_server_is() {
 }
 
 /// A command on a terminal of 80 columns and 24 lines; a thread collects its output.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     said: std::sync::mpsc::Receiver<Vec<u8>>,
-    text: String,
+    /// What was written to it.
+    pub(crate) text: String,
 }
 
 impl Terminal {
@@ -243,7 +244,7 @@ impl Terminal {
         Self::running(&format!("top --server {page}"))
     }
 
-    fn running(command: &str) -> Self {
+    pub(crate) fn running(command: &str) -> Self {
         let millrace = env!("CARGO_BIN_EXE_millrace");
         // The shell outlives Ctrl-C, to say how the terminal is behind it.
         let line = format!(
@@ -271,7 +272,7 @@ impl Terminal {
     }
 
     /// Waits until it has written this text.
-    fn wait_for(&mut self, text: &str) {
+    pub(crate) fn wait_for(&mut self, text: &str) {
         let end = Instant::now() + TIMEOUT;
         while !self.text.contains(text) {
             let left = end.saturating_duration_since(Instant::now());
@@ -281,7 +282,7 @@ impl Terminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.child.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 

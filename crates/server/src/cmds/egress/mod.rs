@@ -13,7 +13,7 @@ mod figures;
 mod measure;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
@@ -272,12 +272,16 @@ fn agreement(plans: &[EgressPlan]) -> EgressPlan {
 
 /// The file of figures: in the user's cache directory, else in the store.
 pub(crate) fn figures_file(store: Option<&Path>) -> FiguresFile {
-    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(std::path::PathBuf::from);
-    let dir = var("XDG_CACHE_HOME")
+    let dir = figures_dir().or_else(|| store.map(Path::to_path_buf));
+    FiguresFile::new(dir.map(|dir| dir.join("ways-out.json")))
+}
+
+/// The user's cache directory.
+pub(crate) fn figures_dir() -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    var("XDG_CACHE_HOME")
         .or_else(|| var("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("millrace"))
-        .or_else(|| store.map(Path::to_path_buf));
-    FiguresFile::new(dir.map(|dir| dir.join("ways-out.json")))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use millrace_rights::{Policy, Watching};
 
 /// A protocol, and where its listener is.
-pub(super) type Listening = (&'static str, SocketAddr);
+pub(crate) type Listening = (&'static str, SocketAddr);
 
 /// Prints both.
 pub(super) fn print(listeners: &[Listening], offload: Option<&str>, policy: &Policy) {
@@ -14,7 +14,7 @@ pub(super) fn print(listeners: &[Listening], offload: Option<&str>, policy: &Pol
 }
 
 /// The hosts that can connect. Firewalls are not taken into account.
-fn reach(listeners: &[Listening], offload: Option<&str>) -> String {
+pub(crate) fn reach(listeners: &[Listening], offload: Option<&str>) -> String {
     let (here, out): (Vec<_>, Vec<_>) = listeners.iter().partition(|(_, address)| address.ip().is_loopback());
     let list = |listeners: Vec<&Listening>| {
         let shown = listeners.into_iter().map(|(protocol, address)| format!("{protocol} on {address}"));
@@ -34,7 +34,7 @@ fn reach(listeners: &[Listening], offload: Option<&str>) -> String {
 }
 
 /// The clients that may watch and change things, and how to restrict watching.
-fn rights(policy: &Policy) -> String {
+pub(crate) fn rights(policy: &Policy) -> String {
     let watching = match policy.watching {
         Watching::Open => "anyone may watch",
         Watching::ByRights => "users with a grant and holders of signed links may watch",

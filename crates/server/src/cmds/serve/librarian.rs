@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use millrace_core::ids::TitleId;
 use millrace_core::limits::volume::SNIFF_BYTES;
 use millrace_core::units::{Count, HumanDuration};
+use millrace_make::confine::explain;
 use millrace_make::ingest::{self, IngestError, IngestOptions, SourceFile};
 use millrace_media::codec::{StreamKind, identify};
 use millrace_media::kinds::may_be_film;
@@ -154,7 +155,7 @@ impl Librarian {
             self.forget_removed(&mut watcher);
             let mut scan = watcher.scan(SystemTime::now(), &writers::open_for_writing);
             for error in self.said.skipped.borrow_mut().new_folders(std::mem::take(&mut scan.errors)) {
-                tracing::warn!("left out: {error}");
+                tracing::warn!("left out: {}", explain(error.to_string()));
             }
             // Files at new paths come first, so that a moved file is found before another file at
             // its old path takes over the title.

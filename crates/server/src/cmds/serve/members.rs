@@ -12,6 +12,7 @@ use millrace_core::ids::TitleId;
 use millrace_core::limits::MAX_DAMAGED_TITLES;
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
+use millrace_make::confine::explain;
 use millrace_offload::clock::MonotonicClock;
 use millrace_store::cache::{Cache, MemberHealth, MemberReport};
 use millrace_store::members::{MemberState, SlotReport};
@@ -143,7 +144,7 @@ impl HealthWatch {
 /// Returns the problem of a slot.
 pub(super) fn trouble(slot: &SlotReport) -> Option<String> {
     let why = match (&slot.absent, slot.state) {
-        (Some(absent), _) => absent.clone(),
+        (Some(absent), _) => explain(absent.clone()),
         (None, MemberState::Active) => return None,
         (None, state) => format!("{state}; run: millrace repair --store {}", slot.dir.display()),
     };

@@ -3,7 +3,7 @@
 //! titles that come by HTTP, `maker` makes them for speeds that viewers request, `tcp` starts the
 //! offload engine, `invite` prints the lines to paste into a player.
 
-mod access;
+pub(crate) mod access;
 mod announce;
 mod bind;
 mod guide;
@@ -29,12 +29,13 @@ mod reload_requests;
 mod rests;
 pub(crate) mod rights;
 mod run;
+mod sandbox;
 mod status;
 mod tcp;
 mod tls;
 mod transforms;
 mod uploads;
-mod user;
+pub(crate) mod user;
 mod watch;
 mod watchdog;
 mod web;
@@ -110,6 +111,17 @@ pub(crate) struct ServeArgs {
     /// those that AF_XDP needs, where it is used [default: the user that starts it]
     #[arg(long, value_name = "NAME", help_heading = "Process")]
     pub(crate) user: Option<String>,
+    /// Whether the server keeps itself, once its ports are open, from all files but those that its settings name, from all programs but ffmpeg, and from
+    /// system calls that it never needs: auto (as far as the kernel can), require (completely, or it does not start), or off
+    #[arg(
+        long = "sandbox",
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "Process"
+    )]
+    pub(crate) own_sandbox: SandboxChoice,
     /// Memory for the media cache: one copy shared by all viewers [default: 256MiB, or a quarter of the memory that a control group, ulimit or the machine
     /// leaves this process, if that is less]
     #[arg(long, value_name = "SIZE", help_heading = "Memory and disks")]
@@ -301,6 +313,17 @@ pub(crate) enum AdmissionChoice {
     /// By the measured capacity of the machine, and by the operator's limits.
     Measured,
     /// By the operator's limits alone.
+    Off,
+}
+
+/// Whether the server confines itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SandboxChoice {
+    /// As far as the kernel can.
+    Auto,
+    /// Completely, or it does not start.
+    Require,
+    /// Not at all.
     Off,
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use millrace_core::seam::Clock;
 use millrace_core::time::NS_PER_S;
+use millrace_make::confine::explain;
 use millrace_make::live::pull::without_secrets;
 use millrace_offload::clock::{MonotonicClock, wall_offset_ns};
 use millrace_web::{ChangeEffect, ReloadReport, SettingChange};
@@ -120,7 +121,7 @@ impl Reloader {
 fn read(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<String>> {
     // Faults have values in them, and these may have passwords.
     read_with_values(command_line)
-        .map_err(|faults| faults.iter().map(|fault| without_secrets(fault)).collect())
+        .map_err(|faults| faults.iter().map(|fault| explain(without_secrets(fault))).collect())
 }
 
 fn read_with_values(command_line: &[OsString]) -> Result<(Box<ServeArgs>, Values), Vec<String>> {
@@ -194,6 +195,7 @@ mod tests {
         OtherValue("http", "'off'", ""),
         OtherValue("host", "'tv.example'", ""),
         OtherValue("user", "'films'", ""),
+        OtherValue("sandbox", "'off'", ""),
         OtherValue("cache", "'64MiB'", ""),
         OtherValue("web-memory", "'64MiB'", ""),
         OtherValue("engines", "2", ""),

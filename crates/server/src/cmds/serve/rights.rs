@@ -1,6 +1,6 @@
 //! The rights to watch and to change things: the settings, and the gate that all front ends ask.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::ensure;
@@ -52,6 +52,16 @@ impl RightsArgs {
     /// Whether only users, and holders of signed links, may watch.
     pub(super) fn is_for_users(&self) -> bool {
         self.watching == WatchingChoice::Users
+    }
+
+    /// The file of users, if it is not in the store.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.rights.as_deref()
+    }
+
+    /// Certificates for the webhook.
+    pub(super) fn authority(&self) -> Option<&Path> {
+        self.webhook_ca.as_deref()
     }
 
     /// Refuses settings that would do nothing: whoever sets one believes that it holds.

@@ -54,7 +54,7 @@ use super::watch::watch;
 use super::watchdog::Watchdog;
 use super::web::{Hosts, Web};
 use super::worker::Worker;
-use super::{ServeArgs, invite, multicast, notify, rights, user};
+use super::{ServeArgs, invite, multicast, notify, rights, sandbox, user};
 use crate::cmds::egress::devices::{Devices, Ports};
 use crate::cmds::egress::{Egress, figures_file};
 use crate::cmds::memory::{self, MemoryLimit, MemoryPlan};
@@ -155,6 +155,7 @@ fn begin(args: &ServeArgs, values: Values) -> anyhow::Result<(ServerPorts, Arc<A
     let requests = reloader.requests();
     // The last thing that is done by root, and before there is another thread.
     user::become_user(args)?;
+    sandbox::confine(args)?;
     let cancel = crate::cmds::signals::cancel_server_on_signals(move || requests.signal())?;
     Ok((ports, cancel, reloader))
 }

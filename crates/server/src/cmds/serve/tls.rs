@@ -1,7 +1,7 @@
 //! TLS: the settings, the certificate, and the ports of HTTPS and RTSPS.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +42,11 @@ pub(crate) struct TlsArgs {
 const DEFAULT_RTSPS_PORTS: [u16; 2] = [322, 8322];
 
 impl TlsArgs {
+    /// The certificate and its key.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.tls_certificate, &self.tls_key].into_iter().flatten().map(PathBuf::as_path)
+    }
+
     /// Checks what no setting shows by itself.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let Self { tls_certificate, tls_key, https, rtsps } = self;

@@ -19,14 +19,14 @@ const GROUP: &str = "/etc/group";
 
 /// Capabilities that AF_XDP needs for as long as the server runs: devices are opened again after failures, packets are steered by BPF, neighbours are kept
 /// fresh, and memory is locked.
-const FOR_XDP: CapabilitySet = CapabilitySet::NET_RAW
+pub(super) const FOR_XDP: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::IPC_LOCK);
 
 /// The server cannot run as a user.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum UserError {
+pub(crate) enum UserError {
     /// There is no such name.
     #[error(
         "--user {name}: no such user in /etc/passwd; create it (useradd --system {name}) or choose another"
@@ -75,13 +75,30 @@ pub(super) enum UserError {
 
 /// A user and its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct UserIdentity {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
+pub(crate) struct UserIdentity {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
 }
 
 impl UserIdentity {
+    /// Looks a name up on this machine.
+    ///
+    /// # Errors
+    /// If there is no such user.
+    pub(crate) fn of_machine(name: &str) -> Result<Self, UserError> {
+        let read = |path| {
+            fs::read_to_string(path).map_err(|error| UserError::Call {
+                name: name.to_owned(),
+                action: "read the users of this machine",
+                error,
+                remedy: "check its permissions",
+            })
+        };
+        Self::find(name, &read(PASSWD)?, &read(GROUP)?)
+            .ok_or_else(|| UserError::NoUser { name: name.to_owned() })
+    }
+
     /// Looks a name up in the text of both files (passwd(5), group(5)).
     fn find(name: &str, passwd: &str, group: &str) -> Option<Self> {
         let fields = |line: &'_ str| line.split(':').map(str::to_owned).collect::<Vec<String>>();
@@ -120,11 +137,7 @@ pub(super) fn become_user(args: &ServeArgs) -> Result<(), UserError> {
         let name = name.clone();
         move |error: io::Error| UserError::Call { name, action, error, remedy }
     };
-    let read = |path| {
-        fs::read_to_string(path).map_err(failed("read the users of this machine", "check its permissions"))
-    };
-    let user = UserIdentity::find(name, &read(PASSWD)?, &read(GROUP)?)
-        .ok_or_else(|| UserError::NoUser { name: name.clone() })?;
+    let user = UserIdentity::of_machine(name)?;
     if !user.differs_from(name, geteuid())? {
         return Ok(());
     }

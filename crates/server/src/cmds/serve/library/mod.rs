@@ -7,6 +7,7 @@ mod fetch;
 mod space;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -135,6 +136,11 @@ impl LibraryArgs {
                 Ok(())
             }
         }
+    }
+
+    /// Certificates for the library.
+    pub(super) fn authority(&self) -> Option<&Path> {
+        self.objects.authority()
     }
 
     /// The library, if there is one. `reader` then finds its titles too.
