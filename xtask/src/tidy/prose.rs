@@ -47,7 +47,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/client/", 4),
     ("crates/core/", 3),
     ("crates/engine/", 3),
-    ("crates/lab/", 8),
+    ("crates/lab/", 7),
     ("crates/link/", 0),
     ("crates/load/", 0),
     ("crates/make/", 2),
