@@ -489,6 +489,7 @@ impl Library for TitleReader {
             fec: files.and_then(|files| files.stripes).as_ref().and_then(matrix),
             access: served.access.clone(),
             transform: None,
+            began_unix_ms: info.began_unix_ms,
         })
     }
 

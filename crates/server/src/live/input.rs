@@ -48,6 +48,7 @@ impl LiveInput {
     /// Feeds `channel` from `origin` on. A piece of an HTTP body counts as a datagram of [`LiveTransport::Udp`].
     pub fn new(transport: LiveTransport, channel: Arc<LiveChannel>, feeder: Feeder, origin: Instant) -> Self {
         let (newest, counters) = (MediaTicks(0), LiveCounters::default());
+        channel.begin_at(origin);
         Self {
             reorder: (transport == LiveTransport::Rtp).then(RtpReorder::default),
             counted: RtpCounts::default(),
@@ -234,7 +235,7 @@ impl LiveOutput {
     fn feed(&mut self, packet: LivePacket<'_>) {
         let number = self.feeder.next_packet();
         self.channel.tap().take(&packet);
-        let LivePacket { bytes, flags, time } = packet;
+        let LivePacket { bytes, flags, time, stamp } = packet;
         // The clocks of two sources differ by a little.
         let time = time.max(self.newest);
         self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
@@ -246,8 +247,9 @@ impl LiveOutput {
                     self.channel.add_break(number, self.newest);
                 }
                 self.newest = time;
+                self.channel.add_packet(number, time);
                 if flags & PacketMeta::RANDOM_ACCESS != 0 {
-                    self.channel.add_point(AccessPoint { packet: number, time });
+                    self.channel.add_point(AccessPoint { packet: number, time }, stamp);
                 }
             }
             Err(FeedError::NoRoom | FeedError::Size(_)) => self.counters.no_room += 1,

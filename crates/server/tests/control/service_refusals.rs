@@ -48,6 +48,8 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Busy => "Busy",
         Refusal::Ending => "Ending",
         Refusal::EmptyRange => "EmptyRange",
+        Refusal::OutsideRange => "OutsideRange",
+        Refusal::NoClock => "NoClock",
         Refusal::EndReached => "EndReached",
         Refusal::BeginningReached => "BeginningReached",
         Refusal::NoReverse => "NoReverse",
@@ -82,7 +84,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 55;
+const REFUSALS: usize = 57;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]

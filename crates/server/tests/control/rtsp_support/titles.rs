@@ -142,6 +142,7 @@ pub fn entry(name: &str, seconds: u64) -> TitleEntry {
         fec: None,
         access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks: PACKET_TICKS }),
         transform: None,
+        began_unix_ms: None,
     }
 }
 
