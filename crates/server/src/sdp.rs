@@ -2,8 +2,8 @@
 //! 2327, RFC 2326 appendix C, RFC 2250).
 #![forbid(unsafe_code)]
 
-use std::ops::Range;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use millrace_core::limits::RTP_HEADER_BYTES;
 use millrace_core::time::MediaTicks;
@@ -121,7 +121,8 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
     };
     let Range { start, end } = entry.available();
     let end = Some(end).filter(|_| !entry.is_endless());
-    if let Some(clock) = clock_range_text(entry, start, end).filter(|_| asked.clock) {
+    if let Some(clock) = clock_range_text(entry, start, end).filter(|_| asked.clock && asked.group.is_none())
+    {
         // Of all these lines GStreamer uses the first of the session, and FFmpeg the last one.
         media.attributes.push(attribute("range", clock));
         media.attributes.push(attribute("range", range.clone()));

@@ -386,7 +386,7 @@ impl LiveChannel {
     }
 }
 
-/// Where viewers can begin within the window. What is before it is gone, and what is behind it has not come.
+/// Where viewers can begin within the window.
 impl AccessPoints for LiveChannel {
     fn window(&self) -> Option<Range<MediaTicks>> {
         let newest = MediaTicks(self.newest.load(Ordering::Relaxed));

@@ -172,9 +172,9 @@ fn clock_time(text: &str) -> Option<MediaTicks> {
     Some(MediaTicks((seconds * 90_000 + within.cast_signed()).max(0).cast_unsigned()))
 }
 
-/// A time since 1970 as absolute time, to the millisecond; reading it back gives the same.
+/// A time since 1970 as absolute time, at most a millisecond later: the access point that is at a place is the one before the written time, too.
 pub fn clock(since_1970: MediaTicks) -> String {
-    date::clock_ms((since_1970.0 + 45) / 90)
+    date::clock_ms(since_1970.0.div_ceil(90))
 }
 
 /// The decimals of a second; rounded to the nearest tick.
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn clock_reads_back_as_the_same_millisecond() {
         for ms in (0..2_000).chain([847_463_840_250, 1_795_298_940_500, 253_402_300_799_999]) {
-            let text = clock(MediaTicks(ms * 90 + ms % 45));
+            let text = clock(MediaTicks((ms * 90).saturating_sub(ms % 90)));
             assert_eq!(clock_time(&text), Some(MediaTicks(ms * 90)), "{text}");
         }
     }

@@ -131,8 +131,7 @@ impl Service {
         let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
         let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
         let has_lost_place = plan.start == Start::Resume && !can_resume(stream, shown);
-        let is_jump =
-            has_lost_place || matches!(plan.start, Start::At(_)) && stream.media != DeliveryState::Fresh;
+        let is_jump = has_lost_place || plan.start.is_jump() && stream.media != DeliveryState::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
         let transform = shown.sent.transform.as_ref().map(|of| Arc::clone(&of.name));
         let anew = !matches!((plan.start, stream.media), (Start::Resume, DeliveryState::Paused { .. }));
@@ -234,14 +233,14 @@ fn place(
 ) -> Result<Origin, Refusal> {
     // Nothing of the place depends on the clock while it stands still.
     let here = || stream.position(Instant(0)).unwrap_or_default();
-    let is_jump = matches!(start, Start::At(_));
-    if scale.is_reverse() && !is_jump && here() == MediaTicks(0) {
+    if scale.is_reverse() && !start.is_jump() && here() == MediaTicks(0) {
         return Err(Refusal::BeginningReached);
     }
     let AccessPoint { packet, time } = match (start, stream.media) {
         // start() is for streams that stand still.
         (_, DeliveryState::Running(_) | DeliveryState::Pausing(_)) => return Err(Refusal::Busy),
         (Start::At(time), _) => shown.access(time),
+        (Start::Now, _) => shown.sent.access.join(),
         (Start::Resume, DeliveryState::Paused { .. }) if !can_resume(stream, shown) => {
             shown.access(MediaTicks(0))
         }

@@ -10,7 +10,6 @@
 //! A place outside the window is moved to its border: RFC 7826 section 13.4.8, "the server adjusts the play point to the requested border of
 //! the window". Only titles that are complete refuse (section 13.4).
 
-use millrace_core::packet::PacketMeta;
 use millrace_core::scale::Scale;
 use millrace_core::time::{Instant, MediaTicks};
 
@@ -22,9 +21,6 @@ use super::seek::{From, Span};
 use super::speed::Speed;
 use super::stream::PlaybackStream;
 use crate::limits::live::LIVE_EDGE_TICKS;
-
-/// Behind any place of a live title: playing begins at the last access point.
-const NOW: MediaTicks = MediaTicks(PacketMeta::MAX_TICKS);
 
 /// Ticks of media time in a millisecond.
 const TICKS_PER_MS: u64 = 90;
@@ -64,14 +60,14 @@ pub(super) fn decide_live(
     let is_running = matches!(stream.media, DeliveryState::Running(_));
     let start = match span {
         None if is_running => return Ok(Decision::GoesOn),
-        None if matches!(stream.media, DeliveryState::Fresh | DeliveryState::Ended { .. }) => Start::At(NOW),
+        None if matches!(stream.media, DeliveryState::Fresh | DeliveryState::Ended { .. }) => Start::Now,
         None => Start::Resume,
         Some(Span { from: From::Here | From::End, .. }) if is_running && is_at_edge(stream, now) => {
             return Ok(Decision::GoesOn);
         }
-        Some(Span { from: From::Here | From::End, .. }) => Start::At(NOW),
+        Some(Span { from: From::Here | From::End, .. }) => Start::Now,
         // Players that know nothing of live titles begin at 0, and mean the earliest that there is to see.
-        Some(Span { from: From::At(0), is_clock: false, .. }) if stream.is_fresh() => Start::At(NOW),
+        Some(Span { from: From::At(0), is_clock: false, .. }) if stream.is_fresh() => Start::Now,
         Some(Span { from: From::Beginning, .. }) => Start::At(MediaTicks(0)),
         Some(Span { from: From::At(at), is_clock, .. }) => {
             let stamp = Some(at).filter(|_| wanted.in_stamps && !is_clock);
