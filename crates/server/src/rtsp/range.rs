@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn clock_reads_back_as_the_same_millisecond() {
-        for ms in (0..2_000).chain([847_463_840_250, 1_795_298_940_500, 253_402_300_799_999]) {
+        for ms in (0..2_000u64).chain([847_463_840_250, 1_795_298_940_500, 253_402_300_799_999]) {
             let text = clock(MediaTicks((ms * 90).saturating_sub(ms % 90)));
             assert_eq!(clock_time(&text), Some(MediaTicks(ms * 90)), "{text}");
         }

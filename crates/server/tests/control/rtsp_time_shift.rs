@@ -93,7 +93,7 @@ fn paused_viewer_of_live_title_goes_on_where_it_paused_or_at_oldest_place() {
     // It waits 50 ms behind the reply.
     assert!((61.5..62.0).contains(&from_s), "{answer:?}");
     let packet = (from_s * 400.0).round() as u32;
-    assert!(w.take_log().iter().any(|line| line.starts_with(&format!("play {packet}-"))), "{packet}");
+    assert!(w.take_log().iter().any(|line| line.starts_with(&format!("play {packet}.."))), "{packet}");
     assert!(answer.get("rtp-info").contains(&format!("seq={};", packet + 1)), "{answer:?}");
     assert_eq!(w.counters().pauses_outlasted, 0);
 
@@ -183,9 +183,9 @@ fn recording_played_backwards_by_time_of_day_descends() {
     let mut w = World::new();
     let (conn, id) = set_up(&mut w, "recorded");
     for (range, answered) in [
-        ("20261128T100040Z-20261128T100020Z", "20261128T100040.000Z-20261128T100020.000Z"),
-        ("20261128T100020Z-20261128T100040Z", "20261128T100040.000Z-20261128T100020.000Z"),
-        ("20261128T100040Z-", "20261128T100040.000Z-20261128T100000.000Z"),
+        ("20261128T100044Z-20261128T100020Z", "20261128T100044.000Z-20261128T100020.000Z"),
+        ("20261128T100020Z-20261128T100044Z", "20261128T100044.000Z-20261128T100020.000Z"),
+        ("20261128T100044Z-", "20261128T100044.000Z-20261128T100000.000Z"),
     ] {
         let answer = w.ask_session(conn, "PLAY", &id, &format!("Scale: -4\nRange: clock={range}"));
         assert_eq!((answer.status, answer.get("range")), (200, &*format!("clock={answered}")), "{answer:?}");
@@ -209,7 +209,7 @@ fn descriptions_have_range_by_time_of_day_for_players_that_understand_it() {
         };
         // GStreamer uses the first line, FFmpeg the last.
         let npt = format!("npt={npt}");
-        assert_eq!(ranges("Lavf60"), [&npt, &format!("clock={clock}"), &npt], "{title}");
+        assert_eq!(ranges("Lavf60"), [npt.clone(), format!("clock={clock}"), npt.clone()], "{title}");
         assert_eq!(ranges("LibVLC/3.0.20 (LIVE555 Streaming Media v2016.11.28)"), [npt], "{title}");
     }
 }
