@@ -24,12 +24,10 @@ pub fn utc_minute(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
-/// The last millisecond of the year 9999: a year has four digits.
-const LAST_UNIX_MS: u64 = 253_402_300_799_999;
-
 /// Milliseconds since 1970 as `20261121T220900.500Z`, the absolute time of RTSP (RFC 2326 section 3.7).
 pub fn clock_ms(unix_ms: u64) -> String {
-    let unix_ms = unix_ms.min(LAST_UNIX_MS);
+    // A year has four digits: this is the end of 9999.
+    let unix_ms = unix_ms.min(253_402_300_799_999);
     let (unix_s, ms) = (unix_ms / 1000, unix_ms % 1000);
     let (year, month, day) = civil(unix_s / 86_400);
     let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 use millrace_core::limits::RTP_HEADER_BYTES;
-use millrace_core::time::MediaTicks;
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::frame::{IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
@@ -17,9 +17,6 @@ use sdp_types::{
 use crate::rtsp::range::{clock, npt};
 use crate::rtsp::target;
 use crate::service::{FecMode, GroupAddress, Rendition, TitleEntry};
-
-/// Ticks of media time in a millisecond.
-const TICKS_PER_MS: u64 = 90;
 
 /// The options in the URL of a DESCRIBE: players drop the query when they combine URLs, so it goes
 /// into the track's URL.
@@ -67,12 +64,12 @@ pub fn range_text(from: MediaTicks, until: Option<MediaTicks>) -> String {
 
 /// The same by the time of day, if the title's is known.
 pub fn clock_range_text(entry: &TitleEntry, from: MediaTicks, until: Option<MediaTicks>) -> Option<String> {
-    let began = MediaTicks(entry.began_unix_ms?.saturating_mul(TICKS_PER_MS));
+    let began = MediaTicks(entry.began_unix_ms?.saturating_mul(MEDIA_HZ / 1_000));
     let at = |time: MediaTicks| clock(MediaTicks(began.0.saturating_add(time.0)));
     Some(format!("clock={}-{}", at(from), until.map(at).unwrap_or_default()))
 }
 
-/// What can be played now, in all units of the title: the value of `Media-Range` (RFC 7826 section 18.30).
+/// The playable part of the title in all of its units: the value of `Media-Range` (RFC 7826 section 18.30).
 pub fn media_range(entry: &TitleEntry) -> String {
     let Range { start, end } = entry.available();
     let clock = clock_range_text(entry, start, Some(end));

@@ -13,7 +13,7 @@ use super::event::{Playing, ServiceEvent};
 use super::keys::{ConnKey, StreamKey};
 use super::ports::{AccessPoint, NeededPart};
 use super::refusal::Refusal;
-use super::run::{ActiveRun, DeliveryState, PendingPlan, PlannedRun, Start, Stop};
+use super::run::{ActiveRun, Decision, DeliveryState, PendingPlan, PlannedRun, Start, Stop};
 use super::seek::{self, From, Sought, Span};
 use super::shown::ShownEntry;
 use super::speed::Speed;
@@ -47,12 +47,6 @@ pub enum Played {
     /// The engine must first say where the stream stopped: [`ServiceEvent::Playing`], [`ServiceEvent::PlayRefused`], [`ServiceEvent::EngineSilent`] or
     /// [`ServiceEvent::Ended`] will come.
     Waits,
-}
-
-/// The outcome of a play request.
-pub(super) enum Decision {
-    GoesOn,
-    Do(PlannedRun),
 }
 
 impl Service {
@@ -120,16 +114,14 @@ impl Service {
         let (rendition, start) = stream.rendition_for(&plan);
         let shown = stream.at(plan.scale, rendition).ok_or(Refusal::Broken)?;
         let from = place(stream, shown, start, plan.scale)?;
-        let to = plan.stop.map(|time| shown.stop_at(time));
-        let stop = to.unwrap_or_else(|| resumed_stop(stream, shown, start, plan.scale));
+        let resumed = || resumed_stop(stream, shown, start, plan.scale);
+        let stop = plan.stop.map_or_else(resumed, |time| shown.stop_at(time));
         if from.packet >= stop.packet {
             return Err(Refusal::NothingLeft);
         }
         let numbers = numbers(stream, shown, &plan, from);
         let at = now.plus_ns(self.gap_ns(stream, plan.told_by));
-        // A player that pauses still has the contents of its buffer when it resumes.
-        let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
-        let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
+        let ahead_ms = self.ahead_ms(stream, &plan);
         let has_lost_place = plan.start == Start::Resume && !can_resume(stream, shown);
         let is_jump = has_lost_place || plan.start.is_jump() && stream.media != DeliveryState::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
@@ -178,14 +170,20 @@ impl Service {
             speed: plan.speed,
             ahead_ms,
         });
-        let (engine, place) = (stream.engine, stream.place);
+        let (engine, stream) = (stream.engine, stream.place);
         self.tell(ServiceEvent::Playing(playing));
-        self.command(engine, Command::Play { stream: place, at, ahead_ms, run });
+        self.command(engine, Command::Play { stream, at, ahead_ms, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
         self.release_made(key);
         self.settle_charge(key);
         self.queue_rendition(now, key, None);
         Ok(())
+    }
+
+    /// The media that a run may send ahead. A player that pauses still has the contents of its buffer when it resumes.
+    fn ahead_ms(&self, stream: &PlaybackStream, plan: &PlannedRun) -> u16 {
+        let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
+        if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) }
     }
 
     /// Returns the least time from the announcement to the first packet. A player that reads frames
@@ -258,7 +256,7 @@ fn place(
     Ok(Origin { packet, time })
 }
 
-/// Whether the packet before which a stream has paused can still be sent. What a live title does not hold any more cannot.
+/// Whether the packet before which a stream has paused can still be sent: a live title drops its oldest packets.
 fn can_resume(stream: &PlaybackStream, shown: ShownEntry<'_>) -> bool {
     match stream.media {
         DeliveryState::Paused { next_packet, .. } => shown.sent.access.is_held(next_packet),
@@ -335,7 +333,7 @@ fn decide(
     scale: Scale,
 ) -> Result<Decision, Refusal> {
     if stream.entry.is_live() {
-        return decide_live(stream, now, wanted);
+        return decide_live(stream, now, wanted.span, wanted.in_stamps, wanted.told_by);
     }
     let is_reverse = scale.is_reverse();
     let span = wanted.span.map(|span| in_media_time(&stream.entry, span)).transpose()?;

@@ -151,7 +151,7 @@ pub trait AccessPoints: Send + Sync {
     fn window(&self) -> Option<Range<MediaTicks>> {
         None
     }
-    /// Whether playing can go on at this packet: what a live title has had may be gone.
+    /// Whether playing can go on at this packet: a live title drops its oldest packets.
     fn is_held(&self, packet: u32) -> bool {
         let _ = packet;
         true

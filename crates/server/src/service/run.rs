@@ -113,6 +113,12 @@ pub(super) enum Start {
     Here,
 }
 
+/// The outcome of a play request.
+pub(super) enum Decision {
+    GoesOn,
+    Do(PlannedRun),
+}
+
 impl Start {
     /// Whether it does not go on where the stream stopped.
     pub(super) fn is_jump(self) -> bool {

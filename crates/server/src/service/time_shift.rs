@@ -1,7 +1,7 @@
 //! Places of live titles, and places by the time of day.
 //!
 //! ```text
-//!   live title    ░░░░░░│ window: what is held        │ now
+//!   live title    ░░░░░░│ window: held packets        │ now
 //!                       ▲ oldest place                ▲ last access point
 //!                       │ from before it, or a pause  │ from behind it, "now", or the first PLAY from 0
 //!                         longer than the window
@@ -11,19 +11,16 @@
 //! the window". Only titles that are complete refuse (section 13.4).
 
 use millrace_core::scale::Scale;
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
 
-use super::play::{Decision, PlayRequest};
+use super::keys::ConnKey;
 use super::ports::TitleEntry;
 use super::refusal::Refusal;
-use super::run::{DeliveryState, PlannedRun, Start};
+use super::run::{Decision, DeliveryState, PlannedRun, Start};
 use super::seek::{From, Span};
 use super::speed::Speed;
 use super::stream::PlaybackStream;
 use crate::limits::live::LIVE_EDGE_TICKS;
-
-/// Ticks of media time in a millisecond.
-const TICKS_PER_MS: u64 = 90;
 
 /// A span in the media time of a title.
 ///
@@ -33,7 +30,7 @@ pub(super) fn in_media_time(entry: &TitleEntry, span: Span) -> Result<Span, Refu
     if !span.is_clock {
         return Ok(span);
     }
-    let began = entry.began_unix_ms.ok_or(Refusal::NoClock)?.saturating_mul(TICKS_PER_MS);
+    let began = entry.began_unix_ms.ok_or(Refusal::NoClock)?.saturating_mul(MEDIA_HZ / 1_000);
     let from = match span.from {
         From::At(at) => {
             let at = at.saturating_sub(i64::try_from(began).unwrap_or(i64::MAX));
@@ -54,9 +51,11 @@ pub(super) fn in_media_time(entry: &TitleEntry, span: Span) -> Result<Span, Refu
 pub(super) fn decide_live(
     stream: &PlaybackStream,
     now: Instant,
-    wanted: &PlayRequest,
+    asked: Option<Span>,
+    in_stamps: bool,
+    told_by: Option<ConnKey>,
 ) -> Result<Decision, Refusal> {
-    let span = wanted.span.map(|span| in_media_time(&stream.entry, span)).transpose()?;
+    let span = asked.map(|span| in_media_time(&stream.entry, span)).transpose()?;
     let is_running = matches!(stream.media, DeliveryState::Running(_));
     let start = match span {
         None if is_running => return Ok(Decision::GoesOn),
@@ -70,17 +69,16 @@ pub(super) fn decide_live(
         Some(Span { from: From::At(0), is_clock: false, .. }) if stream.is_fresh() => Start::Now,
         Some(Span { from: From::Beginning, .. }) => Start::At(MediaTicks(0)),
         Some(Span { from: From::At(at), is_clock, .. }) => {
-            let stamp = Some(at).filter(|_| wanted.in_stamps && !is_clock);
+            let stamp = Some(at).filter(|_| in_stamps && !is_clock);
             let at = stamp.and_then(|stamp| stream.entry.access.time_of_stamp(stamp)).unwrap_or(at);
             Start::At(MediaTicks(at.max(0).cast_unsigned()))
         }
     };
     let (scale, speed) = (Scale::NORMAL, Speed::NORMAL);
-    Ok(Decision::Do(PlannedRun { start, stop: None, scale, speed, told_by: wanted.told_by }))
+    Ok(Decision::Do(PlannedRun { start, stop: None, scale, speed, told_by }))
 }
 
-/// Whether a viewer is as near to the newest packet as one that joins now: no jump would bring it nearer, or by so little that it is not worth
-/// the break.
+/// Whether a viewer is as near to the newest packet as one that joins now. A jump by less than [`LIVE_EDGE_TICKS`] is not worth the break.
 fn is_at_edge(stream: &PlaybackStream, now: Instant) -> bool {
     let Some(position) = stream.position(now) else { return true };
     let access = &stream.entry.access;

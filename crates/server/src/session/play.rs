@@ -109,7 +109,7 @@ impl RtspFace<'_> {
         }
     }
 
-    /// A 457 names what can be played (RFC 7826 section 13.4).
+    /// Adds the valid range to a 457 (RFC 7826 section 13.4).
     pub(super) fn with_media_range(&self, reply: Reply, key: StreamKey) -> Reply {
         match self.service.stream(key) {
             Some(stream) if reply.code() == 457 => {
