@@ -55,7 +55,7 @@ fn places_in_window_of_live_title_are_met_at_access_points() {
         ("npt=end-", "npt=100.000-"),
         ("clock=20261128T100101.5Z-", "clock=20261128T100100.000Z-"),
         ("clock=20261128T100101Z-20261128T100103Z", "clock=20261128T100100.000Z-"),
-        // What is not held any more, and what has not come.
+        // Places before the window and behind it.
         ("npt=3-", "npt=40.000-"),
         ("npt=-3-", "npt=40.000-"),
         ("npt=3600-", "npt=100.000-"),

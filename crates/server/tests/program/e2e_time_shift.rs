@@ -78,12 +78,12 @@ impl Player {
     /// Pauses; returns the packets that had come and were not taken yet.
     fn pause(&mut self) -> Vec<Packet> {
         assert!(self.ask("PAUSE", "").0.starts_with("RTSP/1.0 200"));
-        // What is behind the reply is behind the next one, too, when the engine has paused.
+        // The engine has paused before the second reply.
         self.ask("OPTIONS", "");
         self.packets.drain(..).map(|packet| Packet::parse(&packet)).collect()
     }
 
-    /// What is behind the `$` of a frame.
+    /// The rest of a frame behind its `$`.
     fn frame(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0; 3];
         self.stream.read_exact(&mut head).unwrap();
@@ -267,7 +267,7 @@ fn viewer_of_live_title_begins_at_time_of_day() {
     let edge = player.play("clock=now-");
     let (oldest, newest) = clock_of(&edge, "Media-Range");
     assert!(sdp.contains("a=range:npt=now-\r\n") && sdp.contains("a=range:clock="), "{sdp}");
-    // What is newest came just now.
+    // The newest packet came just now.
     let newest_ms = ms_of(newest);
     assert!((before_ms - 5_000..unix_ms() + 2_000).contains(&newest_ms), "{newest}");
     let mut by_clock = Player::of(&site, "live/news");
@@ -285,7 +285,7 @@ fn viewer_of_live_title_begins_at_time_of_day() {
 
 #[test]
 fn pause_longer_than_live_title_is_kept_ends_at_oldest_place() {
-    // Eight extents, four of which viewers can get: four seconds.
+    // Eight extents: viewers can get four of them, which is four seconds.
     let mut site = Site::with("udp", &["--live-memory", "2MiB"]);
     let film = site.film(120);
     let _sender = Sender::plain(&film, site.to);

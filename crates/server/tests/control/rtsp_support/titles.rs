@@ -124,7 +124,7 @@ impl AccessPoints for Even {
     }
 }
 
-/// A live title of which as much is held as a test asks for; its packets and access points are those of [`Even`].
+/// A live title whose window a test sets; its packets and access points are those of [`Even`].
 #[derive(Clone, Default)]
 pub struct HeldWindow {
     /// The oldest place and the newest one, in seconds.
@@ -281,7 +281,7 @@ pub struct OpenTitles {
     answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
     /// Which titles were wished for at which speeds, in hundredths.
     pub wishes: Vec<(String, i16)>,
-    /// What is held of `live/held`.
+    /// The window of `live/held`.
     pub held: HeldWindow,
     next: u32,
 }
