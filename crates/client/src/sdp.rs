@@ -130,7 +130,8 @@ pub fn parse(body: &[u8], take: Take) -> Result<Description, String> {
             offered(&session)
         ));
     };
-    let range = attribute(&media.attributes, "range").or_else(|| attribute(&session.attributes, "range"));
+    // There may be one for each unit.
+    let ranges = media.attributes.iter().chain(&session.attributes).filter(|a| a.attribute == "range");
     Ok(Description {
         name: session.session_name.clone(),
         payload_type,
@@ -138,7 +139,7 @@ pub fn parse(body: &[u8], take: Take) -> Result<Description, String> {
         clock_hz,
         control: attribute(&media.attributes, "control").map(str::to_owned),
         session_control: attribute(&session.attributes, "control").map(str::to_owned),
-        range: range.and_then(NptRange::parse),
+        range: ranges.filter_map(|range| NptRange::parse(range.value.as_deref()?)).next(),
     })
 }
 

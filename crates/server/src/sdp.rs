@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use millrace_core::limits::RTP_HEADER_BYTES;
-use millrace_core::time::MediaTicks;
+use millrace_core::time::{MEDIA_HZ, MediaTicks};
 use millrace_core::units::BitRate;
 use millrace_core::wire::frame::{IPV4_HEADER_BYTES, UDP_HEADER_BYTES};
 use millrace_core::wire::rtp::PAYLOAD_TYPE_MP2T;
@@ -13,7 +14,7 @@ use sdp_types::{
     Attribute, Bandwidth, BandwidthType, Connection, Media, MediaType, Origin, Session, Time, TransportProto,
 };
 
-use crate::rtsp::range::npt;
+use crate::rtsp::range::{clock, npt};
 use crate::rtsp::target;
 use crate::service::{FecMode, GroupAddress, Rendition, TitleEntry};
 
@@ -29,6 +30,8 @@ pub struct UrlOptions {
     pub late_end: MediaTicks,
     /// The group for viewers by multicast, with its time to live.
     pub group: Option<(GroupAddress, u8)>,
+    /// Whether the range is described by the time of day, too.
+    pub clock: bool,
 }
 
 impl UrlOptions {
@@ -53,6 +56,25 @@ pub const LIVE_RANGE: &str = "npt=now-";
 
 /// The range of a recording that is still being made: its end is not known.
 pub const GROWING_RANGE: &str = "npt=0-";
+
+/// A range of media time, in these two places of `Range` and `a=range`; `until` is left out of an open one.
+pub fn range_text(from: MediaTicks, until: Option<MediaTicks>) -> String {
+    format!("npt={}-{}", npt(from), until.map(npt).unwrap_or_default())
+}
+
+/// The same by the time of day, if the title's is known.
+pub fn clock_range_text(entry: &TitleEntry, from: MediaTicks, until: Option<MediaTicks>) -> Option<String> {
+    let began = MediaTicks(entry.began_unix_ms?.saturating_mul(MEDIA_HZ / 1_000));
+    let at = |time: MediaTicks| clock(MediaTicks(began.0.saturating_add(time.0)));
+    Some(format!("clock={}-{}", at(from), until.map(at).unwrap_or_default()))
+}
+
+/// The playable part of the title in all of its units: the value of `Media-Range` (RFC 7826 section 18.30).
+pub fn media_range(entry: &TitleEntry) -> String {
+    let Range { start, end } = entry.available();
+    let clock = clock_range_text(entry, start, Some(end));
+    [Some(range_text(start, Some(end))), clock].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
 
 /// The description, for a viewer that reaches the server at `local`.
 pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], asked: &UrlOptions) -> String {
@@ -94,6 +116,14 @@ pub fn describe(entry: &TitleEntry, local: IpAddr, renditions: &[Rendition], ask
         false if entry.is_endless() => GROWING_RANGE.to_owned(),
         false => format!("npt=0-{}", npt(MediaTicks(entry.end().0 + asked.late_end.0))),
     };
+    let Range { start, end } = entry.available();
+    let end = Some(end).filter(|_| !entry.is_endless());
+    if let Some(clock) = clock_range_text(entry, start, end).filter(|_| asked.clock && asked.group.is_none())
+    {
+        // Of all these lines GStreamer uses the first of the session, and FFmpeg the last one.
+        media.attributes.push(attribute("range", clock));
+        media.attributes.push(attribute("range", range.clone()));
+    }
     session.attributes.push(attribute("range", range));
     session.medias.push(media);
     let mut bytes = Vec::new();

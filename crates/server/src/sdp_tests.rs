@@ -44,6 +44,7 @@ fn entry(name: &str) -> TitleEntry {
         fec: None,
         access: Arc::new(Nowhere),
         transform: None,
+        began_unix_ms: None,
     }
 }
 

@@ -184,6 +184,7 @@ impl Library for SimLibrary {
             fec: times.0.stripes.as_ref().and_then(matrix),
             access: Arc::clone(times) as Arc<dyn AccessPoints>,
             transform: None,
+            began_unix_ms: info.began_unix_ms,
         })
     }
 

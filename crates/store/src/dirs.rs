@@ -187,7 +187,7 @@ pub fn unix_s() -> u64 {
 }
 
 /// Milliseconds since 1970 (UTC).
-pub(crate) fn unix_ms() -> u64 {
+pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -37,6 +37,8 @@ pub struct LivePacket<'a> {
     pub time: MediaTicks,
     /// Number of the first TS packet in it that begins a picture; of a program without video, a frame of audio.
     pub begins_unit: Option<u8>,
+    /// Presentation time stamp of the picture or the audio frame at which a viewer can join here; 90 kHz, 33 bits.
+    pub stamp: Option<u64>,
 }
 
 /// Where packets go.
@@ -89,6 +91,9 @@ pub struct LivePacker {
     flags: u8,
     begins_unit: Option<u8>,
     time: MediaTicks,
+    stamp: Option<u64>,
+    /// Of the undecided picture.
+    held_stamp: Option<u64>,
     last_access: Option<u64>,
     /// The next clock reference is marked as a discontinuity.
     is_broken: bool,
@@ -114,6 +119,8 @@ impl LivePacker {
             flags: 0,
             begins_unit: None,
             time: MediaTicks(0),
+            stamp: None,
+            held_stamp: None,
             last_access: None,
             is_broken: false,
             last_input: origin,
@@ -231,7 +238,8 @@ impl LivePacker {
             return self.begin_picture(arrival, bytes, out);
         }
         if packet.pid() == self.follows.audio && packet.starts_unit() {
-            self.begin_access(arrival, out);
+            let start = PesStart::parse(packet.payload());
+            self.begin_access(arrival, start.and_then(|start| start.presentation_stamp), out);
         }
         self.put(arrival, bytes, out);
     }
@@ -278,7 +286,9 @@ impl LivePacker {
     fn begin_picture(&mut self, arrival: Instant, bytes: &TsBytes, out: LiveSink<'_>) {
         let packet = TsPacket(bytes);
         let is_indicated = packet.adaptation().is_some_and(|field| field.is_random_access());
-        let verdict = match (&mut self.look, PesStart::parse(packet.payload())) {
+        let start = PesStart::parse(packet.payload());
+        self.held_stamp = start.as_ref().and_then(|start| start.presentation_stamp);
+        let verdict = match (&mut self.look, start) {
             (Some(look), Some(start)) => {
                 look.begin(is_indicated);
                 look.push(start.payload)
@@ -318,7 +328,7 @@ impl LivePacker {
             return;
         }
         if verdict == PictureAccess::Access {
-            self.begin_access(arrival, out);
+            self.begin_access(arrival, self.held_stamp, out);
         }
         let held = std::mem::take(&mut self.held);
         for bytes in held.as_chunks::<TS_PACKET_BYTES>().0 {
@@ -329,7 +339,7 @@ impl LivePacker {
     }
 
     /// Begins a packet that a viewer can join at.
-    fn begin_access(&mut self, arrival: Instant, out: LiveSink<'_>) {
+    fn begin_access(&mut self, arrival: Instant, stamp: Option<u64>, out: LiveSink<'_>) {
         let now = self.ticks(arrival);
         if self.last_access.is_some_and(|last| now.saturating_sub(last) < MIN_ACCESS_GAP_TICKS) {
             return;
@@ -344,6 +354,7 @@ impl LivePacker {
             self.put(arrival, &pmt, out);
         }
         self.flags |= PacketMeta::RANDOM_ACCESS;
+        self.stamp = stamp;
     }
 
     /// Begins to give packets out: viewers get another stream than before.
@@ -380,9 +391,10 @@ impl LivePacker {
         self.filled += TS_PACKET_BYTES;
         if self.filled == DEFAULT_PACKET_BYTES {
             let (flags, begins_unit) = (std::mem::take(&mut self.flags), self.begins_unit.take());
+            let stamp = self.stamp.take();
             self.filled = 0;
             if self.gives() {
-                out(LivePacket { bytes: &self.part, flags, time: self.time, begins_unit });
+                out(LivePacket { bytes: &self.part, flags, time: self.time, begins_unit, stamp });
             }
         }
     }

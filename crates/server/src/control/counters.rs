@@ -68,6 +68,8 @@ millrace_core::counters! {
         sum fec_failed,
         /// Seeks and plays from a given time.
         sum seeks,
+        /// Of these, because a viewer of a live title paused for longer than the title is kept.
+        sum pauses_outlasted,
         /// Plays at another speed than the normal one: fast forward, rewind, slow motion.
         sum trick_plays,
         /// Times a session went over to another rendition.
@@ -100,6 +102,8 @@ impl ServerCounters {
     pub fn count(&mut self, event: &ServiceEvent) {
         let is_trick = matches!(event, ServiceEvent::Playing(Playing { scale, .. }) if !scale.is_normal());
         self.trick_plays += u64::from(is_trick);
+        let is_outlasted = matches!(event, ServiceEvent::Playing(Playing { has_lost_place: true, .. }));
+        self.pauses_outlasted += u64::from(is_outlasted);
         let counter = match event {
             ServiceEvent::Started { .. } => &mut self.sessions_started,
             ServiceEvent::Playing(Playing { seek: true, .. }) => &mut self.seeks,

@@ -64,6 +64,7 @@ fn plays(titles: &mut TitleTotals, title: &str, seek: bool) {
         sequence: 1,
         timestamp: None,
         seek,
+        has_lost_place: false,
         without_fec: None,
         transform: None,
     }));

@@ -67,6 +67,7 @@ impl GrowingTitle {
             fec: None,
             access: Arc::clone(self) as Arc<dyn AccessPoints>,
             transform: None,
+            began_unix_ms: info.began_unix_ms,
         }
     }
 }

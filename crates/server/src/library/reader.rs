@@ -470,8 +470,7 @@ impl Library for TitleReader {
             let growing = self.open_titles.growing(name).map(|growing| growing.entry());
             return growing.or_else(|| self.remote.as_ref()?.entry(name));
         };
-        let info = &served.listed.info;
-        let files = served.access.files();
+        let (info, files) = (&served.listed.info, served.access.files());
         let layout = files.as_ref().map(|files| files.layout);
         Some(TitleEntry {
             id: info.id,
@@ -489,6 +488,7 @@ impl Library for TitleReader {
             fec: files.and_then(|files| files.stripes).as_ref().and_then(matrix),
             access: served.access.clone(),
             transform: None,
+            began_unix_ms: info.began_unix_ms,
         })
     }
 

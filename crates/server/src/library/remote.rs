@@ -184,6 +184,7 @@ impl RemoteTitles {
             fec: None,
             access: Arc::new(NoAccess),
             transform: None,
+            began_unix_ms: info.began_unix_ms,
         })
     }
 

@@ -11,6 +11,11 @@ pub const DEFAULT_LIVE_BYTES: u64 = 32 << 20;
 /// Extents at the end of the window at which no viewer joins: those in the feeder's hands, the oldest one, which is about to go, and one
 /// for the time until the viewer's first request.
 pub const LIVE_EXTENTS_APART: usize = FEEDER_EXTENTS + 2;
+/// An eighth of the window, the oldest one, is a reserve in which no viewer begins: bit rates vary, and a viewer at the very end is overtaken
+/// by the first rise.
+pub const LIVE_RESERVE_SHARE: u32 = 8;
+/// A viewer of a live title that is less than this behind the last access point is not moved there when it asks for "now".
+pub const LIVE_EDGE_TICKS: u64 = 2 * MEDIA_HZ;
 /// Live titles at once, half of the feeders that a cache has: the others are left to buffers and titles that are about to end.
 pub const MAX_LIVE_TITLES: usize = 32;
 /// Longest file of sources that were added while the server ran: as many as there may be titles, with two addresses of 8 KiB each, would

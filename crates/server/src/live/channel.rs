@@ -1,6 +1,7 @@
 //! A live title as its viewers see it: the point where they join, and the state of its source.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -9,10 +10,11 @@ use millrace_core::ids::{TitleId, TitleRef};
 use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::scale::Scale;
 use millrace_core::seam::Clock;
-use millrace_core::time::{MediaTicks, NS_PER_S};
+use millrace_core::time::{Instant, MediaTicks, NS_PER_S};
 use millrace_core::units::BitRate;
 use millrace_core::wire::rtp::Timeline;
 use millrace_offload::clock::MonotonicClock;
+use millrace_store::volume::unix_ms;
 use millrace_web::LiveEdge;
 use tokio::sync::watch;
 
@@ -21,7 +23,7 @@ use super::segments::{HeldSegments, Segmenter};
 use super::state::SourceState;
 use super::tap::RecordingTap;
 use crate::cast::ChannelReport;
-use crate::limits::live::{LIVE_RATE_UNKNOWN, MAX_LIVE_POINTS, MAX_LIVE_SEGMENTS};
+use crate::limits::live::{LIVE_RATE_UNKNOWN, LIVE_RESERVE_SHARE, MAX_LIVE_POINTS, MAX_LIVE_SEGMENTS};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 
 /// Where the names of live titles begin, in addresses and rights: a stored title's name has no slash.
@@ -107,10 +109,42 @@ impl PairReport {
     }
 }
 
-/// Where decoders can start.
+/// Where decoders can start, and when packets are due.
 struct LivePoints {
-    access: VecDeque<AccessPoint>,
+    access: VecDeque<LivePoint>,
+    times: PacketTimes,
     segments: Segmenter,
+}
+
+/// An access point, and the presentation time stamp there.
+#[derive(Clone, Copy, Debug)]
+struct LivePoint {
+    at: AccessPoint,
+    stamp: Option<u64>,
+}
+
+/// Media times of the newest packets: as many as viewers can get, eight bytes for each of 1316.
+#[derive(Debug, Default)]
+struct PacketTimes {
+    first: u32,
+    times: VecDeque<MediaTicks>,
+}
+
+impl PacketTimes {
+    fn add(&mut self, packet: u32, time: MediaTicks, most: u32) {
+        if self.times.is_empty() {
+            self.first = packet;
+        }
+        self.times.push_back(time);
+        while self.times.len() > most as usize {
+            self.times.pop_front();
+            self.first += 1;
+        }
+    }
+
+    fn of(&self, packet: u32) -> Option<MediaTicks> {
+        self.times.get(packet.checked_sub(self.first)? as usize).copied()
+    }
 }
 
 /// One live title.
@@ -120,6 +154,8 @@ pub struct LiveChannel {
     title: TitleRef,
     timeline: Timeline,
     layout: WireLayout,
+    /// When its media time 0 was.
+    origin: OnceLock<Instant>,
     /// Number of packets before the newest one that viewers can still get.
     window: u32,
     points: Mutex<LivePoints>,
@@ -161,9 +197,11 @@ impl LiveChannel {
             title,
             timeline,
             layout,
+            origin: OnceLock::new(),
             window,
             points: Mutex::new(LivePoints {
                 access: VecDeque::with_capacity(MAX_LIVE_POINTS),
+                times: PacketTimes::default(),
                 segments: Segmenter::default(),
             }),
             segments_edge: watch::Sender::default(),
@@ -216,6 +254,7 @@ impl LiveChannel {
             fec: None,
             access: Arc::clone(self) as Arc<dyn AccessPoints>,
             transform: None,
+            began_unix_ms: self.began_unix_ms(),
         }
     }
 
@@ -273,14 +312,25 @@ impl LiveChannel {
         self.peak_rate.store(peak.max(mean), Ordering::Relaxed);
     }
 
-    /// Adds a point where viewers can join.
-    pub(super) fn add_point(&self, point: AccessPoint) {
-        let LivePoints { access, segments } = &mut *lock(&self.points);
+    /// Its media time counts from `origin`: all its sources have the same one.
+    pub(super) fn begin_at(&self, origin: Instant) {
+        let _ = self.origin.set(origin);
+    }
+
+    /// When its media time 0 was by the clock as it is set now. A clock that was wrong when the title began does not stay wrong for it.
+    fn began_unix_ms(&self) -> Option<u64> {
+        let lasted_ms = MonotonicClock.now().ns_since(*self.origin.get()?) / (NS_PER_S / 1_000);
+        unix_ms().checked_sub(lasted_ms)
+    }
+
+    /// Adds a point where viewers can join, and the presentation time stamp there.
+    pub(super) fn add_point(&self, point: AccessPoint, stamp: Option<u64>) {
+        let LivePoints { access, segments, .. } = &mut *lock(&self.points);
         let first = point.packet.saturating_sub(self.window);
-        while access.len() >= MAX_LIVE_POINTS || access.front().is_some_and(|point| point.packet < first) {
+        while access.len() >= MAX_LIVE_POINTS || access.front().is_some_and(|point| point.at.packet < first) {
             access.pop_front();
         }
-        access.push_back(point);
+        access.push_back(LivePoint { at: point, stamp });
         let ends_segment = segments.point(point.packet, point.time);
         segments.forget_before(first);
         if ends_segment {
@@ -288,9 +338,10 @@ impl LiveChannel {
         }
     }
 
-    /// A packet has come in which a picture begins with this TS packet, or none.
+    /// Adds a packet in which a picture begins with this TS packet, or none.
     pub(super) fn add_packet(&self, packet: u32, time: MediaTicks, begins_unit: Option<u8>, is_access: bool) {
-        let segments = &mut lock(&self.points).segments;
+        let LivePoints { times, segments, .. } = &mut *lock(&self.points);
+        times.add(packet, time, self.window);
         if segments.packet(packet, time, begins_unit, is_access) {
             self.segments_edge.send_replace(segments.edge());
         }
@@ -341,122 +392,81 @@ impl LiveChannel {
         self.edge.store(next, Ordering::Release);
     }
 
-    /// Returns the point where a viewer joins: the last access point if it is still held, else the next packet.
-    fn join(&self) -> AccessPoint {
-        let edge = self.edge.load(Ordering::Acquire);
-        let last = lock(&self.points).access.back().copied();
-        let held = last.filter(|point| edge.saturating_sub(point.packet) < self.window);
-        let time = MediaTicks(self.newest.load(Ordering::Relaxed));
-        held.unwrap_or(AccessPoint { packet: edge, time })
+    /// Returns whether viewers can get a packet, as the title is now.
+    fn holds(&self, packet: u32, edge: u32) -> bool {
+        edge.saturating_sub(packet) < self.window
+    }
+
+    /// Returns the access points where viewers can begin, by their places in the list: those in the window less its reserve, and the last one in any
+    /// case.
+    fn begin_places(&self, access: &VecDeque<LivePoint>, edge: u32) -> Range<usize> {
+        let first = edge.saturating_sub(self.window - self.window / LIVE_RESERVE_SHARE);
+        let begin = access.partition_point(|point| point.at.packet < first);
+        begin.min(access.len().saturating_sub(1))..access.len()
     }
 }
 
-/// Every time means now: viewers cannot seek.
+/// Where viewers can begin within the window.
 impl AccessPoints for LiveChannel {
-    fn access_at_or_before(&self, _time: MediaTicks) -> AccessPoint {
-        self.join()
+    fn window(&self) -> Option<Range<MediaTicks>> {
+        let newest = MediaTicks(self.newest.load(Ordering::Relaxed));
+        let oldest = self.access_at_or_before(MediaTicks(0)).time;
+        Some(oldest.min(newest)..newest)
     }
 
-    fn access_at_or_after(&self, _time: MediaTicks) -> Option<AccessPoint> {
-        None
+    fn is_held(&self, packet: u32) -> bool {
+        self.holds(packet, self.edge.load(Ordering::Acquire))
+    }
+
+    fn join(&self) -> AccessPoint {
+        self.access_at_or_before(MediaTicks(PacketMeta::MAX_TICKS))
+    }
+
+    /// Without an access point that is held, the next packet.
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        let edge = self.edge.load(Ordering::Acquire);
+        let access = &lock(&self.points).access;
+        let places = self.begin_places(access, edge);
+        let at = access.partition_point(|point| point.at.time <= time).saturating_sub(1).max(places.start);
+        let held = access.get(at).map(|point| point.at).filter(|point| self.holds(point.packet, edge));
+        let next = || AccessPoint { packet: edge, time: MediaTicks(self.newest.load(Ordering::Relaxed)) };
+        held.unwrap_or_else(next)
+    }
+
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint> {
+        let access = &lock(&self.points).access;
+        access.get(access.partition_point(|point| point.at.time < time)).map(|point| point.at)
     }
 
     fn packet_at(&self, _time: MediaTicks) -> u32 {
         u32::MAX
     }
 
-    /// Known of access points alone.
+    /// Known of the packets that are held.
     fn time_of(&self, packet: u32) -> Option<MediaTicks> {
-        let points = &lock(&self.points).access;
-        let at = points.binary_search_by_key(&packet, |point| point.packet).ok()?;
-        points.get(at).map(|point| point.time)
+        lock(&self.points).times.of(packet)
+    }
+
+    /// Counted from the newest access point with a stamp that is not later: the source's clock may have jumped between them.
+    fn time_of_stamp(&self, stamp: i64) -> Option<i64> {
+        let access = &lock(&self.points).access;
+        let mut from_newest = None;
+        for LivePoint { at, stamp: known } in access.iter().rev() {
+            let Some(known) = known else { continue };
+            let behind = (stamp - known.cast_signed() + STAMP_MODULUS / 2).rem_euclid(STAMP_MODULUS);
+            let time = at.time.0.cast_signed() + behind - STAMP_MODULUS / 2;
+            if time >= at.time.0.cast_signed() {
+                return Some(time);
+            }
+            from_newest.get_or_insert(time);
+        }
+        from_newest
     }
 }
+
+/// Values of a presentation time stamp: 33 bits at 90 kHz.
+const STAMP_MODULUS: i64 = 1 << 33;
 
 #[cfg(test)]
-mod tests {
-    use millrace_core::time::MEDIA_HZ;
-
-    use super::*;
-
-    fn channel(window: u32) -> Arc<LiveChannel> {
-        let timeline = Timeline { ssrc: 1, timestamp_base: 2 };
-        let layout = WireLayout::new(1316).unwrap();
-        Arc::new(LiveChannel::new("news", TitleRef(0), TitleId([7; 16]), timeline, layout, window))
-    }
-
-    fn point(packet: u32) -> AccessPoint {
-        AccessPoint { packet, time: MediaTicks(u64::from(packet) * 10) }
-    }
-
-    #[test]
-    fn break_before_a_segment_that_has_left_the_window_is_counted() {
-        let channel = channel(100);
-        let point = |packet, second| AccessPoint { packet, time: MediaTicks(second * MEDIA_HZ) };
-        channel.add_point(point(0, 0));
-        channel.add_point(point(20, 2));
-        channel.add_break(30, MediaTicks(3 * MEDIA_HZ));
-        channel.add_point(point(30, 10));
-        channel.add_point(point(50, 12));
-        let numbers =
-            |held: &HeldSegments| held.segments.iter().map(|segment| segment.number).collect::<Vec<_>>();
-        channel.publish_edge(130, MediaTicks(20 * MEDIA_HZ));
-        let (held, _) = channel.segments();
-        assert_eq!((numbers(&held), held.breaks_before), (vec![2], 0));
-        channel.publish_edge(131, MediaTicks(20 * MEDIA_HZ));
-        let (held, _) = channel.segments();
-        assert_eq!((numbers(&held), held.breaks_before), (vec![], 1));
-    }
-
-    #[test]
-    fn segments_in_the_newer_half_of_the_window_are_listed() {
-        let channel = channel(100);
-        for n in 0..10 {
-            channel.add_point(AccessPoint { packet: 10 * n, time: MediaTicks(u64::from(n) * 2 * MEDIA_HZ) });
-        }
-        let listed = |edge| {
-            channel.publish_edge(edge, MediaTicks(20 * MEDIA_HZ));
-            let (held, listed) = channel.segments();
-            (held.segments.len(), listed)
-        };
-        // The last point has begun a segment that is not there yet.
-        assert_eq!(listed(50), (9, 9), "nothing is about to go");
-        assert_eq!(listed(100), (9, 4));
-        assert_eq!(listed(101), (8, 3), "one has gone, and one more will soon");
-    }
-
-    #[test]
-    fn viewers_join_at_the_last_access_point_that_is_held() {
-        let channel = channel(100);
-        let join = || channel.entry().access.access_at_or_before(MediaTicks(0));
-        assert_eq!(join().packet, 0, "with the first packet that comes");
-        for packet in [10, 60] {
-            channel.add_point(point(packet));
-        }
-        channel.publish_edge(70, MediaTicks(700));
-        assert_eq!(join(), point(60));
-        channel.publish_edge(161, MediaTicks(1_610));
-        assert_eq!(join(), AccessPoint { packet: 161, time: MediaTicks(1_610) });
-        assert_eq!(channel.time_of(60), Some(MediaTicks(600)));
-        assert_eq!(channel.time_of(161), None);
-    }
-
-    #[test]
-    fn points_behind_the_window_are_forgotten() {
-        let channel = channel(100);
-        for packet in (0..100_000).step_by(30) {
-            channel.add_point(point(packet));
-        }
-        assert!(lock(&channel.points).access.len() <= 4);
-    }
-
-    #[test]
-    fn entry_has_no_end_and_a_rate_from_the_start() {
-        let channel = channel(100);
-        let entry = channel.entry();
-        assert!(entry.is_live() && entry.raw().is_none());
-        assert_eq!((entry.name.as_str(), entry.mean_rate), ("live/news", BitRate(LIVE_RATE_UNKNOWN)));
-        channel.publish_rates(4_000_000, 5_000_000);
-        assert_eq!(channel.entry().peak_rate, BitRate(5_000_000));
-    }
-}
+#[path = "channel_tests.rs"]
+mod tests;

@@ -48,6 +48,7 @@ impl LiveInput {
     /// Feeds `channel` from `origin` on. A piece of an HTTP body counts as a datagram of [`LiveTransport::Udp`].
     pub fn new(transport: LiveTransport, channel: Arc<LiveChannel>, feeder: Feeder, origin: Instant) -> Self {
         let (newest, counters) = (MediaTicks(0), LiveCounters::default());
+        channel.begin_at(origin);
         Self {
             reorder: (transport == LiveTransport::Rtp).then(RtpReorder::default),
             counted: RtpCounts::default(),
@@ -234,7 +235,7 @@ impl LiveOutput {
     fn feed(&mut self, packet: LivePacket<'_>) {
         let number = self.feeder.next_packet();
         self.channel.tap().take(&packet);
-        let LivePacket { bytes, flags, time, begins_unit } = packet;
+        let LivePacket { bytes, flags, time, begins_unit, stamp } = packet;
         // The clocks of two sources differ by a little.
         let time = time.max(self.newest);
         self.is_full |= time.0 >= PacketMeta::MAX_TICKS;
@@ -248,7 +249,7 @@ impl LiveOutput {
                 self.newest = time;
                 let is_access = flags & PacketMeta::RANDOM_ACCESS != 0;
                 if is_access {
-                    self.channel.add_point(AccessPoint { packet: number, time });
+                    self.channel.add_point(AccessPoint { packet: number, time }, stamp);
                 }
                 self.channel.add_packet(number, time, begins_unit, is_access);
             }

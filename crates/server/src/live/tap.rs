@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn packet(bytes: &[u8], flags: u8) -> LivePacket<'_> {
-        LivePacket { bytes, flags, time: MediaTicks(0), begins_unit: None }
+        LivePacket { bytes, flags, time: MediaTicks(0), begins_unit: None, stamp: None }
     }
 
     fn all_of(mut reader: TapReader) -> Vec<u8> {

@@ -1,18 +1,19 @@
 //! The `Range` header (RFC 2326 sections 3.5 to 3.7 and 12.29): normal play time, SMPTE time codes,
-//! and the named positions of set-top boxes.
+//! absolute time, and the named positions of set-top boxes.
 
 use millrace_core::time::MediaTicks;
 
+use crate::date;
 use crate::service::{From, Span};
 
 /// Why a `Range` is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// A time of day, or an unsupported unit.
-    #[error("Range is supported in npt and smpte only")]
+    /// An unsupported unit.
+    #[error("Range is supported in npt, smpte and clock only")]
     Unit,
     /// Not a valid range in a supported unit.
-    #[error("Range is not npt=START-END or smpte=START-END")]
+    #[error("Range is not npt=START-END, smpte=START-END or clock=START-END")]
     Malformed,
 }
 
@@ -24,22 +25,22 @@ pub fn parse(value: &str) -> Result<Span, RangeError> {
     let value = value.split(';').next().unwrap_or_default().trim();
     let (unit, times) = value.split_once('=').ok_or(RangeError::Malformed)?;
     let times = times.trim();
-    let time: fn(&str) -> Option<MediaTicks> = match unit.trim().to_ascii_lowercase().as_str() {
+    let unit = unit.trim().to_ascii_lowercase();
+    let time: fn(&str) -> Option<MediaTicks> = match unit.as_str() {
         "npt" => time,
         "smpte" | "smpte-30-drop" => time_code_30_drop,
         "smpte-25" => time_code_25,
-        // A title has no time of day, but it has the named positions.
-        "clock" => return in_words(times).ok_or(RangeError::Unit),
+        "clock" => clock_time,
         _ => return Err(RangeError::Unit),
     };
     if let Some(span) = in_words(times) {
         return Ok(span);
     }
-    if let Some(from) = ffmpeg_below_zero(times) {
-        return Ok(Span { from: From::At(from), to: None });
+    if let Some(from) = ffmpeg_below_zero(times).filter(|_| unit != "clock") {
+        return Ok(Span { from: From::At(from), to: None, is_clock: false });
     }
     let (is_negative, times) = match times.strip_prefix('-') {
-        Some(rest) if rest.contains('-') => (true, rest),
+        Some(rest) if rest.contains('-') && unit != "clock" => (true, rest),
         _ => (false, times),
     };
     let (from, to) = times.split_once('-').ok_or(RangeError::Malformed)?;
@@ -58,7 +59,7 @@ pub fn parse(value: &str) -> Result<Span, RangeError> {
             From::At(if is_negative { -at } else { at })
         }
     };
-    Ok(Span { from, to })
+    Ok(Span { from, to, is_clock: unit == "clock" })
 }
 
 /// Parses a named position. `now` is in RFC 2326; set-top boxes send the others.
@@ -77,7 +78,7 @@ fn in_words(times: &str) -> Option<Span> {
     let (from, to) = times.split_once('-')?;
     let to = to.trim();
     let is_to_the_end = to.is_empty() || to.eq_ignore_ascii_case("end");
-    Some(Span { from: word_of(from.trim()).filter(|_| is_to_the_end)?, to: None })
+    Some(Span { from: word_of(from.trim()).filter(|_| is_to_the_end)?, to: None, is_clock: false })
 }
 
 /// Parses `h:mm:ss`, `h:mm:ss:ff` or `h:mm:ss:ff.hundredths` at `fps` frames a second: returns
@@ -145,13 +146,46 @@ fn time(text: &str) -> Option<MediaTicks> {
         }
         _ => return None,
     };
-    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
+    Some(MediaTicks(seconds * 90_000 + ticks_of_fraction(fraction)?))
+}
+
+/// Absolute time (RFC 2326 section 3.7) since 1970: `19961108T143720.25Z`. Seconds and `Z` are optional, as in appendix C.1.5 of the
+/// RFC. A time before 1970 is the beginning of that year.
+fn clock_time(text: &str) -> Option<MediaTicks> {
+    let text = text.strip_suffix(['Z', 'z']).unwrap_or(text);
+    let (date, time) = text.split_once(['T', 't'])?;
+    let (time, fraction) = time.split_once('.').map_or((time, None), |(time, part)| (time, Some(part)));
+    let part = |text: &str, at: std::ops::Range<usize>| digits(text.get(at)?, 4);
+    let days = date::days_to(part(date, 0..4)?, part(date, 4..6)?, part(date, 6..8)?)?;
+    let (hour, minute) = (part(time, 0..2)?, part(time, 2..4)?);
+    let second = match time.len() {
+        4 if fraction.is_none() => 0,
+        6 => part(time, 4..6)?,
+        _ => return None,
+    };
+    // The 61st second of a minute is a leap second.
+    if date.len() != 8 || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    let fraction = &fraction[..fraction.len().min(9)];
-    let scale = 10u64.pow(fraction.len() as u32);
-    let fraction = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
-    Some(MediaTicks(seconds * 90_000 + (fraction * 90_000 + scale / 2) / scale))
+    let seconds = days * 86_400 + (hour * 3600 + minute * 60 + second).cast_signed();
+    let within = fraction.map_or(Some(0), ticks_of_fraction)?;
+    Some(MediaTicks((seconds * 90_000 + within.cast_signed()).max(0).cast_unsigned()))
+}
+
+/// A time since 1970 as absolute time, at most a millisecond later: the access point that is at a place is the one before the written time, too.
+pub fn clock(since_1970: MediaTicks) -> String {
+    date::clock_ms(since_1970.0.div_ceil(90))
+}
+
+/// The decimals of a second; rounded to the nearest tick.
+fn ticks_of_fraction(decimals: &str) -> Option<u64> {
+    if !decimals.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let decimals = &decimals[..decimals.len().min(9)];
+    let scale = 10u64.pow(decimals.len() as u32);
+    let fraction = if decimals.is_empty() { 0 } else { decimals.parse::<u64>().ok()? };
+    Some((fraction * 90_000 + scale / 2) / scale)
 }
 
 /// Seconds with 3 to 6 decimals: reading it back gives the same tick (a tick is 11.1 us).
@@ -172,21 +206,22 @@ mod tests {
 
     #[test]
     fn parse_of_npt_ranges_from_players_returns_span() {
-        let at = |t: MediaTicks, to| Ok(Span { from: From::At(t.0.cast_signed()), to });
+        let span = |from, to| Ok(Span { from, to, is_clock: false });
+        let at = |t: MediaTicks, to| span(From::At(t.0.cast_signed()), to);
         assert_eq!(parse("npt=0.000-"), at(s(0), None));
         assert_eq!(parse("npt=0-"), at(s(0), None));
         assert_eq!(parse("npt=0-60.5"), at(s(0), Some(MediaTicks(5_445_000))));
         assert_eq!(parse("npt=12.-13."), at(s(12), Some(s(13))));
         assert_eq!(parse("npt = 1:02:03.5 - "), at(MediaTicks(335_115_000), None));
         assert_eq!(parse("NPT=10-20;time=19970123T143720Z"), at(s(10), Some(s(20))));
-        assert_eq!(parse("npt=now-"), Ok(Span { from: From::Here, to: None }));
-        assert_eq!(parse("npt=now-60"), Ok(Span { from: From::Here, to: Some(s(60)) }));
-        assert_eq!(parse("npt=-20"), Ok(Span { from: From::Here, to: Some(s(20)) }));
+        assert_eq!(parse("npt=now-"), span(From::Here, None));
+        assert_eq!(parse("npt=now-60"), span(From::Here, Some(s(60))));
+        assert_eq!(parse("npt=-20"), span(From::Here, Some(s(20))));
     }
 
     #[test]
     fn parse_of_negative_start_is_not_taken_as_end() {
-        let below = |ticks: i64, to| Ok(Span { from: From::At(-ticks), to });
+        let below = |ticks: i64, to| Ok(Span { from: From::At(-ticks), to, is_clock: false });
         assert_eq!(parse("npt=-20-"), below(1_800_000, None));
         assert_eq!(parse("npt=-20.5-7"), below(1_845_000, Some(s(7))));
         assert_eq!(parse("npt=-0:00:01-"), below(90_000, None));
@@ -199,7 +234,7 @@ mod tests {
 
     #[test]
     fn parse_of_words_names_places() {
-        let from = |from| Ok(Span { from, to: None });
+        let from = |from| Ok(Span { from, to: None, is_clock: false });
         for unit in ["npt", "NPT", "smpte", "clock"] {
             assert_eq!(parse(&format!("{unit}=beginning-")), from(From::Beginning));
             assert_eq!(parse(&format!("{unit}=end-")), from(From::End));
@@ -208,16 +243,65 @@ mod tests {
         }
         assert_eq!(parse("npt=10-end"), from(From::At(900_000)));
         assert_eq!(parse("npt=-end"), from(From::Here));
-        assert_eq!(parse("npt=beginning-10"), Ok(Span { from: From::Beginning, to: Some(s(10)) }));
+        let to_10 = Span { from: From::Beginning, to: Some(s(10)), is_clock: false };
+        assert_eq!(parse("npt=beginning-10"), Ok(to_10));
         for bad in ["npt=-beginning-", "npt=start-", "npt=beginning", "npt=0-beginning", "npt=-end-"] {
             assert_eq!(parse(bad), Err(RangeError::Malformed), "{bad}");
         }
-        assert_eq!(parse("clock=yesterday-"), Err(RangeError::Unit));
+    }
+
+    #[test]
+    fn parse_of_absolute_times_counts_from_1970() {
+        // 8 November 1996, 14:37:20 UTC.
+        const S: u64 = 847_463_840;
+        let span = |from: u64, to| Ok(Span { from: From::At(from.cast_signed()), to, is_clock: true });
+        assert_eq!(parse("clock=19961108T143720.25Z-"), span(S * 90_000 + 22_500, None));
+        assert_eq!(parse("CLOCK = 19961108t143720z - "), span(S * 90_000, None));
+        assert_eq!(parse("clock=19961108T143720-19961108T1438Z"), span(S * 90_000, Some(s(S + 40))));
+        assert_eq!(parse("clock=19961108T143720.Z-end;time=x"), span(S * 90_000, None));
+        assert_eq!(parse("clock=19961108T143760Z-"), span((S + 40) * 90_000, None), "a leap second");
+        assert_eq!(parse("clock=19691231T235959Z-"), span(0, None));
+        let until = |from| Ok(Span { from, to: Some(s(S)), is_clock: true });
+        assert_eq!(parse("clock=-19961108T143720Z"), until(From::Here));
+        assert_eq!(parse("clock=beginning-19961108T143720Z"), until(From::Beginning));
+        for bad in [
+            "yesterday-",
+            "-",
+            "19961108T143720Z",
+            "19961108-",
+            "19961108T-",
+            "19961108T14Z-",
+            "19961108T14372Z-",
+            "19961108T1437.5Z-",
+            "19961108T143720.5xZ-",
+            "19961108T243720Z-",
+            "19961108T146020Z-",
+            "19961108T143761Z-",
+            "19961308T143720Z-",
+            "19960230T143720Z-",
+            "1996110T143720Z-",
+            "199611080T143720Z-",
+            "+9961108T143720Z-",
+            "19961108T143720ZZ-",
+            "-19961108T143720Z-",
+            "\u{e9}9961108T143720Z-",
+            "1996110\u{e9}T143720Z-",
+        ] {
+            assert_eq!(parse(&format!("clock={bad}")), Err(RangeError::Malformed), "{bad}");
+        }
+    }
+
+    #[test]
+    fn clock_reads_back_as_the_same_millisecond() {
+        for ms in (0..2_000u64).chain([847_463_840_250, 1_795_298_940_500, 253_402_300_799_999]) {
+            let text = clock(MediaTicks((ms * 90).saturating_sub(ms % 90)));
+            assert_eq!(clock_time(&text), Some(MediaTicks(ms * 90)), "{text}");
+        }
     }
 
     #[test]
     fn parse_of_time_codes_counts_from_the_start() {
-        let at = |ticks: i64| Ok(Span { from: From::At(ticks), to: None });
+        let at = |ticks: i64| Ok(Span { from: From::At(ticks), to: None, is_clock: false });
         assert_eq!(parse("smpte-25=0:00:10:05-"), at(10 * 90_000 + 5 * 3_600));
         assert_eq!(parse("smpte-25=0:00:10:05.50-"), at(10 * 90_000 + 5 * 3_600 + 1_800));
         // Ten minutes have 17,982 frames, an hour has 107,892.
@@ -234,7 +318,6 @@ mod tests {
 
     #[test]
     fn parse_of_unsupported_range_returns_error() {
-        assert_eq!(parse("clock=19961108T142300Z-"), Err(RangeError::Unit));
         assert_eq!(parse("bytes=0-"), Err(RangeError::Unit));
         for bad in [
             "",

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use millrace_core::time::{Instant, MediaTicks};
+use millrace_core::time::Instant;
 use millrace_offload::command::{Command, Numbering, RunMedia as Sent, RunSpec};
 
 use super::keys::{ConnKey, StreamKey, StreamPath};
@@ -25,7 +25,7 @@ const SPARE: u8 = 0;
 fn packets_of(entry: &TitleEntry, bytes: &Range<u64>) -> Option<(Range<u32>, Numbering)> {
     if entry.is_endless() && bytes.end == u64::MAX {
         // A live title from the last access point on, a recording from its beginning, as long as it comes.
-        let join = entry.access.access_at_or_before(MediaTicks(0)).packet;
+        let join = entry.access.join().packet;
         return Some((join..entry.packets, Numbering::Bytes { head: 0, last: 0 }));
     }
     let size = entry.layout.packet_bytes() as u64;

@@ -25,6 +25,7 @@ use super::ports::TitleEntry;
 use super::refusal::{MulticastRefusal, Refusal};
 use super::request::{StreamRequest, Which};
 use super::run::DeliveryState;
+use super::seek::{From, Span};
 use super::state::Service;
 use super::stream::EndReason;
 use crate::limits::cast::CAST_RETRY_NS;
@@ -176,7 +177,9 @@ impl Service {
         let Some(stream) = self.casts.casts.get(&key).and_then(|cast| cast.stream) else {
             return Err(Refusal::Gone);
         };
-        match self.play(now, stream, &PlayRequest::default()) {
+        // One that has paused goes on where its title is now.
+        let here = Span { from: From::Here, to: None, is_clock: false };
+        match self.play(now, stream, &PlayRequest { span: Some(here), ..PlayRequest::default() }) {
             // Its last order ends with the engine's next answer.
             Ok(Played::GoesOn | Played::Begun | Played::Waits) | Err(Refusal::Busy) => Ok(()),
             Err(refusal) => Err(refusal),

@@ -337,6 +337,8 @@ pub struct Playing {
     pub timestamp: Option<u32>,
     /// This is a jump within the title.
     pub seek: bool,
+    /// It is one because the place where the viewer paused was not held any more.
+    pub has_lost_place: bool,
     /// Why it plays without the FEC that it was promised.
     pub without_fec: Option<String>,
     /// The transformation of the media sent.
@@ -443,9 +445,12 @@ impl ServiceEvent {
 
 impl fmt::Display for Playing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session, title, from, seek, scale, rendition, .. } = self;
+        let Self { session, title, from, seek, has_lost_place, scale, rendition, .. } = self;
         let plays = if *seek { "seeks" } else { "plays" };
         write!(f, "session {session} {plays}: {title} from {}", from.unwrap_or_default())?;
+        if *has_lost_place {
+            f.write_str(", the oldest place that is left: it paused for longer than the title is kept")?;
+        }
         match rendition {
             _ if !scale.is_normal() => write!(f, " at speed {scale}"),
             Some(rendition) => write!(f, " as {rendition}"),

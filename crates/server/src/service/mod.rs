@@ -113,6 +113,7 @@ mod state;
 pub mod stream;
 mod streams;
 mod switching;
+mod time_shift;
 mod unread;
 mod viewers;
 

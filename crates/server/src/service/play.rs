@@ -13,12 +13,13 @@ use super::event::{Playing, ServiceEvent};
 use super::keys::{ConnKey, StreamKey};
 use super::ports::{AccessPoint, NeededPart};
 use super::refusal::Refusal;
-use super::run::{ActiveRun, DeliveryState, PendingPlan, PlannedRun, Start, Stop};
+use super::run::{ActiveRun, Decision, DeliveryState, PendingPlan, PlannedRun, Start, Stop};
 use super::seek::{self, From, Sought, Span};
 use super::shown::ShownEntry;
 use super::speed::Speed;
 use super::state::Service;
 use super::stream::PlaybackStream;
+use super::time_shift::{decide_live, in_media_time};
 
 /// A viewer's request to play a stream.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,12 +47,6 @@ pub enum Played {
     /// The engine must first say where the stream stopped: [`ServiceEvent::Playing`], [`ServiceEvent::PlayRefused`], [`ServiceEvent::EngineSilent`] or
     /// [`ServiceEvent::Ended`] will come.
     Waits,
-}
-
-/// The outcome of a play request.
-enum Decision {
-    GoesOn,
-    Do(PlannedRun),
 }
 
 impl Service {
@@ -119,17 +114,16 @@ impl Service {
         let (rendition, start) = stream.rendition_for(&plan);
         let shown = stream.at(plan.scale, rendition).ok_or(Refusal::Broken)?;
         let from = place(stream, shown, start, plan.scale)?;
-        let to = plan.stop.map(|time| shown.stop_at(time));
-        let stop = to.unwrap_or_else(|| resumed_stop(stream, shown, start, plan.scale));
+        let resumed = || resumed_stop(stream, shown, start, plan.scale);
+        let stop = plan.stop.map_or_else(resumed, |time| shown.stop_at(time));
         if from.packet >= stop.packet {
             return Err(Refusal::NothingLeft);
         }
         let numbers = numbers(stream, shown, &plan, from);
         let at = now.plus_ns(self.gap_ns(stream, plan.told_by));
-        // A player that pauses still has the contents of its buffer when it resumes.
-        let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
-        let ahead_ms = if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) };
-        let is_jump = matches!(plan.start, Start::At(_)) && stream.media != DeliveryState::Fresh;
+        let ahead_ms = self.ahead_ms(stream, &plan);
+        let has_lost_place = plan.start == Start::Resume && !can_resume(stream, shown);
+        let is_jump = has_lost_place || plan.start.is_jump() && stream.media != DeliveryState::Fresh;
         let from_time = from.time.map(|time| shown.shown_time(time));
         let transform = shown.sent.transform.as_ref().map(|of| Arc::clone(&of.name));
         let anew = !matches!((plan.start, stream.media), (Start::Resume, DeliveryState::Paused { .. }));
@@ -152,6 +146,7 @@ impl Service {
             sequence: numbers.sequence,
             timestamp: from.time.map(|time| numbers.timeline.timestamp(time)),
             seek: is_jump,
+            has_lost_place,
             without_fec: stream.take_fec_left_out().or_else(|| stream.fec_rests()),
             transform,
         };
@@ -175,14 +170,20 @@ impl Service {
             speed: plan.speed,
             ahead_ms,
         });
-        let (engine, place) = (stream.engine, stream.place);
+        let (engine, stream) = (stream.engine, stream.place);
         self.tell(ServiceEvent::Playing(playing));
-        self.command(engine, Command::Play { stream: place, at, ahead_ms, run });
+        self.command(engine, Command::Play { stream, at, ahead_ms, run });
         self.prepare_companions(key, run.from..run.until, anew, false);
         self.release_made(key);
         self.settle_charge(key);
         self.queue_rendition(now, key, None);
         Ok(())
+    }
+
+    /// The media that a run may send ahead. A player that pauses still has the contents of its buffer when it resumes.
+    fn ahead_ms(&self, stream: &PlaybackStream, plan: &PlannedRun) -> u16 {
+        let is_plain = plan.scale.is_normal() && plan.speed.is_normal();
+        if plan.start == Start::Resume || !is_plain { 0 } else { self.lead_ms(stream) }
     }
 
     /// Returns the least time from the announcement to the first packet. A player that reads frames
@@ -230,14 +231,17 @@ fn place(
 ) -> Result<Origin, Refusal> {
     // Nothing of the place depends on the clock while it stands still.
     let here = || stream.position(Instant(0)).unwrap_or_default();
-    let is_jump = matches!(start, Start::At(_));
-    if scale.is_reverse() && !is_jump && here() == MediaTicks(0) {
+    if scale.is_reverse() && !start.is_jump() && here() == MediaTicks(0) {
         return Err(Refusal::BeginningReached);
     }
     let AccessPoint { packet, time } = match (start, stream.media) {
         // start() is for streams that stand still.
         (_, DeliveryState::Running(_) | DeliveryState::Pausing(_)) => return Err(Refusal::Busy),
         (Start::At(time), _) => shown.access(time),
+        (Start::Now, _) => shown.sent.access.join(),
+        (Start::Resume, DeliveryState::Paused { .. }) if !can_resume(stream, shown) => {
+            shown.access(MediaTicks(0))
+        }
         (Start::Resume, DeliveryState::Paused { next_packet, .. }) if next_packet < shown.sent.packets => {
             return Ok(Origin { packet: next_packet, time: shown.sent.access.time_of(next_packet) });
         }
@@ -247,9 +251,17 @@ fn place(
         (Start::Here, _) if scale.is_normal() => shown.access(MediaTicks(here().0 + FIT_CLOCK_TICKS)),
         (Start::Here, _) => shown.access(here()),
     };
-    // Where a live title has no access point, the time of the next packet is not known yet.
+    // Where a live title has no access point, viewers begin with the next packet, which has no time yet.
     let time = if shown.sent.is_live() { shown.sent.access.time_of(packet) } else { Some(time) };
     Ok(Origin { packet, time })
+}
+
+/// Whether the packet before which a stream has paused can still be sent: a live title drops its oldest packets.
+fn can_resume(stream: &PlaybackStream, shown: ShownEntry<'_>) -> bool {
+    match stream.media {
+        DeliveryState::Paused { next_packet, .. } => shown.sent.access.is_held(next_packet),
+        _ => true,
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -297,7 +309,7 @@ fn numbers(stream: &PlaybackStream, shown: ShownEntry<'_>, plan: &PlannedRun, fr
 
 /// Returns the contribution of the media time of a run's first packet to its timestamp.
 fn shown_ticks(shown: ShownEntry<'_>, from: Origin) -> u32 {
-    from.time.unwrap_or_else(|| shown.sent.access.access_at_or_before(MediaTicks(0)).time).0 as u32
+    from.time.unwrap_or_else(|| shown.sent.access.join().time).0 as u32
 }
 
 /// A run that goes on, in the same or in another direction of the same, goes on to where it was going; a jump goes to the end of the title.
@@ -321,18 +333,20 @@ fn decide(
     scale: Scale,
 ) -> Result<Decision, Refusal> {
     if stream.entry.is_live() {
-        return Ok(join_live(stream, wanted));
+        return decide_live(stream, now, wanted.span, wanted.in_stamps, wanted.told_by);
     }
     let is_reverse = scale.is_reverse();
-    let span = wanted.span.map(|span| span.in_direction(is_reverse));
-    if let Some(Span { from, to: Some(to) }) = span
+    let span = wanted.span.map(|span| in_media_time(&stream.entry, span)).transpose()?;
+    let span = span.map(|span| span.in_direction(is_reverse));
+    let in_stamps = wanted.in_stamps && span.is_none_or(|span| !span.is_clock);
+    if let Some(Span { from, to: Some(to), .. }) = span
         && (!is_reverse && to == MediaTicks(0)
             || matches!(from, From::At(from) if span_is_empty(from, to, is_reverse)))
     {
         return Err(Refusal::EmptyRange);
     }
     let sought = match span.map(|span| span.from) {
-        Some(From::At(asked)) => Some(seek::locate(stream, now, asked, wanted.in_stamps)),
+        Some(From::At(asked)) => Some(seek::locate(stream, now, asked, in_stamps)),
         Some(From::Beginning) => Some(Sought::at(MediaTicks(0))),
         Some(From::End) => Some(Sought::at(stream.entry.end())),
         Some(From::Here) | None => None,
@@ -375,20 +389,6 @@ fn decide(
         None => None,
     };
     Ok(Decision::Do(PlannedRun { start, stop, scale, speed, told_by: wanted.told_by }))
-}
-
-/// A live title is played as it comes, whatever part and speed were asked for: any start is the last access point.
-fn join_live(stream: &PlaybackStream, wanted: &PlayRequest) -> Decision {
-    if matches!(stream.media, DeliveryState::Running(_)) {
-        return Decision::GoesOn;
-    }
-    Decision::Do(PlannedRun {
-        start: Start::At(MediaTicks(0)),
-        stop: None,
-        scale: Scale::NORMAL,
-        speed: Speed::NORMAL,
-        told_by: wanted.told_by,
-    })
 }
 
 /// Whether nothing lies between two places in this direction. Only the beginning of the title is part of a span that ends there (RFC 7826

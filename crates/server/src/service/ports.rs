@@ -1,6 +1,7 @@
 //! External interfaces of the service, as traits: the store or a test implements them.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct TitleEntry {
     pub access: Arc<dyn AccessPoints>,
     /// How its packets are transformed, if they are.
     pub transform: Option<Transformed>,
+    /// When its media time 0 was, in milliseconds since 1970: of recordings and live titles.
+    pub began_unix_ms: Option<u64>,
 }
 
 /// A transformation that the operator has named.
@@ -71,6 +74,11 @@ impl TitleEntry {
             return end;
         }
         self.presentation.end.map_or(self.duration, |end| end.max(self.duration))
+    }
+
+    /// The part that can be played now: from the oldest to the newest place of a live title, else all of it.
+    pub fn available(&self) -> Range<MediaTicks> {
+        self.access.window().unwrap_or(MediaTicks(0)..self.end())
     }
 
     /// Whether it is being written while it is sent: it has no last packet, and viewers join where it is.
@@ -139,7 +147,25 @@ pub trait AccessPoints: Send + Sync {
     fn grown_to(&self) -> Option<MediaTicks> {
         None
     }
-    /// The last access point at or before `time`; the title's beginning if there is none.
+    /// Of a live title: the oldest place where playing can begin, and the newest one.
+    fn window(&self) -> Option<Range<MediaTicks>> {
+        None
+    }
+    /// Whether playing can go on at this packet: a live title drops its oldest packets.
+    fn is_held(&self, packet: u32) -> bool {
+        let _ = packet;
+        true
+    }
+    /// Of a live title: the media time of a presentation time stamp, where stamps are known.
+    fn time_of_stamp(&self, stamp: i64) -> Option<i64> {
+        let _ = stamp;
+        None
+    }
+    /// Where a viewer begins that names no place: at the beginning, or at the last access point of a live title.
+    fn join(&self) -> AccessPoint {
+        self.access_at_or_before(MediaTicks(0))
+    }
+    /// The last access point at or before `time`; the oldest one, or the title's beginning, if there is none.
     fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint;
     /// The first access point at or behind `time`; `None` if there is none, or none that begins a packet.
     fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint>;

@@ -51,6 +51,12 @@ pub enum Refusal {
     /// Nothing lies between start and end.
     #[error("the range must end after its start")]
     EmptyRange,
+    /// The range begins at a time of day at which nothing of the title was recorded.
+    #[error("the title has nothing of that time of day; Media-Range has what there is")]
+    OutsideRange,
+    /// The range is of the time of day, and the title's is not known.
+    #[error("the title's time of day is not known; name the range in npt")]
+    NoClock,
     /// The title has been played to its end.
     #[error("the end has been reached")]
     EndReached,

@@ -105,10 +105,25 @@ pub(super) struct PlannedRun {
 pub(super) enum Start {
     /// A jump to the access point of this place in the title.
     At(MediaTicks),
+    /// A jump to where a viewer of a live title joins.
+    Now,
     /// With the packet before which the stream stopped.
     Resume,
     /// At the place in the title where the stream stopped, in something else that shows it.
     Here,
+}
+
+/// The outcome of a play request.
+pub(super) enum Decision {
+    GoesOn,
+    Do(PlannedRun),
+}
+
+impl Start {
+    /// Whether it does not go on where the stream stopped.
+    pub(super) fn is_jump(self) -> bool {
+        matches!(self, Self::At(_) | Self::Now)
+    }
 }
 
 /// A plan that must wait for the engine to say where the stream stopped.

@@ -54,6 +54,7 @@ pub(super) fn entry() -> TitleEntry {
         fec: None,
         access: Arc::new(Nowhere),
         transform: None,
+        began_unix_ms: None,
     }
 }
 

@@ -48,6 +48,7 @@ fn entry(hundredths: i16, seconds: u64) -> TitleEntry {
         fec: None,
         access: Arc::new(Even),
         transform: None,
+        began_unix_ms: None,
     }
 }
 

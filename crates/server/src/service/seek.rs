@@ -31,6 +31,8 @@ pub struct Span {
     pub from: From,
     /// Until here; `None`: to the end of the title.
     pub to: Option<MediaTicks>,
+    /// Both count from 1970 (UTC), not from the beginning of the title.
+    pub is_clock: bool,
 }
 
 impl Span {
@@ -38,10 +40,11 @@ impl Span {
     /// name the two ends in their order in the title; live555's server accepts both orders, too.
     pub(super) fn in_direction(self, is_reverse: bool) -> Self {
         match self {
-            Self { from: From::At(from), to: Some(to) }
+            Self { from: From::At(from), to: Some(to), is_clock }
                 if is_reverse && (0..to.0.cast_signed()).contains(&from) =>
             {
-                Self { from: From::At(to.0.cast_signed()), to: Some(MediaTicks(from.cast_unsigned())) }
+                let (from, to) = (From::At(to.0.cast_signed()), Some(MediaTicks(from.cast_unsigned())));
+                Self { from, to, is_clock }
             }
             as_asked => as_asked,
         }

@@ -3,7 +3,7 @@
 use rtsp_types::headers::{ACCEPT, CONTENT_BASE, CONTENT_TYPE};
 
 use super::fec::wish;
-use super::play::late_end;
+use super::play::{late_end, understands_clock};
 use super::refusal::refusal_reply;
 use super::rendition;
 use super::server::RtspFace;
@@ -34,7 +34,13 @@ impl RtspFace<'_> {
             Some(_) => Some(self.described_group(conn, &entry)?),
             None => None,
         };
-        let asked = sdp::UrlOptions { fec, rendition, late_end: late_end(request), group };
+        let asked = sdp::UrlOptions {
+            fec,
+            rendition,
+            late_end: late_end(request),
+            group,
+            clock: understands_clock(request),
+        };
         Ok(Reply::ok()
             .header(CONTENT_BASE, target::base(url, &target))
             .header(CONTENT_TYPE, "application/sdp")

@@ -5,11 +5,10 @@ use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, RTP_INFO, SESSION};
 
 use super::fec::{fec_header, off_because};
-use super::server::{RtspFace, transform_header};
+use super::server::{RtspFace, media_range_header, transform_header};
 use super::state::PendingPlay;
 use crate::rtsp::Reply;
-use crate::rtsp::range::npt;
-use crate::sdp::LIVE_RANGE;
+use crate::sdp::{LIVE_RANGE, clock_range_text, media_range, range_text};
 use crate::service::{ConnKey, EndReason, Playing, ServiceEvent, StreamKey, TitleEntry};
 
 impl RtspFace<'_> {
@@ -49,22 +48,11 @@ impl RtspFace<'_> {
         };
         let timeout_s = self.config.session_timeout_s();
         let mut reply = Reply::ok().header(SESSION, format!("{};timeout={timeout_s}", session.id));
-        if stream.entry().is_live() {
-            reply = reply.header(RANGE, LIVE_RANGE);
-        } else if let (Some(from), true) = (playing.from, is_to_open_end(stream.entry(), playing)) {
-            reply = reply.header(RANGE, format!("npt={}-", npt(from)));
-        } else if let Some(from) = playing.from {
-            // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
-            let is_reverse = playing.scale.is_reverse();
-            let until = match is_reverse {
-                true => playing.until.min(from),
-                // At a higher speed the title shows more in that time.
-                false if playing.until >= stream.entry().end() => {
-                    MediaTicks(playing.until.0 + playing.scale.speeded(pending.asks.late_end).0)
-                }
-                false => playing.until.max(from),
-            };
-            reply = reply.header(RANGE, format!("npt={}-{}", npt(from), npt(until)));
+        if let Some(range) = range_of(stream.entry(), playing, &pending) {
+            reply = reply.header(RANGE, range);
+        }
+        if stream.entry().is_endless() {
+            reply = reply.header(media_range_header(), media_range(stream.entry()));
         }
         // Exact or absent: a wrong rtptime makes GStreamer show nothing.
         if let Some(rtptime) = playing.timestamp
@@ -112,7 +100,24 @@ impl RtspFace<'_> {
     }
 }
 
-/// Whether it is played to the end of a recording that is still being made.
+/// The `Range` of a reply to PLAY, in the unit that was asked in; `None` if the place is not known.
+fn range_of(entry: &TitleEntry, playing: &Playing, pending: &PendingPlay) -> Option<String> {
+    let Some(from) = playing.from else { return entry.is_live().then(|| LIVE_RANGE.to_owned()) };
+    // RFC 7826 section 18.46: backwards "the Range header MUST indicate a decreasing range".
+    let until = match playing.scale.is_reverse() {
+        _ if is_to_open_end(entry, playing) => None,
+        true => Some(playing.until.min(from)),
+        // At a higher speed the title shows more in that time.
+        false if playing.until >= entry.end() => {
+            Some(MediaTicks(playing.until.0 + playing.scale.speeded(pending.asks.late_end).0))
+        }
+        false => Some(playing.until.max(from)),
+    };
+    let by_clock = pending.by_clock.then(|| clock_range_text(entry, from, until)).flatten();
+    Some(by_clock.unwrap_or_else(|| range_text(from, until)))
+}
+
+/// Whether it is played to the end of a live title, or of a recording that is still being made.
 fn is_to_open_end(entry: &TitleEntry, playing: &Playing) -> bool {
     entry.is_endless() && playing.until >= entry.end()
 }

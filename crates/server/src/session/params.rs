@@ -11,14 +11,14 @@ use super::server::RtspFace;
 use super::state::ReceivedRequest;
 use crate::rtsp::range::npt;
 use crate::rtsp::{Reply, RtspRequest, speeds};
-use crate::sdp::{GROWING_RANGE, LIVE_RANGE};
+use crate::sdp::{GROWING_RANGE, LIVE_RANGE, media_range, range_text};
 use crate::service::{ConnKey, FecMode, PlaybackStream, Refusal, RenditionWish, StreamKey};
 
 const TEXT: &str = "text/parameters";
 
 impl RtspFace<'_> {
     /// Without a body it is a keep-alive. Otherwise one parameter a line: `position`, `duration`, `range`,
-    /// `stream_state`, `scale`, `speed`, `rendition`, `fec`.
+    /// `media_range`, `stream_state`, `scale`, `speed`, `rendition`, `fec`.
     pub(super) fn get_parameter(&mut self, received: ReceivedRequest<'_>, key: Option<StreamKey>) -> Reply {
         let ReceivedRequest { now, request, .. } = received;
         let Some(names) = parameters(request) else { return not_understood(&["a body that is not text"]) };
@@ -117,9 +117,10 @@ fn parameter(stream: &PlaybackStream, name: &str, now: Instant) -> Option<String
         "position" => stream.position(now).map(npt),
         // A live title has none.
         "duration" => (!stream.entry().is_live()).then(|| npt(stream.entry().end())),
+        "media_range" => Some(media_range(stream.entry())),
         "range" if stream.entry().is_live() => Some(LIVE_RANGE.to_owned()),
         "range" if stream.entry().is_endless() => Some(GROWING_RANGE.to_owned()),
-        "range" => Some(format!("npt={}-{}", npt(MediaTicks(0)), npt(stream.entry().end()))),
+        "range" => Some(range_text(MediaTicks(0), Some(stream.entry().end()))),
         "scale" => Some(speeds::format_scale(stream.scale())),
         "speed" => Some(speeds::format_speed(stream.speed())),
         "rendition" => stream.rendition().map(|rendition| rendition.to_string()),

@@ -3,12 +3,13 @@
 use millrace_core::time::{Instant, MediaTicks};
 use rtsp_types::headers::{RANGE, SCALE, SPEED, USER_AGENT};
 
-use super::server::{RtspFace, header};
+use super::server::{RtspFace, header, media_range_header};
 use super::state::{PendingPlay, ReceivedRequest, RequestedSpeeds};
 use crate::limits::LATE_END_NS;
 use crate::rtsp::range::{self, RangeError};
 use crate::rtsp::reply::ReplyHead;
 use crate::rtsp::{Reply, RtspRequest, speeds};
+use crate::sdp::media_range;
 use crate::service::{PlayRequest, Played, Refusal, StreamKey};
 
 /// Whether the client is FFmpeg's library, which adds its start time to every place it asks for.
@@ -30,6 +31,11 @@ pub(super) fn late_end(request: &RtspRequest) -> MediaTicks {
         }
         _ => MediaTicks(0),
     }
+}
+
+/// Whether a description may have a range by the time of day. openRTSP then asks for its beginning, which of a live title is the oldest place.
+pub(super) fn understands_clock(request: &RtspRequest) -> bool {
+    !header(request, &USER_AGENT).is_some_and(|agent| agent.contains("LIVE555"))
 }
 
 /// Parses the PLAY parameters, and determines which headers its reply must have; fails with the
@@ -64,10 +70,14 @@ impl RtspFace<'_> {
         }
         let (mut wanted, asks) = match wish(request) {
             Ok(wish) => wish,
-            Err(refusal) => return Some(self.with_session(refusal, Some(key))),
+            Err(refusal) => {
+                let refusal = self.with_media_range(refusal, key);
+                return Some(self.with_session(refusal, Some(key)));
+            }
         };
         wanted.told_by = Some(conn);
-        session.pending = Some(PendingPlay { conn, head: head.clone(), asks });
+        let by_clock = wanted.span.is_some_and(|span| span.is_clock);
+        session.pending = Some(PendingPlay { conn, head: head.clone(), asks, by_clock });
         let played = self.service.play(now, key, &wanted);
         if !matches!(played, Ok(Played::Begun | Played::Waits))
             && let Some(session) = self.sessions.get_mut(&key)
@@ -93,8 +103,19 @@ impl RtspFace<'_> {
             Err(refusal) => {
                 let title = self.service.stream(key).map(|stream| stream.entry().name.clone());
                 let reply = self.refuse(conn, &title.unwrap_or_default(), &refusal);
+                let reply = self.with_media_range(reply, key);
                 Some(self.with_session(reply, Some(key)))
             }
+        }
+    }
+
+    /// Adds the valid range to a 457 (RFC 7826 section 13.4).
+    pub(super) fn with_media_range(&self, reply: Reply, key: StreamKey) -> Reply {
+        match self.service.stream(key) {
+            Some(stream) if reply.code() == 457 => {
+                reply.header(media_range_header(), media_range(stream.entry()))
+            }
+            _ => reply,
         }
     }
 

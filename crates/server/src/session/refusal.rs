@@ -22,8 +22,14 @@ fn status(refusal: &Refusal) -> u16 {
         Refusal::Busy | Refusal::RenditionHeld(_) => 455,
         Refusal::NoReverse => 456,
         Refusal::PortInUse(_) | Refusal::Multicast(_) => 461,
-        Refusal::EmptyRange | Refusal::BeginningReached | Refusal::EndReached | Refusal::NothingLeft => 457,
+        Refusal::EmptyRange
+        | Refusal::OutsideRange
+        | Refusal::BeginningReached
+        | Refusal::EndReached
+        | Refusal::NothingLeft => 457,
         Refusal::Broken => 500,
+        // As any unit that is not understood (RFC 2326 section 12.29).
+        Refusal::NoClock => 501,
         Refusal::ShuttingDown | Refusal::MembersLost(_) | Refusal::Opening | Refusal::TimedOut => 503,
     }
 }
@@ -84,6 +90,7 @@ impl RtspFace<'_> {
             let reason = format!("PLAY: {}", reply.reason());
             self.tell(ServiceEvent::Refused { peer, title, status: reply.code(), reason });
         }
+        let reply = self.with_media_range(reply, key);
         self.with_session(reply, Some(key))
     }
 

@@ -332,6 +332,11 @@ pub(super) fn transform_header() -> HeaderName {
     HeaderName::from_static_str("X-Millrace-Transform").expect("the name is ASCII")
 }
 
+/// `Media-Range` (RFC 7826 section 18.30), in replies: what of the title can be played now.
+pub(super) fn media_range_header() -> HeaderName {
+    HeaderName::from_static_str("Media-Range").expect("the name is ASCII")
+}
+
 /// A header's value.
 pub(super) fn header<'a>(request: &'a RtspRequest, name: &HeaderName) -> Option<&'a str> {
     request.header(name).map(|value| value.as_str())

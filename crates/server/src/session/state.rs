@@ -71,6 +71,8 @@ pub(super) struct PendingPlay {
     pub(super) conn: ConnKey,
     pub(super) head: ReplyHead,
     pub(super) asks: RequestedSpeeds,
+    /// The range was of the time of day, and so is that of the reply.
+    pub(super) by_clock: bool,
 }
 
 /// Which of two headers a request had: then the reply has them too (RFC 2326 section 12.34: "The

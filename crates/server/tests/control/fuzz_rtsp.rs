@@ -147,6 +147,7 @@ const SCRIPTS: &[&[u8]] = &[
     include_bytes!("__fuzz__/server/corpus/seeks"),
     include_bytes!("__fuzz__/server/corpus/moves"),
     include_bytes!("__fuzz__/server/corpus/speeds"),
+    include_bytes!("__fuzz__/server/corpus/time_shift"),
 ];
 
 #[test]
@@ -259,6 +260,30 @@ fn headers() {
             if let Ok(speed) = speeds::parse_speed(&value) {
                 assert_eq!(speeds::parse_speed(&speeds::format_speed(speed)), Ok(speed), "{value}");
             }
+        }
+    });
+}
+
+/// Digits and letters where a date has them, and dates that are.
+#[test]
+fn clock_ranges() {
+    let parts = bolero::check!(name = "clock").with_type::<([u32; 4], String, u64)>().with_iterations(3000);
+    parts.for_each(|([date, time, part, length], text, ms)| {
+        let (date, time) = (date % 100_000_000, time % 1_000_000);
+        let part = &part.to_string()[..(length % 3) as usize % 2];
+        for value in [
+            format!("clock={text}-{text}Z"),
+            format!("clock={date:08}T{time:06}.{part}Z-"),
+            format!("clock={date:08}T{time:06}Z-{text}"),
+            format!("clock={}-{text}", range::clock(MediaTicks(*ms))),
+        ] {
+            let Ok(Span { from: From::At(time), is_clock, .. }) = range::parse(&value) else { continue };
+            assert!(is_clock && time >= 0, "{value}");
+            let written = range::clock(MediaTicks(time.cast_unsigned()));
+            let From::At(again) = range::parse(&format!("clock={written}-")).unwrap().from else {
+                panic!("{written}")
+            };
+            assert!((0..90).contains(&(again - time)) || time > 22_806_207_071_999_900, "{value}: {written}");
         }
     });
 }

@@ -16,6 +16,7 @@ mod rtsp_rendition;
 mod rtsp_rights;
 mod rtsp_scale;
 mod rtsp_support;
+mod rtsp_time_shift;
 mod service_adapt;
 mod service_bytes;
 mod service_engines;

@@ -13,7 +13,7 @@ use millrace_server::limits::MAX_OPENINGS;
 use millrace_server::limits::control::PENDING_SESSIONS_PER_ADDRESS;
 use millrace_server::service::{
     ConnRefusal, EndReason, Exhausted, FecMode, FecRefusal, FecWish, GroupRange, MulticastGroups,
-    MulticastRefusal, Refusal, RenditionWish, ServiceEvent, StreamKey, Which,
+    MulticastRefusal, Refusal, RenditionWish, ServiceEvent, Span, StreamKey, Which,
 };
 
 /// A new variant does not compile until it stands here, and fails until it is met below.
@@ -48,6 +48,8 @@ fn name(refusal: &Refusal) -> &'static str {
         Refusal::Busy => "Busy",
         Refusal::Ending => "Ending",
         Refusal::EmptyRange => "EmptyRange",
+        Refusal::OutsideRange => "OutsideRange",
+        Refusal::NoClock => "NoClock",
         Refusal::EndReached => "EndReached",
         Refusal::BeginningReached => "BeginningReached",
         Refusal::NoReverse => "NoReverse",
@@ -82,7 +84,7 @@ fn name(refusal: &Refusal) -> &'static str {
 }
 
 /// How many there are.
-const REFUSALS: usize = 55;
+const REFUSALS: usize = 57;
 
 /// Collects the refusals that occurred.
 #[derive(Default)]
@@ -437,6 +439,12 @@ fn commands(met: &mut Met) {
     assert_eq!(desk.service.set_fec(desk.now, StreamKey(77), FecMode::Xor, None), Err(Refusal::Gone));
     let key = desk.udp("film", 5000);
     met.see(desk.play(key, span(9, Some(9))), "the range must end after its start", None);
+    let in_1970 = Some(Span { is_clock: true, ..span(9, None).unwrap() });
+    met.see(desk.play(key, in_1970), "the title's time of day is not known; name the range in npt", None);
+    let recorded = desk.udp("recorded", 5100);
+    let text = "the title has nothing of that time of day; Media-Range has what there is";
+    met.see(desk.play(recorded, in_1970), text, None);
+    desk.close(recorded);
     desk.play(key, span(0, Some(4))).unwrap();
     desk.wait(2 * SECOND);
     desk.pause(key);

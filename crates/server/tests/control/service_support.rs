@@ -249,9 +249,9 @@ pub fn tcp(conn: ConnKey) -> StreamPath {
 /// From this second on, to that one or to the end.
 pub fn span(from_s: u64, to_s: Option<u64>) -> Option<Span> {
     let to = to_s.map(|s| MediaTicks(s * 90_000));
-    Some(Span { from: From::At((from_s * 90_000).cast_signed()), to })
+    Some(Span { from: From::At((from_s * 90_000).cast_signed()), to, is_clock: false })
 }
 
 pub fn from_here(to_s: Option<u64>) -> Option<Span> {
-    Some(Span { from: From::Here, to: to_s.map(|s| MediaTicks(s * 90_000)) })
+    Some(Span { from: From::Here, to: to_s.map(|s| MediaTicks(s * 90_000)), is_clock: false })
 }

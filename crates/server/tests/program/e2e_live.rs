@@ -47,7 +47,7 @@ impl Site {
     }
 
     /// With more options of `serve`.
-    fn with(scheme: &str, options: &[&str]) -> Self {
+    pub(crate) fn with(scheme: &str, options: &[&str]) -> Self {
         let (dir, to) = (tempfile::tempdir().unwrap(), free_port());
         let source = format!("news={scheme}://{to}");
         let options = [&["--live", &source], options].concat();
@@ -331,7 +331,8 @@ fn viewers_join_at_the_last_access_point_whatever_range_they_ask_for() {
         let asked = Instant::now();
         let mut viewer = Viewer::of(&site);
         let (_, head) = viewer.play(range);
-        assert_eq!(header(&head, "Range"), Some("npt=now-"), "{range}: {head}");
+        let begun = header(&head, "Range").unwrap_or_else(|| panic!("{range}: {head}")).to_owned();
+        assert!(begun.starts_with("npt=") && begun.ends_with('-') && begun != "npt=now-", "{range}: {begun}");
         let info = header(&head, "RTP-Info").unwrap_or_else(|| panic!("{range}: {head}")).to_owned();
         let packet = viewer.rtp();
         assert!(asked.elapsed() < Duration::from_secs(2), "{range}: the first packet comes at once");

@@ -51,6 +51,7 @@ mod e2e_serve;
 mod e2e_start;
 mod e2e_stats;
 mod e2e_subtitles;
+mod e2e_time_shift;
 mod e2e_tls;
 mod e2e_transform;
 mod e2e_uploads;

@@ -91,7 +91,7 @@ pub(crate) use crate::dirs::{make_subdirectories, read_superblock};
 pub(crate) use catalogue::look_at_catalogue;
 pub(crate) use open::{open_crcs, open_index, open_meta, open_parity_meta, open_sums};
 
-pub use crate::dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_s};
+pub use crate::dirs::{CATALOGUE_FILE, LOCK_FILE, TITLES_DIR, TMP_DIR, VOLUME_FILE, unix_ms, unix_s};
 pub use crate::format::derived::{Derived, DerivedKind};
 pub use crate::format::title_info::{
     Chapter, ElementaryStream, Origin, SourceIdentity, SubtitleTrack, TitleInfo,

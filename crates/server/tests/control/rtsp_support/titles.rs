@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use millrace_core::ids::{TitleId, TitleRef};
-use millrace_core::packet::WireLayout;
+use millrace_core::packet::{PacketMeta, WireLayout};
 use millrace_core::scale::Scale;
 use millrace_core::time::MediaTicks;
 use millrace_core::units::BitRate;
@@ -124,6 +124,56 @@ impl AccessPoints for Even {
     }
 }
 
+/// A live title whose window a test sets; its packets and access points are those of [`Even`].
+#[derive(Clone, Default)]
+pub struct HeldWindow {
+    /// The oldest place and the newest one, in seconds.
+    pub held_s: Arc<Mutex<std::ops::Range<u64>>>,
+}
+
+impl HeldWindow {
+    fn ticks(&self) -> std::ops::Range<u64> {
+        let held = self.held_s.lock().unwrap().clone();
+        held.start * 90_000..held.end * 90_000
+    }
+}
+
+impl AccessPoints for HeldWindow {
+    fn window(&self) -> Option<std::ops::Range<MediaTicks>> {
+        let held = self.ticks();
+        Some(MediaTicks(held.start)..MediaTicks(held.end))
+    }
+    fn is_held(&self, packet: u32) -> bool {
+        u64::from(packet) * PACKET_TICKS >= self.ticks().start
+    }
+    fn join(&self) -> AccessPoint {
+        self.access_at_or_before(MediaTicks(self.ticks().end))
+    }
+    fn access_at_or_before(&self, time: MediaTicks) -> AccessPoint {
+        let (held, gop) = (self.ticks(), u64::from(GOP_PACKETS) * PACKET_TICKS);
+        let time = time.0.min(held.end) / gop * gop;
+        let time = time.max(held.start.next_multiple_of(gop));
+        AccessPoint { packet: (time / PACKET_TICKS) as u32, time: MediaTicks(time) }
+    }
+    fn access_at_or_after(&self, time: MediaTicks) -> Option<AccessPoint> {
+        let time = time.0.next_multiple_of(u64::from(GOP_PACKETS) * PACKET_TICKS);
+        let point = AccessPoint { packet: (time / PACKET_TICKS) as u32, time: MediaTicks(time) };
+        (time <= self.ticks().end).then_some(point)
+    }
+    fn packet_at(&self, _: MediaTicks) -> u32 {
+        u32::MAX
+    }
+    fn time_of(&self, packet: u32) -> Option<MediaTicks> {
+        Some(MediaTicks(u64::from(packet) * PACKET_TICKS))
+    }
+    fn time_of_stamp(&self, stamp: i64) -> Option<i64> {
+        Some(stamp - 5000 * 90_000)
+    }
+}
+
+/// 28 November 2026, 10:00:00 UTC, when `recorded` and `live/held` began.
+pub const BEGAN_UNIX_MS: u64 = 1_795_860_000_000;
+
 pub fn entry(name: &str, seconds: u64) -> TitleEntry {
     let packets = (seconds * PACKETS_PER_S) as u32;
     TitleEntry {
@@ -142,6 +192,7 @@ pub fn entry(name: &str, seconds: u64) -> TitleEntry {
         fec: None,
         access: Arc::new(Even { packets, times_broken: false, is_stale: false, ticks: PACKET_TICKS }),
         transform: None,
+        began_unix_ms: None,
     }
 }
 
@@ -163,7 +214,7 @@ fn with_stamps(seconds: u64, bases: &[(u64, i64)]) -> TitleEntry {
 /// opened.
 fn speeds_of(name: &str) -> &'static [i16] {
     match name {
-        "film" | "long" | "safe" | "turning" | "ladder" => &[-400, -100, 50, 400, 1_600, 3_200],
+        "film" | "long" | "safe" | "turning" | "ladder" | "recorded" => &[-400, -100, 50, 400, 1_600, 3_200],
         "other" => &[400],
         _ => &[],
     }
@@ -211,7 +262,7 @@ fn rendition_of(title: &TitleEntry, place: usize) -> TitleEntry {
 /// Titles with stamps of their own (`recording`, `wrapping`, `feature`, `joined`), `film` (60 s), `other` (20 s), `ladder` (67 s, at three bit rates, as are `turning` and `foreign`, whose access points are not quite equal), `long` (1000 s: sequence numbers wrap), `turning` (timestamps too), `broken` (cannot be opened), `crowded`
 /// (the cache is full), `blind` (packet times cannot be read), `safe` (60 s, with parity), `frail` (the same, its second
 /// parity track cannot be opened), `torn` (too many members are lost), `silent` (its disks do not answer), `worn` (its times should be
-/// opened again), `live/news` and `live/sport` (without an end).
+/// opened again), `live/news` and `live/sport` (without an end), `live/held` (with a window), `recorded` (60 s, whose time of day is known).
 #[derive(Default)]
 pub struct OpenTitles {
     pub open: HashMap<TitleRef, u32>,
@@ -230,6 +281,8 @@ pub struct OpenTitles {
     answers: VecDeque<(NeededPart, Result<(), OpenError>)>,
     /// Which titles were wished for at which speeds, in hundredths.
     pub wishes: Vec<(String, i16)>,
+    /// The window of `live/held`.
+    pub held: HeldWindow,
     next: u32,
 }
 
@@ -292,6 +345,13 @@ impl Library for SharedTitles {
                 let is_over = self.0.lock().unwrap().ended.iter().any(|ended| ended == name);
                 (!is_over).then(|| TitleEntry { id, packets: u32::MAX, ..entry(name, 60) })
             }
+            "live/held" => {
+                let access = Arc::new(self.0.lock().unwrap().held.clone());
+                let (packets, duration) = (u32::MAX, MediaTicks(PacketMeta::MAX_TICKS));
+                let began_unix_ms = Some(BEGAN_UNIX_MS);
+                Some(TitleEntry { packets, duration, access, began_unix_ms, ..entry(name, 60) })
+            }
+            "recorded" => Some(TitleEntry { began_unix_ms: Some(BEGAN_UNIX_MS), ..entry(name, 60) }),
             "ladder" | "foreign" => Some(entry(name, 67)),
             "long" => Some(entry(name, 1000)),
             "turning" => {
