@@ -2,7 +2,7 @@
 //!
 //! The server reads packets of strangers. If one takes it over, it finds the store, the films and the settings, and neither the
 //! other files of its user nor a way to start other programs: Landlock for files, programs and TCP ports, and a filter of system
-//! calls for what a media server never calls. Both belong to a thread and are inherited, so they
+//! calls that a media server never makes. Both belong to a thread and are inherited, so they
 //! are put on while the process has a single thread.
 
 use std::collections::BTreeMap;

@@ -81,11 +81,11 @@ fn times_of_packets_in_the_window_are_known() {
 fn viewers_begin_at_the_access_points_of_the_window_less_its_reserve() {
     let channel = channel(160);
     let at = |time| channel.access_at_or_before(MediaTicks(time)).packet;
-    [0, 50, 100, 150].map(|packet| channel.add_point(point(packet), None));
+    [0, 50, 100, 150].iter().for_each(|&packet| channel.add_point(point(packet), None));
     channel.publish_edge(120, MediaTicks(1_200));
     // All is held; the edge has not come to the last point.
     assert_eq!((at(0), at(499), at(500), at(u64::MAX)), (0, 0, 50, 150));
-    [200, 250].map(|packet| channel.add_point(point(packet), None));
+    [200, 250].iter().for_each(|&packet| channel.add_point(point(packet), None));
     channel.publish_edge(290, MediaTicks(2_900));
     // Packet 130 is held, and 150 is the oldest that is not in the reserve.
     assert_eq!((at(0), at(1_999), at(2_000), at(u64::MAX)), (150, 150, 200, 250));

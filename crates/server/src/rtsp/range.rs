@@ -150,7 +150,7 @@ fn time(text: &str) -> Option<MediaTicks> {
 }
 
 /// Absolute time (RFC 2326 section 3.7) since 1970: `19961108T143720.25Z`. Seconds and `Z` are optional, as in appendix C.1.5 of the
-/// RFC. A time before 1970 is the beginning of that year.
+/// RFC. A time before 1970 counts as 1 January 1970.
 fn clock_time(text: &str) -> Option<MediaTicks> {
     let text = text.strip_suffix(['Z', 'z']).unwrap_or(text);
     let (date, time) = text.split_once(['T', 't'])?;

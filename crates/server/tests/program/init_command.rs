@@ -14,7 +14,7 @@ use crate::remote_commands::Terminal;
 use crate::support::http::get;
 use crate::support::{Server, film, millrace, ok};
 
-/// Each Linux has this user, who is not root.
+/// A user without rights, which every Linux has.
 const USER: &str = "nobody";
 const UID: u32 = 65534;
 

@@ -235,7 +235,7 @@ fn top_says_once_how_the_server_is() {
 pub(crate) struct Terminal {
     child: Child,
     said: std::sync::mpsc::Receiver<Vec<u8>>,
-    /// What was written to it.
+    /// All output so far.
     pub(crate) text: String,
 }
 

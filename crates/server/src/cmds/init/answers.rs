@@ -49,7 +49,7 @@ impl Answers {
     }
 }
 
-/// The answer on the command line, the default, or what is typed, until it is one.
+/// Takes the answer from the command line or the default, or asks until a typed answer is valid.
 fn answer<T>(
     args: &InitArgs,
     given: Option<T>,

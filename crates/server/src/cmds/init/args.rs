@@ -1,4 +1,4 @@
-//! The options, and what the choice of viewers means.
+//! The options, and the meaning of the choice of viewers.
 
 use std::path::PathBuf;
 
@@ -60,7 +60,7 @@ pub(crate) struct InitArgs {
     pub(super) json: bool,
 }
 
-/// Who may watch.
+/// The clients that may watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WatchChoice {

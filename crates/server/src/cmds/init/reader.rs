@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::cmds::serve::user::UserIdentity;
 
-/// Bits of a directory's mode: its names can be read, and what they stand for can be opened.
+/// Bits of a directory's mode: its entries can be listed, and opened.
 const READ: u32 = 4;
 const ENTER: u32 = 1;
 
@@ -17,7 +17,7 @@ impl FolderReader<'_> {
     /// Checks a directory: that it can be entered, and read too if it `is_folder` of films.
     ///
     /// # Errors
-    /// What is closed, and what opens it.
+    /// The first directory without the permission, and the command that grants it.
     pub(super) fn check(&self, dir: &Path, is_folder: bool) -> Result<(), String> {
         let shown = dir.display();
         let Some(user) = self.0 else {
