@@ -1,4 +1,4 @@
-//! `millrace config reload`: has a running server read its settings again, and prints what became of each change.
+//! `millrace config reload`: a running server reads its settings again, and the command prints what became of each change.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -14,9 +14,9 @@ const EVERYWHERE: [&str; 2] = ["[::]:8554", "[::]:8080"];
 
 /// Write a first configuration file and a systemd unit
 ///
-/// Asks three questions: the folder of films, who may watch, and whether the server starts when this machine does. Each has a default, and
-/// each can be answered on the command line instead, for scripts. As root it sets up the service of this machine, as another user one of that
-/// user. No file is overwritten without --force.
+/// Asks three questions: the folder of films, the viewers allowed, and whether the server starts when this machine does. Each has a default,
+/// and each can be answered on the command line instead, for scripts. As root it sets up the service of this machine, as another user a
+/// service of their own. No file is overwritten without --force.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  sudo millrace init\n  millrace init --dry-run\n  \
                   sudo millrace init --folder /srv/films --watch users --boot\n  millrace init --folder ~/films --watch this-machine --no-boot --config ./millrace.toml")]
@@ -24,7 +24,7 @@ pub(crate) struct InitArgs {
     /// Folder of films; it is made if it does not exist [default: /var/lib/millrace/films for root, else ~/films]
     #[arg(long, value_name = "DIR")]
     pub(super) folder: Option<PathBuf>,
-    /// Who may watch: anyone (any client that can connect), this-machine (programs on this machine), or users (users with a
+    /// Viewers allowed: anyone (any client that can connect), this-machine (programs on this machine), or users (users with a
     /// grant, see: millrace help user) [default: anyone]
     #[arg(long, value_name = "WHO", hide_possible_values = true)]
     pub(super) watch: Option<WatchChoice>,

@@ -91,7 +91,7 @@ impl Service {
         is_usual
             && self.is_system
             && self.config == Path::new(SYSTEM.config)
-            && unit::PACKAGED.iter().any(|dir| is_its(&dir))
+            && unit::PACKAGED.iter().any(is_its)
     }
 
     /// Directories that do not exist yet: the folder, and for root the one above the store.

@@ -90,7 +90,7 @@ impl Album {
         state.version += 1;
     }
 
-    /// Has a title that could not be read tried again later. Returns whether this is its first
+    /// Puts a title that could not be read in the queue for another try. Returns whether this is its first
     /// failure.
     fn retry_title(&self, id: TitleId, now: Instant) -> bool {
         let mut state = self.lock();

@@ -39,7 +39,7 @@ impl ReloadRequests {
         self.by_signal.store(true, Ordering::Relaxed);
     }
 
-    /// Has the settings read again; the receiver gets the outcome. `None`: too many callers wait.
+    /// Asks for the settings to be read again; the receiver gets the outcome. `None`: too many callers wait.
     pub(super) fn request(&self) -> Option<oneshot::Receiver<Arc<ReloadReport>>> {
         let mut callers = self.lock();
         // Callers that have gone make room.
