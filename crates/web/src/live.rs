@@ -174,6 +174,8 @@ pub struct LiveWindow {
     pub growing: Vec<LivePart>,
     /// The source was interrupted before these.
     pub is_growing_discontinuous: bool,
+    /// The longest segment that it has had; the target duration follows from it.
+    pub longest: MediaTicks,
 }
 
 /// A segment of a live title.
@@ -209,13 +211,19 @@ pub struct LiveEdge {
     pub segment: u32,
     /// Its parts that are complete.
     pub parts: usize,
+    /// The parts of the segment before it.
+    pub parts_before: usize,
 }
 
 impl LiveEdge {
-    /// Whether there is this part of a segment, or without one the segment.
+    /// Whether there is this part of a segment, or without one the segment. A part behind the segment's last one stands for the first of the
+    /// next segment (draft-pantos-hls-rfc8216bis section 6.2.5.2).
     pub(crate) fn has(self, segment: u32, part: Option<u32>) -> bool {
-        segment < self.segment
-            || segment == self.segment && part.is_some_and(|part| (part as usize) < self.parts)
+        match (self.segment.wrapping_sub(segment), part) {
+            (0, part) => part.is_some_and(|part| (part as usize) < self.parts),
+            (1, Some(part)) => (part as usize) < self.parts_before || self.parts > 0,
+            _ => segment < self.segment,
+        }
     }
 
     /// Whether a player may ask for it in advance (draft-pantos-hls-rfc8216bis section 6.2.5.2).

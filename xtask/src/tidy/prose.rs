@@ -57,7 +57,7 @@ const COUNTS: &[(&str, usize)] = &[
     ("crates/offload/", 5),
     ("crates/preload/", 5),
     ("crates/rights/", 0),
-    ("crates/server/", 18),
+    ("crates/server/", 16),
     ("crates/store/", 19),
     ("crates/stream/", 4),
     ("crates/tcp/", 5),

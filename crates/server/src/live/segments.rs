@@ -46,6 +46,8 @@ struct OpenSegment {
     part_since: MediaTicks,
     /// A player can begin there.
     is_part_independent: bool,
+    /// Time of the last packet.
+    last: MediaTicks,
 }
 
 /// The segments of a live title that are held.
@@ -59,6 +61,8 @@ pub struct HeldSegments {
     pub growing: Vec<LivePart>,
     /// Whether there is a break before these.
     pub is_growing_discontinuous: bool,
+    /// The longest segment there has been.
+    pub longest: MediaTicks,
 }
 
 /// Cuts segments.
@@ -71,6 +75,8 @@ pub(super) struct Segmenter {
     is_broken: bool,
     /// Breaks before the segments that are listed.
     breaks_before: u32,
+    /// The longest segment ever: a playlist's target duration must not fall (RFC 8216 section 6.2.1).
+    longest: MediaTicks,
 }
 
 fn first_byte(packet: u32) -> u64 {
@@ -96,6 +102,7 @@ impl Segmenter {
             part_from: first_byte(packet),
             part_since: time,
             is_part_independent: true,
+            last: time,
         });
         ends_segment
     }
@@ -112,9 +119,12 @@ impl Segmenter {
             return false;
         };
         let length = time.since(open.part_since);
+        let since_last = time.since(std::mem::replace(&mut open.last, time));
+        // The next packet is expected as far behind this one as this is behind the last.
+        let would_be_too_long = length.0 + since_last.0 > PART_TICKS;
         // Parts end where a picture begins, so that a player can show all of one; not if that would make one too long.
         let into_packet = match begins_unit {
-            _ if length.0 >= PART_TICKS || is_access && length.0 >= MIN_PART_TICKS => 0,
+            _ if length.0 >= PART_TICKS || would_be_too_long || is_access && length.0 >= MIN_PART_TICKS => 0,
             Some(unit) if length.0 >= MIN_PART_TICKS => u64::from(unit) * TS_PACKET_BYTES as u64,
             _ => return false,
         };
@@ -143,7 +153,11 @@ impl Segmenter {
 
     /// The number of the segment that grows, and how many parts it has.
     pub(super) fn edge(&self) -> LiveEdge {
-        LiveEdge { segment: self.next, parts: self.open.as_ref().map_or(0, |open| open.parts.len()) }
+        LiveEdge {
+            segment: self.next,
+            parts: self.open.as_ref().map_or(0, |open| open.parts.len()),
+            parts_before: self.list.back().map_or(0, |segment| segment.parts.len()),
+        }
     }
 
     /// The segments that are held.
@@ -153,7 +167,8 @@ impl Segmenter {
             .open
             .as_ref()
             .map_or_else(Default::default, |open| (open.parts.clone(), open.is_discontinuous));
-        HeldSegments { segments, breaks_before: self.breaks_before, growing, is_growing_discontinuous }
+        let (breaks_before, longest) = (self.breaks_before, self.longest);
+        HeldSegments { segments, breaks_before, growing, is_growing_discontinuous, longest }
     }
 
     fn close(&mut self, mut open: OpenSegment, end: u32, time: MediaTicks) {
@@ -165,6 +180,7 @@ impl Segmenter {
         }
         let OpenSegment { from, since, is_discontinuous, parts, .. } = open;
         let (number, length) = (self.next, time.since(since));
+        self.longest = self.longest.max(length);
         self.list.push_back(LiveSegment { number, packets: from..end, length, is_discontinuous, parts });
         self.next = self.next.wrapping_add(1);
         if let Some(older) = self.list.len().checked_sub(SEGMENTS_WITH_PARTS + 1) {
@@ -247,7 +263,7 @@ mod tests {
         let mut segmenter = Segmenter::default();
         segmenter.point(0, MediaTicks(0));
         assert_eq!(tenths(&mut segmenter, 0..23), [5, 10, 15, 20]);
-        assert_eq!(segmenter.edge(), LiveEdge { segment: 0, parts: 4 });
+        assert_eq!(segmenter.edge(), LiveEdge { segment: 0, parts: 4, parts_before: 0 });
         let growing = segmenter.held().growing;
         assert_eq!(growing[0].bytes, 0..5 * 1316, "no longer than a part may be");
         assert!(growing.iter().all(|part| part.length.0 == S / 2));
@@ -258,13 +274,14 @@ mod tests {
         assert!(segment.parts.windows(2).all(|pair| pair[0].bytes.end == pair[1].bytes.start));
         assert_eq!(segment.parts.last().unwrap().bytes.end, 23 * 1316);
         assert_eq!(segment.parts.iter().map(|part| part.length.0).sum::<u64>(), segment.length.0);
-        assert_eq!(segmenter.edge(), LiveEdge { segment: 1, parts: 0 });
+        assert_eq!(segmenter.edge(), LiveEdge { segment: 1, parts: 0, parts_before: 5 });
     }
 
     #[test]
     fn part_that_is_long_enough_ends_within_the_packet_of_the_next_picture() {
         let mut segmenter = Segmenter::default();
         segmenter.point(0, MediaTicks(0));
+        assert!(tenths(&mut segmenter, 0..5).is_empty());
         assert!(!segmenter.packet(40, MediaTicks(44 * S / 100), None, false), "no picture begins in it");
         assert!(segmenter.packet(41, MediaTicks(45 * S / 100), Some(2), false));
         assert!(segmenter.packet(90, MediaTicks(90 * S / 100), Some(2), true));
@@ -273,6 +290,25 @@ mod tests {
         assert_eq!(growing[1].bytes.end, 90 * 1316, "the tables before a key picture belong to its part");
         segmenter.packet(141, MediaTicks(140 * S / 100), Some(0), false);
         assert!(segmenter.held().growing[2].is_independent);
+    }
+
+    #[test]
+    fn parts_of_few_packets_are_no_longer_than_the_limit() {
+        let mut segmenter = Segmenter::default();
+        segmenter.point(0, MediaTicks(0));
+        // A packet of sound at 64 kb/s lasts for 164 ms.
+        let time = |packet: u32| MediaTicks(u64::from(packet) * 164 * S / 1000);
+        let ends = (0..12).filter(|&packet| segmenter.packet(packet, time(packet), None, false));
+        assert_eq!(ends.collect::<Vec<_>>(), [3, 6, 9]);
+        assert!(segmenter.held().growing.iter().all(|part| part.length.0 <= PART_TICKS));
+    }
+
+    #[test]
+    fn longest_segment_is_remembered_when_it_is_held_no_more() {
+        let mut segmenter = Segmenter::default();
+        cut(&mut segmenter, &[(0, 0), (50, 5), (70, 7), (90, 9)]);
+        segmenter.forget_before(70);
+        assert_eq!((segmenter.held().segments.len(), segmenter.held().longest), (1, MediaTicks(5 * S)));
     }
 
     #[test]

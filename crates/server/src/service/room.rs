@@ -35,7 +35,6 @@ struct Candidate<'a> {
     ip: IpAddr,
     /// The title, its bit rate, and its user.
     who: CountedViewer<'a>,
-    /// By whom.
     sender: Sender,
     /// What this stream has reserved is not counted against it.
     own: Option<StreamKey>,

@@ -597,7 +597,7 @@ fn source_that_cannot_be_fetched_says_why_without_its_password() {
     let source = format!("news=rtsp://viewer:secret@{to}/film?key=secret");
     let server = Server::start(&dir.path().join("store"), &["--live", &source]);
     let mut site = Site { dir, server, to };
-    let line = site.server.wait_for("Connection refused; trying again in 1s", TIMEOUT);
+    let line = site.server.find("Connection refused; trying again in 1s", TIMEOUT);
     assert!(line.contains(&format!("live source news (rtsp://{to}/film): ffprobe: ")), "{line}");
     let state = site.state();
     assert_eq!(state["state"], "failed");

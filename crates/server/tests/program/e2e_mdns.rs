@@ -1,5 +1,6 @@
 //! `--mdns`: a server is found by another host, with its ports, and is listed no longer when it has ended.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,41 @@ fn until<T>(events: &Receiver<ServiceEvent>, what: &str, pick: impl Fn(ServiceEv
     }
 }
 
+/// A server in a network namespace, with ports of its own.
+fn serve(host: &Netns, store: &Path, [rtsp, http]: [u16; 2]) -> Server {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &host.name, env!("CARGO_BIN_EXE_millrace"), "serve", "--mdns"]);
+    command.args(["--listen", &format!("0.0.0.0:{rtsp}"), "--http", &format!("0.0.0.0:{http}")]);
+    command.args(["--cache", "32MiB", "--store"]).arg(store);
+    command.env_remove("MILLRACE_STORE").env_remove("RUST_LOG");
+    Server::spawn(command)
+}
+
+/// Browses for services of a type until two are found, at these ports; returns their names, in the order of the ports.
+fn find(browser: &ServiceDaemon, kind: &str, ports: [u16; 2]) -> (Receiver<ServiceEvent>, [String; 2]) {
+    let events = browser.browse(kind).unwrap();
+    let mut names = [None, None];
+    while names.iter().any(Option::is_none) {
+        let found = until(&events, kind, |event| match event {
+            ServiceEvent::ServiceResolved(found) => Some(found),
+            _ => None,
+        });
+        assert!(found.fullname.starts_with("Millrace on "), "{found:?}");
+        let addresses: Vec<String> = found.addresses.iter().map(|it| it.to_ip_addr().to_string()).collect();
+        assert!(!addresses.contains(&"127.0.0.1".to_owned()), "{addresses:?}");
+        let path = kind.starts_with("_http").then_some("/");
+        assert_eq!(found.txt_properties.get_property_val_str("path"), path, "{found:?}");
+        // Addresses come in messages of their own.
+        if addresses.contains(&"10.92.0.1".to_owned()) {
+            let at = ports.iter().position(|port| *port == found.port).expect("a port of ours");
+            names[at] = Some(found.fullname);
+        }
+    }
+    (events, names.map(Option::unwrap))
+}
+
 #[test]
-fn announced_server_is_found_by_another_host_until_it_ends() {
+fn announced_servers_of_one_machine_are_found_by_another_host_until_each_ends() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: network namespaces need root");
         return;
@@ -36,36 +70,23 @@ fn announced_server_is_found_by_another_host_until_it_ends() {
     }
     [&host, &client].iter().for_each(|host| host.wait_until_up("eth0"));
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", &host.name, env!("CARGO_BIN_EXE_millrace"), "serve", "--mdns"]);
-    command.args(["--listen", "0.0.0.0:8554", "--http", "0.0.0.0:8080", "--cache", "32MiB", "--store"]);
-    command.arg(dir.path().join("store")).env_remove("MILLRACE_STORE").env_remove("RUST_LOG");
-    let mut server = Server::spawn(command);
+    let mut servers = [("a", [8554, 8080]), ("b", [8654, 8180])]
+        .map(|(store, ports)| serve(&host, &dir.path().join(store), ports));
     client.inside(|| {
         // Its thread gets this thread's network.
         let browser = ServiceDaemon::new().unwrap();
-        let events = [("_http._tcp.local.", 8080), ("_rtsp._tcp.local.", 8554)].map(|(kind, port)| {
-            let events = browser.browse(kind).unwrap();
-            let resolved = until(&events, kind, |event| match event {
-                ServiceEvent::ServiceResolved(found) => Some(found),
-                _ => None,
-            });
-            assert!(resolved.fullname.starts_with("Millrace on "), "{resolved:?}");
-            assert_eq!(resolved.port, port, "{resolved:?}");
-            let addresses: Vec<String> =
-                resolved.addresses.iter().map(|it| it.to_ip_addr().to_string()).collect();
-            assert!(addresses.contains(&"10.92.0.1".to_owned()), "{addresses:?}");
-            assert!(!addresses.contains(&"127.0.0.1".to_owned()), "{addresses:?}");
-            let path = (port == 8080).then_some("/");
-            assert_eq!(resolved.txt_properties.get_property_val_str("path"), path, "{resolved:?}");
-            events
-        });
-        assert!(server.interrupt());
-        for events in &events {
-            until(events, "the end of the announcement", |event| match event {
-                ServiceEvent::ServiceRemoved(_, name) => name.starts_with("Millrace on ").then_some(()),
-                _ => None,
-            });
+        let services = [("_http._tcp.local.", [8080, 8180]), ("_rtsp._tcp.local.", [8554, 8654])]
+            .map(|(kind, ports)| find(&browser, kind, ports));
+        // The one that stays is not taken back with the other.
+        for (at, server) in servers.iter_mut().enumerate().rev() {
+            assert!(server.interrupt());
+            for (events, names) in &services {
+                let gone = until(events, "the end of the announcement", |event| match event {
+                    ServiceEvent::ServiceRemoved(_, name) => Some(name),
+                    _ => None,
+                });
+                assert_eq!(gone, names[at]);
+            }
         }
         browser.shutdown().unwrap();
     });

@@ -258,7 +258,7 @@ fn bit_flip_in_media_loses_only_one_packet() {
         assert_eq!(report["byte_check"]["different_bytes"], 0, "{report}");
         assert_eq!(output.status.code(), Some(1), "one packet is missing: {report}");
     }
-    // Said once, with the place and the cure; and counted.
+    // Logged once, with the place and the cure; and counted.
     let said = server.said("damaged and left out");
     assert_eq!(said.len(), 1, "{said:?}");
     let expected = format!("title damaged: packet {packet} is damaged and left out");

@@ -235,7 +235,7 @@ fn top_says_once_how_the_server_is() {
 pub(crate) struct Terminal {
     child: Child,
     said: std::sync::mpsc::Receiver<Vec<u8>>,
-    /// All output so far.
+    /// All output up to now.
     pub(crate) text: String,
 }
 

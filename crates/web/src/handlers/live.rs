@@ -20,7 +20,7 @@ use crate::request::{Request, RequestId};
 use crate::route::{LIVE_PREFIX, ResourceKind, RouteMatch};
 use crate::session::session_of;
 use crate::site::{
-    ALL_THAT_COMES, LivePart, LivePiece, LiveStatus, LiveWindow, OrderedMedia, OrderedSegment, Site,
+    ALL_THAT_COMES, LiveEdge, LivePart, LivePiece, LiveStatus, LiveWindow, OrderedMedia, OrderedSegment, Site,
 };
 use crate::viewer::{self, WantedSession};
 
@@ -42,7 +42,8 @@ pub(crate) async fn playlist(routed: RoutedRequest<'_>, seen: &SeenBy) -> Result
     if found.route.kind == ResourceKind::LivePartsPlaylist
         && let Some((segment, part)) = wanted_part(routed.request)?
     {
-        let is_near = wait(seen, &found.name, segment, part).await.ok_or_else(no_title)?;
+        let is_there = |edge: &LiveEdge| edge.has(segment, part);
+        let is_near = wait(seen, &found.name, (segment, part), is_there).await.ok_or_else(no_title)?;
         if !is_near {
             return Err(Answer::error(400, "the part is too far ahead; load the playlist without _HLS_msn"));
         }
@@ -83,14 +84,19 @@ fn wanted_part(request: &Request) -> Result<Option<(u32, Option<u32>)>, Answer> 
 
 /// Waits until there is this part, or whole segment, for [`MAX_LIVE_WAIT`] at most. `false`: it is too far ahead. `None`: there
 /// is no such title for this visitor.
-async fn wait(seen: &SeenBy, title: &str, segment: u32, part: Option<u32>) -> Option<bool> {
+async fn wait(
+    seen: &SeenBy,
+    title: &str,
+    (segment, part): (u32, Option<u32>),
+    is_there: impl Fn(&LiveEdge) -> bool,
+) -> Option<bool> {
     let name = shown(seen, title)?;
     let mut edge = seen.site.live_edge(name)?;
     if !edge.borrow().is_near(segment, part) {
         return Some(false);
     }
     // Without it, because the time is over or the title has ended, the answer is what there is.
-    let _ = timeout(MAX_LIVE_WAIT, edge.wait_for(|edge| edge.has(segment, part))).await;
+    let _ = timeout(MAX_LIVE_WAIT, edge.wait_for(is_there)).await;
     Some(true)
 }
 
@@ -105,18 +111,20 @@ fn master_text(window: &LiveWindow, playlist: &str, link: &str) -> String {
 /// The newest segments, through which a player can rewind. The list never ends: a source that is silent may resume.
 fn media_text(window: LiveWindow, link: &str, has_parts: bool) -> String {
     let LiveWindow {
-        version, mut breaks_before, mut pieces, listed, growing, is_growing_discontinuous, ..
+        version,
+        mut breaks_before,
+        mut pieces,
+        listed,
+        growing,
+        is_growing_discontinuous,
+        longest,
+        ..
     } = window;
     // Those that are not listed any more can be fetched as long as they are held.
     let hidden = pieces.len().saturating_sub(listed.max(LISTED_LIVE_SEGMENTS));
     breaks_before += pieces.drain(..hidden).map(|piece| u32::from(piece.is_discontinuous)).sum::<u32>();
     let first = pieces.first().map_or(0, |piece| piece.number);
-    let longest = pieces
-        .iter()
-        .map(|piece| piece.length.0.saturating_add(MEDIA_HZ / 2) / MEDIA_HZ)
-        .max()
-        .unwrap_or(1)
-        .max(1);
+    let longest = (longest.0.saturating_add(MEDIA_HZ / 2) / MEDIA_HZ).max(1);
     let mut text = format!(
         "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:{longest}\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
          #EXT-X-DISCONTINUITY-SEQUENCE:{breaks_before}\n"
@@ -131,7 +139,8 @@ fn media_text(window: LiveWindow, link: &str, has_parts: bool) -> String {
     let parts_text = |number: u32, parts: &[LivePart]| {
         let line = |(at, part): (usize, &LivePart)| {
             let independent = if part.is_independent { ",INDEPENDENT=YES" } else { "" };
-            let length_s = part.length.as_secs_f64();
+            // A part in which the source was silent is shown as no longer than players expect one to be.
+            let length_s = part.length.min(MediaTicks(PART_TICKS)).as_secs_f64();
             format!(
                 "#EXT-X-PART:DURATION={length_s:.3},URI=\"{version}/{number}/{at}.ts{link}\"{independent}\n"
             )
@@ -179,7 +188,9 @@ pub(crate) async fn part(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
     let number = found.number;
     let of_version = || window(seen, &found.name).filter(|window| window.version == found.version);
     if of_version().is_some() {
-        wait(seen, &found.name, number, Some(found.part)).await;
+        // A segment that is complete gets no more parts.
+        let is_decided = |edge: &LiveEdge| edge.segment > number || edge.has(number, Some(found.part));
+        wait(seen, &found.name, (number, Some(found.part)), is_decided).await;
     }
     let part = of_version().and_then(|window| {
         let is_growing = window.pieces.last().map_or(0, |piece| piece.number.wrapping_add(1)) == number;

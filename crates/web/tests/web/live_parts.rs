@@ -14,7 +14,7 @@ const LIST: &str = "/live/film/parts.m3u8";
 /// A site with a live title that has nine segments, and these parts of the next one.
 fn grown_to(parts: usize) -> Arc<MadeUp> {
     let site = MadeUp::with(vec![Film::pattern("film", 100, Manner::Sends)]);
-    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts });
+    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts, parts_before: 4 });
     site
 }
 
@@ -73,9 +73,9 @@ fn playlist_and_part_are_waited_for() {
         none_is_answered();
         std::thread::sleep(Duration::from_millis(1));
     }
-    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 1 });
+    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 1, parts_before: 4 });
     none_is_answered();
-    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 2 });
+    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 2, parts_before: 4 });
     let [list, part] = waiting.map(|(waits, _)| waits.join().unwrap());
     assert!(
         list.text().contains("v/9/1.ts\"\n#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"v/9/2.ts\""),
@@ -83,6 +83,24 @@ fn playlist_and_part_are_waited_for() {
         list.text()
     );
     assert_eq!((part.status, part.body.len()), (200, 376));
+}
+
+#[test]
+fn part_behind_the_last_one_of_its_segment_is_the_first_of_the_next() {
+    let site = grown_to(0);
+    let (_web, address, _) = serve(&site, WebLimits::default());
+    let mut client = Client::to(address);
+    client.send(format!("GET {LIST}?_HLS_msn=8&_HLS_part=4 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let waits = spawn(move || client.response(false));
+    while site.live_edge.0.receiver_count() < 1 {
+        assert!(!waits.is_finished(), "it was answered");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(Client::to(address).get("/live/film/v/8/4.ts").status, 404, "the segment gets no more parts");
+    assert!(!waits.is_finished(), "it was answered");
+    site.live_edge.0.send_replace(LiveEdge { segment: 9, parts: 1, parts_before: 4 });
+    let list = waits.join().unwrap().text().to_owned();
+    assert!(list.ends_with("#EXT-X-PRELOAD-HINT:TYPE=PART,URI=\"v/9/1.ts\"\n"), "{list}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ pub(crate) struct GrowingEdge(pub(crate) watch::Sender<LiveEdge>);
 
 impl Default for GrowingEdge {
     fn default() -> Self {
-        Self(watch::Sender::new(LiveEdge { segment: 9, parts: 0 }))
+        Self(watch::Sender::new(LiveEdge { segment: 9, parts: 0, parts_before: 4 }))
     }
 }
 
@@ -442,6 +442,7 @@ impl Site for MadeUp {
             pieces,
             growing: parts(9, self.live_edge.0.borrow().parts),
             is_growing_discontinuous: false,
+            longest: MediaTicks(180_000),
         })
     }
 

@@ -29,6 +29,7 @@ use millrace_offload::{KernelTx, KernelTxConfig, UdpPorts, bind_ports};
 use millrace_rights::Gate;
 use millrace_store::cache::{Cache, CacheConfig, CacheHandle, CacheStats};
 use millrace_store::disk::ReadFaults;
+use millrace_store::format::Uuid;
 use millrace_store::transform::Transforms;
 use millrace_store::volume::Volume;
 use millrace_tls::Relay;
@@ -124,11 +125,11 @@ pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> 
     tls::print_rtsps(relay.as_ref(), &hosts.kernel);
     access::print(&listening, hosts.offload.as_deref(), &gate.policy());
     let base_url = invite::base_url(&hosts.first, address.port());
-    let titles = Arc::clone(&open_titles);
+    let (titles, volume_id) = (Arc::clone(&open_titles), volume.superblock().volume);
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let aside = start_aside(args, library, &control, &listening)?;
+    let aside = start_aside(args, library, &control, (&listening, volume_id))?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
     let watchdog = Watchdog::of_environment(&loads(&meters), control.rounds(), beats(web.as_ref()));
     notify::ready();
@@ -250,10 +251,10 @@ fn start_aside(
     args: &ServeArgs,
     library: Option<Arc<LibraryNode>>,
     control: &ControlHandle,
-    listening: &[Listening],
+    (listening, id): (&[Listening], Uuid),
 ) -> anyhow::Result<[(Option<Worker>, Duration); 3]> {
     let announcing = args.announce(control.asker())?;
-    let services = args.announce_services(listening)?;
+    let services = args.announce_services(listening, id)?;
     let library = library.map(|library| library.start(control.asker())).transpose();
     let library = library.context("thread of the library")?;
     Ok([(announcing, SAP_STOP), (services, MDNS_STOP * 2), (library, LIBRARY_STOP)])

@@ -129,9 +129,7 @@ fn rules(args: &ServeArgs) -> ProcessRules {
 }
 
 fn reads(args: &ServeArgs) -> Vec<PathBuf> {
-    let mut reads = args.absolute_folders();
-    // A disk that is mounted again is another directory; the one above its mount point stays.
-    reads.extend(args.folders.iter().filter_map(|folder| above_mount(folder)));
+    let mut reads: Vec<_> = args.absolute_folders().iter().flat_map(|folder| read_places(folder)).collect();
     if args.follow_symlinks {
         reads.push("/".into());
     }
@@ -149,7 +147,7 @@ fn reads(args: &ServeArgs) -> Vec<PathBuf> {
         reads.extend(items.iter().filter_map(file_of).flat_map(|file| around(&file)));
     }
     match args.library.library.as_ref().map(|url| library_url("--library", url)) {
-        Some(Ok(LibraryUrl::Directory(dir))) => reads.push(dir),
+        Some(Ok(LibraryUrl::Directory(dir))) => reads.extend(read_places(&dir)),
         Some(_) => reads.extend(aws_files()),
         None => {}
     }
@@ -206,6 +204,15 @@ fn places_of(dir: &Path) -> Vec<PathBuf> {
     // It may be a mount point on which nothing is mounted.
     let above = found.is_ok().then(|| parent(there)).flatten();
     above.into_iter().chain([there.to_path_buf()]).collect()
+}
+
+/// A directory that is read. A disk that is mounted again is another directory; the one above its mount point stays, and so does the one
+/// in which a missing directory may appear.
+fn read_places(dir: &Path) -> Vec<PathBuf> {
+    if !dir.is_dir() {
+        return places_of(dir).into_iter().filter(|place| !is_shared(place)).collect();
+    }
+    above_mount(dir).into_iter().chain([dir.to_path_buf()]).collect()
 }
 
 /// The directory above the mount point that a directory is below, unless it has files of many purposes.

@@ -116,8 +116,8 @@ pub(super) fn live(channel: &LiveChannel, streams: usize, casts: &[CastStatus]) 
 
 /// The segments of a live title.
 pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
-    let (HeldSegments { segments, breaks_before, growing, is_growing_discontinuous }, listed) =
-        channel.segments();
+    let (held, listed) = channel.segments();
+    let HeldSegments { segments, breaks_before, growing, is_growing_discontinuous, longest } = held;
     let bytes = channel.packet_bytes();
     let piece = |segment: LiveSegment| LivePiece {
         number: segment.number,
@@ -136,6 +136,7 @@ pub(super) fn live_window(channel: &Arc<LiveChannel>) -> LiveWindow {
         pieces: segments.into_iter().map(piece).collect(),
         growing,
         is_growing_discontinuous,
+        longest,
     }
 }
 

@@ -274,6 +274,7 @@ mod tests {
                 "burst",
                 "busy-burst",
                 "smooth",
+                "sandbox",
                 "read",
                 "max-damaged",
                 "admission",

@@ -178,6 +178,14 @@ impl Server {
         }
     }
 
+    /// The first line since the start that contains `text`.
+    pub fn find(&mut self, text: &str, limit: Duration) -> String {
+        match self.said(text).into_iter().next() {
+            Some(line) => line,
+            None => self.wait_for(text, limit),
+        }
+    }
+
     /// Returns all lines up to now that contain `text`.
     pub fn said(&mut self, text: &str) -> Vec<String> {
         self.log.extend(self.lines.try_iter());
