@@ -312,10 +312,15 @@ fn loaders() -> Vec<PathBuf> {
 
 /// An error in words, with a remedy if it may come from the rules: they hold for the files that the settings named at the start.
 pub fn explain(text: String) -> String {
-    match IS_CONFINED.load(Ordering::Relaxed) && text.contains("Permission denied") {
+    match IS_CONFINED.load(Ordering::Relaxed) && is_denial(&text) {
         true => text + REMEDY,
         false => text,
     }
+}
+
+fn is_denial(text: &str) -> bool {
+    // SQLite has words of its own.
+    ["Permission denied", "unable to open database file"].iter().any(|words| text.contains(words))
 }
 
 /// An error of starting a program: one that was installed or replaced after the start is not the one that may be run.
@@ -327,7 +332,7 @@ pub(crate) fn explain_start(error: io::Error) -> io::Error {
 }
 
 const REMEDY: &str =
-    "; the sandbox admits what was there when the server started: restart the server if this is newer";
+    "; if its permissions are right, the sandbox has closed it, which admits what was there at the start: restart the server, or use --sandbox off";
 
 #[cfg(test)]
 #[path = "confine_tests.rs"]

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 use crate::certificates::{CertificateError, content};
 
 /// Where systems keep the authorities that they trust: Debian, Arch; Fedora, RHEL; openSUSE; Alpine and BSDs.
-const SYSTEM_FILES: [&str; 4] = [
+pub const SYSTEM_FILES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",

@@ -35,7 +35,7 @@ mod totals;
 
 pub use accept::Acceptor;
 pub use certificates::{CertificateError, Certificates};
-pub use client::{ClientStream, ConnectError, Trust};
+pub use client::{ClientStream, ConnectError, SYSTEM_FILES, Trust};
 pub use relay::{Relay, Relayed};
 pub use tokio_rustls::server::TlsStream;
 pub use totals::{TlsCounters, Totals};

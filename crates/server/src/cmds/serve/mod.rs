@@ -450,7 +450,7 @@ impl ServeArgs {
 
 /// Serves until a signal comes. `values` are those that `args` were made of.
 pub(crate) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> {
-    run::run(args, values)
+    run::run(args, values).map_err(sandbox::explain_error)
 }
 
 #[cfg(test)]

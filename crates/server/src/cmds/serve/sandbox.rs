@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use millrace_make::confine::{Enforcement, FileRules, ProcessRules};
+use millrace_make::confine::{Enforcement, FileRules, ProcessRules, explain};
 use millrace_make::ingest::Sandbox;
 use millrace_objects::LibraryUrl;
 use millrace_store::blocking::{Timeout, send_to};
+use millrace_tls::SYSTEM_FILES;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 use super::user::FOR_XDP;
@@ -36,6 +37,13 @@ const STORE_MODE: u32 = 0o750;
 
 /// Device of TUN interfaces.
 const TUN: &str = "/dev/net/tun";
+
+/// Files of the resolver, which may be links.
+const RESOLVER_FILES: [&str; 4] =
+    ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
+
+/// Links in a path that are followed, as many as the kernel follows (path_resolution(7)).
+const MAX_LINKS: usize = 40;
 
 /// Directories of files for many purposes. A rule for one file there is for the file alone.
 const SHARED_DIRS: [&str; 10] =
@@ -71,7 +79,26 @@ pub(super) fn confine(args: &ServeArgs) -> anyhow::Result<()> {
         }
         Some(what) => tracing::warn!("sandbox: {what}"),
     }
+    for file in replaced_alone(args) {
+        tracing::info!(
+            "sandbox: the directory of {} is closed because it has files for many purposes: restart the server after that file was replaced",
+            file.display()
+        );
+    }
     Ok(())
+}
+
+/// An error of the start, with the remedy if it may come from the rules.
+pub(super) fn explain_error(error: anyhow::Error) -> anyhow::Error {
+    let text = format!("{error:#}");
+    let explained = explain(text.clone());
+    if explained == text { error } else { anyhow::Error::msg(explained) }
+}
+
+/// Settings and certificates that are read again while the server runs, where only the file of now is admitted.
+fn replaced_alone(args: &ServeArgs) -> impl Iterator<Item = &Path> {
+    let files = args.config.as_deref().into_iter().chain(args.tls.files());
+    files.filter(|file| way_to(file).iter().any(|dir| is_shared(dir) && dir != Path::new("/etc")))
 }
 
 /// The rules that are not enforced, in words.
@@ -138,6 +165,7 @@ fn reads(args: &ServeArgs) -> Vec<PathBuf> {
     reads.extend(files.flat_map(around));
     reads.extend(args.transforms.iter().flat_map(|text| modules(text)).flat_map(around));
     reads.extend(std::env::var_os("SSL_CERT_FILE").iter().flat_map(|file| around(Path::new(file))));
+    reads.extend(RESOLVER_FILES.iter().chain(&SYSTEM_FILES).flat_map(|file| around(Path::new(file))));
     for channel in &args.channels {
         if let ItemList::Playlist(path) = &channel.list {
             reads.extend(around(path));
@@ -156,9 +184,15 @@ fn reads(args: &ServeArgs) -> Vec<PathBuf> {
 
 fn writes(args: &ServeArgs, uses_xdp: bool) -> Vec<PathBuf> {
     let mut writes = member_dirs(&args.store);
+    // A part of the store may be a link to another disk.
+    let entries = writes.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+    let links = entries.map(|entry| entry.path()).filter(|path| path.is_symlink() && path.is_dir());
+    writes.extend(links.filter_map(|link| link.canonicalize().ok()).collect::<Vec<_>>());
     // These files are replaced as a whole, which is a change of their directory.
     let files = [args.rights.file(), args.stats.as_deref(), args.tcp.tcp_socket.as_deref()];
-    writes.extend(files.into_iter().flatten().filter_map(parent));
+    for file in files.into_iter().flatten() {
+        writes.extend(way_to(file).into_iter().filter(|dir| !is_shared(dir)).chain(parent(file)));
+    }
     if uses_xdp && let Some(dir) = egress::figures_dir() {
         // Without it the measurement is made again at the next start.
         let _ = fs::create_dir_all(&dir);
@@ -206,13 +240,29 @@ fn places_of(dir: &Path) -> Vec<PathBuf> {
     above.into_iter().chain([there.to_path_buf()]).collect()
 }
 
-/// A directory that is read. A disk that is mounted again is another directory; the one above its mount point stays, and so does the one
-/// in which a missing directory may appear.
+/// A directory that is read, and where another may take its place: a disk that is mounted again or later, a new target of a link. The one
+/// above it stays.
 fn read_places(dir: &Path) -> Vec<PathBuf> {
-    if !dir.is_dir() {
-        return places_of(dir).into_iter().filter(|place| !is_shared(place)).collect();
+    let places = if dir.is_dir() { way_to(dir) } else { places_of(dir) };
+    let places = places.into_iter().filter(|place| !is_shared(place));
+    places.chain(above_mount(dir)).chain([dir.to_path_buf()]).collect()
+}
+
+/// The directories in which a path leads on: of each link in it, and of the file at its end.
+fn way_to(path: &Path) -> Vec<PathBuf> {
+    let Ok(mut path) = std::path::absolute(path) else { return Vec::new() };
+    let mut dirs = Vec::new();
+    for _ in 0..MAX_LINKS {
+        let link = path.ancestors().filter_map(|part| Some((part.to_path_buf(), fs::read_link(part).ok()?))).last();
+        let Some((link, target)) = link else { break };
+        let Some(dir) = link.parent() else { break };
+        let rest = path.strip_prefix(&link).unwrap_or(Path::new(""));
+        let next = dir.join(target);
+        dirs.push(dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf()));
+        path = if rest.as_os_str().is_empty() { next } else { next.join(rest) };
     }
-    above_mount(dir).into_iter().chain([dir.to_path_buf()]).collect()
+    dirs.extend(path.canonicalize().unwrap_or(path).parent().map(Path::to_path_buf));
+    dirs
 }
 
 /// The directory above the mount point that a directory is below, unless it has files of many purposes.
@@ -235,15 +285,13 @@ fn parent(path: &Path) -> Option<PathBuf> {
     path.parent().map(Path::to_path_buf)
 }
 
-/// A file, and the directories in which another of its name may take its place: its own, and that of the file which it leads to.
+/// A file, and the directories in which another of its name may take its place.
 fn around(file: &Path) -> Vec<PathBuf> {
     // A pipe is read once.
     if fs::metadata(file).is_ok_and(|meta| !meta.is_file()) {
         return Vec::new();
     }
-    let real = file.canonicalize().ok();
-    let dirs = [Some(file), real.as_deref()].into_iter().flatten().filter_map(parent);
-    dirs.filter(|dir| !is_shared(dir)).chain([file.to_path_buf()]).collect()
+    way_to(file).into_iter().filter(|dir| !is_shared(dir)).chain([file.to_path_buf()]).collect()
 }
 
 /// The modules of a transformation (`NAME=STEP+STEP`).
@@ -285,6 +333,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert_eq!(around(&link), [dir.join("live"), dir.join("archive"), link]);
+        // A link on the way is replaced too.
+        std::os::unix::fs::symlink("archive", dir.join("current")).unwrap();
+        let there = dir.join("current/cert1.pem");
+        assert_eq!(around(&there), [dir.clone(), dir.join("archive"), there]);
         // A directory of many purposes is not.
         assert_eq!(around(Path::new("/etc/hostname.none")), [Path::new("/etc/hostname.none")]);
         assert_eq!(around(Path::new("/dev/null")), Vec::<PathBuf>::new());
@@ -302,6 +354,22 @@ mod tests {
         let places = places_of(&there);
         assert_eq!(places[..2], [there.clone(), dir.join("b")]);
         assert_eq!(places_of(Path::new("/none/store")), [Path::new("/")]);
+    }
+
+    #[test]
+    fn folder_is_admitted_where_another_may_take_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let (films, link) = (dir.join("disks/a/films"), dir.join("links/films"));
+        for made in [&films, &dir.join("links")] {
+            fs::create_dir_all(made).unwrap();
+        }
+        std::os::unix::fs::symlink(&films, &link).unwrap();
+        let has = |dir: &Path, place: &Path| read_places(dir).iter().any(|found| found == place);
+        assert!(has(&films, &films) && has(&films, &dir.join("disks/a")));
+        assert!(has(&link, &dir.join("links")) && has(&link, &dir.join("disks/a")));
+        assert!(has(&dir.join("later/films"), &dir), "it may be made");
+        assert!(!has(Path::new("/usr/share"), Path::new("/usr")));
     }
 
     #[test]
