@@ -331,8 +331,7 @@ pub(crate) fn explain_start(error: io::Error) -> io::Error {
     }
 }
 
-const REMEDY: &str =
-    "; if its permissions are right, the sandbox has closed it, which admits what was there at the start: restart the server, or use --sandbox off";
+const REMEDY: &str = "; if its permissions are right, the sandbox has closed it, which admits what was there at the start: restart the server, or use --sandbox off";
 
 #[cfg(test)]
 #[path = "confine_tests.rs"]

@@ -13,7 +13,15 @@ const SET_SIGNAL: libc::c_int = 10;
 /// File systems of other machines and of programs (statfs(2)): NFS, CIFS, SMB 1 and 2, FUSE, 9P, Ceph, AFS and GFS2. They refuse a lease because they
 /// have no right to the file themselves at the moment, whether it is written or not.
 const REMOTE: [u32; 9] = [
-    0x6969, 0xff53_4d42, 0x517b, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400, 0x5346_414f, 0x0116_1970,
+    0x6969,
+    0xff53_4d42,
+    0x517b,
+    0xfe53_4d42,
+    0x6573_5546,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+    0x0116_1970,
 ];
 
 /// Returns whether a program of this machine has the file open for writing.

@@ -39,8 +39,7 @@ const STORE_MODE: u32 = 0o750;
 const TUN: &str = "/dev/net/tun";
 
 /// Files of the resolver, which may be links.
-const RESOLVER_FILES: [&str; 4] =
-    ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
+const RESOLVER_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
 
 /// Links in a path that are followed, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -253,7 +252,8 @@ fn way_to(path: &Path) -> Vec<PathBuf> {
     let Ok(mut path) = std::path::absolute(path) else { return Vec::new() };
     let mut dirs = Vec::new();
     for _ in 0..MAX_LINKS {
-        let link = path.ancestors().filter_map(|part| Some((part.to_path_buf(), fs::read_link(part).ok()?))).last();
+        let link =
+            path.ancestors().filter_map(|part| Some((part.to_path_buf(), fs::read_link(part).ok()?))).last();
         let Some((link, target)) = link else { break };
         let Some(dir) = link.parent() else { break };
         let rest = path.strip_prefix(&link).unwrap_or(Path::new(""));
