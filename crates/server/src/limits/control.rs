@@ -194,6 +194,8 @@ pub const WATCHDOG_LOOK_NS: u64 = 500_000_000;
 pub const WATCHDOG_MIN_STALL_NS: u64 = 2 * NS_PER_S;
 /// Callers of the API that wait for a reload at once: operators and their programs. All of them get the outcome of the next one.
 pub const MAX_WAITING_RELOADS: usize = 16;
+/// Links in a path that are followed, as many as the kernel follows (path_resolution(7)).
+pub const MAX_PATH_LINKS: usize = 40;
 /// Characters of a host's name: with `millrace-` or `Millrace on ` before it and the server's number behind it, it fits into the 63 of a label (RFC
 /// 1035 section 2.3.4).
 pub const MAX_HOST_LABEL: usize = 40;

@@ -17,6 +17,7 @@ use super::{ReadChoice, SandboxChoice, ServeArgs};
 use crate::cast::{CastItem, ItemList};
 use crate::cmds::objects::library_url;
 use crate::cmds::{NewStoreArgs, egress, is_no_store};
+use crate::limits::control::MAX_PATH_LINKS;
 
 /// Capabilities that are kept where the server has them: files of other users, leases on them (whether a film is being written), large
 /// socket buffers, low ports of live sources, locked memory.
@@ -40,9 +41,6 @@ const TUN: &str = "/dev/net/tun";
 
 /// Files of the resolver, which may be links.
 const RESOLVER_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
-
-/// Links in a path that are followed, as many as the kernel follows (path_resolution(7)).
-const MAX_LINKS: usize = 40;
 
 /// Directories of files for many purposes. A rule for one file there is for the file alone.
 const SHARED_DIRS: [&str; 10] =
@@ -251,7 +249,7 @@ fn read_places(dir: &Path) -> Vec<PathBuf> {
 fn way_to(path: &Path) -> Vec<PathBuf> {
     let Ok(mut path) = std::path::absolute(path) else { return Vec::new() };
     let mut dirs = Vec::new();
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_PATH_LINKS {
         let link =
             path.ancestors().filter_map(|part| Some((part.to_path_buf(), fs::read_link(part).ok()?))).last();
         let Some((link, target)) = link else { break };
