@@ -43,8 +43,9 @@ const TUN: &str = "/dev/net/tun";
 const RESOLVER_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
 
 /// Directories of files for many purposes. A rule for one file there is for the file alone.
-const SHARED_DIRS: [&str; 10] =
-    ["/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/dev", "/proc"];
+const SHARED_DIRS: [&str; 12] = [
+    "/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/var/lib", "/run", "/dev", "/proc",
+];
 
 /// Confines the process, and all threads and programs that it starts from now on.
 ///
@@ -275,7 +276,8 @@ fn above_mount(dir: &Path) -> Option<PathBuf> {
 /// Whether a directory has files of many purposes.
 fn is_shared(dir: &Path) -> bool {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    SHARED_DIRS.iter().any(|shared| dir == Path::new(shared)) || home.as_deref() == Some(dir)
+    let is_home = home.as_deref() == Some(dir) || dir.parent() == Some(Path::new("/home"));
+    is_home || SHARED_DIRS.iter().any(|shared| dir == Path::new(shared))
 }
 
 fn parent(path: &Path) -> Option<PathBuf> {
