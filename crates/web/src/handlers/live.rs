@@ -43,7 +43,7 @@ pub(crate) async fn playlist(routed: RoutedRequest<'_>, seen: &SeenBy) -> Result
         && let Some((segment, part)) = wanted_part(routed.request)?
     {
         let is_there = |edge: &LiveEdge| edge.has(segment, part);
-        let is_near = wait(seen, &found.name, (segment, part), is_there).await.ok_or_else(no_title)?;
+        let is_near = wait(seen, &found.name, segment, part, is_there).await.ok_or_else(no_title)?;
         if !is_near {
             return Err(Answer::error(400, "the part is too far ahead; load the playlist without _HLS_msn"));
         }
@@ -87,7 +87,8 @@ fn wanted_part(request: &Request) -> Result<Option<(u32, Option<u32>)>, Answer> 
 async fn wait(
     seen: &SeenBy,
     title: &str,
-    (segment, part): (u32, Option<u32>),
+    segment: u32,
+    part: Option<u32>,
     is_there: impl Fn(&LiveEdge) -> bool,
 ) -> Option<bool> {
     let name = shown(seen, title)?;
@@ -190,7 +191,7 @@ pub(crate) async fn part(routed: RoutedRequest<'_>, seen: &SeenBy) -> Answer {
     if of_version().is_some() {
         // A segment that is complete gets no more parts.
         let is_decided = |edge: &LiveEdge| edge.segment > number || edge.has(number, Some(found.part));
-        wait(seen, &found.name, (number, Some(found.part)), is_decided).await;
+        wait(seen, &found.name, number, Some(found.part), is_decided).await;
     }
     let part = of_version().and_then(|window| {
         let is_growing = window.pieces.last().map_or(0, |piece| piece.number.wrapping_add(1)) == number;

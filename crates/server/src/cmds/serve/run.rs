@@ -129,7 +129,7 @@ pub(super) fn run(args: &ServeArgs, values: Values) -> anyhow::Result<ExitCode> 
     let librarian = librarian(args.library_settings(), volume, open_titles, base_url);
     let ready_url = format!("rtsp://{address}/").replace("[::]", "localhost").replace("0.0.0.0", "127.0.0.1");
     let librarian = librarian.start(first, move || println!("ready {ready_url}"))?;
-    let aside = start_aside(args, library, &control, (&listening, volume_id))?;
+    let aside = start_aside(args, library, &control, &listening, volume_id)?;
     let makers = start_makers(maker, web.is_some().then_some(pictures), aside)?;
     let watchdog = Watchdog::of_environment(&loads(&meters), control.rounds(), beats(web.as_ref()));
     notify::ready();
@@ -251,7 +251,8 @@ fn start_aside(
     args: &ServeArgs,
     library: Option<Arc<LibraryNode>>,
     control: &ControlHandle,
-    (listening, id): (&[Listening], Uuid),
+    listening: &[Listening],
+    id: Uuid,
 ) -> anyhow::Result<[(Option<Worker>, Duration); 3]> {
     let announcing = args.announce(control.asker())?;
     let services = args.announce_services(listening, id)?;

@@ -43,9 +43,8 @@ const TUN: &str = "/dev/net/tun";
 const RESOLVER_FILES: [&str; 4] = ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf"];
 
 /// Directories of files for many purposes. A rule for one file there is for the file alone.
-const SHARED_DIRS: [&str; 12] = [
-    "/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/var/lib", "/run", "/dev", "/proc",
-];
+const SHARED_DIRS: [&str; 12] =
+    ["/", "/etc", "/home", "/root", "/tmp", "/var/tmp", "/usr", "/var", "/var/lib", "/run", "/dev", "/proc"];
 
 /// Confines the process, and all threads and programs that it starts from now on.
 ///
@@ -182,10 +181,6 @@ fn reads(args: &ServeArgs) -> Vec<PathBuf> {
 
 fn writes(args: &ServeArgs, uses_xdp: bool) -> Vec<PathBuf> {
     let mut writes = member_dirs(&args.store);
-    // A part of the store may be a link to another disk.
-    let entries = writes.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
-    let links = entries.map(|entry| entry.path()).filter(|path| path.is_symlink() && path.is_dir());
-    writes.extend(links.filter_map(|link| link.canonicalize().ok()).collect::<Vec<_>>());
     // These files are replaced as a whole, which is a change of their directory.
     let files = [args.rights.file(), args.stats.as_deref(), args.tcp.tcp_socket.as_deref()];
     for file in files.into_iter().flatten() {
@@ -217,6 +212,11 @@ fn member_dirs(store: &NewStoreArgs) -> Vec<PathBuf> {
     let is_volume = found.len().max(named.len()) > 1;
     let mut dirs: Vec<_> = found.into_iter().map(|slot| slot.dir).chain(named).collect();
     if !is_volume {
+        // A part of a store in one directory may be a link to another disk.
+        let entries = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+        let links = entries.map(|entry| entry.path()).filter(|path| path.is_symlink() && path.is_dir());
+        let targets: Vec<_> = links.filter_map(|link| link.canonicalize().ok()).collect();
+        dirs.extend(targets);
         return dirs;
     }
     dirs.sort();
