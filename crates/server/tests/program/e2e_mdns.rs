@@ -53,7 +53,9 @@ fn find(browser: &ServiceDaemon, kind: &str, ports: [u16; 2]) -> (Receiver<Servi
             names[at] = Some(found.fullname);
         }
     }
-    (events, names.map(Option::unwrap))
+    let names = names.map(Option::unwrap);
+    assert_ne!(names[0], names[1], "no responder has to give one of them another name");
+    (events, names)
 }
 
 #[test]
