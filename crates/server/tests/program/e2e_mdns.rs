@@ -24,7 +24,7 @@ fn until<T>(events: &Receiver<ServiceEvent>, what: &str, pick: impl Fn(ServiceEv
 }
 
 /// A server in a network namespace, with ports of its own.
-fn serve(host: &Netns, store: &Path, [rtsp, http]: [u16; 2]) -> Server {
+fn serve(host: &Netns, store: &Path, [http, rtsp]: [u16; 2]) -> Server {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &host.name, env!("CARGO_BIN_EXE_millrace"), "serve", "--mdns"]);
     command.args(["--listen", &format!("0.0.0.0:{rtsp}"), "--http", &format!("0.0.0.0:{http}")]);
@@ -33,29 +33,21 @@ fn serve(host: &Netns, store: &Path, [rtsp, http]: [u16; 2]) -> Server {
     Server::spawn(command)
 }
 
-/// Browses for services of a type until two are found, at these ports; returns their names, in the order of the ports.
-fn find(browser: &ServiceDaemon, kind: &str, ports: [u16; 2]) -> (Receiver<ServiceEvent>, [String; 2]) {
-    let events = browser.browse(kind).unwrap();
-    let mut names = [None, None];
-    while names.iter().any(Option::is_none) {
-        let found = until(&events, kind, |event| match event {
-            ServiceEvent::ServiceResolved(found) => Some(found),
-            _ => None,
-        });
-        assert!(found.fullname.starts_with("Millrace on "), "{found:?}");
-        let addresses: Vec<String> = found.addresses.iter().map(|it| it.to_ip_addr().to_string()).collect();
-        assert!(!addresses.contains(&"127.0.0.1".to_owned()), "{addresses:?}");
-        let path = kind.starts_with("_http").then_some("/");
-        assert_eq!(found.txt_properties.get_property_val_str("path"), path, "{found:?}");
+/// Waits for the service at this port; returns its name.
+fn find(events: &Receiver<ServiceEvent>, kind: &str, port: u16) -> String {
+    let found = until(events, kind, |event| match event {
         // Addresses come in messages of their own.
-        if addresses.contains(&"10.92.0.1".to_owned()) {
-            let at = ports.iter().position(|port| *port == found.port).expect("a port of ours");
-            names[at] = Some(found.fullname);
+        ServiceEvent::ServiceResolved(found) if found.port == port && !found.addresses.is_empty() => {
+            Some(found)
         }
-    }
-    let names = names.map(Option::unwrap);
-    assert_ne!(names[0], names[1], "no responder has to give one of them another name");
-    (events, names)
+        _ => None,
+    });
+    assert!(found.fullname.starts_with("Millrace on "), "{found:?}");
+    let addresses: Vec<String> = found.addresses.iter().map(|it| it.to_ip_addr().to_string()).collect();
+    assert!(!addresses.contains(&"127.0.0.1".to_owned()), "{addresses:?}");
+    let path = kind.starts_with("_http").then_some("/");
+    assert_eq!(found.txt_properties.get_property_val_str("path"), path, "{found:?}");
+    found.fullname
 }
 
 #[test]
@@ -72,23 +64,34 @@ fn announced_servers_of_one_machine_are_found_by_another_host_until_each_ends() 
     }
     [&host, &client].iter().for_each(|host| host.wait_until_up("eth0"));
     let dir = tempfile::tempdir().unwrap();
-    let mut servers = [("a", [8554, 8080]), ("b", [8654, 8180])]
-        .map(|(store, ports)| serve(&host, &dir.path().join(store), ports));
     client.inside(|| {
         // Its thread gets this thread's network.
         let browser = ServiceDaemon::new().unwrap();
-        let services = [("_http._tcp.local.", [8080, 8180]), ("_rtsp._tcp.local.", [8554, 8654])]
-            .map(|(kind, ports)| find(&browser, kind, ports));
-        // The one that stays is not taken back with the other.
-        for (at, server) in servers.iter_mut().enumerate().rev() {
-            assert!(server.interrupt());
-            for (events, names) in &services {
-                let gone = until(events, "the end of the announcement", |event| match event {
-                    ServiceEvent::ServiceRemoved(_, name) => Some(name),
-                    _ => None,
-                });
-                assert_eq!(gone, names[at]);
-            }
+        let kinds = ["_http._tcp.local.", "_rtsp._tcp.local."];
+        let services = kinds.map(|kind| (kind, browser.browse(kind).unwrap()));
+        // The second comes when the first has its name.
+        let servers = [("a", [8080, 8554]), ("b", [8180, 8654])].map(|(store, ports)| {
+            let server = serve(&host, &dir.path().join(store), ports);
+            let found = services.iter().zip(ports).map(|((kind, events), port)| find(events, kind, port));
+            (found.collect::<Vec<_>>(), server)
+        });
+        let [(stays, mut first), (goes, mut second)] = servers;
+        assert!(second.interrupt());
+        for ((_, events), (goes, stays)) in services.iter().zip(goes.iter().zip(&stays)) {
+            until(events, "the end of the announcement", |event| match event {
+                ServiceEvent::ServiceRemoved(_, name) => {
+                    assert_ne!(&name, stays, "the server that stays is not taken back with the other");
+                    (&name == goes).then_some(())
+                }
+                _ => None,
+            });
+        }
+        assert!(first.interrupt());
+        for ((_, events), stays) in services.iter().zip(&stays) {
+            until(events, "the end of the announcement", |event| match event {
+                ServiceEvent::ServiceRemoved(_, name) => (&name == stays).then_some(()),
+                _ => None,
+            });
         }
         browser.shutdown().unwrap();
     });
