@@ -1,5 +1,6 @@
 //! `--mdns`: a server is found by another host, with its ports, and is listed no longer when it has ended.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -35,10 +36,12 @@ fn serve(host: &Netns, store: &Path, [http, rtsp]: [u16; 2]) -> Server {
 
 /// Waits for the service at this port; returns its name.
 fn find(events: &Receiver<ServiceEvent>, kind: &str, port: u16) -> String {
+    let host = "10.92.0.1".parse::<IpAddr>().unwrap();
     let found = until(events, kind, |event| match event {
         // Addresses come in messages of their own.
-        ServiceEvent::ServiceResolved(found) if found.port == port && !found.addresses.is_empty() => {
-            Some(found)
+        ServiceEvent::ServiceResolved(found) => {
+            let is_whole = found.addresses.iter().any(|it| it.to_ip_addr() == host);
+            (found.port == port && is_whole).then_some(found)
         }
         _ => None,
     });
