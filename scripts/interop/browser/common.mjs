@@ -65,6 +65,13 @@ export function checkNumbers(shown, what) {
 export const picturesTo = (page, end) =>
   page.evaluate(([end, patience]) => globalThis.picturesTo(end, patience), [end, 2 * PATIENCE_MS]);
 export const video = (page, what) => page.evaluate((what) => document.querySelector('video')[what], what);
+
+// Waits until `is` holds in the page for `argument`, and names what did not happen.
+export const until = (page, what, is, argument) => page.waitForFunction(is, argument).catch(async () => {
+  const state = ['currentTime', 'readyState', 'paused', 'seeking'];
+  const values = await page.evaluate((state) => state.map((name) => `${name} ${document.querySelector('video')[name]}`).join(', '), state);
+  throw new Error(`not within ${PATIENCE_MS / 1000} s: ${what} (${values})`);
+});
 export const hasReached = (page, time) =>
   page.waitForFunction((time) => document.querySelector('video').currentTime >= time, time, { timeout: PATIENCE_MS });
 

@@ -320,7 +320,9 @@ function failed(why) {
 
 function playWith(Hls, title, source) {
   const lacking = lackingAudio(title);
-  const hls = new Hls({ enableWorker: false, backBufferLength: 60, ...(lacking.length && { pLoader: picturesOnly(Hls) }) });
+  // A viewer of a live title that has fallen behind catches up, too little faster to be heard.
+  const fastest = title.isLive ? 1.1 : 1;
+  const hls = new Hls({ enableWorker: false, backBufferLength: 60, maxLiveSyncPlaybackRate: fastest, ...(lacking.length && { pLoader: picturesOnly(Hls) }) });
   playing.hls = hls;
   const hint = lacking.length ? 'This browser cannot decode ' + lacking.join(' and ') + ', so there is no sound. Use another player: see the addresses below.' : '';
   if (hint) failed(hint);
@@ -329,6 +331,8 @@ function playWith(Hls, title, source) {
     begin();
   });
   hls.on(Hls.Events.LEVEL_SWITCHED, showLevels);
+  // The newest place moves on while a player that waits for media stands still.
+  hls.on(Hls.Events.LEVEL_UPDATED, showRewind);
   const showSounds = () => {
     const sounds = hls.audioTracks.map((track, number) => [number, track.name || track.lang || 'Sound ' + (number + 1)]);
     choices('sound', sounds, hls.audioTrack);
