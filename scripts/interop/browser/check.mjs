@@ -39,7 +39,7 @@ try {
   const newPage = async (isWatched) => {
     const page = await context.newPage();
     if (isWatched) {
-      page.on('console', (message) => { if (message.type() === 'error') complaints.push(`console: ${message.text()}`); });
+      page.on('console', (message) => { if (message.type() === 'error') complaints.push(`console: ${message.text()} (${message.location().url})`); });
       page.on('pageerror', (error) => complaints.push(`error in the page: ${error}`));
     }
     return page;

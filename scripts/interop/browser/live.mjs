@@ -1,5 +1,6 @@
 // A live title: it is watched, recorded, rewound, and left for its newest place again.
-import { check, figures, pageUrl, PATIENCE_MS, title, until, video } from './common.mjs';
+import { spawn } from 'node:child_process';
+import { check, figures, pageUrl, PATIENCE_MS, until, video } from './common.mjs';
 
 // How far behind the newest part the playlist asks players to stay. How near a player comes on this machine is a figure, not a verdict.
 const MOST_LATENCY_S = 2;
@@ -7,11 +8,14 @@ const MOST_LATENCY_S = 2;
 // Rewinding is offered from twenty seconds on, behind the three segments that players keep away from the newest one.
 const REWIND_MS = 60_000;
 
-// Brings a film again and again as live media, until it is told to stop: the server takes it no faster than it plays.
-async function bring(context, isOver) {
-  const film = await (await context.request.get(new URL(`titles/${title}.ts`, pageUrl).href)).body();
-  const body = new ReadableStream({ pull: (media) => (isOver() ? media.close() : media.enqueue(film)) });
-  return fetch(new URL('live/studio', pageUrl), { method: 'PUT', body, duplex: 'half' });
+// Brings what an encoder makes, until it is told to stop.
+function bring() {
+  const pictures = ['-re', '-f', 'lavfi', '-i', 'testsrc2=size=320x180:rate=25', '-re', '-f', 'lavfi', '-i', 'sine=frequency=440'];
+  const codecs = ['-c:v', 'libx264', '-preset', 'ultrafast', '-tune', 'zerolatency', '-pix_fmt', 'yuv420p', '-g', '50', '-c:a', 'aac'];
+  const to = ['-f', 'mpegts', '-method', 'PUT', new URL('live/studio', pageUrl).href];
+  const ffmpeg = spawn('ffmpeg', ['-v', 'error', ...pictures, ...codecs, ...to], { stdio: ['pipe', 'inherit', 'inherit'] });
+  const ended = new Promise((resolve) => ffmpeg.on('exit', resolve));
+  return { ffmpeg, ended };
 }
 
 const isAtEdge = () => {
@@ -20,8 +24,17 @@ const isAtEdge = () => {
 };
 
 export async function checkLive(page) {
-  let isOver = false;
-  const brought = bring(page.context(), () => isOver);
+  const { ffmpeg, ended } = bring();
+  try {
+    await watchAndRecord(page);
+    ffmpeg.stdin.write('q');
+    check(await ended === 0, 'the media was not taken to its end');
+  } finally {
+    ffmpeg.kill('SIGKILL');
+  }
+}
+
+async function watchAndRecord(page) {
   const playlist = () => page.context().request.get(new URL('live/studio/index.m3u8', pageUrl).href);
   for (const end = Date.now() + PATIENCE_MS; !(await playlist()).ok();) {
     check(Date.now() < end, 'the live title has no segment');
@@ -55,10 +68,8 @@ export async function checkLive(page) {
   check(await video(page, 'currentTime') > before, 'the newest place has not moved on');
   await page.getByRole('button', { name: 'Stop recording' }).click();
   await page.getByText('The recording is a title within moments.').waitFor();
-  isOver = true;
   // The list has elements only for what is in the viewport.
   await page.locator('#search').fill('studio 20');
   await page.locator('#titles button', { hasText: /studio 20\d\d-/ }).waitFor({ timeout: REWIND_MS });
-  check((await brought).status === 204, 'the media was not taken to its end');
   figures.push(`${latency.toFixed(2)} s behind the newest part, rewound from ${before.toFixed(1)} to ${rewound.toFixed(1)} s and back, and recorded`);
 }

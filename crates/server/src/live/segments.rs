@@ -46,8 +46,8 @@ struct OpenSegment {
     part_since: MediaTicks,
     /// A player can begin there.
     is_part_independent: bool,
-    /// Time of the last packet.
-    last: MediaTicks,
+    /// Time of the last packet in which a picture begins.
+    last_unit: MediaTicks,
 }
 
 /// The segments of a live title that are held.
@@ -102,12 +102,13 @@ impl Segmenter {
             part_from: first_byte(packet),
             part_since: time,
             is_part_independent: true,
-            last: time,
+            last_unit: time,
         });
         ends_segment
     }
 
-    /// A packet has come in which a picture begins with this TS packet, or none. Returns whether it ends a part.
+    /// A packet has come in which a picture begins with this TS packet, or none. Returns whether it ends a part: nothing else may, as
+    /// players decode what a part has of a picture and do not wait for the rest. So a picture that lasts longer than a part may makes one that is too long.
     pub(super) fn packet(
         &mut self,
         packet: u32,
@@ -115,19 +116,18 @@ impl Segmenter {
         begins_unit: Option<u8>,
         is_access: bool,
     ) -> bool {
-        let Some(open) = self.open.as_mut().filter(|open| open.parts.len() < MAX_SEGMENT_PARTS) else {
+        let (Some(unit), Some(open)) = (begins_unit, self.open.as_mut()) else { return false };
+        if open.parts.len() >= MAX_SEGMENT_PARTS {
             return false;
-        };
+        }
         let length = time.since(open.part_since);
-        let since_last = time.since(std::mem::replace(&mut open.last, time));
-        // The next packet is expected as far behind this one as this is behind the last.
-        let would_be_too_long = length.0 + since_last.0 > PART_TICKS;
-        // Parts end where a picture begins, so that a player can show all of one; not if that would make one too long.
-        let into_packet = match begins_unit {
-            _ if length.0 >= PART_TICKS || would_be_too_long || is_access && length.0 >= MIN_PART_TICKS => 0,
-            Some(unit) if length.0 >= MIN_PART_TICKS => u64::from(unit) * TS_PACKET_BYTES as u64,
-            _ => return false,
-        };
+        let since_last = time.since(std::mem::replace(&mut open.last_unit, time));
+        // The next picture is expected as far behind this one as this is behind the last.
+        if length.0 < MIN_PART_TICKS && length.0 + since_last.0 <= PART_TICKS || length.0 == 0 {
+            return false;
+        }
+        // An access point begins with its tables.
+        let into_packet = if is_access { 0 } else { u64::from(unit) * TS_PACKET_BYTES as u64 };
         open.end_part(first_byte(packet) + into_packet, time);
         open.is_part_independent = is_access;
         true
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(tenths(&mut segmenter, 0..23), [5, 10, 15, 20]);
         assert_eq!(segmenter.edge(), LiveEdge { segment: 0, parts: 4, parts_before: 0 });
         let growing = segmenter.held().growing;
-        assert_eq!(growing[0].bytes, 0..5 * 1316, "no longer than a part may be");
+        assert_eq!(growing[0].bytes, 0..5 * 1316 + 2 * 188, "no longer than a part may be");
         assert!(growing.iter().all(|part| part.length.0 == S / 2));
         assert!(segmenter.point(23, MediaTicks(23 * S / 10)));
         let [segment] = &segmenter.held().segments[..] else { panic!("one segment") };
@@ -293,14 +293,17 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_few_packets_are_no_longer_than_the_limit() {
+    fn parts_of_few_packets_are_no_longer_than_the_limit_unless_a_picture_is() {
         let mut segmenter = Segmenter::default();
         segmenter.point(0, MediaTicks(0));
         // A packet of sound at 64 kb/s lasts for 164 ms.
         let time = |packet: u32| MediaTicks(u64::from(packet) * 164 * S / 1000);
-        let ends = (0..12).filter(|&packet| segmenter.packet(packet, time(packet), None, false));
+        let ends = (0..12).filter(|&packet| segmenter.packet(packet, time(packet), Some(0), false));
         assert_eq!(ends.collect::<Vec<_>>(), [3, 6, 9]);
         assert!(segmenter.held().growing.iter().all(|part| part.length.0 <= PART_TICKS));
+        assert!((12..40).all(|packet| !segmenter.packet(packet, time(packet), None, false)), "a picture goes on");
+        assert!(segmenter.packet(40, time(40), Some(3), false));
+        assert_eq!(segmenter.held().growing[3].bytes, 9 * 1316..40 * 1316 + 3 * 188);
     }
 
     #[test]

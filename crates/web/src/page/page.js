@@ -15,7 +15,7 @@ let rtspPort = null;
 let mayManage = false;
 let mayUpload = false;
 // What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
-let playing = { title: null, hls: null, recovered: false };
+let playing = { title: null, hls: null, recoveredAt: -Infinity };
 
 // --- words ---
 
@@ -221,7 +221,7 @@ function cannotDecode(title) {
 function stop() {
   saveMark();
   if (playing.hls) playing.hls.destroy();
-  playing = { title: null, hls: null, recovered: false };
+  playing = { title: null, hls: null, recoveredAt: -Infinity };
   showSeeking(null);
   const video = at('video');
   if (video.hasAttribute('src')) {
@@ -396,15 +396,17 @@ function hlsError(Hls, title, data) {
   }
 }
 
-// Tries once to go on from where it stopped.
+// A decoder that fails again sooner is given up.
+const RECOVERY_MS = 10_000;
+
+// Tries to go on from where it stopped; a live title goes on from its newest place, as what the decoder failed on may be damaged.
 function decoderFailed(title) {
-  if (undecodable(title).length === 0 && !playing.recovered) {
-    playing.recovered = true;
-    playing.hls.recoverMediaError();
-    begin();
-  } else {
-    failed(cannotDecode(title));
-  }
+  const now = performance.now();
+  if (undecodable(title).length || now - playing.recoveredAt < RECOVERY_MS) return failed(cannotDecode(title));
+  playing.recoveredAt = now;
+  playing.hls.recoverMediaError();
+  if (title.isLive) at('video').addEventListener('loadedmetadata', () => { at('video').currentTime = edge(); }, { once: true });
+  begin();
 }
 
 // A decoder that fails once all is fetched is not told by hls.js. The rest is of a title that the browser plays itself.
