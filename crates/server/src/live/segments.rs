@@ -107,8 +107,8 @@ impl Segmenter {
         ends_segment
     }
 
-    /// A packet has come in which a picture begins with this TS packet, or none. Returns whether it ends a part: nothing else may, as
-    /// players decode what a part has of a picture and do not wait for the rest. So a picture that lasts longer than a part may makes one that is too long.
+    /// A packet has come in which a picture begins with this TS packet, or none. Returns whether it ends a part. Parts end only there:
+    /// players decode each part by itself. A picture longer than [`PART_TICKS`] therefore makes a longer part.
     pub(super) fn packet(
         &mut self,
         packet: u32,
@@ -301,7 +301,10 @@ mod tests {
         let ends = (0..12).filter(|&packet| segmenter.packet(packet, time(packet), Some(0), false));
         assert_eq!(ends.collect::<Vec<_>>(), [3, 6, 9]);
         assert!(segmenter.held().growing.iter().all(|part| part.length.0 <= PART_TICKS));
-        assert!((12..40).all(|packet| !segmenter.packet(packet, time(packet), None, false)), "a picture goes on");
+        assert!(
+            (12..40).all(|packet| !segmenter.packet(packet, time(packet), None, false)),
+            "a picture goes on"
+        );
         assert!(segmenter.packet(40, time(40), Some(3), false));
         assert_eq!(segmenter.held().growing[3].bytes, 9 * 1316..40 * 1316 + 3 * 188);
     }
