@@ -7,7 +7,9 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 
 use super::args::{InitArgs, WatchChoice};
+use super::reader::{can_create_in, nearest_existing};
 use super::service::{Service, variable};
+use super::words::typed_path;
 use crate::cmds::usage;
 use crate::limits::control::MAX_ANSWER_BYTES;
 
@@ -34,7 +36,7 @@ impl Answers {
         let folder = match &args.folder {
             Some(folder) => check_folder(folder, service).map_err(|why| anyhow!(why))?,
             None => answer(args, None, "Folder of films", &default, |text| {
-                check_folder(&from_home(text), service)
+                check_folder(&typed_path(text, variable("HOME").as_deref())?, service)
             })?,
         };
         let watch =
@@ -87,14 +89,6 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A path as it is typed: no shell has replaced the tilde.
-fn from_home(text: &str) -> PathBuf {
-    match (text.strip_prefix("~/"), variable("HOME")) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ => PathBuf::from(text),
-    }
-}
-
 /// The folder, which the server can read or which can be made.
 fn check_folder(folder: &Path, service: &Service) -> Result<PathBuf, String> {
     let shown = folder.display();
@@ -103,11 +97,11 @@ fn check_folder(folder: &Path, service: &Service) -> Result<PathBuf, String> {
         return Err(format!("{shown}: a file, not a folder; name the folder that it is in"));
     }
     // Of one that does not exist yet, this is true of the directories above it; it becomes the server's user's.
-    let there = folder.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let there = nearest_existing(&folder);
     if !there.is_dir() {
         return Err(format!("{shown}: {} is a file; name another folder", there.display()));
     }
-    if there != folder && rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_err() {
+    if there != folder && !can_create_in(there) {
         return Err(format!("{shown}: cannot be made in {}; make it, or name another one", there.display()));
     }
     service.reader().check(there, there == folder)?;
@@ -126,13 +120,5 @@ mod tests {
         for text in ["", "maybe", "yesno"] {
             assert!(yes_or_no(text).unwrap_err().contains("answer yes or no"), "{text}");
         }
-    }
-
-    #[test]
-    fn tilde_stands_for_the_home_directory() {
-        if let Some(home) = variable("HOME") {
-            assert_eq!(from_home("~/films"), home.join("films"));
-        }
-        assert_eq!(from_home("/a/~/b"), Path::new("/a/~/b"));
     }
 }

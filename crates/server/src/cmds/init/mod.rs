@@ -5,18 +5,24 @@
 //! | `args` | the options |
 //! | `service` | the service that is set up, and its places |
 //! | `answers` | the questions, and whether an answer is one |
-//! | `reader` | whether the server's user can read a folder |
+//! | `places` | whether the service can start from its places, and whether they can be made |
+//! | `reader` | whether the service's user has access to a path |
 //! | `unit` | the systemd unit |
+//! | `words` | words of a shell, printed and typed |
 //! | `write` | both files, complete or not at all |
+//! | `changes` | the changes on the disk, which are undone unless all succeed |
 
 mod answers;
 mod args;
+mod changes;
+mod places;
 mod reader;
 mod service;
 mod unit;
+mod words;
 mod write;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, anyhow, bail};
@@ -26,6 +32,7 @@ pub(super) use self::args::InitArgs;
 use self::args::WatchChoice;
 use self::service::{SYSTEM, Service};
 use self::unit::ServiceUnit;
+use self::words::shell_line;
 use self::write::{NewFile, Outcome};
 use super::config::template_with;
 use super::serve::access;
@@ -36,10 +43,12 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
     let service = Service::of(args)?;
     // Before anything is asked in vain.
     write::refuse_existing(&service.config, args.force)?;
+    service.check_places(args, args.boot)?;
     let answers = Answers::get(args, &service)?;
+    service.check_places(args, answers.boot)?;
     let files = service.files(args, &answers)?;
     let outcome = Outcome {
-        files: write::write(&files, &service.new_dirs(&answers), service.user.as_ref(), args)?,
+        files: write::write(&files, &[&answers.folder, &service.store], service.user.as_ref(), args)?,
         folder: answers.folder.clone(),
         watch: answers.watch,
         boot: answers.boot,
@@ -71,10 +80,10 @@ impl Service {
         let config =
             NewFile { path: self.config.clone(), text: template_with(&table(), &set), is_config: true };
         let mut files = vec![config];
-        if (answers.boot || self.has_systemd()) && !self.has_packaged_unit(args) {
+        if self.uses_unit(args, answers.boot) && !self.has_packaged_unit(args) {
             let unit = ServiceUnit {
                 is_system: self.is_system,
-                program: std::env::current_exe().context("path of this program")?,
+                program: places::program()?,
                 config: self.config.clone(),
                 store: self.store.clone(),
                 user: args.user.clone(),
@@ -82,6 +91,11 @@ impl Service {
             files.push(NewFile { path: self.unit.clone(), text: unit.text()?, is_config: false });
         }
         Ok(files)
+    }
+
+    /// Whether systemd starts the service, here or on the machine that `--unit-dir` belongs to.
+    fn uses_unit(&self, args: &InitArgs, boot: bool) -> bool {
+        boot || args.unit_dir.is_some() || self.has_systemd()
     }
 
     /// Whether a package has installed a unit that serves these settings.
@@ -94,31 +108,32 @@ impl Service {
             && unit::PACKAGED.iter().any(is_its)
     }
 
-    /// Directories that do not exist yet: the folder, and for root the one above the store.
-    fn new_dirs(&self, answers: &Answers) -> Vec<PathBuf> {
-        [&answers.folder, &self.store].into_iter().filter(|dir| !dir.exists()).cloned().collect()
-    }
-
     /// The next command.
     fn next(&self, answers: &Answers, files: &[NewFile]) -> Vec<String> {
-        let has_unit = files.len() > 1 || self.is_system && self.has_systemd();
+        // A unit for another machine cannot be started by this one.
+        let has_unit = self.has_systemd() && (files.len() > 1 || self.is_system);
         match answers.boot {
             true => self.systemctl(&["enable", "--now", "millrace"]),
             false if has_unit => self.systemctl(&["start", "millrace"]),
-            false => vec!["millrace serve --config".to_owned(), self.config.display().to_string()],
+            false => {
+                let config = self.config.display().to_string();
+                ["millrace", "serve", "--config", &config].map(str::to_owned).to_vec()
+            }
         }
     }
 
-    /// Commands that are needed besides.
-    fn then(&self, answers: &Answers, user: &str) -> Vec<String> {
+    /// The words of commands that are needed besides.
+    fn then(&self, answers: &Answers, user: &str) -> Vec<Vec<String>> {
         let mut then = Vec::new();
         if answers.watch == WatchChoice::Users {
-            let by = if self.is_system { format!("sudo -u {user} ") } else { String::new() };
-            then.push(format!("{by}millrace user add NAME --grant '*' --store {}", self.store.display()));
+            let by = if self.is_system { &["sudo", "-u", user][..] } else { &[] };
+            let store = self.store.display().to_string();
+            let add = ["millrace", "user", "add", "NAME", "--grant", "*", "--store", &store];
+            then.push(by.iter().chain(&add).map(|&word| word.to_owned()).collect());
         }
         if answers.boot && !self.is_system {
             // Otherwise the service begins with the user's first session.
-            then.push("loginctl enable-linger".to_owned());
+            then.push(["loginctl", "enable-linger"].map(str::to_owned).to_vec());
         }
         then
     }
@@ -130,7 +145,7 @@ impl Service {
             let [program, words @ ..] = line.as_slice() else { continue };
             // Its output is no answer to --json.
             let done = Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::null()).status();
-            let line = line.join(" ");
+            let line = shell_line(line);
             match done {
                 Ok(status) if status.success() => {}
                 Ok(status) => bail!(

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use rustix::process::geteuid;
 
 use super::args::InitArgs;
-use super::reader::FolderReader;
+use super::reader::ServiceReader;
 use super::unit;
 use crate::cmds::serve::user::UserIdentity;
 use crate::cmds::usage;
@@ -53,31 +53,38 @@ impl Service {
                 user: Some(user),
             });
         }
-        let home = variable("HOME").context(
-            "init: $HOME is not set, so there is no default place; set it, or run millrace init as root",
-        )?;
-        let configs = variable("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
-        let data = variable("XDG_DATA_HOME").unwrap_or_else(|| home.join(".local/share"));
+        // Looked up only for places that are not given.
+        let home = || {
+            variable("HOME").context(
+                "init: $HOME is not set, so there is no default place; set it, or give --config, --store, --folder and --unit-dir",
+            )
+        };
+        let below = |name, usual: &str| xdg_dir(name).map_or_else(|| Ok(home()?.join(usual)), anyhow::Ok);
+        let configs = || below("XDG_CONFIG_HOME", ".config");
+        let data = || below("XDG_DATA_HOME", ".local/share");
+        let or = |given: Option<PathBuf>, place: &dyn Fn() -> anyhow::Result<PathBuf>| {
+            given.map_or_else(place, anyhow::Ok)
+        };
         Ok(Self {
             is_system: false,
-            config: config.unwrap_or_else(|| configs.join("millrace/millrace.toml")),
-            store: store.unwrap_or_else(|| data.join("millrace")),
-            default_folder: home.join("films"),
-            unit: units.unwrap_or_else(|| configs.join("systemd/user")).join(unit::NAME),
+            config: or(config, &|| Ok(configs()?.join("millrace/millrace.toml")))?,
+            store: or(store, &|| Ok(data()?.join("millrace")))?,
+            default_folder: or(args.folder.clone(), &|| Ok(home()?.join("films")))?,
+            unit: or(units, &|| Ok(configs()?.join("systemd/user")))?.join(unit::NAME),
             user: None,
         })
     }
 
-    /// Whether the folder can be read by the server.
-    pub(super) fn reader(&self) -> FolderReader<'_> {
-        FolderReader(self.user.as_ref())
+    /// The user that reads and writes the places.
+    pub(super) fn reader(&self) -> ServiceReader<'_> {
+        ServiceReader(self.user.as_ref())
     }
 
     /// Whether systemd runs here, for this service.
     pub(super) fn has_systemd(&self) -> bool {
         match self.is_system {
             true => Path::new("/run/systemd/system").is_dir(),
-            false => variable("XDG_RUNTIME_DIR").is_some_and(|dir| dir.join("systemd").is_dir()),
+            false => xdg_dir("XDG_RUNTIME_DIR").is_some_and(|dir| dir.join("systemd").is_dir()),
         }
     }
 
@@ -89,6 +96,11 @@ impl Service {
 
 pub(super) fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// A directory of the XDG Base Directory Specification, which has relative ones ignored.
+fn xdg_dir(name: &str) -> Option<PathBuf> {
+    variable(name).filter(|dir| dir.is_absolute())
 }
 
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
