@@ -63,6 +63,9 @@ pub const LIVE_BYTES_PER_PAUSE: usize = 128 << 10;
 pub const LIVE_PAUSE: Duration = Duration::from_millis(1);
 /// A live title whose client has lost its connection waits for it this long, viewers with it: encoders connect again within seconds.
 pub const LIVE_LINGER_NS: u64 = 30_000_000_000;
+/// Smallest step of the host's clock that moves the times of day of a live title: two pictures and a half, and more than a busy machine
+/// delays a reading of the clock.
+pub const LEAST_CLOCK_STEP_MS: u64 = 100;
 /// Shortest segment of a live title: two seconds, less the inaccuracy of packet times. Players of HLS start three segments behind the
 /// newest one.
 pub const MIN_LIVE_SEGMENT_TICKS: u64 = 2 * MEDIA_HZ - MEDIA_HZ / 10;

@@ -23,7 +23,9 @@ use super::segments::{HeldSegments, Segmenter};
 use super::state::SourceState;
 use super::tap::RecordingTap;
 use crate::cast::ChannelReport;
-use crate::limits::live::{LIVE_RATE_UNKNOWN, LIVE_RESERVE_SHARE, MAX_LIVE_POINTS, MAX_LIVE_SEGMENTS};
+use crate::limits::live::{
+    LEAST_CLOCK_STEP_MS, LIVE_RATE_UNKNOWN, LIVE_RESERVE_SHARE, MAX_LIVE_POINTS, MAX_LIVE_SEGMENTS,
+};
 use crate::service::{AccessPoint, AccessPoints, Presentation, TitleEntry};
 
 /// Where the names of live titles begin, in addresses and rights: a stored title's name has no slash.
@@ -156,6 +158,8 @@ pub struct LiveChannel {
     layout: WireLayout,
     /// When its media time 0 was.
     origin: OnceLock<Instant>,
+    /// The beginning by the host's clock that was answered last.
+    answered_began_unix_ms: AtomicU64,
     /// Number of packets before the newest one that viewers can still get.
     window: u32,
     points: Mutex<LivePoints>,
@@ -198,6 +202,7 @@ impl LiveChannel {
             timeline,
             layout,
             origin: OnceLock::new(),
+            answered_began_unix_ms: AtomicU64::new(0),
             window,
             points: Mutex::new(LivePoints {
                 access: VecDeque::with_capacity(MAX_LIVE_POINTS),
@@ -320,7 +325,14 @@ impl LiveChannel {
     /// When its media time 0 was by the clock as it is set now. A clock that was wrong when the title began does not stay wrong for it.
     fn began_unix_ms(&self) -> Option<u64> {
         let lasted_ms = MonotonicClock.now().ns_since(*self.origin.get()?) / (NS_PER_S / 1_000);
-        unix_ms().checked_sub(lasted_ms)
+        let began = unix_ms().checked_sub(lasted_ms)?;
+        // Both clocks are read in turn: a difference that small is none, and a place has the same time of day in each answer.
+        let answered = self.answered_began_unix_ms.load(Ordering::Relaxed);
+        if began.abs_diff(answered) < LEAST_CLOCK_STEP_MS {
+            return Some(answered);
+        }
+        self.answered_began_unix_ms.store(began, Ordering::Relaxed);
+        Some(began)
     }
 
     /// Adds a point where viewers can join, and the presentation time stamp there.
