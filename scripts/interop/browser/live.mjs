@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { check, figures, pageUrl, PATIENCE_MS, until, video } from './common.mjs';
 
-// How far behind the newest part the playlist asks players to stay. How near a player comes on this machine is a figure, not a verdict.
+// Behind the newest part: what players of low-latency HLS are promised.
 const MOST_LATENCY_S = 2;
 
 // Rewinding is offered from twenty seconds on, behind the three segments that players keep away from the newest one.
@@ -48,8 +48,8 @@ async function watchAndRecord(page) {
   await until(page, 'it plays in parts', () => playing.hls?.latestLevelDetails?.partList?.length > 0);
   const asked = await page.evaluate(() => playing.hls.latestLevelDetails.partHoldBack);
   check(asked > 0 && asked <= MOST_LATENCY_S, `players are asked to stay ${asked} s behind`);
-  // The player catches up by playing a little faster, unless the machine is too busy to draw the pictures.
-  await page.waitForFunction((most) => playing.hls.latency > 0 && playing.hls.latency <= most, MOST_LATENCY_S).catch(() => {});
+  // The player catches up by playing a little faster.
+  await until(page, 'it plays two seconds or less behind', (most) => playing.hls?.latency > 0 && playing.hls.latency <= most, MOST_LATENCY_S);
   const latency = await page.evaluate(() => playing.hls.latency);
   await page.getByRole('button', { name: 'Record' }).click();
   await page.getByRole('button', { name: 'Stop recording' }).waitFor();

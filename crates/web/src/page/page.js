@@ -14,8 +14,9 @@ let titles = [];
 let rtspPort = null;
 let mayManage = false;
 let mayUpload = false;
-// What plays: the title, hls.js if it does, and whether it was told once to go on after a failure of the decoder.
-let playing = { title: null, hls: null, recoveredAt: -Infinity };
+// What plays: the title, hls.js if it does, and when it last went on after a failure of the decoder.
+const NOTHING = { title: null, hls: null, recoveredAt: -Infinity };
+let playing = { ...NOTHING };
 
 // --- words ---
 
@@ -221,7 +222,7 @@ function cannotDecode(title) {
 function stop() {
   saveMark();
   if (playing.hls) playing.hls.destroy();
-  playing = { title: null, hls: null, recoveredAt: -Infinity };
+  playing = { ...NOTHING };
   showSeeking(null);
   const video = at('video');
   if (video.hasAttribute('src')) {
@@ -405,7 +406,8 @@ function decoderFailed(title) {
   if (undecodable(title).length || now - playing.recoveredAt < RECOVERY_MS) return failed(cannotDecode(title));
   playing.recoveredAt = now;
   playing.hls.recoverMediaError();
-  if (title.isLive) at('video').addEventListener('loadedmetadata', () => { at('video').currentTime = edge(); }, { once: true });
+  const toEdge = () => { if (playing.title === title) at('video').currentTime = edge(); };
+  if (title.isLive) at('video').addEventListener('loadedmetadata', toEdge, { once: true });
   begin();
 }
 

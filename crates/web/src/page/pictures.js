@@ -130,10 +130,10 @@ at('seek').addEventListener('change', () => {
 at('seek').addEventListener('blur', () => { at('thumb').hidden = true; });
 // By keys a step is five seconds, as in the player itself.
 at('seek').addEventListener('keydown', (event) => {
-  showRewind();
   const step = { ArrowLeft: -5, ArrowRight: 5, ArrowDown: -5, ArrowUp: 5, PageDown: -60, PageUp: 60 }[event.key];
   if (!step) return;
   event.preventDefault();
+  showRewind();
   const time = Math.max(Number(at('seek').min), Math.min(Number(at('seek').max), Number(at('seek').value) + step));
   showPlace(time);
   showThumb(time);
