@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::remote_commands::Terminal;
 use crate::support::http::get;
-use crate::support::{Server, film, millrace, ok};
+use crate::support::{Server, copy_program, film, millrace, ok};
 
 /// A user without rights, which every Linux has.
 const USER: &str = "nobody";
@@ -302,13 +302,6 @@ fn user_site() -> InitSite {
         }
     }
     site
-}
-
-fn copy_program(dir: &Path) -> PathBuf {
-    let program = dir.join("millrace");
-    fs::copy(millrace().get_program(), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    program
 }
 
 /// Runs it as the user of `user_site`. Systemd runs for the user if there is a directory `run/systemd`.

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support;
-use crate::support::{Server, film, millrace, ok, run};
+use crate::support::{Server, copy_program, film, millrace, ok, run};
 
 fn server_with_film(dir: &Path, secs: u64) -> (Server, String) {
     let store = dir.join("store");
@@ -137,8 +137,7 @@ fn load_on_interrupt_ends_sessions_and_reports() {
 #[test]
 fn load_without_lab_program_names_what_to_install() {
     let dir = tempfile::tempdir().unwrap();
-    let alone = dir.path().join("millrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_millrace"), &alone).unwrap();
+    let alone = copy_program(dir.path());
     for args in [&["load", "rtsp://host/film"][..], &["help", "bench"]] {
         let output = std::process::Command::new(&alone).args(args).env("PATH", dir.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -21,6 +21,16 @@ pub fn millrace() -> Command {
     command
 }
 
+/// Copies the program into a directory. By `install`, because a file that this process has open for writing cannot be run
+/// (ETXTBSY), and a child that another test has just forked holds it open until its `exec`.
+pub fn copy_program(dir: &Path) -> PathBuf {
+    let program = dir.join("millrace");
+    let mut install = Command::new("install");
+    let done = install.arg("--mode=755").args([millrace().get_program(), program.as_os_str()]).status();
+    assert!(done.expect("install can be started").success());
+    program
+}
+
 /// What ffprobe sees behind a URL by UDP: the kinds of streams.
 pub fn ffprobe_kinds(url: &str) -> String {
     let mut probe = Command::new("ffprobe");
