@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::DirEntry;
+use std::time::{Duration, Instant as StdInstant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 /// Processor time in nanoseconds that this process has used, threads that have ended included.
 pub fn own_cpu_ns() -> u64 {
@@ -49,6 +50,19 @@ impl ThreadTimes {
             |(thread, now): (&OsString, &u64)| now.saturating_sub(before.0.get(thread).copied().unwrap_or(0));
         self.0.iter().map(used).sum()
     }
+}
+
+/// Waits until no thread of `pid` has a name that begins with `thread`.
+///
+/// # Errors
+/// When the process is gone, or a thread still runs after `limit`.
+pub fn wait_for_end_of(pid: u32, thread: &str, limit: Duration) -> anyhow::Result<()> {
+    let begun = StdInstant::now();
+    while !ThreadTimes::look(pid, thread)?.0.is_empty() {
+        ensure!(begun.elapsed() < limit, "process {pid}: its thread {thread} still runs after {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// How often threads of `pid` whose name begins with `thread` have waited, and were made to wait.

@@ -122,6 +122,9 @@ pub struct Touching {
 }
 
 impl Touching {
+    /// Name of the thread.
+    pub const THREAD: &str = "cache-memory";
+
     /// Starts it.
     ///
     /// # Errors
@@ -138,7 +141,7 @@ impl Touching {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("cache-memory".into()).spawn(touch_all)?;
+        let thread = std::thread::Builder::new().name(Self::THREAD.into()).spawn(touch_all)?;
         Ok(Self { stop, thread: Some(thread) })
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant as StdInstant};
 use anyhow::{Context, bail, ensure};
 
 use crate::netns::{SERVER_IP, TwoHosts};
+use crate::proc;
 
 /// Addresses of the client: servers limit what one address may do.
 const CLIENT_ADDRESSES: u8 = 8;
@@ -21,6 +22,10 @@ const FIRST_CLIENT_ADDRESS: u8 = 2;
 pub const CLIENT_INTERFACE: &str = "vc";
 /// The sending interface.
 pub const SERVER_INTERFACE: &str = "vs";
+
+/// Congestion controls of the server's connections, the best first: the default of Linux and Debian, and what a kernel with
+/// another default allows in a namespace.
+const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
 /// The server's host and the client's host of a benchmark.
 pub struct BenchSite {
@@ -41,7 +46,7 @@ impl BenchSite {
     /// Makes the hosts; the server gets the first `cores` cores.
     ///
     /// # Errors
-    /// When not root, or without the programs `ip` and `ethtool`.
+    /// When not root, without the programs `ip` and `ethtool`, or if the kernel has no receive packet steering.
     pub fn new(offload: bool, cores: usize, dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let all = std::thread::available_parallelism().map_or(1, usize::from);
@@ -60,7 +65,7 @@ impl BenchSite {
             }
             client_ips.push(IpAddr::V4(ip));
         }
-        Ok(Self {
+        let site = Self {
             hosts,
             client_ips,
             server_cores: (0..cores).collect(),
@@ -68,7 +73,10 @@ impl BenchSite {
             client_cores: if client_cores.is_empty() { vec![0] } else { client_cores },
             dir,
             has_probe: AtomicBool::new(true),
-        })
+        };
+        site.steer()?;
+        site.set_congestion_control()?;
+        Ok(site)
     }
 
     /// Address of the server.
@@ -85,24 +93,24 @@ impl BenchSite {
         command
     }
 
-    /// Makes each host's cores receive the packets that arrive at it. By itself a veth pair
-    /// receives them on the core that sent them. Each packet then costs its sender less than it
-    /// would cost two machines together.
-    ///
-    /// # Errors
-    /// When the kernel has no receive packet steering.
-    pub fn steer(&self) -> anyhow::Result<()> {
+    /// Makes each host's cores receive the packets that arrive at it, as on two machines. By itself a veth pair
+    /// receives them on the core that sent them: a viewer's core would work for the server's acknowledgements, and for
+    /// all that is sent because of them.
+    fn steer(&self) -> anyhow::Result<()> {
         let mask =
             |cores: &[usize]| format!("{:x}", cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)));
         let steer = |host: &str, interface: &str, cores: &[usize]| {
-            let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-            let line = format!("echo {} > {file}", mask(cores));
-            let output = Command::new("ip").args(["netns", "exec", host, "sh", "-c", &line]).output()?;
-            ensure!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr).trim());
-            Ok(())
+            write_on(host, &format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus"), &mask(cores))
         };
         steer(&self.hosts.server, SERVER_INTERFACE, &self.server_cores)?;
         steer(&self.hosts.client, CLIENT_INTERFACE, &self.client_cores)
+    }
+
+    /// Makes all TCP connections of the server use a congestion control that sends when acknowledgements come. What this
+    /// machine was set to would decide comparisons: BBR sends by timers, a stream that is paced already with one more.
+    fn set_congestion_control(&self) -> anyhow::Result<()> {
+        let set = |name| write_on(&self.hosts.server, "/proc/sys/net/ipv4/tcp_congestion_control", name);
+        CONGESTION_CONTROLS.into_iter().map(set).reduce(Result::or).context("no congestion control")?
     }
 
     /// Runs `work` on a thread of the client host, on the receiver's cores.
@@ -139,6 +147,14 @@ impl BenchSite {
         }
         bail!("{}: accepts no connections on {address}; its last words: {}", group.name, group.last_words())
     }
+}
+
+/// Writes a setting of a host's kernel.
+fn write_on(host: &str, file: &str, text: &str) -> anyhow::Result<()> {
+    let line = format!("echo {text} > {file}");
+    let output = Command::new("ip").args(["netns", "exec", host, "sh", "-c", &line]).output()?;
+    ensure!(output.status.success(), "{file}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }
 
 /// A process that we started, with everything that it started itself; killed when dropped.
@@ -201,6 +217,14 @@ impl Group {
             std::thread::sleep(Duration::from_millis(20));
         }
         bail!("{}: does not say \"{word}\"; its last words: {}", self.name, self.last_words())
+    }
+
+    /// Waits until none of its threads is called `thread`.
+    ///
+    /// # Errors
+    /// When it has ended, or one still runs after `limit`.
+    pub fn wait_for_end_of(&self, thread: &str, limit: Duration) -> anyhow::Result<()> {
+        proc::wait_for_end_of(self.child.id(), thread, limit).context(self.name.clone())
     }
 
     /// Returns the end of its output.

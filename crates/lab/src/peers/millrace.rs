@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use millrace_client::play::TransportChoice;
 use millrace_load::MediaClock;
+use millrace_offload::hugepage::Touching;
 
 use super::peer::{HTTP_PORT, HTTPS_PORT, PORT, Peer, run};
 use crate::capacity::Scene;
@@ -26,6 +27,8 @@ const MAX_HTTP_VIEWERS: u32 = 8_000;
 const EASY_BITS_PER_S: u64 = 4_000_000_000;
 /// A cache that holds all of one title.
 const CACHE_BYTES: u64 = 512 << 20;
+/// Longest time that its memory takes to be there, on a virtual machine whose host has to find it.
+const CACHE_MEMORY_TIME: Duration = Duration::from_secs(120);
 /// The least cache with many titles.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 
@@ -80,6 +83,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         command.args(["--cache", &format!("{cache}B"), "--store"]).arg(store);
         let mut group = Group::start(site, "millrace", command)?;
         group.wait_for_word("ready ")?;
+        // It takes idle time only, which a measurement counts as well.
+        group.wait_for_end_of(Touching::THREAD, CACHE_MEMORY_TIME)?;
         let url = |title: String| url(site.server_ip(), &title);
         Ok(RunningService { groups: vec![group], targets: scene.files.titles().map(url).collect() })
     };

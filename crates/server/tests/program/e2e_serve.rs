@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use crate::support;
 use crate::support::{Server, film, ok, play};
 use millrace_core::time::MediaTicks;
+use millrace_lab::proc::wait_for_end_of;
 use millrace_load::{Arrivals, LoadOptions, load};
+use millrace_offload::hugepage::Touching;
 
 /// A store with one title of `secs` seconds; returns (store, path of its data file).
 fn store_with(dir: &std::path::Path, name: &str, secs: u64) -> (std::path::PathBuf, String) {
@@ -132,7 +134,7 @@ fn viewers_spread_over_one_title_cause_one_read() {
     let bytes = std::fs::metadata(&data).unwrap().len();
     let mut server = Server::start(&store, &["--max-streams", "300", "--share-per-address", "100%"]);
     let memory = |server: &Server| millrace_lab::proc::resident_bytes(server.child.id()).unwrap();
-    wait_for_cache_memory(&server);
+    wait_for_end_of(server.child.id(), Touching::THREAD, Duration::from_secs(60)).unwrap();
     let before = memory(&server);
     let report = load(&viewers(&server, 200, 8), &AtomicBool::new(false), &mut |_| ()).unwrap();
     assert_eq!((report.failed, report.lost, report.lost_at_start), (0, 0, 0), "{report}");
@@ -142,20 +144,6 @@ fn viewers_spread_over_one_title_cause_one_read() {
     let line = server.wait_for("cache: read", Duration::from_secs(5));
     let read: u64 = line.split("read ").nth(1).and_then(|t| t.split(' ').next()).unwrap().parse().unwrap();
     assert!(read <= bytes + bytes / 10 + (1 << 20), "read {read} of a film of {bytes}: {line}");
-}
-
-/// Waits until the thread that makes the cache's memory present has done so.
-fn wait_for_cache_memory(server: &Server) {
-    let begun = Instant::now();
-    let is_running = || {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
-        let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
-        threads.flatten().filter_map(|thread| name(thread).ok()).any(|name| name.trim() == "cache-memory")
-    };
-    while is_running() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "32 MiB are not there yet");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Viewers of the title `film`, the first at its beginning, the others evenly spread over half a minute of it.
