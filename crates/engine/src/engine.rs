@@ -24,6 +24,7 @@ use millrace_core::time::{Instant, MediaTicks};
 use millrace_core::wheel::Wheel;
 use millrace_core::wire::rtp::Timeline;
 
+use self::ahead::regains_lead;
 use self::rush::Rush;
 use crate::batch::Batch;
 use crate::conns::ConnLists;
@@ -317,12 +318,15 @@ impl Engine {
             anchor(stream, &mut self.cold[index as usize], time);
         }
         let departure = stream.pace.departure(time);
-        if stream.rushes() && departure <= now {
+        // Such a connection is held back by its viewer alone.
+        let is_free = regains_lead(stream, &self.cold[index as usize]);
+        if departure <= now && (is_free || stream.rushes()) {
+            stream.flags |= flag::AHEAD;
             (stream.due, stream.may_lead) = (now, false);
             return;
         }
-        stream.due = stream.last.next_leaves(departure);
-        stream.may_lead = stream.due == departure && !stream.has(flag::AHEAD);
+        stream.due = if is_free { departure } else { stream.last.next_leaves(departure) };
+        stream.may_lead = stream.due == departure && (is_free || !stream.has(flag::AHEAD));
         if !stream.may_lead {
             self.exact_until = self.exact_until.max(stream.due);
         }

@@ -11,12 +11,14 @@
 //! ```
 //!
 //! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It
-//! gives up if it falls behind the pace owed.
+//! gives up if it falls behind the pace owed. Bytes never do: only their connection has held them back, because the viewer reads slowly, and paces them
+//! better than small writes at 5/4 of the pace would. So they take up their lead again whenever they have fallen behind it.
 
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
 
 use super::Engine;
+use crate::frame::is_endless;
 use crate::pace::RunPacing;
 use crate::stream::{Cold, HotStream, flag};
 use crate::types::Refusal;
@@ -48,6 +50,11 @@ pub(super) fn owed(stream: &HotStream, cold: &Cold) -> RunPacing {
     RunPacing { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
 }
 
+/// Whether a run that has fallen behind its lead takes it up again: bytes do, unless they are no older than their source.
+pub(super) fn regains_lead(stream: &HotStream, cold: &Cold) -> bool {
+    stream.has(flag::BYTES) && cold.ahead > MediaTicks(0) && !is_endless(&cold.media)
+}
+
 /// Returns the pace used to measure a burst of a stream that sends ahead, whose first packet has
 /// this media time. The lead is there when that packet waited for nothing but its own departure; it
 /// is given up when the packet is a burst behind the pace owed.
@@ -60,7 +67,7 @@ pub(super) fn measure_ahead(
     burst_ns: u64,
 ) -> RunPacing {
     let owed = owed(stream, cold);
-    let is_lost = now.ns_since(owed.departure(time)) > burst_ns;
+    let is_lost = !regains_lead(stream, cold) && now.ns_since(owed.departure(time)) > burst_ns;
     if is_lost {
         stream.pace = owed;
     }
