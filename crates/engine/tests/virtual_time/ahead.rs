@@ -158,7 +158,7 @@ fn late_is_what_is_behind_the_titles_pace() {
 }
 
 /// Makes a connection that takes everything except data offered between these times from now on.
-fn stall(world: &mut World, from_ns: u64, until_ns: u64) {
+pub(crate) fn stall(world: &mut World, from_ns: u64, until_ns: u64) {
     let (from, until) = (world.now.plus_ns(from_ns), world.now.plus_ns(until_ns));
     world.device = Box::new(move |now, _| match now >= from && now < until {
         true => SendOutcome::Blocked { taken: 0 },

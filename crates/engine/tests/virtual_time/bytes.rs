@@ -8,6 +8,7 @@ use millrace_engine::{
     EngineConfig, FailReason, Numbering, Refusal, RunEnd, RunSpec, Start, StopReason, StreamEvent,
 };
 
+use crate::ahead::stall;
 use crate::world::{MS, S, World, id, udp};
 use millrace_testkit::film::Film;
 
@@ -158,6 +159,27 @@ fn bytes_go_in_long_writes() {
     let led = taken(&mut world, 0);
     // 0.5 s of 8 Mb/s, the media due meanwhile, and a burst.
     assert!((500_000..900_000).contains(&led), "{led}");
+}
+
+/// A viewer who has stopped reading gets all that it has missed, and its lead, as soon as it reads again: in long writes, none of which needs a time of its own.
+#[test]
+fn bytes_regain_their_lead_at_once_when_the_viewer_reads_again() {
+    let (mut world, film) = (World::small(), film());
+    let stream = world.open(&film, 0, Dest::Bytes { conn: ConnId(3) });
+    let start = Start { at: world.now, ahead_ms: 300 };
+    stall(&mut world, 50 * MS, 700 * MS);
+    let again = world.now.plus_ns(700 * MS);
+    world.writable = Box::new(move |now, _| Some(now.max(again)));
+    world.engine.play(world.now, stream, start, run_of(&film, 1, 0, title_bytes())).unwrap();
+    world.run_for(650 * MS);
+    let before = world.bytes.len();
+    world.run_for(100 * MS);
+    assert!(world.bytes.len() - before <= 5, "{} writes", world.bytes.len() - before);
+    let at = taken(&mut world, 0);
+    // 0.75 s have passed, 0.3 s are the lead.
+    assert!(at >= 1_000_000, "{at} bytes of 1,000,000 a second");
+    world.run_for(S);
+    assert_eq!(taken(&mut world, at), title_bytes());
 }
 
 /// An extent of a slow title lasts long: no client is sent all of it at once.
