@@ -159,6 +159,7 @@ impl<'a> Hunt<'a> {
     /// When it could not be carried out.
     pub fn attempt(&mut self, count: u32, window: Duration, profile: bool) -> anyhow::Result<Trial> {
         self.options.go_on()?;
+        self.site.steer(self.service.transport)?;
         let plan = TrialPlan { count, window, profile };
         let cancel = &self.options.cancel;
         let before = CpuTime::read();

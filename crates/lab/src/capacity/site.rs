@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant as StdInstant};
 
 use anyhow::{Context, bail, ensure};
+use millrace_client::play::TransportChoice;
 
 use crate::netns::{SERVER_IP, TwoHosts};
 use crate::proc;
@@ -46,7 +47,7 @@ impl BenchSite {
     /// Makes the hosts; the server gets the first `cores` cores.
     ///
     /// # Errors
-    /// When not root, without the programs `ip` and `ethtool`, or if the kernel has no receive packet steering.
+    /// When not root, without the programs `ip` and `ethtool`, or when the kernel allows none of the congestion controls.
     pub fn new(offload: bool, cores: usize, dir: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&dir).with_context(|| format!("{}: cannot be made", dir.display()))?;
         let all = std::thread::available_parallelism().map_or(1, usize::from);
@@ -74,7 +75,6 @@ impl BenchSite {
             dir,
             has_probe: AtomicBool::new(true),
         };
-        site.steer()?;
         site.set_congestion_control()?;
         Ok(site)
     }
@@ -93,14 +93,21 @@ impl BenchSite {
         command
     }
 
-    /// Makes each host's cores receive the packets that arrive at it, as on two machines. By itself a veth pair
-    /// receives them on the core that sent them: a viewer's core would work for the server's acknowledgements, and for
-    /// all that is sent because of them.
-    fn steer(&self) -> anyhow::Result<()> {
-        let mask =
-            |cores: &[usize]| format!("{:x}", cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)));
+    /// Decides which cores receive the packets that arrive at a host. By itself a veth pair receives them on the core that
+    /// sent them. So it is for UDP: datagrams are counted and dropped in the call that sent them. By TCP each host's own
+    /// cores receive, as on two machines: else a viewer's core would work for the server's acknowledgements, and for all
+    /// that is sent because of them.
+    ///
+    /// # Errors
+    /// When the kernel has no receive packet steering.
+    pub fn steer(&self, transport: TransportChoice) -> anyhow::Result<()> {
+        let mask = |cores: &[usize]| match transport {
+            TransportChoice::Udp => 0,
+            _ => cores.iter().fold(0u64, |mask, core| mask | 1 << (core % 64)),
+        };
         let steer = |host: &str, interface: &str, cores: &[usize]| {
-            write_on(host, &format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus"), &mask(cores))
+            let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+            write_on(host, &file, &format!("{:x}", mask(cores)))
         };
         steer(&self.hosts.server, SERVER_INTERFACE, &self.server_cores)?;
         steer(&self.hosts.client, CLIENT_INTERFACE, &self.client_cores)

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use millrace_client::play::TransportChoice;
 use millrace_core::units::BitRate;
 
 use crate::capacity::Scratch;
@@ -197,7 +198,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         parts::files(&bench, rate, &mut report)?;
     }
     if bench.only.part("rows") {
-        // Processing acknowledgements is the sender's work, receiving the data is not.
+        site.steer(TransportChoice::Tcp)?;
         bench.rows(by(Transport::Tcp).collect(), &mut standings, &mut report, &mut noise)?;
     }
     judge::all(&standings, &mut report, &mut noise);
