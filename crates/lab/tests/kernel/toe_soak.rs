@@ -124,7 +124,8 @@ fn engine_process() {
         let (counters, gate) = (engine.counters(), engine.sheets().gate());
         in_use(&counters) == [0; 4] && gate.hosts == 0 && counters.pairs_cleared == gate.hosts_joined
     };
-    while !is_left() && begun.elapsed() < HANGS {
+    // Files of a host are closed after it has left the counters.
+    while !(is_left() && open_files() == files) && begun.elapsed() < HANGS {
         sleep(Duration::from_millis(20));
     }
     let (counters, gate) = (engine.counters(), engine.sheets().gate());
