@@ -318,7 +318,7 @@ impl Engine {
             anchor(stream, &mut self.cold[index as usize], time);
         }
         let departure = stream.pace.departure(time);
-        // Such a connection is held back by its viewer alone.
+        // Only the viewer holds back such a connection.
         let is_free = regains_lead(stream, &self.cold[index as usize]);
         if departure <= now && (is_free || stream.rushes()) {
             stream.flags |= flag::AHEAD;

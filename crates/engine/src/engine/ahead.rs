@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The flag [`AHEAD`](flag::AHEAD) is set until the run has come from one line to the other. It
-//! gives up if it falls behind the pace owed. Bytes never do: only their connection has held them back, because the viewer reads slowly, and paces them
-//! better than small writes at 5/4 of the pace would. So they take up their lead again whenever they have fallen behind it.
+//! gives up if it falls behind the pace owed. Bytes never give it up: their viewer reads slowly, and a full connection
+//! paces them better than small writes at 5/4 of the pace would. They take up their lead as soon as the connection
+//! accepts more.
 
 use millrace_core::limits::MAX_AHEAD_MS;
 use millrace_core::time::{Instant, MEDIA_HZ, MediaTicks};
@@ -50,7 +51,7 @@ pub(super) fn owed(stream: &HotStream, cold: &Cold) -> RunPacing {
     RunPacing { anchor: stream.pace.anchor.since(ahead), ..stream.pace }
 }
 
-/// Whether a run that has fallen behind its lead takes it up again: bytes do, unless they are no older than their source.
+/// Returns whether a run that has fallen behind its lead takes it up again. Bytes do, except those of a source that still grows.
 pub(super) fn regains_lead(stream: &HotStream, cold: &Cold) -> bool {
     stream.has(flag::BYTES) && cold.ahead > MediaTicks(0) && !is_endless(&cold.media)
 }

@@ -161,7 +161,7 @@ fn bytes_go_in_long_writes() {
     assert!((500_000..900_000).contains(&led), "{led}");
 }
 
-/// A viewer who has stopped reading gets all that it has missed, and its lead, as soon as it reads again: in long writes, none of which needs a time of its own.
+/// A viewer who stops reading for a while receives the missed bytes and its lead in long writes, without a timer for each.
 #[test]
 fn bytes_regain_their_lead_at_once_when_the_viewer_reads_again() {
     let (mut world, film) = (World::small(), film());

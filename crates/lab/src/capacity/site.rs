@@ -24,8 +24,8 @@ pub const CLIENT_INTERFACE: &str = "vc";
 /// The sending interface.
 pub const SERVER_INTERFACE: &str = "vs";
 
-/// Congestion controls of the server's connections, the best first: the default of Linux and Debian, and what a kernel with
-/// another default allows in a namespace.
+/// Congestion controls of the server's connections, in order of preference: the default of Linux, and the one that every
+/// kernel allows in a namespace.
 const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
 /// The server's host and the client's host of a benchmark.
@@ -93,10 +93,9 @@ impl BenchSite {
         command
     }
 
-    /// Decides which cores receive the packets that arrive at a host. By itself a veth pair receives them on the core that
-    /// sent them. So it is for UDP: datagrams are counted and dropped in the call that sent them. By TCP each host's own
-    /// cores receive, as on two machines: else a viewer's core would work for the server's acknowledgements, and for all
-    /// that is sent because of them.
+    /// Selects the cores that receive packets. By default a veth pair receives them on the core that sent them, which suits
+    /// UDP: datagrams are counted and dropped in the call that sent them. By TCP each host receives on its own cores, as
+    /// two machines do; otherwise the viewers' core would process acknowledgements for the server.
     ///
     /// # Errors
     /// When the kernel has no receive packet steering.
@@ -113,8 +112,8 @@ impl BenchSite {
         steer(&self.hosts.client, CLIENT_INTERFACE, &self.client_cores)
     }
 
-    /// Makes all TCP connections of the server use a congestion control that sends when acknowledgements come. What this
-    /// machine was set to would decide comparisons: BBR sends by timers, a stream that is paced already with one more.
+    /// Selects a congestion control that sends when acknowledgements arrive, whatever the default of this machine. BBR
+    /// would send by timers, also the streams that are paced already.
     fn set_congestion_control(&self) -> anyhow::Result<()> {
         let set = |name| write_on(&self.hosts.server, "/proc/sys/net/ipv4/tcp_congestion_control", name);
         CONGESTION_CONTROLS.into_iter().map(set).reduce(Result::or).context("no congestion control")?

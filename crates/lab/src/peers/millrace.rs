@@ -65,14 +65,8 @@ fn services(scene: Scene<'_>) -> anyhow::Result<Vec<Service<'_>>> {
         command.args(["--admission", if scene.has_admission { "measured" } else { "off" }]);
         command.arg("--stats").arg(stats_file(site));
         command.args(["--cpu", &cores.join(","), "--engines", &cores.len().to_string()]);
-        command.args([
-            "--max-streams",
-            "16000",
-            "--max-connections-per-address",
-            "20000",
-            "--share-per-address",
-            "100%",
-        ]);
+        command.args(["--max-streams", "16000", "--max-connections-per-address", "20000"]);
+        command.args(["--share-per-address", "100%"]);
         by_tls(scene, &mut command);
         if let Some(backend) = scene.backend {
             command.args(["--backend", backend]);
