@@ -526,3 +526,27 @@ fn unit_is_written_where_it_is_asked_for_without_systemd() {
     // It cannot be started by this machine.
     assert!(text(&done.stdout).contains("next: millrace serve --config "), "{done:?}");
 }
+
+#[test]
+fn root_gives_the_commands_of_the_service_to_its_user() {
+    if !geteuid().is_root() || Path::new("/run/systemd/system").exists() {
+        eprintln!("skipped: this machine has systemd, or this user is not root");
+        return;
+    }
+    let site = InitSite::new();
+    for (sudo_user, by) in [(None, &["runuser", "-u", USER, "--"][..]), (Some("anna"), &["sudo", "-u", USER])]
+    {
+        let mut command = site.millrace();
+        command.arg("init").args(site.places()).args(["--yes", "--no-boot", "--watch", "users", "--dry-run"]);
+        command.args(["--json", "--folder"]).arg(site.at("films")).env_remove("SUDO_USER");
+        command.envs(sudo_user.map(|user| ("SUDO_USER", user)));
+        let done = command.output().unwrap();
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+        for (words, deed) in [(&report["next"], "serve"), (&report["then"][0], "user")] {
+            let words: Vec<&str> =
+                words.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+            assert_eq!(words[..by.len()], *by, "{words:?}");
+            assert_eq!(words[by.len()..][..2], ["millrace", deed], "{words:?}");
+        }
+    }
+}

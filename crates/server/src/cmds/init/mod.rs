@@ -55,7 +55,7 @@ pub(super) fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
         reachable: access::reach(&answers.watch.listeners(), None),
         access: access::rights(&answers.watch.policy()),
         started: false,
-        next: service.next(&answers, &files),
+        next: service.next(&answers, &files, &args.user),
         then: service.then(&answers, &args.user),
         is_dry_run: args.dry_run,
     };
@@ -109,7 +109,7 @@ impl Service {
     }
 
     /// The next command.
-    fn next(&self, answers: &Answers, files: &[NewFile]) -> Vec<String> {
+    fn next(&self, answers: &Answers, files: &[NewFile], user: &str) -> Vec<String> {
         // A unit for another machine cannot be started by this one.
         let has_unit = self.has_systemd() && (files.len() > 1 || self.is_system);
         match answers.boot {
@@ -117,19 +117,28 @@ impl Service {
             false if has_unit => self.systemctl(&["start", "millrace"]),
             false => {
                 let config = self.config.display().to_string();
-                ["millrace", "serve", "--config", &config].map(str::to_owned).to_vec()
+                self.by_user(user, &["serve", "--config", &config])
             }
         }
+    }
+
+    /// A command of `millrace` that the service's user runs.
+    fn by_user(&self, user: &str, words: &[&str]) -> Vec<String> {
+        // A small system has no sudo, and its root needs none.
+        let by: &[&str] = match (self.is_system, service::variable("SUDO_USER")) {
+            (false, _) => &[],
+            (true, Some(_)) => &["sudo", "-u", user],
+            (true, None) => &["runuser", "-u", user, "--"],
+        };
+        by.iter().chain(&["millrace"]).chain(words).map(|&word| word.to_owned()).collect()
     }
 
     /// The words of commands that are needed besides.
     fn then(&self, answers: &Answers, user: &str) -> Vec<Vec<String>> {
         let mut then = Vec::new();
         if answers.watch == WatchChoice::Users {
-            let by = if self.is_system { &["sudo", "-u", user][..] } else { &[] };
             let store = self.store.display().to_string();
-            let add = ["millrace", "user", "add", "NAME", "--grant", "*", "--store", &store];
-            then.push(by.iter().chain(&add).map(|&word| word.to_owned()).collect());
+            then.push(self.by_user(user, &["user", "add", "NAME", "--grant", "*", "--store", &store]));
         }
         if answers.boot && !self.is_system {
             // Otherwise the service begins with the user's first session.

@@ -32,7 +32,9 @@ pub(super) struct ServiceUnit {
 
 impl ServiceUnit {
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        let start = format!("{} serve --config {}", word(&self.program)?, word(&self.config)?);
+        // Variables are replaced in arguments only, not in the program's path.
+        let start =
+            format!("{} serve --config {}", word(&self.program)?, word(&self.config)?.replace('$', "$$"));
         if !self.is_system {
             return Ok(user_unit(&start));
         }
@@ -62,11 +64,12 @@ fn user_unit(start: &str) -> String {
     )
 }
 
-/// A word of a command line (systemd.service(5), systemd.unit(5)): specifiers and variables stand for themselves.
+/// A word of a unit (systemd.unit(5)), with its specifiers escaped. An argument of a command has its `$` doubled as well
+/// (systemd.service(5)).
 fn word(path: &Path) -> anyhow::Result<String> {
     let text =
         path.to_str().with_context(|| format!("{}: not UTF-8; choose another name", path.display()))?;
-    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
     anyhow::ensure!(!text.contains('\n'), "{text:?}: has a line end; choose another name");
     Ok(if is_plain { escaped } else { format!("\"{escaped}\"") })
@@ -116,6 +119,13 @@ mod tests {
     #[test]
     fn name_that_no_unit_can_have_is_refused() {
         assert!(word(Path::new("/a\nb")).unwrap_err().to_string().contains("line end"));
-        assert_eq!(word(Path::new("/a$b\"c")).unwrap(), "\"/a$$b\\\"c\"");
+        assert_eq!(word(Path::new("/a$b\"c")).unwrap(), "\"/a$b\\\"c\"");
+    }
+
+    #[test]
+    fn dollar_signs_are_doubled_in_arguments_only() {
+        let text = unit(true, "/etc/a$b.toml", "/srv/a$b");
+        assert!(text.contains(" serve --config \"/etc/a$$b.toml\"\n"), "{text}");
+        assert!(text.contains("ReadWritePaths=\"/srv/a$b\"\n"), "{text}");
     }
 }
