@@ -59,7 +59,10 @@ impl ThreadTimes {
 pub fn wait_for_end_of(pid: u32, thread: &str, limit: Duration) -> anyhow::Result<()> {
     let begun = StdInstant::now();
     while !ThreadTimes::look(pid, thread)?.0.is_empty() {
-        ensure!(begun.elapsed() < limit, "process {pid}: its thread {thread} still runs after {limit:?}");
+        ensure!(
+            begun.elapsed() < limit,
+            "process {pid}: its thread {thread} still runs after {limit:?}; try again on an idle machine"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
