@@ -10,6 +10,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use millrace_core::limits::EXTENT_BYTES;
@@ -115,15 +116,22 @@ unsafe impl Region for PageRegion {
 }
 
 /// A thread that makes all memory of an arena present, from its beginning on, when nothing else has to be done.
+///
+/// While the kernel does so it holds the lock of the process's mappings, for which every thread waits that allocates memory. A thread of low
+/// priority, preempted in there, would keep them all waiting for as long as others are busy. So a second thread waits for idle time, and
+/// the work itself has the usual priority.
 #[derive(Debug)]
 pub struct Touching {
     stop: Arc<AtomicBool>,
+    turns: SyncSender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Touching {
     /// Name of the thread.
     pub const THREAD: &str = "cache-memory";
+    /// Name of the thread that waits for idle time.
+    const GATE: &str = "cache-gate";
 
     /// Starts it.
     ///
@@ -132,17 +140,25 @@ impl Touching {
     pub fn start(arena: Arc<ExtentArena>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let touch_all = move || {
+        // Nothing is stored: a turn begins when both threads are there.
+        let (turns, turn) = sync_channel(0);
+        let gate = turns.clone();
+        let open_when_idle = move || {
             crate::thread_priority::yield_to_all();
+            while gate.send(()).is_ok() {}
+        };
+        let touch_all = move || {
             let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
             for page in 0..pages {
-                if stopped.load(Ordering::Relaxed) || !touch(&arena, page) {
+                if turn.recv().is_err() || stopped.load(Ordering::Relaxed) || !touch(&arena, page) {
                     break;
                 }
             }
         };
+        // The gate ends with the other thread, or soon after; nothing waits for it.
+        std::thread::Builder::new().name(Self::GATE.into()).spawn(open_when_idle)?;
         let thread = std::thread::Builder::new().name(Self::THREAD.into()).spawn(touch_all)?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, turns, thread: Some(thread) })
     }
 
     /// Waits until it is done.
@@ -157,6 +173,8 @@ impl Drop for Touching {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // A last turn, so that it need not wait for idle time. It has ended if it takes none.
+            let _ = self.turns.send(());
             let _ = thread.join(); // as above; a page takes milliseconds
         }
     }
@@ -217,6 +235,27 @@ mod tests {
             eprintln!("skipped: this kernel does not make pages present on demand");
         }
         assert!(fill.bytes_mut().iter().all(|&b| b == 7));
+    }
+
+    /// The nice value of this process's thread with that name, if there is one.
+    fn nice_of(name: &str) -> Option<i32> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        let fields = |stat: String| Some(stat.split_once(&format!("({name}) "))?.1.to_owned());
+        // Field 19 of stat (proc_pid_stat(5)), the 17th after the name.
+        stats.filter_map(fields).next()?.split(' ').nth(16)?.parse().ok()
+    }
+
+    #[test]
+    fn memory_is_made_present_at_usual_priority_when_there_is_idle_time() {
+        let usual = rustix::process::nice(0).unwrap();
+        let arena = ExtentArena::new(Box::new(PageRegion::new(4 << 30).unwrap()));
+        let touching = Touching::start(Arc::clone(&arena)).unwrap();
+        while !touching.thread.as_ref().unwrap().is_finished() && nice_of(Touching::GATE) != Some(19) {
+            std::thread::yield_now();
+        }
+        assert_eq!(nice_of(Touching::GATE), Some(19));
+        assert_eq!(nice_of(Touching::THREAD), Some(usual));
     }
 
     #[test]

@@ -1,12 +1,16 @@
-//! When threads get their core: work that nothing waits for after all others, engines promptly.
+//! When threads get their core: work that nothing waits for after all others, work that a client waits for after most, engines promptly.
 #![allow(unsafe_code)]
 
 /// The lowest priority of a thread.
 const LEAST_URGENT: i32 = 19;
+/// A tenth of the share of a thread with no nice value: beside other programs that never rest, work still ends within ten times as long.
+const LESS_URGENT: i32 = 10;
 /// `IOPRIO_WHO_PROCESS` of the kernel: one thread, by its number.
 const WHO_THREAD: libc::c_int = 1;
 /// `IOPRIO_CLASS_IDLE` of the kernel, where `IOPRIO_PRIO_VALUE` puts the class.
 const IDLE_CLASS: libc::c_int = 3 << 13;
+/// The last level of `IOPRIO_CLASS_BE`, the class of most programs.
+const LAST_OF_MOST: libc::c_int = 2 << 13 | 7;
 
 /// How long an engine runs before others on its core have their turn: the shortest time that the
 /// kernel accepts. The share of the core stays the same; it comes in smaller pieces.
@@ -43,12 +47,22 @@ fn scheduling() -> Option<libc::sched_attr> {
 }
 
 /// From here on this thread runs and reads disks only when no other wants to, as far as kernel and scheduler of the disk go along. Where
-/// that is refused, it is as any other.
+/// that is refused, it is as any other. For work that nobody waits for: beside busy programs it takes a hundred times as long.
 pub fn yield_to_all() {
-    // In a thread this sets the nice value of the thread.
-    let _ = rustix::process::nice(LEAST_URGENT);
+    yield_by(LEAST_URGENT, IDLE_CLASS);
+}
+
+/// From here on this thread has a small share of processor and disks, however busy others are: for work whose end a client waits for.
+pub fn yield_to_most() {
+    yield_by(LESS_URGENT, LAST_OF_MOST);
+}
+
+/// Priorities of the calling thread, and of the programs that it starts.
+fn yield_by(nice: i32, io_priority: libc::c_int) {
+    // In a thread this changes the nice value of the thread.
+    let _ = rustix::process::nice(nice);
     // SAFETY: takes three numbers, 0 being this thread, and touches no memory (ioprio_set(2)).
-    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, 0, IDLE_CLASS) };
+    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_THREAD, 0, io_priority) };
 }
 
 #[cfg(test)]
@@ -77,15 +91,20 @@ mod tests {
     }
 
     #[test]
-    fn yield_to_all_lowers_priority_of_calling_thread_only() {
+    fn yielding_lowers_priority_of_calling_thread_only() {
         // SAFETY: takes two numbers and touches no memory (ioprio_get(2)).
-        let class = || unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_THREAD, 0) } >> 13;
-        let before = class();
-        let yielding = move || {
-            yield_to_all();
-            (class(), rustix::process::nice(0).expect("what is not changed is told"))
+        let io_priority = || unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_THREAD, 0) };
+        let before = io_priority();
+        let after = |yielding: fn()| {
+            let thread = std::thread::spawn(move || {
+                yielding();
+                (io_priority(), rustix::process::nice(0).expect("reading it needs no right"))
+            });
+            thread.join().expect("it does not panic")
         };
-        assert_eq!(std::thread::spawn(yielding).join().expect("it does not panic"), (3, LEAST_URGENT));
-        assert_eq!(class(), before);
+        let (all, most) = (after(yield_to_all), after(yield_to_most));
+        assert_eq!((all.0 >> 13, all.1), (3, LEAST_URGENT));
+        assert_eq!(most, (libc::c_long::from(LAST_OF_MOST), LESS_URGENT));
+        assert_eq!(io_priority(), before);
     }
 }

@@ -48,7 +48,10 @@ try {
   check(complaints.length === 0, complaints.join('; '));
   console.log(figures.join('\n'));
 } catch (error) {
-  console.error([...figures, ...complaints, `${part}: ${error.message.split('\n')[0]}`].join('\n'));
+  // The last line is all that a report shows: what was awaited, and after which step.
+  const [message, awaited] = [error.message.split('\n')[0], /waiting for ([^\u001b\n]*)/.exec(error.message)?.[1]];
+  const place = [awaited && `waiting for ${awaited}`, figures.length > 0 && `after: ${figures.at(-1)}`].filter(Boolean).join(', ');
+  console.error([...figures, ...complaints, `${part}: ${message}${place && ` (${place})`}`].join('\n'));
   process.exitCode = 1;
 } finally {
   await end();

@@ -13,7 +13,7 @@ use millrace_make::ingest::{
 };
 use millrace_media::subtitles::{SubtitleError, SubtitleLabel, Subtitles};
 use millrace_offload::load::LoadSnapshot;
-use millrace_offload::thread_priority::yield_to_all;
+use millrace_offload::thread_priority::yield_to_most;
 use millrace_store::StoreError;
 use millrace_store::cache::Cache;
 use millrace_store::volume::{NewSubtitles, TitleInfo, UploadNames, Volume};
@@ -59,15 +59,15 @@ impl Intake {
         }
     }
 
-    /// Makes a title of the data read, which takes the place of `replaced`. From now on the thread gives way to all others, and so do
-    /// the programs that it starts.
+    /// Makes a title of the data read, which takes the place of `replaced`. From now on the thread gives way to most others, and so do
+    /// the programs that it starts; a client waits, so not to all.
     pub(super) fn take_in(
         &self,
         upload: UploadNames<'_>,
         replaced: Option<&TitleInfo>,
         bytes: &mut dyn Read,
     ) -> Result<TitleInfo, NotTaken> {
-        yield_to_all();
+        yield_to_most();
         let rests = || Rests::new(Arc::clone(&self.cache), self.loops.clone());
         let mut reader = Considerate { bytes, intake: self, rests: rests(), count: 0, looked: 0 };
         let mut rests = rests();
