@@ -117,9 +117,9 @@ unsafe impl Region for PageRegion {
 
 /// A thread that makes all memory of an arena present, from its beginning on, when nothing else has to be done.
 ///
-/// While the kernel does so it holds the lock of the process's mappings, for which every thread waits that allocates memory. A thread of low
-/// priority, preempted in there, would keep them all waiting for as long as others are busy. So a second thread waits for idle time, and
-/// the work itself has the usual priority.
+/// Meanwhile the kernel holds the lock of the process's mappings, and each thread that allocates memory waits. A thread
+/// of low priority, preempted while it holds the lock, would stop all of them for as long as other programs are busy. So a second thread waits
+/// for idle time, and the work itself has the usual priority.
 #[derive(Debug)]
 pub struct Touching {
     stop: Arc<AtomicBool>,
@@ -237,7 +237,7 @@ mod tests {
         assert!(fill.bytes_mut().iter().all(|&b| b == 7));
     }
 
-    /// The nice value of this process's thread with that name, if there is one.
+    /// The nice value of a thread of this process, by its name.
     fn nice_of(name: &str) -> Option<i32> {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());

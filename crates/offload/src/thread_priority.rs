@@ -1,4 +1,4 @@
-//! When threads get their core: work that nothing waits for after all others, work that a client waits for after most, engines promptly.
+//! Priorities of threads: background work yields to all others, work for a waiting client to most of them, and engines wake promptly.
 #![allow(unsafe_code)]
 
 /// The lowest priority of a thread.
@@ -47,12 +47,12 @@ fn scheduling() -> Option<libc::sched_attr> {
 }
 
 /// From here on this thread runs and reads disks only when no other wants to, as far as kernel and scheduler of the disk go along. Where
-/// that is refused, it is as any other. For work that nobody waits for: beside busy programs it takes a hundred times as long.
+/// that is refused, it is as any other. For background work: beside busy programs it takes a hundred times as long.
 pub fn yield_to_all() {
     yield_by(LEAST_URGENT, IDLE_CLASS);
 }
 
-/// From here on this thread has a small share of processor and disks, however busy others are: for work whose end a client waits for.
+/// From here on this thread has a small share of processor and disks, however busy others are: for work with a waiting client.
 pub fn yield_to_most() {
     yield_by(LESS_URGENT, LAST_OF_MOST);
 }

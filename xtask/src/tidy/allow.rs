@@ -60,7 +60,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
     entry(Rule::Clock, "crates/lab/src/cmds/bench.rs", "the date in a report, for people"),
     entry(
         Rule::Clock,
-        "crates/server/src/cast/channel_feed.rs",
+        "crates/server/src/cast/origin.rs",
         "the guide has the time of day at which an item began",
     ),
     entry(Rule::Clock, "crates/server/src/cmds/serve/librarian.rs", "compares with the time stamps of files"),

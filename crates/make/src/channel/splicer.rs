@@ -117,6 +117,10 @@ struct PlayingTitle {
     /// By PID of the title: what to add to the counter; `None`: the stream has not begun.
     counters: Box<[Option<u8>; PIDS]>,
     from: u64,
+    /// It is being cut off.
+    is_ending: bool,
+    /// PIDs of the title whose last PES packet was passed on.
+    ended: Vec<u16>,
     report: SplicedTitle,
 }
 
@@ -185,6 +189,21 @@ impl Splicer {
         Ok(())
     }
 
+    /// As [`Splicer::push`], for a title that is cut off: each stream ends with its present picture or audio PES packet. Returns whether all video and audio has
+    /// ended; then [`Splicer::end`] follows.
+    ///
+    /// # Errors
+    /// As [`Splicer::push`].
+    pub fn push_end(&mut self, packets: &[u8], out: RunSink<'_>) -> Result<bool, SpliceError> {
+        if let Some(playing) = &mut self.playing {
+            playing.is_ending = true;
+        }
+        self.push(packets, out)?;
+        let Some(playing) = &self.playing else { return Ok(false) };
+        let needed = self.program.streams().iter().filter(|stream| stream.kind != StreamKind::Other);
+        Ok(needed.into_iter().all(|stream| playing.ended.contains(&stream.from)))
+    }
+
     /// The title has ended.
     ///
     /// # Errors
@@ -243,6 +262,8 @@ impl Splicer {
             number: first,
             counters: Box::new([None; PIDS]),
             from: begin,
+            is_ending: false,
+            ended: Vec::new(),
             report: SplicedTitle::default(),
         };
         self.take_all(&mut playing, &bytes[first * TS_PACKET_BYTES..], out);
@@ -307,7 +328,12 @@ impl Splicer {
         } else if self.run.len() >= MAX_RUN_BYTES {
             self.pass_run(self.run_from + self.estimate(), out);
         }
+        if playing.is_ending && view.starts_unit() && !playing.ended.contains(&pid) {
+            playing.ended.push(pid);
+        }
+        let is_over = playing.ended.contains(&pid);
         let is_kept = match self.program.stream(pid) {
+            _ if is_over => false,
             Some(stream) => self.put(playing, packet, stream),
             None if pid == PID_NULL => {
                 self.run.extend_from_slice(packet);

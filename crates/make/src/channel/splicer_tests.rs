@@ -76,7 +76,7 @@ fn radio(audio_pid: u16, clock_pid: u16) -> Vec<u8> {
     let mut mux = Mux::new();
     mux.pat(&[(7, 0x20)]);
     mux.pmt(0x20, 7, clock_pid, &[(0x0f, audio_pid, &[])]);
-    for n in 0..50 {
+    for n in 0..200 {
         let clock = Adapt { pcr: Some(n * HZ / 25), ..Adapt::default() };
         let is_apart = clock_pid != audio_pid;
         if is_apart {
@@ -91,6 +91,62 @@ fn radio(audio_pid: u16, clock_pid: u16) -> Vec<u8> {
         (0..9).for_each(|_| mux.more(audio_pid));
     }
     mux.out
+}
+
+/// Packets of each PES packet of a PID.
+fn units(bytes: &[u8], pid: u16) -> Vec<usize> {
+    let mut units = Vec::new();
+    for packet in bytes.as_chunks::<188>().0.iter().map(TsPacket).filter(|packet| packet.pid() == pid) {
+        if packet.starts_unit() {
+            units.push(0);
+        }
+        if let Some(last) = units.last_mut() {
+            *last += usize::from(!packet.payload().is_empty());
+        }
+    }
+    units
+}
+
+#[test]
+fn title_that_is_cut_off_anywhere_ends_with_whole_pictures_and_sound() {
+    let title = usual_film();
+    let packets = title.as_chunks::<188>().0;
+    for at in 2000..2060 {
+        let (mut splicer, mut spliced) = (Splicer::new(0), Spliced::default());
+        splicer.push(packets[..at].as_flattened(), &mut |run| spliced.take(run)).unwrap();
+        let pieces = packets[at..].chunks(3);
+        let is_over =
+            |piece: &[TsBytes]| splicer.push_end(piece.as_flattened(), &mut |run| spliced.take(run)).unwrap();
+        let count = pieces.map(is_over).take_while(|is_over| !is_over).count();
+        assert!(count < 100, "at {at}: it ends soon");
+        splicer.end(&mut |run| spliced.take(run)).unwrap();
+        let seam = spliced.bytes.len();
+        for (to, from) in [(0x100, VIDEO), (0x120, AUDIO)] {
+            let (kept, all) = (units(&spliced.bytes, to), units(&title, from));
+            let last = kept.len() - 1;
+            assert!(last >= 49, "at {at}: {to}: {last}");
+            assert_eq!(kept[1..], all[1..=last], "at {at}: {to}");
+        }
+        let (after, _) = splice(&mut splicer, &[&title]);
+        spliced.bytes.extend_from_slice(&after.bytes);
+        assert!(after.bytes.len() > seam / 2);
+        assert_eq!(faults(&spliced.bytes), [], "at {at}");
+    }
+}
+
+#[test]
+fn radio_that_is_cut_off_ends_with_whole_sound() {
+    for (audio, clock) in [(0x31, 0x31), (0x31, 0x32)] {
+        let title = radio(audio, clock);
+        let (mut splicer, mut spliced) = (Splicer::new(0), Spliced::default());
+        let (begin, rest) = title.split_at(188 * 1555);
+        splicer.push(begin, &mut |run| spliced.take(run)).unwrap();
+        assert!(splicer.push_end(rest, &mut |run| spliced.take(run)).unwrap());
+        splicer.end(&mut |run| spliced.take(run)).unwrap();
+        let kept = units(&spliced.bytes, 0x120);
+        assert!(kept.len() < 170 && kept.iter().all(|&packets| packets == 10), "{clock}: {kept:?}");
+        assert_eq!(faults(&spliced.bytes), []);
+    }
 }
 
 #[test]
@@ -179,7 +235,7 @@ fn clock_on_pid_of_its_own_stays_a_clock() {
     assert!(
         spliced.packets().filter(|packet| packet.pid() == 0x1f0).all(|packet| packet.payload().is_empty())
     );
-    assert_eq!(stamps(&spliced, 0x120).len(), 100);
+    assert_eq!(stamps(&spliced, 0x120).len(), 400);
 }
 
 #[test]

@@ -4,9 +4,11 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use jiff::tz::TimeZone;
 use serde::Deserialize;
 
-use super::items::{CastItem, ItemList};
+use super::items::ItemList;
+use super::programme::{ChannelProgramme, ShowError, ShowTable};
 use super::schedule::ChannelSchedule;
 use super::url::{CastUrl, CastUrlError};
 use crate::limits::cast::MAX_CHANNEL_OUTPUTS;
@@ -17,8 +19,8 @@ use crate::live::address::{LiveSourceError, check_live_name};
 pub struct ChannelSpec {
     /// Name of its live title.
     pub name: String,
-    /// Its titles, in order.
-    pub list: ItemList,
+    /// Its titles.
+    pub programme: ChannelProgramme,
     /// Addresses that it is sent to without a viewer.
     pub to: Vec<CastUrl>,
 }
@@ -30,7 +32,7 @@ pub enum ChannelSpecError {
     #[error("got \"{0}\"; write NAME=PLAYLIST.m3u, or a [[channel]] table in the configuration file")]
     Form(String),
     /// The table.
-    #[error("the table: {0}; its keys are name, items or playlist, and to")]
+    #[error("the table: {0}; its keys are name, items or playlist, to, zone and show")]
     Table(String),
     /// Its name.
     #[error(transparent)]
@@ -38,6 +40,26 @@ pub enum ChannelSpecError {
     /// There is nothing to play.
     #[error("channel {0}: give items = [\"TITLE\", ...] or playlist = \"FILE.m3u\", one of them")]
     Items(String),
+    /// A show.
+    #[error("channel {name}: show {number}: {error}")]
+    Show {
+        /// The channel.
+        name: String,
+        /// The place of the show, from 1.
+        number: usize,
+        /// The fault.
+        error: ShowError,
+    },
+    /// The time zone.
+    #[error(
+        "channel {name}: zone \"{zone}\" is not known here; write one such as Europe/Berlin, and install tzdata"
+    )]
+    Zone {
+        /// The channel.
+        name: String,
+        /// The zone.
+        zone: String,
+    },
     /// An address.
     #[error("channel {name}: to {error}")]
     To {
@@ -52,7 +74,7 @@ pub enum ChannelSpecError {
 }
 
 /// The table of the configuration file.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChannelTable {
     name: String,
@@ -61,6 +83,9 @@ struct ChannelTable {
     playlist: Option<PathBuf>,
     #[serde(default)]
     to: Vec<String>,
+    zone: Option<String>,
+    #[serde(default)]
+    show: Vec<ShowTable>,
 }
 
 impl FromStr for ChannelSpec {
@@ -73,24 +98,27 @@ impl FromStr for ChannelSpec {
             let (name, playlist) =
                 text.split_once('=').ok_or_else(|| ChannelSpecError::Form(text.to_owned()))?;
             let playlist = Some(playlist).filter(|playlist| !playlist.is_empty()).map(PathBuf::from);
-            ChannelTable { name: name.to_owned(), items: Vec::new(), playlist, to: Vec::new() }
+            ChannelTable { name: name.to_owned(), playlist, ..ChannelTable::default() }
         };
-        let ChannelTable { name, items, playlist, to } = table;
+        let ChannelTable { name, items, playlist, to, zone, show } = table;
         check_live_name(&name)?;
-        let list = match playlist {
-            Some(playlist) if items.is_empty() => ItemList::Playlist(playlist),
-            None if !items.is_empty() => {
-                ItemList::Fixed(items.iter().map(|item| CastItem::new(item)).collect())
-            }
-            _ => return Err(ChannelSpecError::Items(name)),
+        let round = ItemList::of(&items, playlist).ok_or_else(|| ChannelSpecError::Items(name.clone()))?;
+        let zone = match zone {
+            None => TimeZone::system(),
+            Some(zone) => match TimeZone::get(&zone) {
+                Ok(zone) => zone,
+                Err(_) => return Err(ChannelSpecError::Zone { name, zone }),
+            },
         };
+        let programme = ChannelProgramme::new(round, show, zone)
+            .map_err(|(number, error)| ChannelSpecError::Show { name: name.clone(), number, error })?;
         let urls = to.iter().map(|url| url.parse::<CastUrl>()).collect::<Result<Vec<_>, _>>();
         let to = urls.map_err(|error| ChannelSpecError::To { name: name.clone(), error })?;
         let places: HashSet<_> = to.iter().map(|url| url.to).collect();
         if to.len() > MAX_CHANNEL_OUTPUTS || places.len() < to.len() {
             return Err(ChannelSpecError::Outputs(name));
         }
-        Ok(Self { name, list, to })
+        Ok(Self { name, programme, to })
     }
 }
 
@@ -141,15 +169,16 @@ impl ChannelReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cast::items::CastItem;
 
     #[test]
     fn channel_spec_of_each_form_is_parsed() {
         let spec: ChannelSpec = "lobby=/films/lobby.m3u".parse().unwrap();
         assert_eq!((spec.name.as_str(), spec.to.len()), ("lobby", 0));
-        assert_eq!(spec.list, ItemList::Playlist("/films/lobby.m3u".into()));
+        assert_eq!(spec.programme.round, ItemList::Playlist("/films/lobby.m3u".into()));
         let spec: ChannelSpec =
             r#"{"name":"bar","items":["a","b"],"to":["udp://239.1.1.1:5000?ttl=4"]}"#.parse().unwrap();
-        assert_eq!(spec.list, ItemList::Fixed(vec![CastItem::new("a"), CastItem::new("b")]));
+        assert_eq!(spec.programme.round, ItemList::Fixed(vec![CastItem::new("a"), CastItem::new("b")]));
         assert_eq!(spec.to[0].ttl, Some(4));
     }
 
@@ -166,6 +195,9 @@ mod tests {
             (r#"{"name":"a","items":["x"],"too":[]}"#, "unknown field"),
             (r#"{"name":"a","items":["x"],"to":["http://x"]}"#, "to \"http://x\""),
             (twice, "each of them once"),
+            (r#"{"name":"a","items":["x"],"zone":"Mars/Olympus"}"#, "zone \"Mars/Olympus\""),
+            (r#"{"name":"a","items":["x"],"show":[{"items":["y"]}]}"#, "missing field `at`"),
+            (r#"{"name":"a","items":["x"],"show":[{"at":"25:00","items":["y"]}]}"#, "show 1: at \"25:00\""),
         ] {
             let error = text.parse::<ChannelSpec>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

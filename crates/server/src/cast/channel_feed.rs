@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::seam::Clock;
 use millrace_core::time::Instant;
@@ -12,6 +11,7 @@ use millrace_offload::clock::MonotonicClock;
 
 use super::channel::{ChannelReport, ChannelSpec};
 use super::items::{CastItem, ItemOpener};
+use super::origin::unix_ms;
 use super::pace::{PacedSink, Pacer};
 use super::playout::{Playout, PlayoutNews};
 use super::schedule::ChannelSchedule;
@@ -70,7 +70,7 @@ impl ChannelFeed {
         let name = || spec.name.clone();
         let report = ChannelReport {
             to: spec.to.iter().map(ToString::to_string).collect(),
-            schedule: ChannelSchedule::new(&spec.list),
+            schedule: ChannelSchedule::new(&spec.programme),
             ..ChannelReport::default()
         };
         let report = Arc::new(Mutex::new(report));
@@ -78,9 +78,9 @@ impl ChannelFeed {
         let outputs = outputs.map_err(|cause| OpenChannelError::Output { name: name(), cause })?;
         let input = open_input(&spec.name, titles, &report)
             .map_err(|cause| OpenChannelError::Title { name: name(), cause })?;
-        let playout = Playout::start(spec.list.clone(), opener, true, 0)
+        let playout = Playout::start(spec.programme.clone(), opener, true, 0)
             .map_err(|cause| OpenChannelError::Thread { name: name(), cause })?;
-        let notes = ChannelNotes { name: name(), report: Arc::clone(&report), items: Vec::new() };
+        let notes = ChannelNotes { name: name(), report: Arc::clone(&report), round: Vec::new(), show: None };
         let outputs = outputs.into_iter().map(|sender| ChannelOutput { sender, has_failed: false }).collect();
         let sink = ChannelSink {
             name: name(),
@@ -96,7 +96,8 @@ impl ChannelFeed {
     /// Plays until `stop` is set.
     pub fn run(self, stop: &AtomicBool) {
         let Self { playout, mut sink, mut notes } = self;
-        Pacer::new(MonotonicClock).run(playout.news(), &mut sink, stop, &mut |_, news| notes.take(news));
+        Pacer::new(MonotonicClock, playout.origin())
+            .run(playout.news(), &mut sink, stop, &mut |_, news| notes.take(news));
     }
 }
 
@@ -173,17 +174,13 @@ impl ChannelOutput {
     }
 }
 
-/// Milliseconds since 1970 (UTC).
-pub(crate) fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Follows the items, for the log and the API.
 struct ChannelNotes {
     name: String,
     report: Arc<Mutex<ChannelReport>>,
-    items: Vec<CastItem>,
+    round: Vec<CastItem>,
+    /// Instead of the round.
+    show: Option<Vec<CastItem>>,
 }
 
 impl ChannelNotes {
@@ -193,7 +190,7 @@ impl ChannelNotes {
     }
 
     fn address(&self, number: usize) -> &str {
-        self.items.get(number).map_or("", |item| item.address.as_str())
+        self.show.as_ref().unwrap_or(&self.round).get(number).map_or("", |item| item.address.as_str())
     }
 
     fn take(&mut self, news: PlayoutNews) {
@@ -202,13 +199,23 @@ impl ChannelNotes {
             PlayoutNews::Run(_) => {}
             PlayoutNews::Round(items) => {
                 let mut report = self.report();
-                report.skipped.retain(|(skipped, _)| items.iter().any(|item| item.address == *skipped));
+                let has =
+                    |items: &[CastItem], address: &str| items.iter().any(|item| item.address == address);
+                report.skipped.retain(|(skipped, _)| has(&items, skipped) || !has(&self.round, skipped));
                 if !items.is_empty() {
                     report.no_list = None;
                 }
                 report.schedule.begin_round(&items);
                 drop(report);
-                self.items = items;
+                (self.round, self.show) = (items, None);
+            }
+            PlayoutNews::Show(items) => {
+                self.report().schedule.begin_show(&items);
+                self.show = Some(items);
+            }
+            PlayoutNews::ShowIsOver => {
+                self.report().schedule.end_show();
+                self.show = None;
             }
             PlayoutNews::NoList(why) => {
                 let mut report = self.report();

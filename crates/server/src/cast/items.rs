@@ -110,6 +110,17 @@ impl Default for ItemList {
 }
 
 impl ItemList {
+    /// As it is written: entries, or a playlist; `None` if it is neither or both.
+    pub fn of(items: &[String], playlist: Option<PathBuf>) -> Option<Self> {
+        match playlist {
+            Some(playlist) if items.is_empty() => Some(Self::Playlist(playlist)),
+            None if !items.is_empty() => {
+                Some(Self::Fixed(items.iter().map(|item| CastItem::new(item)).collect()))
+            }
+            _ => None,
+        }
+    }
+
     /// The entries now.
     ///
     /// # Errors

@@ -9,8 +9,10 @@
 //! | --- | --- |
 //! | [`url`] | `udp://` and `rtp://` addresses to send to |
 //! | [`items`] | entries of a playlist, and how each is opened |
+//! | [`programme`] | a list in a loop, and shows at their times of day |
 //! | [`playout`] | the thread that reads items and splices them |
 //! | [`pace`] | datagrams at their times |
+//! | [`origin`] | times of the splice, of our clock and of the wall |
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
 //! | [`sap`] | announcements of casts |
 //! | [`nvod`] | near video on demand: one title on several channels |
@@ -25,8 +27,10 @@ pub mod channel;
 pub mod channel_feed;
 pub mod items;
 pub mod nvod;
+pub mod origin;
 pub mod pace;
 pub mod playout;
+pub mod programme;
 pub mod sap;
 pub mod schedule;
 pub mod sender;
@@ -36,6 +40,7 @@ pub use channel::{ChannelReport, ChannelSpec};
 pub use items::{CastItem, ItemList, ItemOpener};
 pub use pace::{PaceEnd, PacedSink, Pacer};
 pub use playout::{Playout, PlayoutNews};
+pub use programme::ChannelProgramme;
 pub use schedule::ChannelSchedule;
 pub use sender::CastSender;
 pub use url::CastUrl;

@@ -8,9 +8,9 @@ use hdrhistogram::Histogram;
 use millrace_client::lateness::{LatenessSummary, histogram_us, summarize};
 use millrace_core::limits::{DEFAULT_PACKET_BYTES, TS_PACKET_BYTES};
 use millrace_core::seam::Clock;
-use millrace_core::time::{Instant, NS_PER_S};
-use millrace_media::ts_packet::SYSTEM_HZ;
+use millrace_core::time::Instant;
 
+use super::origin::{PaceOrigin, SharedOrigin, ns_of};
 use super::playout::{PlayoutNews, PlayoutRun};
 use crate::limits::cast::{CAST_LATE_NS, CAST_START_NS, CAST_STOP_LOOK};
 
@@ -32,16 +32,10 @@ pub enum PaceEnd {
     Stopped,
 }
 
-/// The moment in our time that stands for one of the splice's.
-#[derive(Clone, Copy, Debug)]
-struct PaceOrigin {
-    at: Instant,
-    time: u64,
-}
-
 /// See the module's text.
 pub struct Pacer<C> {
     clock: C,
+    shared: SharedOrigin,
     origin: Option<PaceOrigin>,
     part: [u8; DEFAULT_PACKET_BYTES],
     filled: usize,
@@ -51,15 +45,12 @@ pub struct Pacer<C> {
     moved: u64,
 }
 
-fn ns_of(ticks: u64) -> u64 {
-    u64::try_from(u128::from(ticks) * u128::from(NS_PER_S) / u128::from(SYSTEM_HZ)).unwrap_or(u64::MAX)
-}
-
 impl<C: Clock> Pacer<C> {
     /// Nothing is sent yet.
-    pub fn new(clock: C) -> Self {
+    pub fn new(clock: C, shared: SharedOrigin) -> Self {
         Self {
             clock,
+            shared,
             origin: None,
             part: [0; DEFAULT_PACKET_BYTES],
             filled: 0,
@@ -137,7 +128,10 @@ impl<C: Clock> Pacer<C> {
         }
         let mut now = self.clock.now();
         let first = PaceOrigin { at: now.plus_ns(CAST_START_NS), time: self.part_time };
-        let origin = *self.origin.get_or_insert(first);
+        let origin = *self.origin.get_or_insert_with(|| {
+            self.shared.set(first);
+            first
+        });
         let mut due = origin.at.plus_ns(ns_of(self.part_time.saturating_sub(origin.time)));
         if now < due {
             sink.flush(now);
@@ -156,7 +150,9 @@ impl<C: Clock> Pacer<C> {
         self.lateness_us.saturating_record(late / 1000);
         if late > CAST_LATE_NS {
             due = now;
-            self.origin = Some(PaceOrigin { at: now, time: self.part_time });
+            let moved = PaceOrigin { at: now, time: self.part_time };
+            self.shared.set(moved);
+            self.origin = Some(moved);
             self.moved += 1;
         }
         sink.datagram(due, self.part_time, &self.part[..self.filled]);

@@ -3,16 +3,20 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::items::{CastItem, ItemList};
-use crate::limits::cast::{GUIDE_AHEAD_MS, MAX_GUIDE_PROGRAMMES};
+use super::items::CastItem;
+use super::programme::{ChannelProgramme, ProgrammeItems};
+use crate::limits::cast::{GUIDE_AHEAD_MS, MAX_GUIDE_PROGRAMMES, MAX_KNOWN_LENGTHS};
 
 /// The items of a channel, and the one that plays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChannelSchedule {
-    /// Where the items of each round come from.
-    list: Arc<ItemList>,
+    programme: Arc<ChannelProgramme>,
     /// The items of this round.
-    items: Arc<[CastItem]>,
+    round: Arc<[CastItem]>,
+    /// The place in the round that follows the show.
+    resume_at: usize,
+    /// The items of the show that plays instead of the round.
+    show: Option<Arc<[CastItem]>>,
     playing: Option<PlayingItem>,
     /// Lengths in milliseconds of items that were played, by address.
     lengths: Arc<BTreeMap<String, u64>>,
@@ -38,28 +42,54 @@ pub struct ScheduledItem<T> {
 
 impl ChannelSchedule {
     /// Nothing plays yet.
-    pub fn new(list: &ItemList) -> Self {
-        Self { list: Arc::new(list.clone()), ..Self::default() }
+    pub fn new(programme: &ChannelProgramme) -> Self {
+        Self { programme: Arc::new(programme.clone()), ..Self::default() }
     }
 
     /// A round begins with these items.
     pub(super) fn begin_round(&mut self, items: &[CastItem]) {
         let addresses: HashSet<&str> = items.iter().map(|item| item.address.as_str()).collect();
-        Arc::make_mut(&mut self.lengths).retain(|address, _| addresses.contains(address.as_str()));
-        self.items = items.into();
+        let lengths = Arc::make_mut(&mut self.lengths);
+        for gone in self.round.iter().filter(|item| !addresses.contains(item.address.as_str())) {
+            lengths.remove(&gone.address);
+        }
+        (self.round, self.resume_at, self.show) = (items.into(), 0, None);
         // It is a place among the items of the round before.
         self.playing = None;
+    }
+
+    /// A show begins with these items.
+    pub(super) fn begin_show(&mut self, items: &[CastItem]) {
+        self.show = Some(items.into());
+        self.playing = None;
+    }
+
+    /// The round goes on.
+    pub(super) fn end_show(&mut self) {
+        self.show = None;
+        self.playing = None;
+    }
+
+    /// The items among which places count now.
+    fn items(&self) -> &[CastItem] {
+        self.show.as_ref().unwrap_or(&self.round)
     }
 
     /// This item begins.
     pub(super) fn begin_item(&mut self, number: usize, now_unix_ms: u64) {
         self.playing = Some(PlayingItem { number, began_unix_ms: now_unix_ms });
+        if self.show.is_none() {
+            self.resume_at = number + 1;
+        }
     }
 
     /// This item has ended, after all of it was played.
     pub(super) fn end_item(&mut self, number: usize, length_ms: u64) {
-        if let Some(item) = self.items.get(number) {
-            Arc::make_mut(&mut self.lengths).insert(item.address.clone(), length_ms);
+        let Some(address) = self.items().get(number).map(|item| item.address.clone()) else { return };
+        let lengths = Arc::make_mut(&mut self.lengths);
+        lengths.insert(address, length_ms);
+        if lengths.len() > MAX_KNOWN_LENGTHS {
+            lengths.pop_first();
         }
     }
 
@@ -73,46 +103,62 @@ impl ChannelSchedule {
         self.lengths.get(&item.address).copied()
     }
 
-    /// The items of the next round, as far as is known now. Reads the playlist.
-    pub fn next_round(&self) -> Vec<CastItem> {
-        self.list.items().unwrap_or_else(|_| self.items.to_vec())
+    /// The items of the next round and of all shows, as far as is known now. Reads playlists.
+    pub fn read(&self) -> ProgrammeItems {
+        let mut items = self.programme.read();
+        if items.round.is_empty() {
+            items.round = self.round.to_vec();
+        }
+        items
     }
 
     /// The items from the one that plays now on. `know` returns the item as the caller knows it, with its length in milliseconds; `None`: it will not
-    /// be played. The schedule ends with an item of unknown length, after [`GUIDE_AHEAD_MS`], or with [`MAX_GUIDE_PROGRAMMES`].
+    /// be played. The schedule ends with an item of unknown length that no show cuts off, after [`GUIDE_AHEAD_MS`], or with [`MAX_GUIDE_PROGRAMMES`].
     pub fn upcoming<T>(
         &self,
-        next_round: &[CastItem],
+        lists: &ProgrammeItems,
         now_unix_ms: u64,
         mut know: impl FnMut(&CastItem) -> Option<(T, Option<u64>)>,
     ) -> Vec<ScheduledItem<T>> {
         let Some(PlayingItem { number, began_unix_ms }) = self.playing else { return Vec::new() };
         let (mut at, mut scheduled) = (began_unix_ms, Vec::new());
-        let of_round = self.items.get(number..).unwrap_or_default();
+        let present = self.items().get(number..).unwrap_or_default();
+        let rest = self.round.get(self.resume_at..).unwrap_or_default();
+        let (mut of_show, rest) = if self.show.is_some() { (present, rest) } else { (&[][..], present) };
+        let mut of_round = rest.iter().chain(lists.round.iter().cycle());
+        let mut start = self.programme.next_after(at.max(now_unix_ms));
         // Items that are skipped or have no length count too: the number of steps has a limit.
-        let items = of_round.iter().chain(next_round.iter().cycle()).take(MAX_GUIDE_PROGRAMMES);
-        for (place, item) in items.enumerate() {
+        for place in 0..MAX_GUIDE_PROGRAMMES {
             if at >= now_unix_ms.saturating_add(GUIDE_AHEAD_MS) {
                 break;
             }
-            let Some((item, length_ms)) = know(item) else {
-                // It plays although it cannot be found, so its end is not known.
-                if place == 0 {
-                    break;
-                }
+            if let Some(due) = start.filter(|start| start.unix_ms <= at) {
+                of_show = lists.shows.get(due.show).map_or(&[], Vec::as_slice);
+                start = self.programme.next_after(at);
+            }
+            let next = of_show.split_off_first().or_else(|| of_round.next());
+            let Some(item) = next else { break };
+            let known = know(item);
+            if known.is_none() && place > 0 {
                 continue;
-            };
+            }
+            // What plays although it cannot be found has no end that is known.
+            let length_ms = known.as_ref().and_then(|(_, length_ms)| *length_ms);
             let mut to_unix_ms = length_ms.map(|length| at.saturating_add(length));
             if place == 0 {
                 // It still plays, even if it takes longer than it should.
                 to_unix_ms = to_unix_ms.map(|to| to.max(now_unix_ms));
             }
+            let cut = start.map(|start| start.unix_ms);
+            to_unix_ms = to_unix_ms.map(|to| cut.map_or(to, |cut| to.min(cut)));
             if to_unix_ms == Some(at) {
                 continue;
             }
-            scheduled.push(ScheduledItem { item, from_unix_ms: at, to_unix_ms });
-            match to_unix_ms {
-                Some(to) => at = to,
+            if let Some((item, _)) = known {
+                scheduled.push(ScheduledItem { item, from_unix_ms: at, to_unix_ms });
+            }
+            match to_unix_ms.or(cut) {
+                Some(next) => at = next,
                 None => break,
             }
         }
@@ -124,6 +170,8 @@ impl ChannelSchedule {
 mod tests {
     use super::*;
 
+    use crate::cast::items::ItemList;
+
     const HOUR_MS: u64 = 3_600_000;
 
     fn items(names: &[&str]) -> Vec<CastItem> {
@@ -132,7 +180,7 @@ mod tests {
 
     /// A channel in whose round of `names` item `number` began at 1 h.
     fn playing(names: &[&str], number: usize) -> ChannelSchedule {
-        let mut schedule = ChannelSchedule::new(&ItemList::Fixed(items(names)));
+        let mut schedule = ChannelSchedule::new(&ItemList::Fixed(items(names)).into());
         schedule.begin_round(&items(names));
         schedule.begin_item(number, HOUR_MS);
         schedule
@@ -144,7 +192,7 @@ mod tests {
             let length = item.address[1..].parse::<u64>().ok().map(|hours| hours * HOUR_MS);
             (item.address != "gone").then(|| (item.address.clone(), length))
         };
-        let upcoming = schedule.upcoming(&schedule.next_round(), now_hours * HOUR_MS, know);
+        let upcoming = schedule.upcoming(&schedule.read(), now_hours * HOUR_MS, know);
         upcoming
             .into_iter()
             .map(|it| (it.item, it.from_unix_ms / HOUR_MS, it.to_unix_ms.map(|to| to / HOUR_MS)))
@@ -186,7 +234,7 @@ mod tests {
     fn upcoming_of_short_and_of_empty_items_is_bounded() {
         let schedule = playing(&["a0"], 0);
         assert_eq!(hours(&schedule, 1), []);
-        let second = schedule.upcoming(&items(&["a0"]), HOUR_MS, |_| Some(((), Some(1000))));
+        let second = schedule.upcoming(&schedule.read(), HOUR_MS, |_| Some(((), Some(1000))));
         assert_eq!(second.len(), MAX_GUIDE_PROGRAMMES);
         assert_eq!(hours(&playing(&["gone"], 0), 1), []);
     }
@@ -201,6 +249,63 @@ mod tests {
         // The list has become shorter: its old places mean nothing.
         schedule.begin_round(&[]);
         assert_eq!(hours(&schedule, 1), []);
+    }
+
+    /// As [`playing`], with a show of `s1` and `gone` each day at 4 h.
+    fn with_show(names: &[&str], number: usize) -> ChannelSchedule {
+        let show = r#"{"at": "04:00", "items": ["s1", "gone"]}"#;
+        let shows = vec![serde_json::from_str(show).unwrap()];
+        let round = ItemList::Fixed(items(names));
+        let programme = ChannelProgramme::new(round, shows, jiff::tz::TimeZone::UTC).unwrap();
+        let mut schedule = ChannelSchedule::new(&programme);
+        schedule.begin_round(&items(names));
+        schedule.begin_item(number, HOUR_MS);
+        schedule
+    }
+
+    fn named(expected: &[(&str, u64, Option<u64>)]) -> Vec<(String, u64, Option<u64>)> {
+        expected.iter().map(|&(name, from, to)| (name.to_owned(), from, to)).collect()
+    }
+
+    #[test]
+    fn upcoming_has_shows_that_cut_off_the_round() {
+        let found = hours(&with_show(&["a2", "b7"], 0), 1);
+        let (a, b) = ("a2", "b7");
+        let expected = [
+            (a, 1, Some(3)),
+            (b, 3, Some(4)),
+            ("s1", 4, Some(5)),
+            (a, 5, Some(7)),
+            (b, 7, Some(14)),
+            (a, 14, Some(16)),
+            (b, 16, Some(23)),
+            (a, 23, Some(25)),
+            (b, 25, Some(28)),
+            ("s1", 28, Some(29)),
+            (a, 29, Some(31)),
+            (b, 31, Some(38)),
+        ];
+        assert_eq!(found, named(&expected));
+        // An item of unknown length ends with the show at the latest, and one that cannot be found does, too.
+        let found = hours(&with_show(&["??", "b7"], 0), 1);
+        assert_eq!(found[..3], named(&[("??", 1, None), ("s1", 4, Some(5)), (b, 5, Some(12))]));
+        assert_eq!(hours(&with_show(&["gone", "b7"], 0), 1)[0], named(&[("s1", 4, Some(5))])[0]);
+    }
+
+    #[test]
+    fn upcoming_within_a_show_goes_on_behind_the_item_that_it_cut_off() {
+        let mut schedule = with_show(&["a2", "b7", "c1"], 0);
+        schedule.begin_show(&items(&["s1", "gone"]));
+        assert_eq!(hours(&schedule, 4), [], "its first item has not begun");
+        schedule.begin_item(0, 4 * HOUR_MS);
+        schedule.end_item(0, 5000);
+        assert_eq!(schedule.length_ms(&CastItem::new("s1")), Some(5000));
+        let expected =
+            named(&[("s1", 4, Some(5)), ("b7", 5, Some(12)), ("c1", 12, Some(13)), ("a2", 13, Some(15))]);
+        assert_eq!(hours(&schedule, 4)[..4], expected);
+        schedule.end_show();
+        schedule.begin_item(1, 5 * HOUR_MS);
+        assert_eq!(hours(&schedule, 5)[..2], expected[1..3]);
     }
 
     #[test]

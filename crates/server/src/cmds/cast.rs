@@ -159,7 +159,7 @@ fn run_stream(args: &CastArgs, url: &CastUrl) -> anyhow::Result<ExitCode> {
     }
     let cancel = super::cancel_on_signals()?;
     let playout =
-        Playout::start(ItemList::Fixed(items.clone()), opener(args.store.clone()), args.is_loop, 0)?;
+        Playout::start(ItemList::Fixed(items.clone()).into(), opener(args.store.clone()), args.is_loop, 0)?;
     let line = ProgressBar::new_spinner();
     if args.quiet || args.json {
         line.set_draw_target(ProgressDrawTarget::hidden());
@@ -172,7 +172,7 @@ fn run_stream(args: &CastArgs, url: &CastUrl) -> anyhow::Result<ExitCode> {
             .collect(),
         has_failed: false,
     };
-    let mut pacer = Pacer::new(MonotonicClock);
+    let mut pacer = Pacer::new(MonotonicClock, playout.origin());
     let start = MonotonicClock.now();
     let mut sink =
         MeasuredSender { sender: &mut sender, line: view.line.clone(), since: start, shown: start };
@@ -244,7 +244,11 @@ struct CastView {
 impl CastView {
     fn take(&mut self, news: PlayoutNews) {
         match news {
-            PlayoutNews::Run(_) | PlayoutNews::Round(_) | PlayoutNews::NoList(_) => {}
+            PlayoutNews::Run(_)
+            | PlayoutNews::Round(_)
+            | PlayoutNews::Show(_)
+            | PlayoutNews::ShowIsOver
+            | PlayoutNews::NoList(_) => {}
             PlayoutNews::Began(number) => {
                 let of = self.titles.len();
                 self.line.set_prefix(format!("{} ({} of {of})", self.titles[number].item, number + 1));

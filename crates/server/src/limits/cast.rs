@@ -30,6 +30,16 @@ pub const CHANNEL_LOOK_NS: u64 = 5_000_000;
 pub const GUIDE_AHEAD_MS: u64 = 36 * 3_600_000;
 /// Programmes of a channel in the guide: 12 hours of items of three minutes. A guide of 32 full channels has 2 MB.
 pub const MAX_GUIDE_PROGRAMMES: usize = 256;
+/// Lengths of items that a channel remembers: many times the items of a guide, a megabyte.
+pub const MAX_KNOWN_LENGTHS: usize = 4096;
+/// Shows of a channel: an item each quarter of an hour. For each the guide computes its next time some hundred times.
+pub const MAX_CHANNEL_SHOWS: usize = 96;
+/// A show begins this much late at most: a disk that was asleep, a clock that was set. After that the viewers of its time have missed it.
+pub const SHOW_LATE_MS: u64 = 300_000;
+/// Longest time until an item that a show cuts off has ended with a whole picture and whole sound: some PES packets of audio, and slow pictures.
+pub const SHOW_CUT_MS: u64 = 1000;
+/// Packets that are spliced between two looks whether a show has to begin: 0.3 s of 300 kb/s.
+pub const SHOW_LOOK_PACKETS: usize = 64;
 /// A guide that was made is given to all clients for this long, so that they cannot have playlists read all the time.
 pub const GUIDE_KEPT_NS: u64 = 2_000_000_000;
 /// Groups of a range that are used at most: as many as there are numbers in the usual range, 239.192.0.0/16.

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -97,6 +97,44 @@ fn channel_of_titles_is_served_by_every_protocol_and_to_multicast() {
         ["continuity", "pcr_discontinuity", "pcr_repetition", "crc", "table_version", "timestamp_order"];
     let found: Vec<_> = faults(&stream).into_iter().filter(|(check, _)| about.contains(check)).collect();
     assert_eq!(found, []);
+}
+
+#[test]
+fn show_begins_at_its_time_of_day_and_the_round_goes_on_behind_it() {
+    const LENGTH_S: u64 = 30;
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    for (name, length_s) in [("long.ts", LENGTH_S), ("news.ts", 2), ("next.ts", LENGTH_S)] {
+        add(&film(dir.path(), name, length_s), &store);
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let collector = Collector::of_group();
+    let to = format!("\"udp://{}?iface=127.0.0.1\"", collector.at);
+    let config = write_config(dir.path(), r#"["long", "next"]"#, &to);
+    // Before the end of the first item, and so late that the channel has begun by then.
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(10);
+    let of_day_s = since_1970.as_secs() % 86_400;
+    let (hour, minute, second) = (of_day_s / 3600, of_day_s / 60 % 60, of_day_s % 60);
+    let show = format!(
+        "zone = \"UTC\"\n[[channel.show]]\nat = \"{hour:02}:{minute:02}:{second:02}\"\nitems = [\"gone\", \"news\"]\n"
+    );
+    let text = std::fs::read_to_string(&config).unwrap() + &show;
+    std::fs::write(&config, text).unwrap();
+    let mut server = Server::start(&store, &["--config", &config]);
+    until(&server, "plays the round", |state| state["channel"]["item"] == "long");
+    let (_, guide) = get(&mut TcpStream::connect(server.page()).unwrap(), "/guide.xml", "");
+    let guide = String::from_utf8_lossy(&guide).into_owned();
+    let news = guide.find(">news<").expect("the show is in the guide");
+    assert!(guide.find(">long<").unwrap() < news && news < guide.find(">next<").unwrap(), "{guide}");
+    assert!(guide[..news].contains(&format!("{hour:02}{minute:02}{second:02} +0000")), "{guide}");
+    until(&server, "plays the show", |state| state["channel"]["item"] == "news");
+    until(&server, "plays the round again", |state| state["channel"]["item"] == "next");
+    assert_eq!(server.said("channel lobby: skips gone: ").len(), 1);
+    assert!(server.interrupt());
+    let about =
+        ["continuity", "pcr_discontinuity", "pcr_repetition", "crc", "table_version", "timestamp_order"];
+    let found = faults(&collector.finish().concat());
+    assert_eq!(found.into_iter().filter(|(check, _)| about.contains(check)).collect::<Vec<_>>(), []);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_store::volume::TitleInfo;
 use millrace_web::{ChannelGuide, GuideProgramme};
 
-use crate::cast::channel_feed::unix_ms;
+use crate::cast::origin::unix_ms;
 use crate::cast::schedule::ScheduledItem;
 use crate::cast::{CastItem, ChannelReport};
 use crate::library::open_titles::OpenTitles;
@@ -63,7 +63,7 @@ impl GuideMaker {
 fn channel_guide(channel: &str, report: &ChannelReport, known: &mut KnownItems<'_>) -> ChannelGuide {
     let ChannelReport { schedule, skipped, .. } = report;
     let is_skipped = |item: &CastItem| skipped.iter().any(|(address, _)| *address == item.address);
-    let upcoming = schedule.upcoming(&schedule.next_round(), unix_ms(), |item| {
+    let upcoming = schedule.upcoming(&schedule.read(), unix_ms(), |item| {
         let known = known.find(item).filter(|_| !is_skipped(item))?;
         let length_ms = known.length_ms.or_else(|| schedule.length_ms(item));
         let length_ms = length_ms.or_else(|| item.length_s.map(|seconds| seconds * 1000));

@@ -230,8 +230,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value_t = ByteLen(crate::limits::live::DEFAULT_LIVE_BYTES), help_heading = "Live sources")]
     pub(crate) live_memory: ByteLen,
     /// Channel: NAME=PLAYLIST.m3u, titles of the store or files that are played in a loop as the live title NAME; in the configuration
-    /// file also a table [[channel]] with name, items or playlist, and to (udp:// or rtp:// addresses). Repeat it for each. See also:
-    /// docs/guide/channels.md
+    /// file also a table [[channel]] with name, items or playlist, to (udp:// or rtp:// addresses), zone and show (what begins at a time of
+    /// day). Repeat it for each. See also: docs/guide/channels.md
     #[arg(
         long = "channel",
         value_name = "NAME=PLAYLIST",

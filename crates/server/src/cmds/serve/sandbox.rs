@@ -163,12 +163,12 @@ fn reads(args: &ServeArgs) -> Vec<PathBuf> {
     reads.extend(args.transforms.iter().flat_map(|text| modules(text)).flat_map(around));
     reads.extend(std::env::var_os("SSL_CERT_FILE").iter().flat_map(|file| around(Path::new(file))));
     reads.extend(RESOLVER_FILES.iter().chain(&SYSTEM_FILES).flat_map(|file| around(Path::new(file))));
-    for channel in &args.channels {
-        if let ItemList::Playlist(path) = &channel.list {
+    for list in args.channels.iter().flat_map(|channel| channel.programme.lists()) {
+        if let ItemList::Playlist(path) = list {
             reads.extend(around(path));
         }
         // Faults of a playlist are reported when it is played.
-        let items = channel.list.items().unwrap_or_default();
+        let items = list.items().unwrap_or_default();
         reads.extend(items.iter().filter_map(file_of).flat_map(|file| around(&file)));
     }
     match args.library.library.as_ref().map(|url| library_url("--library", url)) {

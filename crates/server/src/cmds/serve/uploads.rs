@@ -60,7 +60,7 @@ impl Intake {
     }
 
     /// Makes a title of the data read, which takes the place of `replaced`. From now on the thread gives way to most others, and so do
-    /// the programs that it starts; a client waits, so not to all.
+    /// the programs that it starts, but not to all, because a client waits.
     pub(super) fn take_in(
         &self,
         upload: UploadNames<'_>,

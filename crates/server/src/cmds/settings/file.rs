@@ -130,20 +130,27 @@ fn values_of(setting: &Setting, value: &Spanned<DeValue<'_>>) -> Result<Vec<Stri
 /// A channel: as on the command line, or a table (`[[channel]]`), which becomes the JSON that the option takes too.
 fn channel(value: &DeValue<'_>) -> Result<String, String> {
     let DeValue::Table(table) = value else { return one(CHANNEL, value) };
+    // A semicolon would end the value: it separates channels in the environment.
+    Ok(table_json(CHANNEL, table)?.to_string().replace(';', "\\u003b"))
+}
+
+/// Texts, lists of texts, and lists of tables of them (`[[channel.show]]`).
+fn table_json(name: &str, table: &DeTable<'_>) -> Result<serde_json::Value, String> {
     let mut json = serde_json::Map::new();
     for (key, value) in table {
         let key = key.get_ref();
-        let name = format!("{CHANNEL}.{key}");
-        let value: serde_json::Value = match value.get_ref() {
-            DeValue::Array(values) => {
-                values.iter().map(|value| one(&name, value.get_ref())).collect::<Result<Vec<_>, _>>()?.into()
-            }
+        let name = format!("{name}.{key}");
+        let of_list = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
+            DeValue::Table(table) => table_json(&name, table),
+            value => one(&name, value).map(Into::into),
+        };
+        let value = match value.get_ref() {
+            DeValue::Array(values) => values.iter().map(of_list).collect::<Result<Vec<_>, _>>()?.into(),
             value => one(&name, value)?.into(),
         };
         json.insert(key.clone().into_owned(), value);
     }
-    // A semicolon would end the value: it separates channels in the environment.
-    Ok(serde_json::Value::Object(json).to_string().replace(';', "\\u003b"))
+    Ok(json.into())
 }
 
 fn one(name: &str, value: &DeValue<'_>) -> Result<String, String> {
@@ -193,10 +200,15 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&entries[0].values[0]).unwrap();
         assert_eq!(value, serde_json::json!({"name": "a", "items": ["x; y", "z"]}));
         assert!(!entries[0].values[0].contains(';'), "it separates values");
+        let show = "[[channel]]\nname = \"a\"\n[[channel.show]]\nat = \"20:15\"\nitems = [\"x;\"]\n";
+        let value: serde_json::Value = serde_json::from_str(&read(show).0[0].values[0]).unwrap();
+        assert_eq!(value["show"], serde_json::json!([{"at": "20:15", "items": ["x;"]}]));
         let (entries, _) = read("channel = [\"a=b.m3u\"]");
         assert_eq!(entries[0].values, ["a=b.m3u"]);
         let nested = faults("[[channel]]\nname = {}\n");
         assert!(nested[0].starts_with("m.toml:1: channel.name: takes a text"), "{nested:?}");
+        let local = faults("[[channel]]\n[[channel.show]]\nat = 20:15:00\n");
+        assert!(local[0].starts_with("m.toml:1: channel.show.at: takes a text"), "{local:?}");
     }
 
     #[test]

@@ -1,0 +1,260 @@
+//! The programme of a channel: a list in a loop, and shows at their times of day.
+
+use jiff::civil::{Date, Time, Weekday};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan, Zoned};
+use serde::Deserialize;
+
+use super::items::{CastItem, ItemList};
+use crate::limits::cast::{MAX_CHANNEL_SHOWS, SHOW_LATE_MS};
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelProgramme {
+    /// Plays whenever no show does, again and again.
+    pub round: ItemList,
+    /// Items that begin at a time of day, and cut off what plays then.
+    pub shows: Vec<ChannelShow>,
+    /// Of the times of shows.
+    zone: TimeZone,
+}
+
+impl Default for ChannelProgramme {
+    fn default() -> Self {
+        ItemList::default().into()
+    }
+}
+
+impl From<ItemList> for ChannelProgramme {
+    fn from(round: ItemList) -> Self {
+        Self { round, shows: Vec::new(), zone: TimeZone::UTC }
+    }
+}
+
+/// A show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelShow {
+    /// Its items, which play once.
+    pub list: ItemList,
+    at: Time,
+    on: ShowDays,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ShowDays {
+    Every,
+    /// These days of the week.
+    Week(Vec<Weekday>),
+    Once(Date),
+}
+
+/// A show begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShowStart {
+    /// Its place among the shows.
+    pub show: usize,
+    /// Milliseconds since 1970 (UTC).
+    pub unix_ms: u64,
+}
+
+/// The table of a show in the configuration file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ShowTable {
+    at: String,
+    #[serde(default)]
+    days: Vec<String>,
+    date: Option<String>,
+    #[serde(default)]
+    items: Vec<String>,
+    playlist: Option<std::path::PathBuf>,
+}
+
+/// Why a table is no show.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShowError {
+    /// The time of day.
+    #[error("at \"{0}\": write a time of day, for example 20:15 or 20:15:30")]
+    At(String),
+    /// A day of the week.
+    #[error("days \"{0}\": write mon, tue, wed, thu, fri, sat or sun")]
+    Day(String),
+    /// The date.
+    #[error("date \"{0}\": write year, month and day, for example 2026-12-24")]
+    Date(String),
+    /// Both.
+    #[error("a show has days or a date, not both")]
+    DaysAndDate,
+    /// There is nothing to play.
+    #[error("give items = [\"TITLE\", ...] or playlist = \"FILE.m3u\", one of them")]
+    Items,
+    /// Two shows at once.
+    #[error("it begins at the same time as show {0}; give one of them another time or other days")]
+    SameTime(usize),
+    /// Too many.
+    #[error("a channel has at most {MAX_CHANNEL_SHOWS} shows; put items that follow each other into one")]
+    TooMany,
+}
+
+impl ChannelProgramme {
+    /// A programme with shows in a time zone.
+    ///
+    /// # Errors
+    /// The number of the show, from 1, and its fault.
+    pub(super) fn new(
+        round: ItemList,
+        shows: Vec<ShowTable>,
+        zone: TimeZone,
+    ) -> Result<Self, (usize, ShowError)> {
+        if shows.len() > MAX_CHANNEL_SHOWS {
+            return Err((MAX_CHANNEL_SHOWS + 1, ShowError::TooMany));
+        }
+        let mut all: Vec<ChannelShow> = Vec::new();
+        for (number, table) in (1..).zip(shows) {
+            let show = ChannelShow::new(table).map_err(|error| (number, error))?;
+            if let Some(other) = all.iter().position(|other| other.meets(&show)) {
+                return Err((number, ShowError::SameTime(other + 1)));
+            }
+            all.push(show);
+        }
+        Ok(Self { round, shows: all, zone })
+    }
+
+    /// All lists: of the round, then of each show.
+    pub fn lists(&self) -> impl Iterator<Item = &ItemList> {
+        std::iter::once(&self.round).chain(self.shows.iter().map(|show| &show.list))
+    }
+
+    /// The first show that begins after this time. A time that is left out when clocks go forward is that much later; of one that
+    /// comes twice, the first counts.
+    pub fn next_after(&self, unix_ms: u64) -> Option<ShowStart> {
+        let at = Timestamp::from_millisecond(i64::try_from(unix_ms).ok()?).ok()?;
+        let now = at.to_zoned(self.zone.clone());
+        let starts = self.shows.iter().enumerate().filter_map(|(show, it)| {
+            let start = it.next_after(&now)?.timestamp().as_millisecond();
+            Some(ShowStart { show, unix_ms: u64::try_from(start).ok()? })
+        });
+        starts.min_by_key(|start| start.unix_ms)
+    }
+
+    /// The items of all lists now; none of a playlist that cannot be read.
+    pub fn read(&self) -> ProgrammeItems {
+        let read = |list: &ItemList| list.items().unwrap_or_default();
+        ProgrammeItems {
+            round: read(&self.round),
+            shows: self.shows.iter().map(|show| read(&show.list)).collect(),
+        }
+    }
+}
+
+/// The items of a programme.
+#[derive(Clone, Debug, Default)]
+pub struct ProgrammeItems {
+    /// Of the next round.
+    pub round: Vec<CastItem>,
+    /// Of each show.
+    pub shows: Vec<Vec<CastItem>>,
+}
+
+impl ChannelShow {
+    fn new(table: ShowTable) -> Result<Self, ShowError> {
+        let ShowTable { at, days, date, items, playlist } = table;
+        let list = ItemList::of(&items, playlist).ok_or(ShowError::Items)?;
+        // A time needs a colon: `2015` would be one, too.
+        let time = at.contains(':').then(|| at.parse().ok()).flatten();
+        let at = time.ok_or(ShowError::At(at))?;
+        let on = match date {
+            Some(_) if !days.is_empty() => return Err(ShowError::DaysAndDate),
+            Some(date) => ShowDays::Once(date.parse().map_err(|_| ShowError::Date(date))?),
+            None if days.is_empty() => ShowDays::Every,
+            None => {
+                let days = days.into_iter().map(|day| weekday(&day).ok_or(ShowError::Day(day)));
+                ShowDays::Week(days.collect::<Result<_, _>>()?)
+            }
+        };
+        Ok(Self { list, at, on })
+    }
+
+    /// Its first start after `now`.
+    fn next_after(&self, now: &Zoned) -> Option<Zoned> {
+        let start = |date: Date| date.to_datetime(self.at).to_zoned(now.time_zone().clone()).ok();
+        if let ShowDays::Once(date) = self.on {
+            return start(date).filter(|start| start > now);
+        }
+        // Today's may be over, and a week later is the same day of the week.
+        (0..=7_i64).find_map(|days| {
+            let date = now.date().checked_add(days.days()).ok().filter(|date| self.is_on(*date))?;
+            start(date).filter(|start| start > now)
+        })
+    }
+
+    fn is_on(&self, date: Date) -> bool {
+        match &self.on {
+            ShowDays::Every => true,
+            ShowDays::Week(days) => days.contains(&date.weekday()),
+            ShowDays::Once(once) => *once == date,
+        }
+    }
+
+    /// Whether both begin at the same time on some day.
+    fn meets(&self, other: &Self) -> bool {
+        let is_same_day = match (&self.on, &other.on) {
+            (ShowDays::Every, _) | (_, ShowDays::Every) => true,
+            (ShowDays::Week(days), ShowDays::Week(others)) => days.iter().any(|day| others.contains(day)),
+            (ShowDays::Once(date), _) => other.is_on(*date),
+            (_, ShowDays::Once(date)) => self.is_on(*date),
+        };
+        self.at == other.at && is_same_day
+    }
+}
+
+/// `mon` or `monday`, in capitals or not.
+fn weekday(text: &str) -> Option<Weekday> {
+    const NAMES: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+    let text = text.to_ascii_lowercase();
+    let place = NAMES.iter().position(|name| *name == text || name[..3] == text)?;
+    Weekday::from_monday_zero_offset(i8::try_from(place).ok()?).ok()
+}
+
+/// Notices when a show has to begin.
+#[derive(Debug)]
+pub(super) struct ShowWatch<'a> {
+    programme: &'a ChannelProgramme,
+    next: Option<ShowStart>,
+    /// When it was asked last.
+    asked_ms: u64,
+}
+
+impl<'a> ShowWatch<'a> {
+    /// From this time on.
+    pub(super) fn new(programme: &'a ChannelProgramme, now_unix_ms: u64) -> Self {
+        Self { programme, next: programme.next_after(now_unix_ms), asked_ms: now_unix_ms }
+    }
+
+    /// When the next show begins.
+    pub(super) fn next(&self) -> Option<ShowStart> {
+        self.next
+    }
+
+    /// The show that has to begin now, each once. Of several the last one counts, and none whose time was more than [`SHOW_LATE_MS`] ago: the
+    /// clock was set forward, or the machine slept. Once the clock was set back that far, shows begin again.
+    pub(super) fn take_due(&mut self, now_unix_ms: u64) -> Option<usize> {
+        if now_unix_ms.saturating_add(SHOW_LATE_MS) < self.asked_ms {
+            self.next = self.programme.next_after(now_unix_ms);
+        }
+        self.asked_ms = now_unix_ms;
+        let mut due = None;
+        let oldest_ms = now_unix_ms.saturating_sub(SHOW_LATE_MS);
+        while let Some(start) = self.next.filter(|start| start.unix_ms <= now_unix_ms) {
+            if start.unix_ms >= oldest_ms {
+                due = Some(start.show);
+            }
+            self.next = self.programme.next_after(start.unix_ms.max(oldest_ms.saturating_sub(1)));
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+#[path = "programme_tests.rs"]
+mod tests;
