@@ -10,7 +10,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use millrace_core::limits::EXTENT_BYTES;
@@ -143,18 +143,8 @@ impl Touching {
         // Nothing is stored: a turn begins when both threads are there.
         let (turns, turn) = sync_channel(0);
         let gate = turns.clone();
-        let open_when_idle = move || {
-            crate::thread_priority::yield_to_all();
-            while gate.send(()).is_ok() {}
-        };
-        let touch_all = move || {
-            let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
-            for page in 0..pages {
-                if turn.recv().is_err() || stopped.load(Ordering::Relaxed) || !touch(&arena, page) {
-                    break;
-                }
-            }
-        };
+        let open_when_idle = move || open_when_idle(&gate);
+        let touch_all = move || touch_all(&arena, &turn, &stopped);
         // The gate ends with the other thread, or soon after; nothing waits for it.
         std::thread::Builder::new().name(Self::GATE.into()).spawn(open_when_idle)?;
         let thread = std::thread::Builder::new().name(Self::THREAD.into()).spawn(touch_all)?;
@@ -176,6 +166,22 @@ impl Drop for Touching {
             // A last turn, so that it need not wait for idle time. It has ended if it takes none.
             let _ = self.turns.send(());
             let _ = thread.join(); // as above; a page takes milliseconds
+        }
+    }
+}
+
+/// Gives turns in idle time, until they are no longer taken.
+fn open_when_idle(turns: &SyncSender<()>) {
+    crate::thread_priority::yield_to_all();
+    while turns.send(()).is_ok() {}
+}
+
+/// Makes an arena present, a page each turn.
+fn touch_all(arena: &ExtentArena, turn: &Receiver<()>, stopped: &AtomicBool) {
+    let pages = arena.memory().1.div_ceil(HUGE_PAGE_BYTES);
+    for page in 0..pages {
+        if turn.recv().is_err() || stopped.load(Ordering::Relaxed) || !touch(arena, page) {
+            break;
         }
     }
 }
@@ -237,25 +243,21 @@ mod tests {
         assert!(fill.bytes_mut().iter().all(|&b| b == 7));
     }
 
-    /// The nice value of a thread of this process, by its name.
-    fn nice_of(name: &str) -> Option<i32> {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
-        let fields = |stat: String| Some(stat.split_once(&format!("({name}) "))?.1.to_owned());
-        // Field 19 of stat (proc_pid_stat(5)), the 17th after the name.
-        stats.filter_map(fields).next()?.split(' ').nth(16)?.parse().ok()
-    }
-
     #[test]
-    fn memory_is_made_present_at_usual_priority_when_there_is_idle_time() {
-        let usual = rustix::process::nice(0).unwrap();
-        let arena = ExtentArena::new(Box::new(PageRegion::new(4 << 30).unwrap()));
-        let touching = Touching::start(Arc::clone(&arena)).unwrap();
-        while !touching.thread.as_ref().unwrap().is_finished() && nice_of(Touching::GATE) != Some(19) {
-            std::thread::yield_now();
-        }
-        assert_eq!(nice_of(Touching::GATE), Some(19));
-        assert_eq!(nice_of(Touching::THREAD), Some(usual));
+    fn memory_is_made_present_at_usual_priority_by_turns_of_the_lowest() {
+        let nice = || rustix::process::nice(0).unwrap();
+        let usual = nice();
+        let arena = ExtentArena::new(Box::new(PageRegion::new(1).unwrap()));
+        let (turns, turn) = sync_channel(0);
+        let gate = std::thread::spawn(move || {
+            open_when_idle(&turns);
+            nice()
+        });
+        let of_touching = std::thread::spawn(move || {
+            touch_all(&arena, &turn, &AtomicBool::new(false));
+            nice()
+        });
+        assert_eq!((of_touching.join().unwrap(), gate.join().unwrap()), (usual, 19));
     }
 
     #[test]

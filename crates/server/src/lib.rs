@@ -13,6 +13,7 @@
 //! | [`cast`] | titles in a row, sent to UDP addresses or fed to a live title |
 //! | [`live`] | live sources, and the titles that are made of them while they are sent |
 //! | [`date`] | dates in texts |
+//! | [`day_time`] | times of day, for programmes of channels and recordings |
 //! | [`cmds`] | the subcommands |
 //!
 //! ## Where to read on
@@ -45,6 +46,7 @@ pub mod cast;
 pub mod cmds;
 pub mod control;
 pub mod date;
+pub mod day_time;
 pub mod library;
 pub mod limits;
 pub mod live;

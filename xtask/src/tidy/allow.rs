@@ -58,11 +58,7 @@ pub(super) const LISTED: &[AllowEntry] = &[
         "the clock of the loops, read once a turn and passed down",
     ),
     entry(Rule::Clock, "crates/lab/src/cmds/bench.rs", "the date in a report, for people"),
-    entry(
-        Rule::Clock,
-        "crates/server/src/cast/origin.rs",
-        "the guide has the time of day at which an item began",
-    ),
+    entry(Rule::Clock, "crates/server/src/day_time.rs", "shows and recordings begin at a time of day"),
     entry(Rule::Clock, "crates/server/src/cmds/serve/librarian.rs", "compares with the time stamps of files"),
     entry(Rule::Clock, "crates/sim/src/main.rs", "the time that a search has taken, for people"),
     entry(Rule::Clock, "crates/testkit/src/hosts.rs", "waits until the kernel has brought a link up"),

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use jiff::tz::TimeZone;
 use serde::Deserialize;
 
 use super::items::ItemList;
 use super::programme::{ChannelProgramme, ShowError, ShowTable};
 use super::schedule::ChannelSchedule;
 use super::url::{CastUrl, CastUrlError};
+use crate::day_time::{DayTimeError, time_zone};
 use crate::limits::cast::MAX_CHANNEL_OUTPUTS;
 use crate::live::address::{LiveSourceError, check_live_name};
 
@@ -51,14 +51,12 @@ pub enum ChannelSpecError {
         error: ShowError,
     },
     /// The time zone.
-    #[error(
-        "channel {name}: zone \"{zone}\" is not known here; write one such as Europe/Berlin, and install tzdata"
-    )]
+    #[error("channel {name}: {error}")]
     Zone {
         /// The channel.
         name: String,
-        /// The zone.
-        zone: String,
+        /// The fault.
+        error: DayTimeError,
     },
     /// An address.
     #[error("channel {name}: to {error}")]
@@ -103,13 +101,7 @@ impl FromStr for ChannelSpec {
         let ChannelTable { name, items, playlist, to, zone, show } = table;
         check_live_name(&name)?;
         let round = ItemList::of(&items, playlist).ok_or_else(|| ChannelSpecError::Items(name.clone()))?;
-        let zone = match zone {
-            None => TimeZone::system(),
-            Some(zone) => match TimeZone::get(&zone) {
-                Ok(zone) => zone,
-                Err(_) => return Err(ChannelSpecError::Zone { name, zone }),
-            },
-        };
+        let zone = time_zone(zone).map_err(|error| ChannelSpecError::Zone { name: name.clone(), error })?;
         let programme = ChannelProgramme::new(round, show, zone)
             .map_err(|(number, error)| ChannelSpecError::Show { name: name.clone(), number, error })?;
         let urls = to.iter().map(|url| url.parse::<CastUrl>()).collect::<Result<Vec<_>, _>>();

@@ -11,11 +11,11 @@ use millrace_offload::clock::MonotonicClock;
 
 use super::channel::{ChannelReport, ChannelSpec};
 use super::items::{CastItem, ItemOpener};
-use super::origin::unix_ms;
 use super::pace::{PacedSink, Pacer};
 use super::playout::{Playout, PlayoutNews};
 use super::schedule::ChannelSchedule;
 use super::sender::{CastSender, OpenCastError};
+use crate::day_time::unix_ms;
 use crate::limits::cast::CHANNEL_LOOK_NS;
 use crate::live::address::LiveTransport;
 use crate::live::input::LiveInput;

@@ -12,7 +12,7 @@
 //! | [`programme`] | a list in a loop, and shows at their times of day |
 //! | [`playout`] | the thread that reads items and splices them |
 //! | [`pace`] | datagrams at their times |
-//! | [`origin`] | times of the splice, of our clock and of the wall |
+//! | [`origin`] | times of the splice, and of our clock |
 //! | [`sender`] | a socket, with RTP headers where the address asks for them |
 //! | [`sap`] | announcements of casts |
 //! | [`nvod`] | near video on demand: one title on several channels |

@@ -1,17 +1,10 @@
-//! Times of the splice, of our clock and of the wall.
+//! Times of the splice, and of our clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_core::time::{Instant, NS_PER_S};
 use millrace_media::ts_packet::SYSTEM_HZ;
-
-/// Milliseconds since 1970 (UTC).
-pub(crate) fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// The moment in our time that stands for one of the splice's.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,9 @@ use millrace_make::channel::{SpliceError, SpliceRun, SplicedTitle, Splicer};
 use millrace_offload::clock::MonotonicClock;
 
 use super::items::{CastItem, ItemList, ItemOpener};
-use super::origin::{SharedOrigin, unix_ms};
+use super::origin::SharedOrigin;
 use super::programme::{ChannelProgramme, ShowWatch};
+use crate::day_time::unix_ms;
 use crate::limits::cast::{PLAYOUT_LONGEST_REST, PLAYOUT_REST, PLAYOUT_RUNS, SHOW_CUT_MS, SHOW_LOOK_PACKETS};
 
 /// Packets with their times, as [`SpliceRun`].

@@ -1,11 +1,10 @@
 //! The programme of a channel: a list in a loop, and shows at their times of day.
 
-use jiff::civil::{Date, Time, Weekday};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, ToSpan, Zoned};
 use serde::Deserialize;
 
 use super::items::{CastItem, ItemList};
+use crate::day_time::{DayTime, DayTimeError};
 use crate::limits::cast::{MAX_CHANNEL_SHOWS, SHOW_LATE_MS};
 
 /// See the module's text.
@@ -36,16 +35,7 @@ impl From<ItemList> for ChannelProgramme {
 pub struct ChannelShow {
     /// Its items, which play once.
     pub list: ItemList,
-    at: Time,
-    on: ShowDays,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ShowDays {
-    Every,
-    /// These days of the week.
-    Week(Vec<Weekday>),
-    Once(Date),
+    begins: DayTime,
 }
 
 /// A show begins.
@@ -73,18 +63,9 @@ pub(super) struct ShowTable {
 /// Why a table is no show.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShowError {
-    /// The time of day.
-    #[error("at \"{0}\": write a time of day, for example 20:15 or 20:15:30")]
-    At(String),
-    /// A day of the week.
-    #[error("days \"{0}\": write mon, tue, wed, thu, fri, sat or sun")]
-    Day(String),
-    /// The date.
-    #[error("date \"{0}\": write year, month and day, for example 2026-12-24")]
-    Date(String),
-    /// Both.
-    #[error("a show has days or a date, not both")]
-    DaysAndDate,
+    /// Its time.
+    #[error(transparent)]
+    Time(#[from] DayTimeError),
     /// There is nothing to play.
     #[error("give items = [\"TITLE\", ...] or playlist = \"FILE.m3u\", one of them")]
     Items,
@@ -112,7 +93,7 @@ impl ChannelProgramme {
         let mut all: Vec<ChannelShow> = Vec::new();
         for (number, table) in (1..).zip(shows) {
             let show = ChannelShow::new(table).map_err(|error| (number, error))?;
-            if let Some(other) = all.iter().position(|other| other.meets(&show)) {
+            if let Some(other) = all.iter().position(|other| other.begins.meets(&show.begins)) {
                 return Err((number, ShowError::SameTime(other + 1)));
             }
             all.push(show);
@@ -125,14 +106,10 @@ impl ChannelProgramme {
         std::iter::once(&self.round).chain(self.shows.iter().map(|show| &show.list))
     }
 
-    /// The first show that begins after this time. A time that is left out when clocks go forward is that much later; of one that
-    /// comes twice, the first counts.
+    /// The first show that begins after this time.
     pub fn next_after(&self, unix_ms: u64) -> Option<ShowStart> {
-        let at = Timestamp::from_millisecond(i64::try_from(unix_ms).ok()?).ok()?;
-        let now = at.to_zoned(self.zone.clone());
         let starts = self.shows.iter().enumerate().filter_map(|(show, it)| {
-            let start = it.next_after(&now)?.timestamp().as_millisecond();
-            Some(ShowStart { show, unix_ms: u64::try_from(start).ok()? })
+            Some(ShowStart { show, unix_ms: it.begins.next_after(unix_ms, &self.zone)? })
         });
         starts.min_by_key(|start| start.unix_ms)
     }
@@ -160,60 +137,8 @@ impl ChannelShow {
     fn new(table: ShowTable) -> Result<Self, ShowError> {
         let ShowTable { at, days, date, items, playlist } = table;
         let list = ItemList::of(&items, playlist).ok_or(ShowError::Items)?;
-        // A time needs a colon: `2015` would be one, too.
-        let time = at.contains(':').then(|| at.parse().ok()).flatten();
-        let at = time.ok_or(ShowError::At(at))?;
-        let on = match date {
-            Some(_) if !days.is_empty() => return Err(ShowError::DaysAndDate),
-            Some(date) => ShowDays::Once(date.parse().map_err(|_| ShowError::Date(date))?),
-            None if days.is_empty() => ShowDays::Every,
-            None => {
-                let days = days.into_iter().map(|day| weekday(&day).ok_or(ShowError::Day(day)));
-                ShowDays::Week(days.collect::<Result<_, _>>()?)
-            }
-        };
-        Ok(Self { list, at, on })
+        Ok(Self { list, begins: DayTime::new(at, days, date)? })
     }
-
-    /// Its first start after `now`.
-    fn next_after(&self, now: &Zoned) -> Option<Zoned> {
-        let start = |date: Date| date.to_datetime(self.at).to_zoned(now.time_zone().clone()).ok();
-        if let ShowDays::Once(date) = self.on {
-            return start(date).filter(|start| start > now);
-        }
-        // Today's may be over, and a week later is the same day of the week.
-        (0..=7_i64).find_map(|days| {
-            let date = now.date().checked_add(days.days()).ok().filter(|date| self.is_on(*date))?;
-            start(date).filter(|start| start > now)
-        })
-    }
-
-    fn is_on(&self, date: Date) -> bool {
-        match &self.on {
-            ShowDays::Every => true,
-            ShowDays::Week(days) => days.contains(&date.weekday()),
-            ShowDays::Once(once) => *once == date,
-        }
-    }
-
-    /// Whether both begin at the same time on some day.
-    fn meets(&self, other: &Self) -> bool {
-        let is_same_day = match (&self.on, &other.on) {
-            (ShowDays::Every, _) | (_, ShowDays::Every) => true,
-            (ShowDays::Week(days), ShowDays::Week(others)) => days.iter().any(|day| others.contains(day)),
-            (ShowDays::Once(date), _) => other.is_on(*date),
-            (_, ShowDays::Once(date)) => self.is_on(*date),
-        };
-        self.at == other.at && is_same_day
-    }
-}
-
-/// `mon` or `monday`, in capitals or not.
-fn weekday(text: &str) -> Option<Weekday> {
-    const NAMES: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
-    let text = text.to_ascii_lowercase();
-    let place = NAMES.iter().position(|name| *name == text || name[..3] == text)?;
-    Weekday::from_monday_zero_offset(i8::try_from(place).ok()?).ok()
 }
 
 /// Notices when a show has to begin.

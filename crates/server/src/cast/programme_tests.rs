@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use jiff::Timestamp;
+
 use super::*;
 
 const DAY_MS: u64 = 86_400_000;
@@ -89,12 +91,15 @@ fn faulty_show_is_refused_with_its_number() {
     let without_items = ShowTable { items: Vec::new(), ..good() };
     let with_both = ShowTable { playlist: Some("x.m3u".into()), ..good() };
     for (number, (show, error)) in [
-        (table("2015", &[], None), ShowError::At("2015".to_owned())),
-        (table("24:00", &[], None), ShowError::At("24:00".to_owned())),
-        (table("20:15", &["f"], None), ShowError::Day("f".to_owned())),
-        (table("20:15", &["ferr\u{e9}"], None), ShowError::Day("ferr\u{e9}".to_owned())),
-        (table("20:15", &[], Some("24.12.2026")), ShowError::Date("24.12.2026".to_owned())),
-        (table("20:15", &["mon"], Some("2026-12-24")), ShowError::DaysAndDate),
+        (table("2015", &[], None), ShowError::Time(DayTimeError::At("2015".to_owned()))),
+        (table("24:00", &[], None), ShowError::Time(DayTimeError::At("24:00".to_owned()))),
+        (table("20:15", &["f"], None), ShowError::Time(DayTimeError::Day("f".to_owned()))),
+        (table("20:15", &["ferr\u{e9}"], None), ShowError::Time(DayTimeError::Day("ferr\u{e9}".to_owned()))),
+        (
+            table("20:15", &[], Some("24.12.2026")),
+            ShowError::Time(DayTimeError::Date("24.12.2026".to_owned())),
+        ),
+        (table("20:15", &["mon"], Some("2026-12-24")), ShowError::Time(DayTimeError::DaysAndDate)),
         (without_items, ShowError::Items),
         (with_both, ShowError::Items),
         (table("20:15:00", &[], None), ShowError::SameTime(1)),

@@ -112,3 +112,7 @@ pub const RECORDING_STOP_LOOK: Duration = Duration::from_millis(5);
 
 const _: () = assert!(DEFAULT_LIVE_BYTES >= (MIN_LIVE_EXTENTS * EXTENT_BYTES) as u64);
 const _: () = assert!(MIN_LIVE_EXTENTS > LIVE_EXTENTS_APART);
+/// Longest planned recording: the one of the day before has ended when a daily one begins again.
+pub const LONGEST_PLAN: Duration = Duration::from_secs(24 * 3600);
+/// Interval at which plans are looked at.
+pub const RECORD_PLAN_LOOK: Duration = Duration::from_millis(500);

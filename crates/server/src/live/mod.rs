@@ -25,6 +25,7 @@
 //! | [`segments`] | segments of it, for HLS |
 //! | [`state`] | the state of a source, in one sentence |
 //! | [`receive`] | the thread that receives |
+//! | [`plan`] | recordings at a time of day |
 //! | [`recordings`] | live titles that become titles of the store |
 //! | `tap` | where a recording gets its media |
 //!
@@ -37,6 +38,7 @@ pub mod input;
 pub mod kept;
 pub mod library;
 pub mod pair;
+pub mod plan;
 pub mod pull;
 pub mod push;
 pub mod receive;
@@ -51,6 +53,7 @@ pub use address::{LiveSource, SourcePair};
 pub use channel::{LIVE_PREFIX, LiveChannel};
 pub use library::LiveLibrary;
 pub use pair::TitleSources;
+pub use plan::RecordingPlan;
 pub use push::LivePush;
 pub use recordings::Recordings;
 pub use titles::LiveTitles;

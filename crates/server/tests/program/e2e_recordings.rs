@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -152,6 +152,52 @@ fn assert_whole(bytes: &[u8]) {
         assert!(next.is_none_or(|next| next == counter), "a packet is missing");
         next = Some((counter + 1) & 0x0f);
     }
+}
+
+#[test]
+fn planned_recording_is_made_when_its_source_comes_and_goes_on_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    // Since an hour, so that it can begin as soon as there is a source; a day has only one such hour.
+    let begun_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - 3600;
+    let (hour, minute) = (begun_s / 3600 % 24, begun_s / 60 % 60);
+    let plan = format!(
+        "[[record]]\nlive = \"news\"\nat = \"{hour:02}:{minute:02}\"\nfor = \"2h\"\ntitle = \"Evening\"\nzone = \"UTC\"\n"
+    );
+    let config = dir.path().join("millrace.toml");
+    std::fs::write(&config, plan).unwrap();
+    let options = ["--config", config.to_str().unwrap()];
+    let store = dir.path().join("store");
+    let mut site = Site { server: Server::start(&store, &options), dir };
+    let refused = "live source news: the planned recording cannot begin: no such live title";
+    if site.server.said(refused).is_empty() {
+        site.server.wait_for(refused, TIMEOUT);
+    }
+    let encoder = Encoder::start(&site);
+    let ends = site.until("a recording", |site| {
+        site.api("/api/v1/live")["live"][0]["recording"]["ends_unix_s"].as_u64()
+    });
+    assert!((7138..=7201).contains(&(ends - begun_s)), "{ends} is two hours after {begun_s}");
+    site.until_recorded(500_000);
+    let Site { mut server, dir } = site;
+    assert!(server.interrupt());
+    drop((server, encoder));
+    let site = Site { server: Server::start(&store, &options), dir };
+    let _encoder = Encoder::start(&site);
+    site.until_recorded(1);
+    let titles = site.api("/api/v1/titles");
+    let names = titles["titles"].as_array().unwrap().iter().map(|title| title["title"].as_str().unwrap());
+    let first = names.filter(|name| name.starts_with("Evening 20")).min_by_key(|name| name.len()).unwrap();
+    assert!(site.recorded(first).len() >= 500_000, "{titles}");
+    // Stopped by hand: the plan has had its recording.
+    let (status, _) = site.ask("DELETE", "/live/news/recording", "");
+    assert_eq!(status, 200);
+    site.until("the second title", |site| {
+        let titles = site.api("/api/v1/titles");
+        let titles = titles["titles"].as_array().unwrap().clone();
+        let whole = titles.iter().filter(|title| title["is_recording"] == false).count();
+        (whole == 2).then_some(())
+    });
+    assert!(site.api("/api/v1/live")["live"][0]["recording"].is_null());
 }
 
 #[test]

@@ -10,9 +10,9 @@ use millrace_offload::clock::MonotonicClock;
 use millrace_store::volume::TitleInfo;
 use millrace_web::{ChannelGuide, GuideProgramme};
 
-use crate::cast::origin::unix_ms;
 use crate::cast::schedule::ScheduledItem;
 use crate::cast::{CastItem, ChannelReport};
+use crate::day_time::unix_ms;
 use crate::library::open_titles::OpenTitles;
 use crate::limits::cast::GUIDE_KEPT_NS;
 use crate::live::LiveTitles;

@@ -19,6 +19,7 @@ use crate::library::open_titles::OpenTitles;
 use crate::library::reader::TitleReader;
 use crate::limits::live::LIVE_STOP;
 use crate::live::kept::KeptSources;
+use crate::live::plan::RecordingPlans;
 use crate::live::{LiveLibrary, LiveTitles, Recordings, SourcePair, receive};
 
 /// The live titles, and the threads that receive them.
@@ -26,7 +27,7 @@ pub(super) struct Live {
     titles: Arc<LiveTitles>,
     sources: Arc<LiveSources>,
     recordings: Arc<Recordings>,
-    /// One for all datagrams, one for each channel, and one for recordings that were interrupted.
+    /// One for all datagrams, one for each channel, one for recordings that were interrupted, and one for those that are planned.
     workers: Vec<Worker>,
 }
 
@@ -63,6 +64,10 @@ impl Live {
         }
         live.sources.open_kept();
         live.run("live", move |stop| receive::run(&new, &titles, stop))?;
+        if !args.records.is_empty() {
+            let (plans, of_worker) = (RecordingPlans::new(&args.records), Arc::clone(&live.recordings));
+            live.run("plans", move |stop| plans.run(&of_worker, stop))?;
+        }
         Ok(live)
     }
 

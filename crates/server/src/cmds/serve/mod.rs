@@ -71,7 +71,7 @@ use super::settings::Values;
 use super::terminal::LogFormat;
 use crate::admission::OverloadPolicy;
 use crate::cast::ChannelSpec;
-use crate::live::{LiveSource, SourcePair};
+use crate::live::{LiveSource, RecordingPlan, SourcePair};
 use crate::service::{MulticastGroups, PacketSizes};
 
 /// Serve folders of films over RTSP
@@ -239,6 +239,15 @@ pub(crate) struct ServeArgs {
         help_heading = "Live sources"
     )]
     pub(crate) channels: Vec<ChannelSpec>,
+    /// Recording of a live title or channel at a time of day: LIVE=HH:MM/LENGTH, every day; in the configuration file also a table
+    /// [[record]] with live, at, for, days or date, title and zone. Repeat it for each. See also: docs/guide/live.md
+    #[arg(
+        long = "record",
+        value_name = "LIVE=TIME/LENGTH",
+        value_delimiter = ';',
+        help_heading = "Live sources"
+    )]
+    pub(crate) records: Vec<RecordingPlan>,
     /// Multicast groups that players may have live titles and channels sent to (RTSP SETUP with multicast): FIRST/PREFIX, one range of IPv4
     /// and one of IPv6 at most, and after a comma each ttl=1..255 [1], interface=NAME [by the route] and ports=FIRST-LAST [20000-20999]. For the
     /// networks of one organisation 239.192.0.0/16 is usual (RFC 2365). See also: docs/guide/channels.md [default: none]

@@ -226,6 +226,7 @@ mod tests {
         OtherValue("live", "['news=udp://239.1.1.1:5000']", ""),
         OtherValue("live-memory", "'16MiB'", ""),
         OtherValue("channel", "['one=/list.m3u']", ""),
+        OtherValue("record", "['news=20:00/30m']", ""),
         OtherValue("multicast", "'239.192.0.0/16'", ""),
         OtherValue("sap", "true", ""),
         OtherValue("mdns", "true", ""),

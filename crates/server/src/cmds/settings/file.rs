@@ -9,7 +9,7 @@ use millrace_core::text::excerpt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::setting::{CHANNEL, Setting, SettingKind};
+use super::setting::{Setting, SettingKind, WITH_TABLES};
 use crate::limits::MAX_CONFIG_FILE_BYTES;
 
 /// A setting in the file.
@@ -116,8 +116,8 @@ fn values_of(setting: &Setting, value: &Spanned<DeValue<'_>>) -> Result<Vec<Stri
     match (setting.kind, value.get_ref()) {
         (SettingKind::Flag, DeValue::Boolean(value)) => Ok(vec![value.to_string()]),
         (SettingKind::Flag, _) => Err(format!("{name}: write true or false, without quotes")),
-        (SettingKind::List { .. }, DeValue::Array(values)) if name == CHANNEL => {
-            values.iter().map(|value| channel(value.get_ref())).collect()
+        (SettingKind::List { .. }, DeValue::Array(values)) if WITH_TABLES.contains(&&**name) => {
+            values.iter().map(|value| table_or_one(name, value.get_ref())).collect()
         }
         (SettingKind::List { .. }, DeValue::Array(values)) => {
             values.iter().map(|value| one(name, value.get_ref())).collect()
@@ -127,11 +127,11 @@ fn values_of(setting: &Setting, value: &Spanned<DeValue<'_>>) -> Result<Vec<Stri
     }
 }
 
-/// A channel: as on the command line, or a table (`[[channel]]`), which becomes the JSON that the option takes too.
-fn channel(value: &DeValue<'_>) -> Result<String, String> {
-    let DeValue::Table(table) = value else { return one(CHANNEL, value) };
-    // A semicolon would end the value: it separates channels in the environment.
-    Ok(table_json(CHANNEL, table)?.to_string().replace(';', "\\u003b"))
+/// A value as on the command line, or a table (`[[channel]]`), which becomes the JSON that the option takes too.
+fn table_or_one(name: &str, value: &DeValue<'_>) -> Result<String, String> {
+    let DeValue::Table(table) = value else { return one(name, value) };
+    // A semicolon would end the value: it separates values in the environment.
+    Ok(table_json(name, table)?.to_string().replace(';', "\\u003b"))
 }
 
 /// Texts, lists of texts, and lists of tables of them (`[[channel.show]]`).

@@ -11,8 +11,8 @@ use crate::cmds::serve::ServeArgs;
 /// The option that names the file, and so cannot stand in it.
 pub(super) const CONFIG: &str = "config";
 
-/// The option whose values may be tables in the file.
-pub(super) const CHANNEL: &str = "channel";
+/// The options whose values may be tables in the file.
+pub(super) const WITH_TABLES: [&str; 2] = ["channel", "record"];
 
 /// Settings that stand for each other: where one is given, the other one in a layer below has no
 /// meaning.
@@ -288,6 +288,7 @@ mod tests {
                 "log-format",
                 "live",
                 "channel",
+                "record",
                 "transform",
                 "ffmpeg",
                 "ffmpeg-memory",
