@@ -3,7 +3,7 @@
 
 /// The lowest priority of a thread.
 const LEAST_URGENT: i32 = 19;
-/// A tenth of the share of a thread with no nice value: beside other programs that never rest, work still ends within ten times as long.
+/// A tenth of the share of a thread with no nice value, so that work goes on beside programs that never rest.
 const LESS_URGENT: i32 = 10;
 /// `IOPRIO_WHO_PROCESS` of the kernel: one thread, by its number.
 const WHO_THREAD: libc::c_int = 1;
@@ -47,7 +47,7 @@ fn scheduling() -> Option<libc::sched_attr> {
 }
 
 /// From here on this thread runs and reads disks only when no other wants to, as far as kernel and scheduler of the disk go along. Where
-/// that is refused, it is as any other. For background work: beside busy programs it takes a hundred times as long.
+/// that is refused, it is as any other. For background work: beside a busy program it has a seventieth of a core.
 pub fn yield_to_all() {
     yield_by(LEAST_URGENT, IDLE_CLASS);
 }

@@ -117,10 +117,8 @@ struct PlayingTitle {
     /// By PID of the title: what to add to the counter; `None`: the stream has not begun.
     counters: Box<[Option<u8>; PIDS]>,
     from: u64,
-    /// It is being cut off.
-    is_ending: bool,
-    /// PIDs of the title whose last PES packet was passed on.
-    ended: Vec<u16>,
+    /// While it is cut off: PIDs of the title whose last PES packet was passed on.
+    ended: Option<Vec<u16>>,
     report: SplicedTitle,
 }
 
@@ -196,12 +194,14 @@ impl Splicer {
     /// As [`Splicer::push`].
     pub fn push_end(&mut self, packets: &[u8], out: RunSink<'_>) -> Result<bool, SpliceError> {
         if let Some(playing) = &mut self.playing {
-            playing.is_ending = true;
+            playing.ended.get_or_insert_default();
         }
         self.push(packets, out)?;
-        let Some(playing) = &self.playing else { return Ok(false) };
-        let needed = self.program.streams().iter().filter(|stream| stream.kind != StreamKind::Other);
-        Ok(needed.into_iter().all(|stream| playing.ended.contains(&stream.from)))
+        let Some(ended) = self.playing.as_ref().and_then(|playing| playing.ended.as_ref()) else {
+            return Ok(false); // its head is not read yet
+        };
+        let mut needed = self.program.streams().iter().filter(|stream| stream.kind != StreamKind::Other);
+        Ok(needed.all(|stream| ended.contains(&stream.from)))
     }
 
     /// The title has ended.
@@ -262,8 +262,7 @@ impl Splicer {
             number: first,
             counters: Box::new([None; PIDS]),
             from: begin,
-            is_ending: false,
-            ended: Vec::new(),
+            ended: None,
             report: SplicedTitle::default(),
         };
         self.take_all(&mut playing, &bytes[first * TS_PACKET_BYTES..], out);
@@ -328,10 +327,12 @@ impl Splicer {
         } else if self.run.len() >= MAX_RUN_BYTES {
             self.pass_run(self.run_from + self.estimate(), out);
         }
-        if playing.is_ending && view.starts_unit() && !playing.ended.contains(&pid) {
-            playing.ended.push(pid);
-        }
-        let is_over = playing.ended.contains(&pid);
+        let is_over = playing.ended.as_mut().is_some_and(|ended| {
+            if view.starts_unit() && !ended.contains(&pid) {
+                ended.push(pid);
+            }
+            ended.contains(&pid)
+        });
         let is_kept = match self.program.stream(pid) {
             _ if is_over => false,
             Some(stream) => self.put(playing, packet, stream),

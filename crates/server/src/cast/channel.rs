@@ -119,7 +119,7 @@ impl FromStr for ChannelSpec {
 pub struct ChannelReport {
     /// The item that plays now.
     pub item: Option<String>,
-    /// Items that could not be played the last time, and why.
+    /// Items of the round and of the last show that could not be played the last time, and why.
     pub skipped: Vec<(String, String)>,
     /// Why there is no list of items.
     pub no_list: Option<String>,

@@ -10,7 +10,7 @@ use millrace_media::ts_packet::SYSTEM_HZ;
 use millrace_offload::clock::MonotonicClock;
 
 use super::channel::{ChannelReport, ChannelSpec};
-use super::items::{CastItem, ItemOpener};
+use super::items::ItemOpener;
 use super::pace::{PacedSink, Pacer};
 use super::playout::{Playout, PlayoutNews};
 use super::schedule::ChannelSchedule;
@@ -80,7 +80,7 @@ impl ChannelFeed {
             .map_err(|cause| OpenChannelError::Title { name: name(), cause })?;
         let playout = Playout::start(spec.programme.clone(), opener, true, 0)
             .map_err(|cause| OpenChannelError::Thread { name: name(), cause })?;
-        let notes = ChannelNotes { name: name(), report: Arc::clone(&report), round: Vec::new(), show: None };
+        let notes = ChannelNotes { name: name(), report: Arc::clone(&report) };
         let outputs = outputs.into_iter().map(|sender| ChannelOutput { sender, has_failed: false }).collect();
         let sink = ChannelSink {
             name: name(),
@@ -95,7 +95,7 @@ impl ChannelFeed {
 
     /// Plays until `stop` is set.
     pub fn run(self, stop: &AtomicBool) {
-        let Self { playout, mut sink, mut notes } = self;
+        let Self { playout, mut sink, notes } = self;
         Pacer::new(MonotonicClock, playout.origin())
             .run(playout.news(), &mut sink, stop, &mut |_, news| notes.take(news));
     }
@@ -178,9 +178,6 @@ impl ChannelOutput {
 struct ChannelNotes {
     name: String,
     report: Arc<Mutex<ChannelReport>>,
-    round: Vec<CastItem>,
-    /// Instead of the round.
-    show: Option<Vec<CastItem>>,
 }
 
 impl ChannelNotes {
@@ -189,34 +186,24 @@ impl ChannelNotes {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn address(&self, number: usize) -> &str {
-        self.show.as_ref().unwrap_or(&self.round).get(number).map_or("", |item| item.address.as_str())
-    }
-
-    fn take(&mut self, news: PlayoutNews) {
+    fn take(&self, news: PlayoutNews) {
         let name = &self.name;
         match news {
             PlayoutNews::Run(_) => {}
             PlayoutNews::Round(items) => {
                 let mut report = self.report();
-                let has =
-                    |items: &[CastItem], address: &str| items.iter().any(|item| item.address == address);
-                report.skipped.retain(|(skipped, _)| has(&items, skipped) || !has(&self.round, skipped));
+                let gone = report.schedule.begin_round(&items);
+                report.skipped.retain(|(skipped, _)| !gone.contains(skipped));
                 if !items.is_empty() {
                     report.no_list = None;
                 }
-                report.schedule.begin_round(&items);
-                drop(report);
-                (self.round, self.show) = (items, None);
             }
             PlayoutNews::Show(items) => {
-                self.report().schedule.begin_show(&items);
-                self.show = Some(items);
+                let ChannelReport { schedule, skipped, .. } = &mut *self.report();
+                schedule.begin_show(&items);
+                skipped.retain(|(skipped, _)| schedule.has(skipped));
             }
-            PlayoutNews::ShowIsOver => {
-                self.report().schedule.end_show();
-                self.show = None;
-            }
+            PlayoutNews::ShowIsOver => self.report().schedule.end_show(),
             PlayoutNews::NoList(why) => {
                 let mut report = self.report();
                 if report.no_list.as_ref() != Some(&why) {
@@ -225,11 +212,11 @@ impl ChannelNotes {
                 report.no_list = Some(why);
             }
             PlayoutNews::Began(number) => {
-                let item = self.address(number);
-                tracing::info!("channel {name}: plays {item}");
                 let mut report = self.report();
-                report.skipped.retain(|(skipped, _)| skipped != item);
-                report.item = Some(item.to_owned());
+                let item = report.schedule.address(number);
+                tracing::info!("channel {name}: plays {item}");
+                report.skipped.retain(|(skipped, _)| *skipped != item);
+                report.item = Some(item);
                 report.schedule.begin_item(number, unix_ms());
             }
             PlayoutNews::Ended(number, title) => {
@@ -237,8 +224,9 @@ impl ChannelNotes {
                 self.report().schedule.end_item(number, length_ms);
             }
             PlayoutNews::Skipped(number, why) => {
-                let (item, why) = (self.address(number), explain(why));
-                if self.report().skip(item, &why) {
+                let mut report = self.report();
+                let (item, why) = (report.schedule.address(number), explain(why));
+                if report.skip(&item, &why) {
                     tracing::warn!("channel {name}: skips {item}: {why}");
                 }
             }

@@ -192,8 +192,9 @@ impl Player<'_> {
         unix_ms() + ahead_ns / 1_000_000
     }
 
-    fn is_show_due_since(&self, ms: u64) -> bool {
-        self.watch.next().is_some_and(|show| show.unix_ms + ms <= self.wall_ms())
+    fn is_show_due_since(&mut self, ms: u64) -> bool {
+        let now_ms = self.wall_ms();
+        self.watch.due(now_ms).is_some_and(|show| show.unix_ms + ms <= now_ms)
     }
 
     /// Plays the show that has to begin now, if there is one, and those that cut it off. Whether anything of them was passed on.

@@ -113,15 +113,6 @@ impl ChannelProgramme {
         });
         starts.min_by_key(|start| start.unix_ms)
     }
-
-    /// The items of all lists now; none of a playlist that cannot be read.
-    pub fn read(&self) -> ProgrammeItems {
-        let read = |list: &ItemList| list.items().unwrap_or_default();
-        ProgrammeItems {
-            round: read(&self.round),
-            shows: self.shows.iter().map(|show| read(&show.list)).collect(),
-        }
-    }
 }
 
 /// The items of a programme.
@@ -161,22 +152,28 @@ impl<'a> ShowWatch<'a> {
         self.next
     }
 
-    /// The show that has to begin now, each once. Of several the last one counts, and none whose time was more than [`SHOW_LATE_MS`] ago: the
-    /// clock was set forward, or the machine slept. Once the clock was set back that far, shows begin again.
-    pub(super) fn take_due(&mut self, now_unix_ms: u64) -> Option<usize> {
+    /// The next show, if its time has come; none whose time was more than [`SHOW_LATE_MS`] ago: the clock was set forward, or the machine
+    /// slept. Once the clock was set back that far, shows begin again.
+    pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<ShowStart> {
         if now_unix_ms.saturating_add(SHOW_LATE_MS) < self.asked_ms {
             self.next = self.programme.next_after(now_unix_ms);
         }
         self.asked_ms = now_unix_ms;
-        let mut due = None;
         let oldest_ms = now_unix_ms.saturating_sub(SHOW_LATE_MS);
-        while let Some(start) = self.next.filter(|start| start.unix_ms <= now_unix_ms) {
-            if start.unix_ms >= oldest_ms {
-                due = Some(start.show);
-            }
-            self.next = self.programme.next_after(start.unix_ms.max(oldest_ms.saturating_sub(1)));
+        if self.next.is_some_and(|start| start.unix_ms < oldest_ms) {
+            self.next = self.programme.next_after(oldest_ms.saturating_sub(1));
         }
-        due
+        self.next.filter(|start| start.unix_ms <= now_unix_ms)
+    }
+
+    /// The show that has to begin now, each once; of several the last one.
+    pub(super) fn take_due(&mut self, now_unix_ms: u64) -> Option<usize> {
+        let mut last = None;
+        while let Some(start) = self.due(now_unix_ms) {
+            last = Some(start.show);
+            self.next = self.programme.next_after(start.unix_ms);
+        }
+        last
     }
 }
 

@@ -125,6 +125,7 @@ fn watch_takes_each_show_once_and_the_last_of_several() {
     let noon = ms("2026-12-01T12:00:00Z");
     let mut watch = ShowWatch::new(&programme, noon);
     assert_eq!(watch.take_due(noon + 30_000), None, "the one that began before");
+    assert_eq!(watch.due(noon + 60_000).map(|start| start.show), Some(1), "a look takes nothing");
     assert_eq!((watch.take_due(noon + 60_000), watch.take_due(noon + 60_001)), (Some(1), None));
     assert_eq!(watch.take_due(noon + DAY_MS - 1), None);
     assert_eq!(watch.take_due(noon + DAY_MS + 70_000), Some(1));
@@ -136,7 +137,9 @@ fn watch_after_a_step_of_the_clock_begins_no_show_of_long_ago() {
     let noon = ms("2026-12-01T12:00:00Z");
     let mut watch = ShowWatch::new(&programme, noon - 1);
     // Forward, over years of shows.
-    assert_eq!(watch.take_due(noon + 4000 * DAY_MS + SHOW_LATE_MS + 1), None);
+    let late = noon + 4000 * DAY_MS + SHOW_LATE_MS + 1;
+    assert_eq!(watch.due(late), None, "it cuts nothing off");
+    assert_eq!(watch.take_due(late), None);
     assert_eq!(watch.next().unwrap().unix_ms, noon + 4001 * DAY_MS);
     // Back: they come again.
     assert_eq!((watch.take_due(noon - 1), watch.take_due(noon)), (None, Some(0)));

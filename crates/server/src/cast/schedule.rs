@@ -46,16 +46,17 @@ impl ChannelSchedule {
         Self { programme: Arc::new(programme.clone()), ..Self::default() }
     }
 
-    /// A round begins with these items.
-    pub(super) fn begin_round(&mut self, items: &[CastItem]) {
+    /// A round begins with these items. Returns the addresses of the round before that it no longer has.
+    pub(super) fn begin_round(&mut self, items: &[CastItem]) -> HashSet<String> {
         let addresses: HashSet<&str> = items.iter().map(|item| item.address.as_str()).collect();
-        let lengths = Arc::make_mut(&mut self.lengths);
-        for gone in self.round.iter().filter(|item| !addresses.contains(item.address.as_str())) {
-            lengths.remove(&gone.address);
-        }
+        let before = self.round.iter().map(|item| &item.address);
+        let gone: HashSet<_> =
+            before.filter(|&address| !addresses.contains(address.as_str())).cloned().collect();
+        Arc::make_mut(&mut self.lengths).retain(|address, _| !gone.contains(address));
         (self.round, self.resume_at, self.show) = (items.into(), 0, None);
         // It is a place among the items of the round before.
         self.playing = None;
+        gone
     }
 
     /// A show begins with these items.
@@ -68,6 +69,19 @@ impl ChannelSchedule {
     pub(super) fn end_show(&mut self) {
         self.show = None;
         self.playing = None;
+    }
+
+    /// The address of the item at a place of the round, or of the show if one plays.
+    pub(super) fn address(&self, number: usize) -> String {
+        self.items().get(number).map(|item| item.address.clone()).unwrap_or_default()
+    }
+
+    /// Whether an item of this address is in the round, or in the show that plays.
+    pub(super) fn has(&self, address: &str) -> bool {
+        self.round
+            .iter()
+            .chain(self.show.iter().flat_map(|show| show.iter()))
+            .any(|item| item.address == address)
     }
 
     /// The items among which places count now.
@@ -105,11 +119,11 @@ impl ChannelSchedule {
 
     /// The items of the next round and of all shows, as far as is known now. Reads playlists.
     pub fn read(&self) -> ProgrammeItems {
-        let mut items = self.programme.read();
-        if items.round.is_empty() {
-            items.round = self.round.to_vec();
+        let ChannelProgramme { round, shows, .. } = &*self.programme;
+        ProgrammeItems {
+            round: round.items().unwrap_or_else(|_| self.round.to_vec()),
+            shows: shows.iter().map(|show| show.list.items().unwrap_or_default()).collect(),
         }
-        items
     }
 
     /// The items from the one that plays now on. `know` returns the item as the caller knows it, with its length in milliseconds; `None`: it will not
@@ -296,6 +310,7 @@ mod tests {
     fn upcoming_within_a_show_goes_on_behind_the_item_that_it_cut_off() {
         let mut schedule = with_show(&["a2", "b7", "c1"], 0);
         schedule.begin_show(&items(&["s1", "gone"]));
+        assert!(schedule.has("b7") && schedule.has("gone") && !schedule.has("d1"));
         assert_eq!(hours(&schedule, 4), [], "its first item has not begun");
         schedule.begin_item(0, 4 * HOUR_MS);
         schedule.end_item(0, 5000);
@@ -315,7 +330,7 @@ mod tests {
         schedule.end_item(7, 5000);
         let [a, b] = [CastItem::new("a"), CastItem::new("b")];
         assert_eq!((schedule.length_ms(&a), schedule.length_ms(&b)), (None, Some(5000)));
-        schedule.begin_round(std::slice::from_ref(&a));
+        assert_eq!(schedule.begin_round(std::slice::from_ref(&a)), HashSet::from(["b".to_owned()]));
         assert_eq!(schedule.length_ms(&b), None);
     }
 }
